@@ -1,12 +1,11 @@
 """What prices a run: the seam between the cluster and a cost model.
 
-A cost model answers five questions: how long one engine iteration takes, how long a trainer pass
-takes (and whether it fits in memory), how long a weight sync takes, how long the switch between
-rollout and training on shared GPUs takes, and what it cannot vouch for.
+A cost model prices an engine iteration, an update (and says whether it fits in memory), a weight
+sync and the switch of shared GPUs between rollout and training.
 
 Decode iterations are asked for as a *curve*: for a constant number of running rollouts, seconds as
-a piecewise-linear function of the context attended. The cluster sums such a curve over any number
-of iterations in closed form, which is what lets it jump from event to event.
+a piecewise-linear function of the context attended. The cluster sums it over any number of
+iterations in closed form, and so jumps from event to event.
 """
 
 from __future__ import annotations
@@ -25,15 +24,13 @@ from rollcast.simulator.values.chance import Chance
 class Iteration:
     """The work of one engine iteration (one forward pass of one replica).
 
-    rollouts: rollouts that compute at least one token in it, decoding or prefilling.
-    context_tokens: sum over those rollouts of the tokens in the KV cache once the iteration ends,
-        which is what decode attention reads.
-    prefill_tokens: tokens computed by rollouts that are still prefilling (prompts, and the partial
-        responses of resumed or preempted rollouts). 0 in a pure decode iteration.
-    prefill_pairs: query-key pairs of those prefill tokens (a chunk of n tokens on top of c computed
-        ones has ``n * c + n * (n + 1) / 2``), which is what prefill attention computes.
-    prefill_rollouts: how many of ``rollouts`` are prefilling.
-    prefill_context_tokens: how much of ``context_tokens`` belongs to those.
+    rollouts: that compute at least one token in it, decoding or prefilling.
+    context_tokens: of those rollouts, tokens in the KV cache once the iteration ends.
+    prefill_tokens: computed by rollouts that are prefilling: prompts, and the partial responses of
+        resumed or preempted rollouts.
+    prefill_pairs: query-key pairs of these; n tokens on top of c computed ones have
+        ``n * c + n * (n + 1) / 2``.
+    prefill_rollouts, prefill_context_tokens: of the two above, what is prefilling.
     """
 
     rollouts: int
@@ -180,10 +177,9 @@ class Extremes:
 
 
 class CostModel(ABC):
-    """Prices a run: what a source of costs derives from.
+    """Prices a run: what a source of costs derives from. Pure.
 
-    Iterations and updates it must price; what else it leaves as it is here takes no time and has
-    no limit. Implementations are pure: the same question has the same answer.
+    Iterations and updates must be priced; all else takes no time and has no limit by default.
     """
 
     __slots__ = ()

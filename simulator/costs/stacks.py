@@ -24,10 +24,9 @@ from rollcast.simulator.values import choice
 class StackPreset:
     """A stack in figures.
 
-    engine: whose iterations it runs. host_s, host_per_rollout_s: of an iteration inside its loop,
-    seconds; the engine's own where None. colocated, disaggregated: how weights travel, and
-    per_tensor_s of that where it differs from the mechanism's. rest_s: a step outside every phase,
-    seconds. The pairs low and high are factors within which the truth is taken to lie.
+    host_s, host_per_rollout_s: of an iteration inside its loop; the engine's own where None.
+    colocated, disaggregated: how weights travel; per_tensor_s of that, the mechanism's where None.
+    rest_s: of a step outside every phase. Spreads: factors within which the truth is taken to lie.
     """
 
     engine: Engine
@@ -46,8 +45,8 @@ class StackPreset:
 
 
 def _preset(name: str, entry: Mapping[str, Any]) -> StackPreset:
-    """A preset as it stands in a file. Raises ScenarioError that names a wrong word, and KeyError
-    for a figure that is missing."""
+    """A preset as in a file. Raises ScenarioError for a wrong word, KeyError for a missing
+    figure."""
     field = f"presets.stacks.{name}"
     sync, rest, host = entry["sync"], entry["rest"], entry.get("host", {})
     given = {key: entry[key] for key in ("cuda_graphs", "engine_sleep") if key in entry}

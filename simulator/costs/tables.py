@@ -9,45 +9,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from rollcast.simulator.costs.base import (
-    CostModel,
-    Curve,
-    Extremes,
-    Iteration,
-    TrainCost,
-    TrainLoad,
-)
+from rollcast.simulator.costs.base import AdjustedCost, Curve, Extremes, Iteration
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.costs.roofline.cost import RooflineCost
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values.chance import Chance
 
 BATCHES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CONTEXTS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 PREFILLS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 SLOPE_CHUNK, SLOPE_PREFIX = 2048, 8192  # where the cost of a query-key pair is read off
-
-# Names that aiconfigurator gives to what presets describe; models whose config it carries.
-SYSTEMS = {
-    "h100-sxm": "h100_sxm",
-    "h200-sxm": "h200_sxm",
-    "a100-80gb": "a100_sxm",
-    "l40s": "l40s",
-    "b200": "b200_sxm",
-    "gb200": "gb200",
-    "b300": "b300_sxm",
-    "gb300": "gb300",
-    "rtx-pro-6000-server": "rtx_pro_6000_server",
-}
-REPOSITORIES = {
-    "qwen3-0.6b": "Qwen/Qwen3-0.6B",
-    "qwen3-1.7b": "Qwen/Qwen3-1.7B",
-    "qwen3-8b": "Qwen/Qwen3-8B",
-    "qwen3-32b": "Qwen/Qwen3-32B",
-    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
-    "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
-    "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
-}
 
 
 class LatencyProvider(Protocol):
@@ -108,16 +81,17 @@ def aiconfigurator_provider(
 
     Raises ScenarioError(``cost.tables``) where either has none, or the package is missing.
     """
-    if gpu.name not in SYSTEMS:
-        raise ScenarioError(
-            "cost.tables", f"no tables for GPU {gpu.name}; tables exist for {', '.join(SYSTEMS)}"
-        )
-    if model.name not in REPOSITORIES:
-        raise ScenarioError(
-            "cost.tables",
-            f"no tables for model {model.name}; tables exist for {', '.join(REPOSITORIES)}",
-        )
-    return AIConfigurator(REPOSITORIES[model.name], SYSTEMS[gpu.name], backend, tensor_parallel)
+    names = read_presets("tables.yaml")
+    for what, name, known in (
+        ("GPU", gpu.name, names["systems"]),
+        ("model", model.name, names["repositories"]),
+    ):
+        if name not in known:
+            raise ScenarioError(
+                "cost.tables", f"no tables for {what} {name}; tables exist for {', '.join(known)}"
+            )
+    repository, system = names["repositories"][model.name], names["systems"][gpu.name]
+    return AIConfigurator(repository, system, backend, tensor_parallel)
 
 
 def _interpolate(x: float, xs: Sequence[int], ys: Sequence[float]) -> float:
@@ -131,7 +105,7 @@ def _interpolate(x: float, xs: Sequence[int], ys: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class TablesCost(CostModel):
+class TablesCost(AdjustedCost):
     """Prices iterations from a :class:`LatencyProvider`, all else from a :class:`RooflineCost`.
 
     Decode is interpolated linearly in batch and, at equal context per rollout, piecewise-linearly
@@ -141,8 +115,8 @@ class TablesCost(CostModel):
     ``host_per_rollout_s`` of the roofline are added: tables hold kernels only.
     """
 
+    inner: RooflineCost
     provider: LatencyProvider
-    roofline: RooflineCost
     batches: tuple[int, ...] = BATCHES
     contexts: tuple[int, ...] = CONTEXTS
     _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -156,18 +130,18 @@ class TablesCost(CostModel):
                 raise ScenarioError(
                     f"cost.tables.{name}", "give two or more whole numbers from 1 that rise"
                 )
-        if self.roofline.pipeline_parallel > 1:
+        if self.inner.pipeline_parallel > 1:
             raise ScenarioError(
                 "cluster.pipeline_parallel", "tables price one stage; give 1, or cost: roofline"
             )
-        if self.roofline.speculative is not None:
+        if self.inner.speculative is not None:
             raise ScenarioError(
                 "cost.tables.roofline.speculative",
                 "tables price one token a rollout and iteration; leave it out, or cost: roofline",
             )
 
     def _host_s(self, rollouts: int) -> float:
-        return self.roofline.host_s + self.roofline.host_per_rollout_s * rollouts
+        return self.inner.host_s + self.inner.host_per_rollout_s * rollouts
 
     def _row(self, batch: int) -> list[float]:
         """Seconds over ``contexts`` at a batch of the grid, made to never fall with context."""
@@ -235,29 +209,9 @@ class TablesCost(CostModel):
             seconds += curve.seconds(context) - curve.seconds(0)
         return seconds + self._host_s(work.rollouts)
 
-    def train(self, load: TrainLoad) -> TrainCost:
-        """As the roofline."""
-        return self.roofline.train(load)
-
-    @property
-    def sync_s(self) -> float:
-        """As the roofline."""
-        return self.roofline.sync_s
-
-    @property
-    def switch_to_train_s(self) -> float:
-        """As the roofline."""
-        return self.roofline.switch_to_train_s
-
-    @property
-    def switch_to_rollout_s(self) -> float:
-        """As the roofline."""
-        return self.roofline.switch_to_rollout_s
-
-    @property
-    def kv_pool_tokens(self) -> int:
-        """As the roofline."""
-        return self.roofline.kv_pool_tokens
+    def drawn(self, chance: Chance) -> TablesCost:
+        """Itself: tables do not say how sure they are."""
+        return self
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """Ranges of the grid that the run left."""

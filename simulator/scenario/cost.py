@@ -83,7 +83,7 @@ def _from_model(
 
     backend = section.tables.backend
     provider = aiconfigurator_provider(network, gpu, shape.gpus_per_replica, backend)
-    return TablesCost(provider, roofline)
+    return TablesCost(roofline, provider)
 
 
 def _from_file(path: Path, folder: Path) -> CostModel:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from rollcast.simulator.costs import Extremes, Iteration, RooflineCost, kv_pool_tokens
 from rollcast.simulator.costs.engine.communication import Exchange
 from rollcast.simulator.costs.engine.layout import EngineLayout
-from rollcast.simulator.costs.engine.pieces import plus
 from rollcast.simulator.costs.presets.gpus import load_gpu
-from rollcast.simulator.costs.presets.models import Model, load_model
+from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import build_scenario
@@ -55,36 +54,12 @@ def test_all_reduces_as_measured(gpu: str, gpus: int, mebibytes: int, us: float)
     assert found == pytest.approx(1e-6 * us, rel=0.16)
 
 
-def test_over_pcie_large_all_reduces_are_no_faster() -> None:
-    one = Exchange(LLAMA, load_gpu("l40s"), EngineLayout(4))
-    slope = (one.layers_s(20_000) - one.layers_s(10_000)) / (one.layers_s(200) - one.layers_s(100))
-    assert slope == pytest.approx(100, rel=1e-6)
-
-
 def test_a_stage_over_nodes_crosses_the_network() -> None:
     inside, across, wide = (
         Exchange(LLAMA, IDEAL, layout).layers_s(64)
         for layout in (EngineLayout(8), EngineLayout(16), EngineLayout(16, gpus_per_node=72))
     )
     assert inside < wide < across
-
-
-@pytest.mark.parametrize("gpus", [8, 16])
-def test_experts_in_8_bit_send_three_quarters(gpus: int) -> None:
-    """One byte an element there and two back, in place of two and two; floors are the same."""
-
-    def sent_s(model: Model) -> float:
-        one = Exchange(replace(model, layers=58, moe_layers=58), IDEAL, apart(gpus))
-        return one.layers_s(2e6) - one.layers_s(1e6)
-
-    shares = sent_s(DEEPSEEK) / sent_s(replace(DEEPSEEK, precision="bf16"))
-    assert shares == pytest.approx(3 / 4)
-
-
-def test_whole_experts_alone_change_no_message() -> None:
-    sliced = Exchange(DEEPSEEK, IDEAL, EngineLayout(8))
-    whole = Exchange(DEEPSEEK, IDEAL, EngineLayout(8, expert_parallel=True))
-    assert sliced.layers_s(100) == whole.layers_s(100)
 
 
 def test_ranks_wait_for_the_one_with_most_rollouts() -> None:
@@ -194,9 +169,3 @@ def test_four_bit_floats_are_warned_of_where_they_are_unpacked() -> None:
     assert RooflineCost(quantised, FP4).iteration_s(prefill(1, 8192)) < RooflineCost(
         quantised, IDEAL
     ).iteration_s(prefill(1, 8192))
-
-
-def test_sums_of_curves() -> None:
-    first = [(0, 1.0, 0.5), (10, 6.0, 0.1)]
-    second = [(0, 2.0, 0.0), (4, 2.0, 1.0)]
-    assert plus(first, second) == [(0, 3.0, 0.5), (4, 5.0, 1.5), (10, 14.0, 1.1)]

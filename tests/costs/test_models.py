@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from rollcast.simulator.costs.presets.models import (
     Model,
@@ -17,229 +18,17 @@ from rollcast.simulator.costs.presets.models import (
 from rollcast.simulator.costs.presets.precision import Precision
 from rollcast.simulator.errors import ScenarioError
 
-# Billions, as the model cards give them: all parameters; without embeddings where a card says so.
-PUBLISHED = {
-    "qwen3-0.6b": (0.6, 0.44),
-    "qwen3-1.7b": (1.7, 1.4),
-    "qwen3-4b": (4.0, 3.6),
-    "qwen3-8b": (8.2, 6.95),
-    "qwen3-14b": (14.8, 13.2),
-    "qwen3-32b": (32.8, 31.2),
-    "qwen3-30b-a3b": (30.5, 29.9),
-    "qwen3-235b-a22b": (235.0, 234.0),
-    "qwen2.5-0.5b": (0.49, 0.36),
-    "qwen2.5-1.5b": (1.54, 1.31),
-    "qwen2.5-3b": (3.09, 2.77),
-    "qwen2.5-7b": (7.61, 6.53),
-    "qwen2.5-14b": (14.7, 13.1),
-    "qwen2.5-32b": (32.5, 31.0),
-    "qwen2.5-72b": (72.7, 70.0),
-    "llama-3.1-8b": (8.03, None),
-    "llama-3.1-70b": (70.6, None),
-    "llama-3.2-1b": (1.23, None),
-    "llama-3.2-3b": (3.21, None),
-    "llama-3.1-405b": (405.0, None),
-    "deepseek-v3": (671.0, None),
-    "deepseek-r1": (671.0, None),
-    "kimi-k2": (1030.0, None),
-    "glm-4.5": (355.0, None),
-    "glm-4.5-air": (106.0, None),
-    "gpt-oss-20b": (20.9, None),
-    "gpt-oss-120b": (116.8, None),
-    "gemma-3-4b": (3.88, None),
-    "gemma-3-12b": (11.8, None),
-    "gemma-3-27b": (27.0, None),
-    "llama-4-scout": (108.0, None),  # 109 with the vision encoder
-    "llama-4-maverick": (400.0, None),
-    "qwen3-next-80b-a3b": (80.0, 79.0),
-    "mixtral-8x7b": (46.7, None),
-}
-# Billions that a token uses, as the model cards give them, and how many of the two embeddings
-# (tokens and head) they count.
-ACTIVE = {
-    "qwen3-235b-a22b": (22.0, 2),
-    "deepseek-v3": (37.0, 1.5),
-    "kimi-k2": (32.0, 1),
-    "glm-4.5": (32.0, 0),
-    "glm-4.5-air": (12.0, 0),
-    "gpt-oss-20b": (3.61, 1),
-    "gpt-oss-120b": (5.13, 1),
-    "llama-4-scout": (17.2, 2),
-    "llama-4-maverick": (17.2, 2),
-    "mixtral-8x7b": (12.9, 2),
-}
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 32,
-    "vocab_size": 128256,
-    "tie_word_embeddings": False,
-}
-MIXTRAL = {
-    **LLAMA,
-    "model_type": "mixtral",
-    "vocab_size": 32000,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-    "sliding_window": None,
-}
-QWEN3_MOE = {
-    "model_type": "qwen3_moe",
-    "decoder_sparse_step": 1,
-    "head_dim": 128,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "mlp_only_layers": [],
-    "moe_intermediate_size": 768,
-    "num_attention_heads": 32,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 48,
-    "num_key_value_heads": 4,
-    "sliding_window": None,
-    "tie_word_embeddings": False,
-    "use_sliding_window": False,
-    "vocab_size": 151936,
-}
-QWEN2_MOE = {  # Qwen1.5-MoE-A2.7B
-    **QWEN3_MOE,
-    "model_type": "qwen2_moe",
-    "head_dim": None,
-    "intermediate_size": 5632,
-    "moe_intermediate_size": 1408,
-    "num_attention_heads": 16,
-    "num_experts": 60,
-    "num_experts_per_tok": 4,
-    "num_hidden_layers": 24,
-    "num_key_value_heads": 16,
-    "shared_expert_intermediate_size": 5632,
-}
-
+DATA = yaml.safe_load((Path(__file__).parents[1] / "data" / "models.yaml").read_text("utf-8"))
+CONFIGS: dict[str, dict[str, Any]] = DATA["configs"]
+LLAMA, QWEN3_MOE = CONFIGS["llama-3.1-8b"], CONFIGS["qwen3-30b-a3b"]
 MOE = {"num_local_experts": 8, "num_experts_per_tok": 2}
 LLAMA4 = {**MOE, "intermediate_size_mlp": 16384, "attention_chunk_size": 8192}
-DEEPSEEK = {
-    "model_type": "deepseek_v3",
-    "first_k_dense_replace": 3,
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "kv_lora_rank": 512,
-    "moe_intermediate_size": 2048,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "num_attention_heads": 128,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 61,
-    "num_key_value_heads": 128,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
-    "v_head_dim": 128,
-    "vocab_size": 129280,
-}
-GPT_OSS = {
-    "model_type": "gpt_oss",
-    "attention_bias": True,
-    "head_dim": 64,
-    "hidden_size": 2880,
-    "intermediate_size": 2880,
-    "layer_types": ["sliding_attention", "full_attention"] * 18,
-    "num_attention_heads": 64,
-    "num_experts_per_tok": 4,
-    "num_hidden_layers": 36,
-    "num_key_value_heads": 8,
-    "num_local_experts": 128,
-    "quantization_config": {
-        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"],
-        "quant_method": "mxfp4",
-    },
-    "sliding_window": 128,
-    "tie_word_embeddings": False,
-    "vocab_size": 201088,
-}
-GLM = {
-    "model_type": "glm4_moe",
-    "attention_bias": True,
-    "first_k_dense_replace": 3,
-    "head_dim": 128,
-    "hidden_size": 5120,
-    "intermediate_size": 12288,
-    "moe_intermediate_size": 1536,
-    "n_routed_experts": 160,
-    "n_shared_experts": 1,
-    "num_attention_heads": 96,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 92,
-    "num_key_value_heads": 8,
-    "use_qk_norm": True,
-    "vocab_size": 151552,
-}
-SCOUT = {
-    "model_type": "llama4",
-    "text_config": {
-        "model_type": "llama4_text",
-        "attention_chunk_size": 8192,
-        "head_dim": 128,
-        "hidden_size": 5120,
-        "interleave_moe_layer_step": 1,
-        "intermediate_size": 8192,
-        "intermediate_size_mlp": 16384,
-        "num_attention_heads": 40,
-        "num_experts_per_tok": 1,
-        "num_hidden_layers": 48,
-        "num_key_value_heads": 8,
-        "num_local_experts": 16,
-        "vocab_size": 202048,
-    },
-}
-QWEN_NEXT = {
-    "model_type": "qwen3_next",
-    "decoder_sparse_step": 1,
-    "full_attention_interval": 4,
-    "head_dim": 256,
-    "hidden_size": 2048,
-    "intermediate_size": 5120,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_value_head_dim": 128,
-    "moe_intermediate_size": 512,
-    "num_attention_heads": 16,
-    "num_experts": 512,
-    "num_experts_per_tok": 10,
-    "num_hidden_layers": 48,
-    "num_key_value_heads": 2,
-    "shared_expert_intermediate_size": 512,
-    "vocab_size": 151936,
-}
-GEMMA = {
-    "model_type": "gemma3_text",
-    "head_dim": 128,
-    "hidden_size": 5376,
-    "intermediate_size": 21504,
-    "num_attention_heads": 32,
-    "num_hidden_layers": 62,
-    "num_key_value_heads": 16,
-    "sliding_window": 1024,
-}
-CONFIGS = {
-    "qwen3-30b-a3b": QWEN3_MOE,
-    "deepseek-r1": DEEPSEEK,
-    "gpt-oss-120b": GPT_OSS,
-    "glm-4.5": GLM,
-    "llama-4-scout": SCOUT,
-    "qwen3-next-80b-a3b": QWEN_NEXT,
-    "gemma-3-27b": GEMMA,
-}
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", DATA["parameters"])
 def test_parameter_counts_match_the_published_ones(name: str) -> None:
     model = load_model(name)
-    total, without_embeddings = PUBLISHED[name]
+    total, without_embeddings = DATA["parameters"][name]
     assert model.parameters / 1e9 == pytest.approx(total, rel=0.013)
     if without_embeddings is not None:
         copies = 1 if model.tied_embeddings else 2
@@ -247,16 +36,16 @@ def test_parameter_counts_match_the_published_ones(name: str) -> None:
         assert rest / 1e9 == pytest.approx(without_embeddings, rel=0.03)
 
 
-@pytest.mark.parametrize("name", ACTIVE)
+@pytest.mark.parametrize("name", DATA["active"])
 def test_active_counts_match_the_published_ones(name: str) -> None:
     model = load_model(name)
-    published, embeddings = ACTIVE[name]
+    published, embeddings = DATA["active"][name]
     counted = model.active_parameters - (2 - embeddings) * model.head_parameters
     assert counted / 1e9 == pytest.approx(published, rel=0.02)
 
 
 def test_presets_are_all_checked_against_published_counts() -> None:
-    assert set(model_presets()) == set(PUBLISHED)
+    assert set(model_presets()) == set(DATA["parameters"])
     assert all("huggingface.co" in m.source for m in model_presets().values())
 
 
@@ -274,18 +63,11 @@ def test_exact_counts_and_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "total", "active"),
-    [
-        (LLAMA, 8.03, 8.03),
-        (MIXTRAL, 46.7, 12.9),
-        (QWEN3_MOE, 30.5, 3.35),
-        (QWEN2_MOE, 14.3, 2.7),
-    ],
+    ("name", "total", "active"),
+    [("mixtral-8x7b", 46.7, 12.9), ("qwen1.5-moe-a2.7b", 14.3, 2.7)],
 )
-def test_hugging_face_configs(
-    config: dict[str, Any], total: float, active: float, tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+def test_hugging_face_configs(name: str, total: float, active: float, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]), "utf-8")
     for spec in (tmp_path, str(tmp_path / "config.json")):
         model = load_model(spec)
         assert model.parameters / 1e9 == pytest.approx(total, rel=0.01)
@@ -370,10 +152,9 @@ def same(model: Model) -> Model:
     return replace(model, **named, moe_layers=model.sparse_layers or None, intermediate=dense)
 
 
-@pytest.mark.parametrize(("name", "config"), CONFIGS.items())
-def test_configs_of_the_new_families_equal_their_presets(name: str, config: dict[str, Any]) -> None:
-    ours, theirs = load_model(name), model_from_config(config)
-    assert same(theirs) == same(ours)
+@pytest.mark.parametrize("name", sorted(CONFIGS.keys() & model_presets()))
+def test_configs_equal_their_presets(name: str) -> None:
+    assert same(model_from_config(CONFIGS[name])) == same(load_model(name))
 
 
 def test_the_language_model_of_a_config_with_images() -> None:

@@ -82,14 +82,6 @@ def test_packed_is_no_slower_than_padded(groups: list[tuple[int, list[int]]]) ->
     assert times[1] <= times[2] * (1 + 1e-9)
 
 
-def test_an_optimiser_step_has_a_floor() -> None:
-    load = TrainLoad([(10, [100])] * 8)
-    for steps in (1, 4):
-        bare = phases(trainer(minibatches=steps), load)
-        slow = phases(trainer(minibatches=steps, step_fixed_s=2.0), load)
-        assert slow["optimizer"] - bare["optimizer"] == pytest.approx(2.0 * steps)
-
-
 def test_padding_of_shared_prefixes_is_refused() -> None:
     shared = TrainLoad([(10, [20, 30])], shared_prefix=True)
     with pytest.raises(ScenarioError, match="give packed or one_sequence") as caught:
@@ -132,14 +124,6 @@ def test_the_bubble_is_that_of_its_paper(stages: int, microbatches: int, parts: 
     assert dict(cost.phases_s)["backward"] == pytest.approx(3 * busy_s * (1 + share), rel=1e-6)
 
 
-def test_uneven_stages_wait_for_the_fullest() -> None:
-    """36 layers in eight stages: four have five, and the last has four and the LM head."""
-    layout = trainer(8, pipeline_parallel=8).layout
-    assert layout.stage_s(36.0, 0.0) == 5.0
-    assert layout.stage_s(36.0, 3.0) == 7.0
-    assert trainer(8, pipeline_parallel=4).layout.stage_s(36.0, 3.0) == 12.0
-
-
 @pytest.mark.parametrize(
     ("split", "gpus", "model"),
     [
@@ -167,21 +151,20 @@ def test_what_is_split_talks(split: dict[str, int], gpus: int, model: Any) -> No
     assert talk["full"] == pytest.approx(again * talk["none"])
 
 
-@pytest.mark.parametrize("model", [QWEN, MIXTURE])
 @pytest.mark.parametrize(
-    "split", [{}, {"tensor_parallel": 4}, {"pipeline_parallel": 2}, {"context_parallel": 2}]
+    "split",
+    [
+        {},
+        {"tensor_parallel": 4},
+        {"pipeline_parallel": 2},
+        {"context_parallel": 2},
+        {"expert_parallel": 8},
+    ],
 )
-def test_every_parameter_is_kept_once(model: Any, split: dict[str, int]) -> None:
-    one = trainer(16, model, **split)
-    assert 16 * one.state_bytes_per_gpu == pytest.approx(16 * model.parameters)
-    assert 16 * one.layout.owned_parameters == pytest.approx(model.parameters)
-
-
-def test_experts_are_kept_once() -> None:
-    one = trainer(16, MIXTURE, expert_parallel=8)
+def test_every_parameter_is_kept_once(split: dict[str, int]) -> None:
+    one = trainer(16, MIXTURE, **split)
+    assert 16 * one.state_bytes_per_gpu == pytest.approx(16 * MIXTURE.parameters)
     assert 16 * one.layout.owned_parameters == pytest.approx(MIXTURE.parameters)
-    assert len(one.layout.parts) == 2
-    assert one.layout.gather_s < trainer(16, MIXTURE).layout.gather_s / 4
 
 
 def test_what_is_shared_takes_less_memory_and_is_exchanged_more_often() -> None:
@@ -218,22 +201,6 @@ def test_overlap_hides_what_computation_covers(one: float, other: float) -> None
     assert more["forward"] >= bare["forward"] * (1 - 1e-12)
 
 
-def test_models_that_run_without_recomputation() -> None:
-    """32B on 16 and 70B on 32 H100, sequences of 8,192 tokens: too much for a GPU alone, and little
-    where eight share each layer."""
-    load = TrainLoad([(192, [8000] * 8)])
-    for name, gpus in (("qwen3-32b", 16), ("llama-3.1-70b", 32)):
-        keys = {"recompute": "none", "microbatch_tokens": None}
-        with pytest.raises(ScenarioError, match="out of memory") as caught:
-            trainer(gpus, load_model(name), H100, **keys).train(load)
-        assert caught.value.field == "cluster.trainer_gpus"
-        split = trainer(gpus, load_model(name), H100, tensor_parallel=8, **keys)
-        assert split.train(load).peak_bytes < H100.memory_bytes
-        long = TrainLoad([(192, [40_000] * 8)])
-        with pytest.raises(ScenarioError, match="out of memory"):
-            split.train(long)
-
-
 def test_a_published_recipe_without_recomputation_fits() -> None:
     """NeMo-RL's grpo-llama3.3-70b-instruct-4n8g: 32 H100, tensor parallel 4, eight stages, packed
     to 4,096 tokens; and its 16k variant, which computes activations again."""
@@ -251,76 +218,44 @@ def test_a_published_recipe_without_recomputation_fits() -> None:
 
 
 def test_parts_computed_again_add_up_to_a_forward() -> None:
-    """Of a microbatch large enough: attention and MLP together are all but the LM head."""
+    """Attention and MLP together are all but the LM head; half of the layers, half of all."""
     keys = {"sharding": "none", "traffic_per_logit": 0.0}
     found = {r: phases(trainer(recompute=r, **keys)) for r in ("none", "attention", "mlp", "full")}
     extra = {r: found[r]["backward"] - found["none"]["backward"] for r in found}
     assert extra["full"] == pytest.approx(found["none"]["forward"])
-    head_s = 2 * 3500 * trainer()._unit_times.head_token  # two microbatches
-    assert extra["attention"] + extra["mlp"] + head_s == pytest.approx(extra["full"])
+    assert 0.9 < (extra["attention"] + extra["mlp"]) / extra["full"] < 1
     assert extra["attention"] > 0.1 * extra["full"]
     assert all(found[r]["forward"] == found["none"]["forward"] for r in found)
+    half = trainer(recompute="full", recompute_layers=18, **keys)
+    assert phases(half)["backward"] == pytest.approx(found["full"]["backward"] - extra["full"] / 2)
+    peaks = [trainer(recompute=r, **keys).peak_bytes(4000) for r in ("none", "full")]
+    assert peaks[1] < half.peak_bytes(4000) < peaks[0]
 
 
-def test_layers_computed_again_lie_between_none_and_all() -> None:
-    none, half, all_ = (
-        trainer(recompute=r, recompute_layers=n, sharding="none")
-        for r, n in (("none", None), ("full", 18), ("full", 36))
-    )
-    assert all_._kept_bytes == trainer()._kept_bytes
-    assert half._kept_bytes == (none._kept_bytes + all_._kept_bytes) / 2
-    middle = (phases(none)["backward"] + phases(all_)["backward"]) / 2
-    assert phases(half)["backward"] == pytest.approx(middle)
-
-
-# --- other models, precision and the host ---
-
-
-def test_a_critic_is_the_policy_without_logits() -> None:
-    bare = phases(trainer(log_prob_passes=1))
-    found = phases(trainer(log_prob_passes=1, critic=True))
-    unread = phases(trainer(log_prob_passes=1, traffic_per_logit=0.0, critic=True))
-    for name in ("gradient_exchange", "optimizer"):
-        assert found[name] == pytest.approx(2 * bare[name])
-    for name in ("log_prob", "forward", "backward"):
-        assert bare[name] < found[name] < 2 * bare[name]
-        plain = phases(trainer(log_prob_passes=1, traffic_per_logit=0.0))[name]
-        assert found[name] - bare[name] == pytest.approx(unread[name] - plain)
-    assert trainer(critic=True).state_bytes_per_gpu == 2 * trainer().state_bytes_per_gpu
-
-
-def test_reward_models_are_forwards() -> None:
-    bare, judged = (phases(trainer(log_prob_passes=0, reward_passes=n)) for n in (0, 3))
-    valued = phases(trainer(log_prob_passes=0, critic=True))
-    assert "log_prob" not in bare
-    assert judged["log_prob"] == pytest.approx(3 * valued["log_prob"])
-    assert {k: s for k, s in judged.items() if k != "log_prob"} == bare
-    held = trainer(reward_passes=1).state_bytes_per_gpu - trainer().state_bytes_per_gpu
-    assert held == pytest.approx(2 * QWEN.parameters / 8)
-    with pytest.raises(ScenarioError, match="reward_passes"):
-        trainer(reward_passes=-1)
+# --- precision and the host ---
 
 
 def test_fp8_speeds_up_products_alone() -> None:
     bf16, fp8 = (phases(trainer(gpu=FREE, precision=p))["forward"] for p in ("bf16", "fp8"))
     assert 1 < bf16 / fp8 < 2
-    products_s = 4000 * 2 * QWEN.linear_flop_per_token / (989.4e12 * H100.gemm_flop_efficiency)
-    assert bf16 - fp8 == pytest.approx(products_s / 2, rel=1e-3)
     with pytest.raises(ScenarioError, match="has no fp8; give bf16") as caught:
         trainer(gpu=load_gpu("a100-80gb"), precision="fp8")
     assert caught.value.field == "cost.roofline.trainer.precision"
 
 
-def test_activations_on_the_host() -> None:
+def test_what_waits_on_the_host_leaves_room_and_takes_time() -> None:
     here, there = (trainer(recompute="none", offload_activations=o) for o in (False, True))
-    assert there.peak_bytes(4000) < here.peak_bytes(4000)
     assert there.largest_microbatch_tokens() > 5 * here.largest_microbatch_tokens()
-    assert phases(there)["forward"] >= phases(here)["forward"]
     slow = replace(ROOMY, host_link_bytes_per_s=1e9)
     waiting = trainer(gpu=slow, recompute="none", offload_activations=True)
-    moved_s = 2 * 4000 * waiting._kept_bytes / 1e9  # two microbatches
-    talk_s = 2 * waiting.layout.gather_s
-    assert phases(waiting)["forward"] == pytest.approx(moved_s + talk_s)
+    assert phases(waiting)["forward"] > 2 * phases(there)["forward"] >= 2 * phases(here)["forward"]
+    adam = trainer(optimizer_on_host=True)
+    assert adam.state_bytes_per_gpu < trainer().state_bytes_per_gpu
+    assert phases(adam)["optimizer"] > phases(trainer())["optimizer"]
+    floors = [
+        phases(trainer(minibatches=n, step_fixed_s=s))["optimizer"] for n, s in ((4, 0), (4, 2))
+    ]
+    assert floors[1] - floors[0] == pytest.approx(2.0 * len(LOAD.groups))
 
 
 def test_states_that_are_copied() -> None:

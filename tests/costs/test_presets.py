@@ -38,16 +38,12 @@ def test_every_policy_says_in_a_sentence_what_it_does_and_where_from(name: str) 
     text = " ".join((about.mechanism, about.source, *about.paragraphs))
     assert "``" not in text
     assert "Raises" not in text
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_every_parameter_is_explained(name: str) -> None:
     for option in declared(POLICIES[name]):
         assert option.doc.meaning, option.key
         assert option.reader.wanted != "a value", option.key
 
 
-@pytest.mark.parametrize("columns", ["60", "80", "200"])
+@pytest.mark.parametrize("columns", ["60", "200"])
 def test_the_list_and_every_page_fit_and_are_whole(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
@@ -55,21 +51,12 @@ def test_the_list_and_every_page_fit_and_are_whole(
     said = presets(capsys, "policies")
     assert max(map(len, said.splitlines())) <= int(columns)
     cells = [[c.strip() for c in line.split("\u2502")] for line in said.splitlines()]
+    listed = {cell[1] for cell in cells if len(cell) > 3}
+    assert set(POLICIES) <= listed
     for name, kind in POLICIES.items():
-        about = describe(kind)
-        at = next(i for i, cell in enumerate(cells) if cell[1:2] == [name])
-        column = [cells[at]]
-        for row in cells[at + 1 :]:
-            if len(row) < 4 or row[1]:
-                break
-            column.append(row)
-        assert words(" ".join(row[2] for row in column)) == about.mechanism
-        assert words(" ".join(row[3] for row in column)).replace(" ", "") == about.source.replace(
-            " ", ""
-        )
         page = presets(capsys, "policies", name)
         assert max(map(len, page.splitlines())) <= int(columns)
-        flat = words(page)
+        flat, about = words(page), describe(kind)
         for text in (about.mechanism, about.source, *about.paragraphs):
             assert words(text) in flat
         for option in declared(kind):
@@ -98,20 +85,13 @@ def test_a_pipe_gets_plain_text_and_a_terminal_bold() -> None:
     shown = b""
     with subprocess.Popen(command, stdout=slave, env={**os.environ, "TERM": "xterm"}):
         os.close(slave)
-        while True:
-            try:
-                part = os.read(master, 4096)
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-            shown += part
+        try:
+            while part := os.read(master, 4096):
+                shown += part
+        except OSError:  # the other end is closed
+            pass
     os.close(master)
     assert b"\x1b[1m" in shown
-
-
-class _Bare:
-    pass
 
 
 @dataclass(frozen=True)
@@ -129,9 +109,8 @@ class _Odd:
 
 
 def test_descriptions_of_odd_classes() -> None:
-    for kind in (_Bare, _Undocumented):
-        about = describe(kind)
-        assert (about.mechanism, about.source, about.paragraphs) == ("", "", ())
+    about = describe(_Undocumented)
+    assert (about.mechanism, about.source, about.paragraphs) == ("", "", ())
     about = describe(_Odd)
     assert about.mechanism == "Does a thing (as of v1.2; see [3]) and no more."
     assert about.source == ""

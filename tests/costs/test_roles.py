@@ -57,6 +57,15 @@ def test_a_critic_of_another_size() -> None:
     assert slow["backward"] == bare["backward"]
 
 
+def test_reward_models_are_forwards_without_logits() -> None:
+    bare, judged = phases(log_prob_passes=0), phases(log_prob_passes=0, reward_passes=3)
+    valued = phases(log_prob_passes=0, critic=True)
+    assert judged["log_prob"] == pytest.approx(3 * valued["log_prob"])
+    assert {k: s for k, s in judged.items() if k != "log_prob"} == bare
+    for name in ("forward", "backward"):
+        assert bare[name] < valued[name] < 2 * bare[name]
+
+
 def test_reward_models_of_another_size() -> None:
     bare, one = phases()["log_prob"], phases(reward_passes=1, reward_model=SMALL)["log_prob"]
     two = phases(reward_passes=2, reward_model=SMALL)["log_prob"]

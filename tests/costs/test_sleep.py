@@ -61,12 +61,6 @@ def test_a_sleep_replaces_the_fixed_switch_unless_that_is_given() -> None:
     assert cost().switch_fixed_s == SWITCH_S
 
 
-def test_more_gpus_move_the_weights_faster() -> None:
-    seconds = [engine_switch_s(MODEL, GPU, n, "offload") for n in (1, 2, 4, 8)]
-    assert seconds == sorted(seconds, reverse=True)
-    assert engine_switch_s(MODEL, GPU, 8, "discard") == engine_switch_s(MODEL, GPU, 1, "discard")
-
-
 @pytest.mark.parametrize(
     ("options", "field", "word"),
     [

@@ -6,13 +6,12 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
+from rollcast.simulator.costs import RooflineCost, RooflineTrainer
 from rollcast.simulator.costs.engine.hosts import engine_presets
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import Kind
 from rollcast.simulator.costs.roofline.cost import RooflineSection
-from rollcast.simulator.costs.roofline.draws import cost_spreads
 from rollcast.simulator.costs.stacks import STACKS, Stack, listed
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
@@ -80,11 +79,6 @@ def test_adapters_are_sent_alone_by_any_stack() -> None:
     assert found.sync == WeightSync("adapter")
 
 
-def test_the_rest_is_a_phase() -> None:
-    phases = dict(cost(stack="nemo-rl").train(TrainLoad([(100, [500] * 4)] * 4)).phases_s)
-    assert phases["rest"] == STACKS["nemo-rl"].rest_s
-
-
 def test_its_own_figures_are_drawn_within_its_spreads() -> None:
     rng, base, preset = np.random.default_rng(3), cost(stack="nemo-rl"), STACKS["nemo-rl"]
     drawn = [base.with_figures_drawn(Drawn(rng)) for _ in range(300)]
@@ -99,11 +93,6 @@ def test_its_own_figures_are_drawn_within_its_spreads() -> None:
         assert high / 1.3 < found.max() <= high
     assert all(each.sync and each.sync.mechanism == "cuda_ipc" for each in drawn)
     assert cost().with_figures_drawn(Drawn(rng)).rest_s == 0
-
-
-def test_another_engine_has_the_spread_of_its_own() -> None:
-    by_name = {name: s for s in cost_spreads("sglang", None, "nemo-rl") for name in s.names}
-    assert (by_name["host_s"].low, by_name["host_s"].high) == (0.5, 1.6)
 
 
 @pytest.mark.parametrize("stack", ["nemo", 3, ["verl"]])

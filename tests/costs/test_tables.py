@@ -45,7 +45,7 @@ ROOFLINE = RooflineCost(
 @given(batch=st.integers(1, 512), share=st.floats(0, 1))
 def test_decode_reproduces_a_bilinear_table(batch: int, share: float) -> None:
     """Exact between knots: such a table is linear in batch at fixed context per rollout."""
-    cost = TablesCost(Bilinear(), ROOFLINE)
+    cost = TablesCost(ROOFLINE, Bilinear())
     context = round(batch * (CONTEXTS[0] + share * (CONTEXTS[-1] - CONTEXTS[0])))
     expected = (5 + 0.02 * batch + 2e-5 * context) / 1e3
     assert cost.decode_curve(batch).seconds(context) == pytest.approx(expected, rel=1e-9)
@@ -56,13 +56,13 @@ def test_decode_reproduces_a_bilinear_table(batch: int, share: float) -> None:
 def test_a_dip_in_the_table_never_makes_more_context_faster(
     batch: int, context: int, more: int
 ) -> None:
-    curve = TablesCost(Noisy(), ROOFLINE).decode_curve(batch)
+    curve = TablesCost(ROOFLINE, Noisy()).decode_curve(batch)
     assert curve.ticks(context) <= curve.ticks(context + more)
 
 
 def test_the_grid_is_read_once_and_only_where_needed() -> None:
     provider = Bilinear()
-    cost = TablesCost(provider, ROOFLINE)
+    cost = TablesCost(ROOFLINE, provider)
     for _ in range(3):
         cost.decode_curve(100)
     assert sorted(provider.calls) == [(b, c) for b in (96, 128) for c in CONTEXTS]
@@ -73,7 +73,7 @@ def test_the_grid_is_read_once_and_only_where_needed() -> None:
     tokens=st.integers(16, 16_384), computed=st.integers(0, 30_000), decoding=st.integers(0, 200)
 )
 def test_prefill_reproduces_a_linear_table(tokens: int, computed: int, decoding: int) -> None:
-    cost = TablesCost(Bilinear(), ROOFLINE)
+    cost = TablesCost(ROOFLINE, Bilinear())
     pairs = tokens * computed + tokens * (tokens + 1) // 2
     context = decoding * 1000
     work = Iteration(decoding + 1, context + computed + tokens, tokens, pairs, 1, computed + tokens)
@@ -83,8 +83,8 @@ def test_prefill_reproduces_a_linear_table(tokens: int, computed: int, decoding:
 
 
 def test_host_code_is_added_and_the_rest_is_the_roofline() -> None:
-    hosted = TablesCost(Bilinear(), replace(ROOFLINE, host_s=1e-3, host_per_rollout_s=1e-5))
-    plain = TablesCost(Bilinear(), ROOFLINE)
+    hosted = TablesCost(replace(ROOFLINE, host_s=1e-3, host_per_rollout_s=1e-5), Bilinear())
+    plain = TablesCost(ROOFLINE, Bilinear())
     extra_s = hosted.decode_curve(32).seconds(99_999) - plain.decode_curve(32).seconds(99_999)
     assert extra_s == pytest.approx(1e-3 + 32e-5)
     load = TrainLoad([(100, [1000] * 8)])
@@ -95,7 +95,7 @@ def test_host_code_is_added_and_the_rest_is_the_roofline() -> None:
 
 
 def test_warnings_name_the_ranges_left() -> None:
-    cost = TablesCost(Bilinear(), ROOFLINE)
+    cost = TablesCost(ROOFLINE, Bilinear())
     assert cost.warnings(Extremes(512, 10**8, 16_384, 10**6, 32_768)) == []
     said = cost.warnings(Extremes(513, 10**8, 16_385, 10**6, 32_769))
     assert [w.split(":")[0] for w in said] == [
@@ -108,7 +108,7 @@ def test_warnings_name_the_ranges_left() -> None:
 @pytest.mark.parametrize("grid", [(), (1,), (2, 1), (0, 1), (1, 1)])
 def test_grids_rise(grid: tuple[int, ...]) -> None:
     with pytest.raises(ScenarioError, match=r"cost\.tables\.batches"):
-        TablesCost(Bilinear(), ROOFLINE, batches=grid)
+        TablesCost(ROOFLINE, Bilinear(), batches=grid)
 
 
 def test_without_the_package_the_error_says_how_to_install_it(
@@ -133,7 +133,7 @@ def test_the_real_tables_agree_with_the_roofline() -> None:
         reason="aiconfigurator is not installed (rollcast[tables])",
     )
     provider = aiconfigurator_provider(ROOFLINE.model, ROOFLINE.gpu, 1)
-    cost = TablesCost(provider, ROOFLINE)
+    cost = TablesCost(ROOFLINE, provider)
     for batch in (1, 24, BATCHES[-1]):
         for context in (1000, 10_000):
             tables_s = cost.decode_curve(batch).seconds(batch * context)
@@ -147,9 +147,9 @@ def test_the_real_tables_agree_with_the_roofline() -> None:
 
 def test_tables_price_neither_stages_nor_speculation() -> None:
     with pytest.raises(ScenarioError, match="one stage") as caught:
-        TablesCost(Bilinear(), replace(ROOFLINE, pipeline_parallel=2))
+        TablesCost(replace(ROOFLINE, pipeline_parallel=2), Bilinear())
     assert caught.value.field == "cluster.pipeline_parallel"
     said = Speculative(method="ngram", tokens=2, acceptance=0.5)
     with pytest.raises(ScenarioError, match="one token a rollout") as caught:
-        TablesCost(Bilinear(), replace(ROOFLINE, speculative=said))
+        TablesCost(replace(ROOFLINE, speculative=said), Bilinear())
     assert caught.value.field == "cost.tables.roofline.speculative"

@@ -86,6 +86,7 @@ def test_adapters_move_more_in_a_forward_and_compute_less_in_a_backward() -> Non
         for w in ("full", "lora")
     )
     assert lora["forward"] > full["forward"] > full_bare["forward"] == lora_bare["forward"]
+    assert {"gradient_exchange", "optimizer"}.isdisjoint(lora)
     # Of a backward that computes again, one product of three; attention computes as much.
     assert 2 / 3 < lora_bare["backward"] / full_bare["backward"] < 0.75
 
@@ -132,14 +133,6 @@ def test_optimiser_steps_are_updates_of_their_share(
     if load.rollouts:
         assert found["optimizer"] == pytest.approx(steps * phases(one, load)["optimizer"])
         assert split.train(load).peak_bytes <= one.train(load).peak_bytes
-
-
-def test_adapters_save_states_and_exchange() -> None:
-    load = TrainLoad([(96, [2000] * 16)])
-    full = RooflineTrainer(QWEN, H100, gpus=8).train(load)
-    lora = RooflineTrainer(QWEN, H100, gpus=8, weights="lora").train(load)
-    assert {"gradient_exchange", "optimizer"}.isdisjoint(dict(lora.phases_s))
-    assert full.peak_bytes - lora.peak_bytes == pytest.approx(12 * QWEN.parameters / 8, rel=1e-6)
 
 
 # --- packing and balance ---

@@ -25,16 +25,12 @@ def kv_pool_tokens(
     """Tokens that the KV pool of one replica holds.
 
     Each GPU has ``memory_utilization`` of its memory, less its share of the weights, less
-    ``reserve_bytes`` for activations and captured graphs (assumed). More GPUs than KV heads hold
-    copies of the heads, so the pool grows no further; the latent cache of MLA is held whole by each
-    GPU, but with ``data_parallel_attention``, where each holds its own rollouts.
-
-    A layer with a window holds no more than it of a rollout, and a linear layer its state: both
-    are counted for rollouts of ``rollout_tokens``. Shorter ones hold more a token than the pool
-    says, longer ones less; a pool of mixed lengths is right on average only.
-
-    ``pipeline_parallel`` stages of ``tensor_parallel`` GPUs each hold their layers' weights and KV.
-    A ``draft`` for speculative decoding keeps KV of its own for each token, and its weights.
+    ``reserve_bytes`` for activations and captured graphs. More GPUs than KV heads hold copies of
+    the heads; the latent cache of MLA is held whole by each GPU, but with
+    ``data_parallel_attention``, where each holds its own rollouts. Layers with a window hold no
+    more than it, linear layers their state, of rollouts of ``rollout_tokens``. Each of
+    ``pipeline_parallel`` stages holds its layers' weights and KV. A ``draft`` for speculative
+    decoding keeps weights and KV of its own.
 
     Raises ScenarioError (``cluster.tensor_parallel``) where the weights leave no room, with the
     number that would fit.
@@ -42,7 +38,6 @@ def kv_pool_tokens(
     number(memory_utilization, "cost.roofline.kv_memory_utilization", Above(0, 1))
     budget = gpu.memory_bytes * memory_utilization - reserve_bytes
     whole = model.attention_weight_bytes if data_parallel_attention else model.replicated_bytes
-
     stages = pipeline_parallel
 
     def room(gpus: int) -> float:

@@ -37,9 +37,8 @@ class LayerBytes(NamedTuple):
 
 
 def layer_bytes(model: Model) -> LayerBytes:
-    """What a layer keeps: norms and residuals, what attention makes of them, and four MLP widths.
-    Attention scores are not kept (flash attention); a mixture also keeps the copies sent to its
-    experts."""
+    """Norms and residuals, what attention makes of them, and four MLP widths; no attention scores
+    (flash attention), of a mixture the copies sent to its experts too."""
     full, linear = model.attention_elements_per_token
     attention = (model.attention_layers * full + model.linear_layers * linear) / model.layers
     sparse = model.sparse_layers / model.layers
@@ -73,9 +72,8 @@ def activation_bytes_per_token(
 
 
 def shared_kv_bytes_per_token(model: Model) -> float:
-    """Bytes per prompt token that stay hot through phase B: K, V and their accumulated gradients,
-    2 x 2 x layers x kv_heads x head_dim elements; of MLA the latent vectors that keys and values
-    are projected from, and their gradients. Layers without keys have none."""
+    """Bytes per prompt token that stay through phase B: keys, values (of MLA the latent vectors)
+    and their gradients."""
     element = 2 * model.kv_heads * model.head_dim
     if model.kv_lora_rank:
         element = model.kv_lora_rank + model.qk_rope_head_dim
@@ -115,10 +113,9 @@ def phase_b_memory(
     recompute: Recompute = "none",
     fixed_bytes: float = 0.0,
 ) -> PhaseB:
-    """Peak of a microbatch of ``microbatch_rollouts`` rollouts of P + S tokens: dense holds the
-    activations of them all, phase B K/V and gK/gV of one prompt and the activations of the
-    responses (arXiv 2606.01143; the prompt's own activations are offloaded meanwhile).
-    ``fixed_bytes`` (weights, states) counts in both."""
+    """Peak of ``microbatch_rollouts`` rollouts of P + S tokens: dense holds all their activations,
+    phase B K/V and gK/gV of one prompt and the responses' activations (arXiv 2606.01143; the
+    prompt's are offloaded meanwhile). ``fixed_bytes`` (weights, states) counts in both."""
     per_token = activation_bytes_per_token(model, recompute)
     dense = per_token * microbatch_rollouts * (prompt_tokens + response_tokens)
     shared = shared_kv_bytes(model, prompt_tokens)
@@ -141,8 +138,7 @@ def capacity_frontier(
 ) -> Frontier:
     """Largest P + S of one rollout that ``budget_bytes`` of activations hold, ``prompt_share`` of
     it prompt. With a shared prefix the largest phase decides: A and C hold the prompt's activations
-    and its gK/gV, B its K/V and gK/gV and the response's activations. Windows are left out here:
-    every layer with keys counts as holding those of the whole prompt.
+    and its gK/gV, B its K/V and gK/gV and the response's activations. Windows are left out.
 
     Raises ScenarioError for a share outside 0 to 1.
     """

@@ -22,33 +22,15 @@ from rollcast.simulator.values import (
     read,
 )
 
-SIZE = Above(0, 1e30)
-FLOOR = Between(0, 1e6)
-EFFICIENCY = Above(0, 1.5)  # of a datasheet's peak, which a kernel may pass
-_USD = "US dollars per hour"
+Size = Annotated[float, Above(0, 1e30)]
+Peak = Annotated[float, Between(0, 1e30)]
+Floor = Annotated[float, Between(0, 1e6)]
+Efficiency = Annotated[float, Above(0, 1.5)]  # of a datasheet's peak, which a kernel may pass
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu(Options):
-    """One GPU: peaks from its datasheet, and the share of them that kernels reach.
-
-    memory_bytes: device memory. bandwidth_bytes_per_s: peak of that memory.
-    bf16_flop_per_s, fp8_flop_per_s, int8_flop_per_s, fp4_flop_per_s: dense tensor-core peaks (no
-    sparsity); all but the first 0 where there is none. interconnect_bytes_per_s: to its peers in a
-    node, one direction. host_link_bytes_per_s: to host memory, one direction. usd_per_hour: price
-    of one GPU.
-
-    Efficiencies are shares of a peak: ``gemm_bandwidth_efficiency`` of matrix products that read
-    more weights than they compute (few tokens) and ``gemm_flop_efficiency`` of those with many;
-    ``decode_attention_bandwidth_efficiency`` of reading the KV cache;
-    ``prefill_attention_flop_efficiency`` of causal attention over a prompt, and
-    ``trainer_attention_flop_efficiency`` of it in training, forward and backward together.
-    ``layer_floor_s`` is what the kernels of one
-    layer take beside their roofline however little they do, ``all_reduce_floor_s`` the latency of
-    one tensor-parallel all-reduce.
-
-    ``interconnect_shared`` says that the GPUs of a node share one link (PCIe) rather than having
-    one each (NVLink): see :meth:`link_bytes_per_s`.
+    """One GPU: peaks from its datasheet, and the shares of them that kernels reach.
 
     ``provenance`` says for each figure whether it is measured, fitted, from a datasheet or assumed,
     and its source.
@@ -61,50 +43,44 @@ class Gpu(Options):
     }
 
     name: Annotated[str, Doc("what reports call it")]
-    memory_bytes: Annotated[float, SIZE, Doc("device memory")]
-    bandwidth_bytes_per_s: Annotated[float, SIZE, Doc("peak bandwidth of the device memory")]
-    bf16_flop_per_s: Annotated[float, SIZE, Doc("dense bfloat16 peak, no sparsity")]
-    fp8_flop_per_s: Annotated[
-        float, Between(0, 1e30), Doc("dense fp8 peak; 0 where there is none")
-    ] = 0.0
-    int8_flop_per_s: Annotated[
-        float, Between(0, 1e30), Doc("dense int8 peak; 0 where there is none")
-    ] = 0.0
-    fp4_flop_per_s: Annotated[
-        float, Between(0, 1e30), Doc("dense fp4 peak; 0 where there is none")
-    ] = 0.0
+    memory_bytes: Annotated[Size, Doc("device memory")]
+    bandwidth_bytes_per_s: Annotated[Size, Doc("peak bandwidth of the device memory")]
+    bf16_flop_per_s: Annotated[Size, Doc("dense bfloat16 peak, no sparsity")]
+    fp8_flop_per_s: Annotated[Peak, Doc("dense fp8 peak; 0 where there is none")] = 0.0
+    int8_flop_per_s: Annotated[Peak, Doc("dense int8 peak; 0 where there is none")] = 0.0
+    fp4_flop_per_s: Annotated[Peak, Doc("dense fp4 peak; 0 where there is none")] = 0.0
     interconnect_bytes_per_s: Annotated[
-        float, SIZE, Doc("to its peers in a node, one direction", source="a PCIe 5 slot")
+        Size, Doc("to its peers in a node, one direction", source="a PCIe 5 slot")
     ] = 32e9
     host_link_bytes_per_s: Annotated[
-        float, SIZE, Doc("to host memory, one direction", source="a PCIe 5 slot")
+        Size, Doc("to host memory, one direction", source="a PCIe 5 slot")
     ] = 32e9
     usd_per_hour: Annotated[
-        float, NOT_NEGATIVE, Doc("price of one GPU; 0 leaves costs out", unit=_USD)
+        float,
+        NOT_NEGATIVE,
+        Doc("price of one GPU; 0 leaves costs out", unit="US dollars per hour"),
     ] = 0.0
     gemm_bandwidth_efficiency: Annotated[
-        float, EFFICIENCY, Doc("reached by matrix products of few tokens, which read weights")
+        Efficiency, Doc("reached by matrix products of few tokens, which read weights")
     ] = 0.75
     gemm_flop_efficiency: Annotated[
-        float, EFFICIENCY, Doc("reached by matrix products of many tokens")
+        Efficiency, Doc("reached by matrix products of many tokens")
     ] = 0.65
     decode_attention_bandwidth_efficiency: Annotated[
-        float, EFFICIENCY, Doc("reached in reading the KV cache")
+        Efficiency, Doc("reached in reading the KV cache")
     ] = 0.80
     prefill_attention_flop_efficiency: Annotated[
-        float, EFFICIENCY, Doc("reached by causal attention over a prompt")
+        Efficiency, Doc("reached by causal attention over a prompt")
     ] = 0.50
     layer_floor_s: Annotated[
-        float, FLOOR, Doc("the kernels of a layer beside their roofline, however little they do")
+        Floor, Doc("the kernels of a layer beside their roofline, however little they do")
     ] = 15e-6
-    all_reduce_floor_s: Annotated[
-        float, FLOOR, Doc("latency of one tensor-parallel all-reduce")
-    ] = 18e-6
+    all_reduce_floor_s: Annotated[Floor, Doc("latency of one tensor-parallel all-reduce")] = 18e-6
     interconnect_efficiency: Annotated[
-        float, EFFICIENCY, Doc("reached by collectives over the interconnect")
+        Efficiency, Doc("reached by collectives over the interconnect")
     ] = 0.50
     trainer_attention_flop_efficiency: Annotated[
-        float, EFFICIENCY, Doc("reached by attention in training, forward and backward together")
+        Efficiency, Doc("reached by attention in training, forward and backward together")
     ] = 0.50
     interconnect_shared: Annotated[
         bool, Doc("whether the GPUs of a node share one link (PCIe), or have one each (NVLink)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import exp, lgamma
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -14,16 +14,19 @@ from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import Above, Between, Doc, Options, join, nearest, read
 
-ELEMENTS = "elements"
 SKEW_SOURCE = (
     "measured grouped products with loads of a power law of 1.0 to 1.2, as aiconfigurator 0.12.0 "
     "takes for traffic, reach as many experts as a skew of 1"
 )
-WIDTH = Between(1, 10**7)
-MAYBE_WIDTH = Between(0, 10**7)
-BYTES = Above(0, 64)
 LINEAR_CHUNK = 64  # tokens that linear layers take at once in training (arXiv 2412.06464)
 SMALL_BYTES = STATE_BYTES = 2  # norms, biases and the state of linear attention: 16 bit
+
+Width = Annotated[int, Between(1, 10**7)]
+Count = Annotated[int, Between(0, 10**7)]
+Bytes = Annotated[float, Above(0, 64)]
+_elements = partial(Doc, unit="elements")
+_layers = partial(Doc, unit="layers")
+_heads = partial(Doc, unit="heads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,40 +55,26 @@ class Model(Options):
     }
 
     name: Annotated[str, Doc("what reports call it")]
-    layers: Annotated[int, Between(1, 100_000), Doc("decoder layers", unit="layers")]
-    hidden: Annotated[int, WIDTH, Doc("width of the residual stream", unit=ELEMENTS)]
-    heads: Annotated[int, WIDTH, Doc("attention heads of a layer", unit="heads")]
-    kv_heads: Annotated[
-        int, WIDTH, Doc("heads of keys and values, a divisor of heads", unit="heads")
-    ]
-    head_dim: Annotated[
-        int, WIDTH, Doc("width of a head; hidden / heads if left out", unit=ELEMENTS)
-    ]
-    intermediate: Annotated[
-        int, MAYBE_WIDTH, Doc("MLP width of a dense layer; 0 if left out", unit=ELEMENTS)
-    ]
-    vocab: Annotated[int, WIDTH, Doc("tokens of the vocabulary", unit="tokens")]
+    layers: Annotated[int, Between(1, 100_000), _layers("decoder layers")]
+    hidden: Annotated[Width, _elements("width of the residual stream")]
+    heads: Annotated[Width, _heads("attention heads of a layer")]
+    kv_heads: Annotated[Width, _heads("heads of keys and values, a divisor of heads")]
+    head_dim: Annotated[Width, _elements("width of a head; hidden / heads if left out")]
+    intermediate: Annotated[Count, _elements("MLP width of a dense layer; 0 if left out")]
+    vocab: Annotated[Width, Doc("tokens of the vocabulary", unit="tokens")]
     tied_embeddings: Annotated[bool, Doc("whether the LM head is the embedding")] = False
     qkv_bias: Annotated[bool, Doc("whether the projections of attention have biases")] = False
     qk_norm: Annotated[bool, Doc("whether queries and keys are normalised")] = False
     experts: Annotated[
-        int,
-        MAYBE_WIDTH,
-        Doc("routed experts of a sparse layer; 0 is dense", unit="experts"),
+        Count, Doc("routed experts of a sparse layer; 0 is dense", unit="experts")
     ] = 0
-    experts_per_token: Annotated[
-        int, MAYBE_WIDTH, Doc("routed experts that a token uses", unit="experts")
-    ] = 0
-    moe_intermediate: Annotated[
-        int, MAYBE_WIDTH, Doc("MLP width of a routed expert", unit=ELEMENTS)
-    ] = 0
+    experts_per_token: Annotated[Count, Doc("routed experts that a token uses", unit="experts")] = 0
+    moe_intermediate: Annotated[Count, _elements("MLP width of a routed expert")] = 0
     moe_layers: Annotated[
-        int | None,
-        MAYBE_WIDTH,
-        Doc("sparse layers, the last ones; null is all where there are experts", unit="layers"),
+        Count | None, _layers("sparse layers, the last ones; null is all where there are experts")
     ] = None
     shared_expert_intermediate: Annotated[
-        int, MAYBE_WIDTH, Doc("MLP width of the expert that every token uses", unit=ELEMENTS)
+        Count, _elements("MLP width of the expert that every token uses")
     ] = 0
     shared_expert_gate: Annotated[bool, Doc("whether that expert has a gate")] = False
     routing_skew: Annotated[
@@ -99,50 +88,30 @@ class Model(Options):
         ),
     ] = 1.0
     window_tokens: Annotated[
-        int, MAYBE_WIDTH, Doc("that a windowed layer sees; 0 where there is none", unit="tokens")
+        Count, Doc("that a windowed layer sees; 0 where there is none", unit="tokens")
     ] = 0
-    windowed_layers: Annotated[
-        int, MAYBE_WIDTH, Doc("layers that see a window only", unit="layers")
-    ] = 0
+    windowed_layers: Annotated[Count, _layers("layers that see a window only")] = 0
     attention_gate: Annotated[bool, Doc("whether the output of attention is gated")] = False
-    q_lora_rank: Annotated[
-        int, MAYBE_WIDTH, Doc("latent width of queries (MLA); 0: not compressed", unit=ELEMENTS)
-    ] = 0
-    kv_lora_rank: Annotated[
-        int, MAYBE_WIDTH, Doc("latent width of keys and values; 0 is not MLA", unit=ELEMENTS)
-    ] = 0
-    qk_nope_head_dim: Annotated[
-        int, MAYBE_WIDTH, Doc("of a head's query, without positions (MLA)", unit=ELEMENTS)
-    ] = 0
-    qk_rope_head_dim: Annotated[
-        int, MAYBE_WIDTH, Doc("of a head's query, with positions (MLA)", unit=ELEMENTS)
-    ] = 0
-    v_head_dim: Annotated[
-        int, MAYBE_WIDTH, Doc("width of a head's values (MLA)", unit=ELEMENTS)
-    ] = 0
+    q_lora_rank: Annotated[Count, _elements("latent width of queries (MLA); 0: not compressed")] = 0
+    kv_lora_rank: Annotated[Count, _elements("latent width of keys and values; 0 is not MLA")] = 0
+    qk_nope_head_dim: Annotated[Count, _elements("of a head's query, without positions (MLA)")] = 0
+    qk_rope_head_dim: Annotated[Count, _elements("of a head's query, with positions (MLA)")] = 0
+    v_head_dim: Annotated[Count, _elements("width of a head's values (MLA)")] = 0
     linear_layers: Annotated[
-        int, MAYBE_WIDTH, Doc("layers of linear attention, with a constant state", unit="layers")
+        Count, _layers("layers of linear attention, with a constant state")
     ] = 0
-    linear_key_heads: Annotated[
-        int, MAYBE_WIDTH, Doc("heads of queries and keys of those layers", unit="heads")
-    ] = 0
-    linear_value_heads: Annotated[
-        int, MAYBE_WIDTH, Doc("heads of values of those layers", unit="heads")
-    ] = 0
-    linear_head_dim: Annotated[
-        int, MAYBE_WIDTH, Doc("width of a head of those layers", unit=ELEMENTS)
-    ] = 0
+    linear_key_heads: Annotated[Count, _heads("heads of queries and keys of those layers")] = 0
+    linear_value_heads: Annotated[Count, _heads("heads of values of those layers")] = 0
+    linear_head_dim: Annotated[Count, _elements("width of a head of those layers")] = 0
     precision: Annotated[
         FormatName | Precision,
         Doc("format of the weights of attention, MLPs and experts, or of each part"),
     ] = "bf16"
     weight_bytes_per_parameter: Annotated[
-        float | None,
-        BYTES,
-        Doc("of every weight in the engine; null follows precision", unit="bytes"),
+        Bytes | None, Doc("of every weight in the engine; null follows precision", unit="bytes")
     ] = None
     kv_bytes_per_element: Annotated[
-        float, BYTES, Doc("of the KV cache", unit="bytes", source="bfloat16")
+        Bytes, Doc("of the KV cache", unit="bytes", source="bfloat16")
     ] = 2.0
     max_positions: Annotated[
         int | None,
@@ -157,11 +126,8 @@ class Model(Options):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], field: str = "model") -> Model:
-        """An architecture by field name. ``preset: NAME`` starts from a preset instead.
-
-        ``head_dim`` defaults to hidden / heads. Raises ScenarioError naming the key that is
-        unknown, missing or out of range.
-        """
+        """An architecture by field name, or changes of ``preset: NAME``. Raises ScenarioError that
+        names the key."""
         preset = mapping.get("preset")
         base = None if preset is None else load_model(preset, join(field, "preset"))
         defaults = {"name": "custom", "intermediate": 0, "head_dim": _head_dim(mapping)}
@@ -174,14 +140,13 @@ class Model(Options):
         if self.experts:
             if not 1 <= self.experts_per_token <= self.experts:
                 raise self.refuse("experts_per_token", f"give 1 to {self.experts}, the experts")
-            if not self.moe_intermediate:
-                raise self.refuse("moe_intermediate", "missing: the width of an expert")
+            self._need("the width of an expert", "moe_intermediate")
         elif self.experts_per_token or self.moe_intermediate or self.moe_layers:
             raise self.refuse("experts", "missing: the model names widths of experts")
         if self.sparse_layers > self.layers:
             raise self.refuse("moe_layers", f"more than the {self.layers} layers")
-        if self.sparse_layers < self.layers and not self.intermediate:
-            raise self.refuse("intermediate", "missing: the width of a dense MLP")
+        if self.sparse_layers < self.layers:
+            self._need("the width of a dense MLP", "intermediate")
         self._attention_agrees()
         if self.weight_bytes_per_parameter is not None and self.precision != "bf16":
             raise self.refuse(
@@ -189,19 +154,22 @@ class Model(Options):
                 "contradicts precision; give one of the two (precision: bf16 beside it)",
             )
 
+    def _need(self, why: str, *keys: str) -> None:
+        for key in keys:
+            if not getattr(self, key):
+                raise self.refuse(key, f"missing: {why}")
+
     def _attention_agrees(self) -> None:
         if self.kv_lora_rank:
-            for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
-                if not getattr(self, key):
-                    raise self.refuse(key, "missing: kv_lora_rank says that attention is latent")
+            widths = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+            self._need("kv_lora_rank says that attention is latent", *widths)
         elif self.q_lora_rank or self.qk_nope_head_dim or self.qk_rope_head_dim or self.v_head_dim:
             raise self.refuse("kv_lora_rank", "missing: the model names widths of latent attention")
-        if self.windowed_layers and not self.window_tokens:
-            raise self.refuse("window_tokens", "missing: the window of the windowed layers")
+        if self.windowed_layers:
+            self._need("the window of the windowed layers", "window_tokens")
         if self.linear_layers:
-            for key in ("linear_key_heads", "linear_value_heads", "linear_head_dim"):
-                if not getattr(self, key):
-                    raise self.refuse(key, "missing: the model has linear_layers")
+            keys = ("linear_key_heads", "linear_value_heads", "linear_head_dim")
+            self._need("the model has linear_layers", *keys)
         special = self.windowed_layers + self.linear_layers
         if special > self.layers:
             key = "windowed_layers" if self.windowed_layers else "linear_layers"

@@ -57,26 +57,18 @@ class RooflineCost(RooflineOptions, CostModel):
     """Prices a run from ``model`` and ``gpu``, each replica ``pipeline_parallel`` stages of
     ``tensor_parallel`` GPUs.
 
-    An iteration is the sum of: matrix products of the layers over all its tokens (weights read
-    once; of a mixture, the experts that its tokens are expected to reach); attention of decoding
-    rollouts (KV bytes); attention of prefilling ones (the longer of pairs and KV bytes); the LM
-    head for every rollout; a floor per layer; what the GPUs send each other
-    (`simulator.costs.engine.communication`); and ``host_s`` + ``host_per_rollout_s`` per rollout,
-    which is what the engine's host code adds to the GPU's time. With ``speculative`` an iteration
-    is a share of one that verifies (`simulator.costs.engine.speculation`).
-    Without ``cuda_graphs`` (vLLM's ``enforce_eager``, in verl the default until August 2025) the
-    host launches every kernel, and the GPU's part takes ``launch_s_per_layer`` a layer at least.
+    An iteration is the sum of the layers' matrix products over all its tokens (weights read once;
+    of a mixture, the experts that its tokens are expected to reach), attention of decoding rollouts
+    (KV bytes) and of prefilling ones (the longer of pairs and KV bytes), the LM head for every
+    rollout, a floor per layer, what the GPUs send each other
+    (`simulator.costs.engine.communication`), and the host's time beside the GPUs. With
+    ``speculative`` an iteration is a share of one that verifies
+    (`simulator.costs.engine.speculation`). Without ``cuda_graphs`` the host launches every kernel,
+    and the GPU's part takes ``launch_s_per_layer`` a layer at least.
 
-    ``trainer`` prices the updates (default: :class:`RooflineTrainer` with its defaults on
-    ``trainer_gpus``). ``offload_optimizer`` says whether colocated GPUs move the trainer's states
-    to host memory during the rollout phase, at ``offload_bytes_per_s``; ``switch_fixed_s`` is what
-    a switch takes beside that.
-    ``engine``, ``sync`` and ``engine_sleep`` take host time, syncs and switches from published
-    measurements of an engine or mechanism, and ``stack`` names all of them at once; ``rest_s`` is
-    added to every update.
-    With adapters the frozen weights stay where they are (stacks differ; one that parks them too
-    says so in ``switch_fixed_s``), and a sync still sends all weights, merged, unless ``sync`` says
-    ``adapter``.
+    ``trainer`` prices the updates (default: :class:`RooflineTrainer` on ``trainer_gpus``).
+    With adapters the frozen weights stay where they are (a stack that parks them too says so in
+    ``switch_fixed_s``), and a sync sends all weights, merged, unless ``sync`` says ``adapter``.
     Raises ScenarioError for a number out of range or a model that does not fit.
     """
 
@@ -91,14 +83,8 @@ class RooflineCost(RooflineOptions, CostModel):
     _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     FIXED = (
-        "model",
-        "gpu",
-        "tensor_parallel",
-        "replicas",
-        "trainer_gpus",
-        "placement",
-        "trainer",
-        "pipeline_parallel",
+        *("model", "gpu", "tensor_parallel", "pipeline_parallel", "replicas"),
+        *("trainer_gpus", "placement", "trainer"),
     )
 
     def __post_init__(self) -> None:
@@ -115,9 +101,9 @@ class RooflineCost(RooflineOptions, CostModel):
 
     def _sync_of_stack(self, stack: StackPreset) -> WeightSync:
         """How the stack sends weights on this cluster."""
-        colocated = self.placement == "colocated"
         if self.trainer_of.weights == "lora":
             return WeightSync("adapter")
+        colocated = self.placement == "colocated"
         mechanism = stack.colocated if colocated else stack.disaggregated
         return WeightSync(mechanism, per_tensor_s=stack.per_tensor_s)
 
@@ -173,25 +159,15 @@ class RooflineCost(RooflineOptions, CostModel):
         gpu: Gpu,
         options: RooflineSection | None = None,
         *,
-        tensor_parallel: int = 1,
-        pipeline_parallel: int = 1,
-        replicas: int = 1,
         trainer_gpus: int = 1,
-        placement: Placement = "colocated",
+        **cluster: Any,
     ) -> RooflineCost:
-        """A cost model with the options of a scenario's ``cost.roofline``."""
+        """A cost model with the options of a scenario's ``cost.roofline``. cluster: the other
+        fields (tensor_parallel, pipeline_parallel, replicas, placement)."""
         options = options or RooflineSection()
         trainer = RooflineTrainer(model, gpu, trainer_gpus, **given(options.trainer))
-        return cls(
-            model,
-            gpu,
-            tensor_parallel,
-            replicas,
-            trainer_gpus,
-            placement,
-            pipeline_parallel=pipeline_parallel,
-            **{**given(options), "trainer": trainer},
-        )
+        said = {**given(options), "trainer": trainer, **cluster}
+        return cls(model, gpu, trainer_gpus=trainer_gpus, **said)
 
     @cached_property
     def trainer_of(self) -> RooflineTrainer:
@@ -293,13 +269,9 @@ class RooflineCost(RooflineOptions, CostModel):
 
     @property
     def sync_s(self) -> float:
-        """Seconds to bring new weights to every replica.
-
-        By the mechanism of ``sync`` (`simulator.costs.sync.weight_sync.WeightSync`), where given;
-        else all weights at ``sync_bytes_per_s`` (or the GPU's interconnect, if that is slower) plus
-        ``sync_fixed_s``, whatever the number of replicas: broadcasts from many trainers to many
-        engines run side by side. With adapters too: they are merged first.
-        """
+        """Seconds to bring new weights to every replica: by ``sync``, or all weights
+        (adapters are merged first) at ``sync_bytes_per_s`` or the GPU's interconnect, plus
+        ``sync_fixed_s``, whatever the number of replicas: broadcasts run side by side."""
         if self.sync is not None:
             engine_gpus = self.replicas * self.engine_gpus
             link = self.gpu.interconnect_bytes_per_s

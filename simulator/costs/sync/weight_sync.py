@@ -32,11 +32,12 @@ GIVEN = (  # figures of a mechanism that a scenario may override
 
 @dataclass(frozen=True, slots=True)
 class SyncFigures:
-    """A mechanism in numbers. low, high: factors on the seconds within which the truth is taken to
-    lie. node_bytes_per_s, node_per_tensor_s: inside one node, where they differ. mixture_share:
-    share of the bytes sent of a mixture, where it differs. exports_16_bit: whether the trainer's 16
-    bit weights are gathered, however few bits the engine's have. The others as in
-    :class:`WeightSync`."""
+    """A mechanism in numbers, as in :class:`WeightSync`.
+
+    low, high: factors on the seconds within which the truth is taken to lie. node_*: inside one
+    node. mixture_share: share of the bytes that is sent of a mixture. exports_16_bit: whether the
+    trainer's 16 bit weights are gathered, however few bits the engine's have.
+    """
 
     fixed_s: float
     bytes_per_s: float
@@ -144,19 +145,14 @@ class WeightSync(Options):
         return mechanism
 
     def _figures_of(self, gpus: int) -> SyncFigures:
-        """Those of ``gpus`` GPUs of trainer and engines: inside one node the mechanism's own for
-        that, where nothing is given in their place."""
-        figures, preset = self.figures, self.preset
+        """Those of ``gpus`` GPUs of trainer and engines: inside one node the mechanism's own, where
+        nothing is given in their place."""
+        preset, rate = self.preset, self.preset.node_bytes_per_s
         given = (self.bytes_per_s, self.expert_bytes_per_s, self.per_tensor_s)
-        rate = preset.node_bytes_per_s
         if gpus > NODE_GPUS or rate is None or given != (None, None, None):
-            return figures
-        return replace(
-            figures,
-            bytes_per_s=rate,
-            expert_bytes_per_s=rate,
-            per_tensor_s=preset.node_per_tensor_s,
-        )
+            return self.figures
+        each_s = preset.node_per_tensor_s
+        return replace(self.figures, bytes_per_s=rate, expert_bytes_per_s=rate, per_tensor_s=each_s)
 
     def seconds(
         self, model: Model, trainer_gpus: int, engine_gpus: int, link_bytes_per_s: float = math.inf

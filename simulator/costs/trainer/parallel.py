@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
-from rollcast.simulator.costs.trainer.collectives import all_reduce_s, all_to_all_s, gather_s
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, FIELD, TrainerOptions
 from rollcast.simulator.errors import ScenarioError
 
@@ -45,17 +44,11 @@ class Layout:
 
     def __post_init__(self) -> None:
         options, model = self.options, self.model
-        tensor, context, stages = (
-            options.tensor_parallel,
-            options.context_parallel,
-            options.pipeline_parallel,
-        )
+        tensor, context = options.tensor_parallel, options.context_parallel
+        stages = options.pipeline_parallel
         if self.gpus % (tensor * context * stages):
-            key = next(
-                name
-                for name in ("tensor_parallel", "context_parallel", "pipeline_parallel")
-                if getattr(options, name) > 1
-            )
+            keys = ("tensor_parallel", "context_parallel", "pipeline_parallel")
+            key = next(key for key in keys if getattr(options, key) > 1)
             raise ScenarioError(
                 f"{FIELD}.{key}",
                 f"tensor {tensor} x context {context} x pipeline {stages} does not divide "
@@ -215,11 +208,7 @@ class Layout:
         """Seconds of one microbatch's forward on one GPU."""
         options, model = self.options, self.model
         layers = model.layers / self.stages
-        tensor, context, experts = (
-            options.tensor_parallel,
-            options.context_parallel,
-            options.expert_parallel,
-        )
+        tensor, context = options.tensor_parallel, options.context_parallel
         here = tokens / context
         state_bytes = COMPUTE_BYTES * model.hidden
         attention = mlp = between = 0.0
@@ -231,7 +220,7 @@ class Layout:
             rate = self.rate_bytes_per_s(tensor * context)
             keyed = model.attention_layers / self.stages
             attention += keyed * kv_bytes * here * (context - 1) / rate
-        if experts > 1:  # to the experts and back: k copies of a token
+        if options.expert_parallel > 1:  # to the experts and back: k copies of a token
             sent = model.experts_per_token * state_bytes * here / tensor
             mlp += 2 * model.sparse_layers / self.stages * self._all_to_all_s(sent)
         if self.stages > 1:
@@ -242,8 +231,9 @@ class Layout:
     def _all_to_all_s(self, sent_bytes: float) -> float:
         """What a GPU sends to an expert parallel group, evenly: within its node and beyond it."""
         experts, node = self.options.expert_parallel, self.options.gpus_per_node
-        near_s, far_s = self.rate_bytes_per_s(min(experts, node)), self.rate_bytes_per_s(experts)
-        return all_to_all_s(sent_bytes, experts, node, near_s, far_s)
+        near = min(experts, node)
+        near_s = sent_bytes * (near - 1) / experts / self.rate_bytes_per_s(near)
+        return near_s + sent_bytes * (experts - near) / experts / self.rate_bytes_per_s(experts)
 
     # --- the pipeline ---
 
@@ -262,3 +252,13 @@ class Layout:
         """Time that a stage idles, over the time of one microbatch: (p - 1) / v, forward and
         backward alike (arXiv 2104.04473, section 2.2)."""
         return (self.stages - 1) / self.options.virtual_stages if microbatches else 0.0
+
+
+def gather_s(size_bytes: float, gpus: int, bytes_per_s: float) -> float:
+    """An all-gather to ``size_bytes``, or a reduce-scatter: (n - 1) / n of them leave each GPU."""
+    return size_bytes * (gpus - 1) / gpus / bytes_per_s
+
+
+def all_reduce_s(size_bytes: float, gpus: int, bytes_per_s: float, floor_s: float = 0.0) -> float:
+    """An all-reduce of ``size_bytes``, a reduce-scatter and an all-gather, after ``floor_s``."""
+    return floor_s + 2 * gather_s(size_bytes, gpus, bytes_per_s)

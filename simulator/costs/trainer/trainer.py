@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -54,10 +55,10 @@ STREAM_EFFICIENCY: float = _F.stream_efficiency  # of bandwidth, by the optimise
 
 
 class UnitTimes(NamedTuple):
-    """Seconds of a forward for one token, position of the LM head, expert read or launched, and
-    query-key pair (in layers that see all, and within the window of the others); and of reading
-    the weights that every token uses. A token's share of attention: of its products, of moving
-    what it keeps."""
+    """Seconds of a forward over all layers: of one token, position of the LM head, expert read or
+    launched, and query-key pair (in layers that see all, and within the window of others); and of
+    reading the weights that every token uses. Attention's shares of a token: of its products, and
+    of what it moves."""
 
     token: float
     head_token: float
@@ -77,46 +78,29 @@ class UnitTimes(NamedTuple):
 class RooflineTrainer(TrainerOptions):
     """A trainer of ``model`` on ``gpus`` GPUs.
 
-    A forward takes 2 flop per active weight and token (at ``gpu.gemm_flop_efficiency``),
-    attention's 4 x heads x head_dim flop per query-key pair and layer (pairs within the window, in
-    layers that have one; what linear layers do to a token), and the elementwise kernels
-    between them: ``traffic_per_activation_byte`` bytes per activation byte kept (norms, rotations,
-    gates; adapters add ``traffic_per_adapted_byte``) and ``traffic_per_logit`` bytes per logit (a
-    chunked fp32 log-softmax). A byte takes 1 / bandwidth + 1 / ``kernel_bytes_per_s``: published
-    steps shorten by less than memory gets faster, from RTX A6000 to B200. Fused kernels move less;
-    0 leaves them out. ``expert_launch_s`` is what a routed
-    expert's kernels take beside their flop, in each layer of each microbatch's forward, where
-    experts run one by one; grouped kernels take nothing. A backward takes twice that, and
-    ``recompute="full"`` one more forward; ``attention`` or ``mlp`` that part of one, in
-    ``recompute_layers`` layers. ``weights="lora"`` saves states, gradient exchange, optimiser, and
-    of a backward the products that would give gradients of frozen weights; adapters' own kernels
-    take about as much back in prime-rl's published steps. ``log_prob_passes`` forwards over the
-    whole batch run first (the old policy's; a reference model adds one). Then come ``minibatches``
-    optimiser steps, each over its share of the groups. The LM head runs on response tokens.
+    A forward takes 2 flop per active weight and token, attention's 4 x heads x head_dim flop per
+    query-key pair and layer (pairs within the window, in layers that have one), and elementwise
+    kernels: ``traffic_per_activation_byte`` bytes per activation byte kept and
+    ``traffic_per_logit`` per logit. A byte takes 1 / bandwidth + 1 / ``kernel_bytes_per_s``:
+    published steps shorten by less than memory gets faster, from RTX A6000 to B200. A backward
+    takes two forwards, and what is computed again. ``weights="lora"`` saves states, gradient
+    exchange, optimiser, and of a backward the products that would give gradients of frozen weights.
+    ``log_prob_passes`` forwards over the whole batch run first, then ``minibatches`` optimiser
+    steps, each over its share of the groups. The LM head runs on response tokens.
 
-    ``shard`` spreads states over the GPUs and gathers weights for each pass of each microbatch
-    (fully sharded data parallel); otherwise each GPU holds them all. Gradients are exchanged in
-    fp32. Communication is not overlapped with computation, but for ``overlap``. Beyond
-    ``gpus_per_node`` GPUs it crosses ``network_bytes_per_s`` per GPU. ``microbatch_tokens`` is the
-    budget of one microbatch on one GPU; None takes the largest that fits, 32,768 at most unless a
-    rollout is longer.
+    Weights are gathered for each pass of each microbatch where states are sharded. Communication
+    is not overlapped with computation, but for ``overlap``. Where the model is split
+    (:class:`simulator.costs.trainer.parallel.Layout`), what is said of a GPU's microbatches holds
+    for the GPUs that share a copy of it, and a pipeline of p stages idles (p - 1) / v of a
+    microbatch's time each step.
 
-    ``tensor_parallel``, ``context_parallel``, ``pipeline_parallel`` and ``expert_parallel`` split
-    the model (:class:`simulator.costs.trainer.parallel.Layout`); what is said of a GPU's
-    microbatches then holds for the GPUs that share a copy of the model. A pipeline of p
-    stages idles (p - 1) / v of a microbatch's time each step. ``batching`` says how sequences
-    become microbatches.
+    A critic and reward models of the policy's size on its GPUs are split as it is; a reference, a
+    critic or reward models of another model, or on GPUs of their own, are trainers of theirs, fully
+    sharded (:mod:`simulator.costs.trainer.roles`). On their own GPUs they work beside the policy.
 
-    A critic and reward models of the policy's size on its GPUs are split as it is. A reference, a
-    critic or reward models that are of another model, or have GPUs of their own, are trainers of
-    theirs, fully sharded (:mod:`simulator.costs.trainer.roles`). On GPUs of their own they work
-    beside the policy: forwards beside its log-probabilities, the critic's update beside its update.
-
-    ``attention`` is resolved into ``gpu``. logits: whether the LM head runs.
-    copies_scale: by which pageable copies are faster than
-        `simulator.costs.sync.state_copies` has them.
-    expert_share: efficiency of routed experts' products over that of dense ones.
-    frozen_bytes: of a parameter that is not trained.
+    ``attention`` is resolved into ``gpu``. logits: whether the LM head runs. copies_scale: factor
+    on the speed of pageable copies. expert_share: efficiency of routed experts' products over that
+    of dense ones. frozen_bytes: of a parameter that is not trained.
     """
 
     model: Model
@@ -151,24 +135,13 @@ class RooflineTrainer(TrainerOptions):
     @cached_property
     def others(self) -> tuple[tuple[Role, RooflineTrainer], ...]:
         """The models beside the policy that are priced on their own, each with its trainer."""
-        trainers = []
-        for role in roles_apart(self):
-            model = load_model(role.model, f"{FIELD}.{role.name}_model") if role.model else None
-            options = ALONE if role.trained else {**ALONE, **JUDGES, "log_prob_passes": role.passes}
-            trainer = replace(
-                self,
-                model=model or self.model,
-                gpus=role.gpus or self.gpus,
-                logits=role.name == "reference",
-                **options,
-            )
-            trainers.append((role, trainer))
-        return tuple(trainers)
+        return tuple((role, self._of(role)) for role in roles_apart(self))
 
-    @property
-    def other_gpus(self) -> int:
-        """GPUs of their own that those have."""
-        return sum(role.gpus for role, _ in self.others)
+    def _of(self, role: Role) -> RooflineTrainer:
+        model = load_model(role.model, f"{FIELD}.{role.name}_model") if role.model else self.model
+        options = ALONE if role.trained else {**ALONE, **JUDGES, "log_prob_passes": role.passes}
+        gpus, logits = role.gpus or self.gpus, role.name == "reference"
+        return replace(self, model=model, gpus=gpus, logits=logits, **options)
 
     def _shares(self, name: str) -> bool:
         """Whether that role is of the policy's model, on the policy's GPUs."""
@@ -205,14 +178,12 @@ class RooflineTrainer(TrainerOptions):
             held *= 2
         if self.reward_passes and self._shares("reward"):
             held += self.layout.state_bytes(COMPUTE_BYTES, trained=False)
-        here = (trainer for role, trainer in self.others if not role.gpus)
-        return held + sum(trainer.state_bytes_per_gpu for trainer in here)
+        return held + sum(t.state_bytes_per_gpu for role, t in self.others if not role.gpus)
 
     @cached_property
     def trained_bytes_per_gpu(self) -> float:
-        """Those of :attr:`state_bytes_per_gpu` that last from one update to the next and change in
-        it: all but gradients and the weights of reference and reward models. With adapters none:
-        their own states are small beside the frozen weights, and not counted."""
+        """Of these, what lasts to the next update and changes in it: all but gradients and the
+        weights of reference and reward models. With adapters none (their states are small)."""
         if self.weights != "full":
             return 0.0
         sharded = self.kept in ("fsdp", "hybrid") and not self._unreduced_bytes
@@ -220,12 +191,12 @@ class RooflineTrainer(TrainerOptions):
         policy_bytes = max(0.0, self._policy_bytes - GRADIENT_BYTES * gradients)
         if self.critic and self._shares("critic"):
             policy_bytes *= 2
-        here = (trainer for role, trainer in self.others if not role.gpus)
+        here = [trainer for role, trainer in self.others if not role.gpus]
         return policy_bytes + sum(trainer.trained_bytes_per_gpu for trainer in here)
 
     def copies_s(self, pinned_bytes_per_s: float = math.inf) -> tuple[float, float]:
-        """Seconds in which those reach host memory, and come back (``state_copies``).
-        pinned_bytes_per_s: the most that copies to pinned memory reach."""
+        """Seconds in which those reach host memory, and come back; pinned copies at
+        ``pinned_bytes_per_s`` at most."""
         down, up = copy_bytes_per_s(self.state_copies, self.gpu, pinned_bytes_per_s)
         scale = self.copies_scale if self.state_copies == "pageable" else 1.0
         moved = self.trained_bytes_per_gpu
@@ -265,9 +236,9 @@ class RooflineTrainer(TrainerOptions):
 
     @cached_property
     def _kept_bytes(self) -> float:
-        """What a backward needs of one token of a microbatch, on one GPU. A pipeline's first stage
-        holds as many microbatches as there are stages, each of its share of the layers, and
-        (p - 1) / (p v) more where they are interleaved (arXiv 2104.04473, section 2.2)."""
+        """Bytes that a backward needs of one token, on one GPU. A pipeline's first stage holds as
+        many microbatches as stages, of its share of the layers, and (p - 1) / (p v) more where
+        they are interleaved (arXiv 2104.04473, section 2.2)."""
         kept = kept_bytes_per_token(self.model, self.recompute, self.recompute_layers)
         if self.virtual_stages > 1:
             stages = self.pipeline_parallel
@@ -276,8 +247,8 @@ class RooflineTrainer(TrainerOptions):
 
     @cached_property
     def _activation_bytes(self) -> float:
-        """Peak of one token of a microbatch on one GPU: what is kept, and the layer at work; where
-        activations wait in host memory, of what is kept two layers (one on its way)."""
+        """Peak bytes of one token on one GPU: what is kept (two layers of it where activations wait
+        in host memory, one on its way), and the layer at work."""
         recomputed = self.recompute, self.recompute_layers
         whole = activation_bytes_per_token(self.model, *recomputed) / self.layout.share
         at_work = whole - self._kept_bytes
@@ -388,8 +359,8 @@ class RooflineTrainer(TrainerOptions):
         return self.gpu.fp8_flop_per_s / self.gpu.bf16_flop_per_s if self.precision == "fp8" else 1
 
     def _experts_touched(self, tokens: int) -> float:
-        """Experts of a layer that a microbatch reaches, as whole experts on one GPU. In an expert
-        parallel group every GPU sends its tokens, so that each expert sees those of all."""
+        """Experts of a layer that a microbatch reaches, as whole experts on one GPU; an expert
+        parallel group sends the tokens of all of its GPUs."""
         here = tokens / self.context_parallel
         if self.expert_parallel > 1:
             here = here / self.tensor_parallel * self.expert_parallel
@@ -414,31 +385,28 @@ class RooflineTrainer(TrainerOptions):
         return self.model.layers / self.pipeline_parallel * self.launch_s_per_layer
 
     def _frozen_s(self, work: Work, whole_s: float) -> float:
-        """What a backward saves where no gradient of the weights is wanted: of its two products for
-        each of the forward's, one; no more than launching its kernels leaves."""
+        """What a backward saves without gradients of the weights: one of its two products for each
+        of the forward's, and no more than launching its kernels leaves."""
         seconds_each = self._unit_times
         products_s = work.tokens * seconds_each.token + work.head_tokens * seconds_each.head_token
         return min(products_s / self.pipeline_parallel, 2 * (whole_s - self._launch_s))
 
     def _part_s(self, work: Work, whole_s: float, talk: Talk) -> float:
-        """What a backward computes again, of a microbatch whose forward takes ``whole_s``, of
-        attention or of MLPs."""
+        """What a backward computes again of attention or MLPs, of a forward of ``whole_s``."""
         seconds_each = self._unit_times
         products_s = seconds_each.token * seconds_each.attention_product_share
         moved_s = seconds_each.moved_token * seconds_each.attention_moved_share
         part_s, talk_s = work.tokens * (products_s + moved_s), talk.attention
         if self.recompute == "mlp":
-            part_s, talk_s = (
-                work.tokens * (seconds_each.token + seconds_each.moved_token) - part_s,
-                talk.mlp,
-            )
+            whole_token_s = seconds_each.token + seconds_each.moved_token
+            part_s, talk_s = work.tokens * whole_token_s - part_s, talk.mlp
         else:
             part_s += self._attention_s(work)
         return min(part_s / self.pipeline_parallel, whole_s) + talk_s
 
     def _phases_s(self, microbatches: Sequence[Work]) -> dict[str, float]:
-        """The policy's phases, with those of a critic and of reward models of its size, which have
-        no logits: their forwards before the update count as ``log_prob``."""
+        """The policy's phases, with those of a critic and of reward models of its size: these have
+        no logits, and their forwards before the update count as ``log_prob``."""
         phases = self._pass_s(
             microbatches if self.logits else _bare(microbatches), self.log_prob_passes
         )
@@ -578,23 +546,18 @@ class RooflineTrainer(TrainerOptions):
 
     def _what_would_fit(self, tokens: int, prefix: int) -> str:
         """Advice for a microbatch that does not."""
-        remedies = []
-        for times in (2, 4, 8):
-            try:
-                more = replace(self, gpus=self.gpus * times)
-            except ScenarioError:
-                continue
-            if more.peak_bytes(tokens, prefix) <= self._budget_bytes:
-                remedies.append(f"{more.gpus} trainer GPUs")
-                break
+
+        def fits(**changes: int) -> bool:
+            with suppress(ScenarioError):  # a split that does not divide
+                changed: RooflineTrainer = replace(self, **changes)  # type: ignore[arg-type]
+                return changed.peak_bytes(tokens, prefix) <= self._budget_bytes
+            return False
+
+        enough = [n for n in (2, 4, 8) if fits(gpus=n * self.gpus)]
+        remedies = [f"{enough[0] * self.gpus} trainer GPUs"] if enough else []
         split = 2 * self.tensor_parallel
-        try:
-            if replace(self, tensor_parallel=split).peak_bytes(tokens, prefix) <= (
-                self._budget_bytes
-            ):
-                remedies.append(f"{FIELD}.tensor_parallel: {split} on these")
-        except ScenarioError:
-            pass
+        if fits(tensor_parallel=split):
+            remedies.append(f"{FIELD}.tensor_parallel: {split} on these")
         remedies.append("fewer tokens (workload.max_new_tokens)")
         return f"what would fit: {', or '.join(remedies)}"
 
@@ -620,8 +583,7 @@ class RooflineTrainer(TrainerOptions):
         return TrainCost(known, self.peak_bytes(largest, prefix), count)
 
     def _updates(self, load: TrainLoad) -> tuple[dict[str, float], int, int]:
-        """Phases of all optimiser steps together, microbatches of one GPU, and the tokens of the
-        largest."""
+        """Phases of all optimiser steps, microbatches of one GPU, tokens of the largest."""
         total: dict[str, float] = {}
         count = largest = 0
         for share in range(self.minibatches):

@@ -40,8 +40,8 @@ class Batch:
         return self.groups * self.group_size
 
     def with_group_size(self, group_size: int) -> Batch:
-        """The same rollouts per step in groups of another size. Raises ScenarioError where B x G is
-        not a multiple of the size."""
+        """The same rollouts per step in groups of another size. Raises ScenarioError unless it
+        divides B x G."""
         if self.rollouts % group_size:
             raise ScenarioError(
                 "workload.group_size",
@@ -113,8 +113,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """Knows every length beforehand: the bound of what any predictor could gain. Simulated worlds
-    only."""
+    """Knows every length beforehand: the bound of any predictor. Simulated worlds only."""
 
     def __call__(self, known: Known) -> float | None:
         """The truth. Raises RunError in a world that cannot tell."""
@@ -123,8 +122,7 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class GroupProbe:
-    """Expects of a rollout what its finished siblings had, the longest of them; nothing before the
-    first has finished (Seer, arXiv 2511.14617)."""
+    """Expects the longest finished sibling; nothing before the first (Seer, arXiv 2511.14617)."""
 
     def __call__(self, known: Known) -> float | None:
         """The longest sibling so far, and never less than the rollout has."""
@@ -339,8 +337,7 @@ class StepPlan:
 
     @property
     def limits_starts(self) -> bool:
-        """Whether groups start only where they can be trained on within the staleness bound: what
-        runs on under new weights needs that, lest it be given up again and again."""
+        """Whether groups start only if they can be trained on within the staleness bound."""
         staleness = self.staleness
         counts = staleness.exceeded in ("wait", "capacity") or self.keeps_running
         return counts and staleness.max_versions is not None
@@ -356,8 +353,7 @@ class StepPlan:
 
     @property
     def most_versions(self) -> float:
-        """Versions that the oldest token of a batch may be behind, a whole number; infinite where
-        nothing bounds that."""
+        """The staleness bound as a whole number; infinite without one."""
         bound = self.staleness.max_versions
         return math.inf if bound is None or self.staleness.exceeded == "capacity" else _ceil(bound)
 

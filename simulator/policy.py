@@ -79,14 +79,13 @@ class Policy(Options):
 
     @property
     def builds_on(self) -> frozenset[str]:
-        """The plan's decisions that it goes on from: those of its own that it adds to or adjusts
-        and does not overwrite, and others' that its own hang on."""
+        """The plan's decisions whose earlier value it builds on: own ones it adjusts, others' it
+        depends on."""
         return frozenset()
 
     @property
     def behind(self) -> object:
-        """The object that makes the state, whose module names the state's classes: the policy
-        itself, unless it stands for another."""
+        """The object that makes the state: the policy itself, unless it wraps another."""
         return self
 
     def init(self) -> Any:

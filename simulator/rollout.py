@@ -41,8 +41,8 @@ class VersionTokens(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """A segment's tokens, prompt included, began like those of an earlier one: how many of them,
-    and whose last segment before it that was."""
+    """How many tokens, prompt included, a segment shares with the beginning of an earlier one, and
+    whose."""
 
     tokens: int
     group: int

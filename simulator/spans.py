@@ -330,8 +330,8 @@ class Run:
         return self.end_s - self.start_s
 
     def spans(self) -> Iterator[tuple[int, str, str, int, int, float, float, int]]:
-        """The one tidy table, rows of `simulator.results.schema.SPANS`: phases, then segments,
-        each in the order they ended; group and index are -1 for a phase."""
+        """Rows of `simulator.results.schema.SPANS`: phases, then segments, in the order they ended;
+        group and index are -1 for a phase."""
         for phase in self.phases:
             span = (phase.start_s, phase.end_s, phase.tokens)
             yield (phase.step, phase.kind, phase.track, -1, -1, *span)

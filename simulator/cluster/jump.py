@@ -1,8 +1,8 @@
-"""Iterations that repeat: the rollouts that decode, in counts, and how far they go in one event.
+"""Repeated iterations: decoding rollouts as counts, and how many iterations one event covers.
 
-While all that run decode, a scheduling pass repeats itself until a rollout finishes or the pool
-runs short, for an idle pool only shrinks: that many iterations are one event, a `Jump`, and their
-time is a closed form of the cost's decode curve (`simulator.costs.base.Curve.total_ticks`).
+While all that run decode, a scheduling pass repeats until a rollout finishes or the pool runs
+short: those iterations are one event, a `Jump`, whose time is a closed form of the cost's decode
+curve (`simulator.costs.base.Curve.total_ticks`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from rollcast.simulator.costs.base import Curve
 
 
 class DecodingBatch:
-    """The rollouts of a replica that decode, none of which an iteration touches.
+    """A replica's decoding rollouts; an iteration touches none of them.
 
     Each computes one token an iteration, so its computed tokens are ``iterations + offset`` for a
-    constant offset, and the iterations in which it needs a block follow from the offset modulo the
-    block size. iterations: that the replica has made. count: of these rollouts. sharing: those
-    whose next blocks others may have too.
+    constant offset, which also decides in which iterations it needs a block. iterations: made by
+    the replica. count: of rollouts. sharing: those that may decode blocks which others may have
+    too.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class DecodingBatch:
         return self.iterations + request.offset + 1
 
     def add(self, request: Request, shares: bool) -> None:
-        """A rollout whose known tokens are all computed, and which has sampled one more. shares:
+        """Adds a rollout whose known tokens are all computed and that has sampled one more. shares:
         whether it may decode blocks that others may have too."""
         request.decoding = True
         offset = request.offset = request.computed - self.iterations
@@ -87,16 +87,15 @@ class DecodingBatch:
             self.sharing.pop(request, None)
 
     def cache_shared(self, pool: KvPool) -> None:
-        """Caches the blocks that the next iteration fills and others may have too, in the order of
-        admission."""
+        """Caches the shared blocks that the next iteration fills, in order of admission."""
         for request in list(self.sharing):
             pool.cache(request, self.iterations + 1 + request.offset)
             if len(request.copies) == len(request.public):
                 del self.sharing[request]
 
     def repeats(self, free_blocks: int) -> int:
-        """Iterations, this one included, in which nothing changes but tokens: until a rollout
-        finishes, the pool has no block left, or one decodes a block that others may have too."""
+        """Equal iterations from this one on: until a rollout finishes, the pool runs out of blocks,
+        or a rollout fills a block that others may have too."""
         ends = self._ends
         while ends[0][2].ticket != ends[0][1]:  # it left before its end
             heappop(ends)
@@ -107,8 +106,8 @@ class DecodingBatch:
         return min(n, *(size - (computed + request.offset) % size for request in self.sharing))
 
     def _within(self, blocks: int, most: int) -> int:
-        """Iterations, ``most`` at the most, that need no more than ``blocks`` further blocks; those
-        of the first one are taken."""
+        """Iterations, at most ``most``, that need no more than ``blocks`` blocks beyond the first
+        one's."""
         size = self._block_tokens
         cycles = blocks // self.count  # whole cycles of ``size`` iterations take a block each
         iterations = cycles * size + 1

@@ -33,11 +33,11 @@ Name = tuple[int, int, int]
 
 
 class Chain:
-    """What a rollout's blocks contain, from its first token on.
+    """The contents of a rollout's blocks, from its first token on.
 
-    name: of this response; what is private is found again under it. prompt: its number. body:
-    leading blocks of it. public: a name for the contents of each block behind them that others may
-    have as well. copies: the numbers of the public blocks that it holds, while it runs.
+    name: of the response, under which its private blocks are found again. prompt: its number. body:
+    full blocks of the prompt. public: a name for the contents of each block behind them that others
+    may have too. copies: numbers of the public blocks that it holds while it runs.
     """
 
     __slots__ = ("body", "copies", "name", "prompt", "public")
@@ -121,8 +121,8 @@ class KvPool:
         return -(-tokens // self.block_tokens)
 
     def _find(self, chain: Chain, known_tokens: int) -> tuple[int, int]:
-        """Leading blocks that it finds cached, of ``known_tokens`` but the last one; and how many
-        of them nobody holds."""
+        """(cached leading blocks, those of them held by nobody) of ``known_tokens`` but the
+        last."""
         hits = idle = 0
         if chain.body:
             entry = self._entries.get(chain.prompt)
@@ -145,16 +145,14 @@ class KvPool:
         return hits + private, idle + private
 
     def fits(self, chain: Chain, known_tokens: int) -> bool:
-        """Whether all known tokens of a rollout that is to be admitted would fit.
-
-        What is evicted never makes room: a free block that it would have hit was room, too.
-        """
+        """Whether a waiting rollout's known tokens would all fit. Evictions make no room: a free
+        block that it would hit was room, too."""
         hits, idle = self._find(chain, known_tokens)
         return self.blocks_for(known_tokens) - hits + idle <= self.free
 
     def admit(self, chain: Chain, known_tokens: int) -> int | None:
-        """Holds the blocks that a rollout finds; how many those are. None, and nothing is done,
-        where its known tokens would not all fit."""
+        """Holds the cached blocks that a rollout finds and returns their number; None, without
+        effect, if its known tokens would not all fit."""
         if not self.caching:
             return 0 if self.blocks_for(known_tokens) <= self.free else None
         hits, idle = self._find(chain, known_tokens)
@@ -181,8 +179,7 @@ class KvPool:
         return hits
 
     def cache(self, chain: Chain, computed_tokens: int) -> None:
-        """Caches the full blocks of the first tokens of a rollout that runs; the blocks are its
-        own, and the tokens are scheduled."""
+        """Caches the full blocks of a running rollout's first ``computed_tokens`` tokens."""
         if not self.caching:
             return
         body = chain.body
@@ -240,8 +237,7 @@ class KvPool:
                     del self._entries[chain.prompt]
 
     def take(self, blocks: int) -> None:
-        """Takes so many free blocks, and forgets what was cached in them: in the order of the
-        queue, until what is left fits into the free blocks."""
+        """Takes free blocks and evicts what was cached in them, in the order of the queue."""
         self.used += blocks
         short = self._idle_blocks + self.used - self.blocks
         if short <= 0:

@@ -12,8 +12,8 @@ from rollcast.simulator.costs.actors import ActorCosts
 
 
 class Machine:
-    """A replica's iteration keeps the pace at which it began; work of the trainer changes its pace
-    in the middle."""
+    """A replica's iteration keeps its initial pace; work of the trainer changes its pace in the
+    middle."""
 
     def __init__(
         self, env: simpy.Environment, costs: ActorCosts, replicas: Sequence[Replica]

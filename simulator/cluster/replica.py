@@ -1,8 +1,7 @@
-"""One inference engine: iterations of its scheduler, priced, jumping from event to event.
+"""One inference engine: its scheduler's iterations, priced, jumping from event to event.
 
-A pure decode iteration costs what the decode curve says at its context; one in which anything
-prefills costs ``mixed_iteration_s``. The reference in ``tests/reference`` does all this one
-iteration and one rollout at a time.
+A pure decode iteration costs the decode curve at its context; one with any prefill costs
+``mixed_iteration_s``. The reference in ``tests/reference`` does one iteration at a time.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ def check_pool(engine: EngineSpec, prompt_tokens: int, new_tokens: int) -> None:
 class Replica:
     """A SimPy process that runs rollouts.
 
-    ended: called with the segment of each rollout that ends by itself, at its instant.
-    instant_over: gives the event to wait for before an iteration begins, so that everything else
-        that happens at this instant, and the loop's answer to it, comes first.
+    ended: called with the segment of each rollout that ends by itself. instant_over: gives the
+    event to wait for before an iteration, so that all else at this instant, the loop's answer
+    included, comes first.
     """
 
     def __init__(

@@ -62,8 +62,8 @@ class LeastLoaded:
 
 
 class GroupAffinity(LeastLoaded):
-    """All rollouts of a group to one replica, the least loaded when the group is first seen, so
-    that they share its prompt's blocks."""
+    """All rollouts of a group to one replica, the least loaded at first, to share the prompt's
+    blocks."""
 
     def __init__(self, replicas: Sequence[Loaded]) -> None:
         super().__init__(replicas)
@@ -78,8 +78,8 @@ class GroupAffinity(LeastLoaded):
 
 
 class SessionAffinity(LeastLoaded):
-    """Each turn of a rollout to the replica of the one before it, which may still have its blocks;
-    the first turn, and the next one after new weights, to the least loaded."""
+    """Each turn to the replica of the one before, which may have its blocks; the first turn, and
+    the next one after new weights, to the least loaded."""
 
     def __init__(self, replicas: Sequence[Loaded]) -> None:
         super().__init__(replicas)
@@ -99,12 +99,10 @@ class SessionAffinity(LeastLoaded):
 
 
 class Balance:
-    """Rollouts to the replica with the fewest expected tokens outstanding (rounded up to whole
-    ones, so that sums are exact), the lowest number among equals.
-
-    Given the longest first, that is the rule of longest processing time (Graham 1969). One of which
-    nothing is expected counts as the mean of those that are, or as one token.
-    """
+    """Rollouts to the replica with the fewest expected tokens outstanding (rounded up, so that sums
+    are exact), the lowest number among equals: longest processing time first (Graham 1969) if given
+    in that order. Without an expectation a rollout counts as the mean of the others, or as one
+    token."""
 
     def __init__(self, replicas: int) -> None:
         self._loads = [0] * replicas

@@ -1,14 +1,14 @@
-"""Continuous batching as vLLM V1's scheduler does it: which rollouts compute what in an iteration.
+"""Continuous batching as in vLLM V1's scheduler.
 
-Each pass has a budget of ``max_batched_tokens``: running rollouts first, in order of admission, one
-token for each that decodes and a chunk for one that still prefills; where the KV pool runs short,
-the rollout admitted last is preempted, to be recomputed from the front of the queue. If none was,
-waiting rollouts are admitted first come, first served, as long as all their known tokens fit
-(vLLM's ``scheduler_reserve_full_isl``) and ``max_seqs`` allows. A rollout whose known tokens are
-all computed samples one token at the iteration's end.
+A pass has a budget of ``max_batched_tokens``: running rollouts first, in order of admission, one
+token for each that decodes and a chunk for one that prefills. Where the KV pool runs short, the
+rollout admitted last is preempted and recomputed from the front of the queue; without a preemption,
+waiting rollouts are admitted in order while all their known tokens fit (vLLM's
+``scheduler_reserve_full_isl``) and ``max_seqs`` allows. A rollout whose known tokens are computed
+samples one token at the iteration's end.
 
-A rollout caught in the middle of its prefill took the rest of the budget, so nothing was admitted
-behind it: it is the last one running, and there is at most one.
+A rollout in the middle of its prefill took the rest of the budget: at most one is, the last
+running.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rollcast.simulator.cluster.request import Request
 
 @dataclass(slots=True)
 class Prefill:
-    """What the rollouts that do not decode yet add to an iteration, in the counts of
-    `simulator.costs.base.Iteration`; ``context_tokens`` are theirs alone."""
+    """What prefilling rollouts add to an iteration, in the counts of
+    `simulator.costs.base.Iteration`."""
 
     context_tokens: int = 0
     rollouts: int = 0
@@ -34,8 +34,8 @@ class Prefill:
 
 
 class Scheduler:
-    """The rollouts on a replica: waiting, running (in order of admission), and of these the ones
-    that decode or are ``filling``, scheduled in the iteration under way and not decoding yet."""
+    """A replica's rollouts: waiting; running, in order of admission; of these, decoding or
+    ``filling`` (scheduled in the iteration under way and not decoding yet)."""
 
     __slots__ = (
         "_max_batched_tokens",
@@ -121,8 +121,7 @@ class Scheduler:
         prefill.pairs += tokens * before + tokens * (tokens + 1) // 2
 
     def _preempt(self, request: Request) -> None:
-        """vLLM's walk along the running preempts the shortest tail without which the blocks suffice
-        for the rest."""
+        """Preempts one rollout; vLLM preempts the shortest tail that leaves enough blocks."""
         self.remove(request)
         request.preemptions += 1
         self.waiting.appendleft(request)
@@ -147,8 +146,8 @@ class Scheduler:
         self.waiting = deque(request for request in self.waiting if request not in requests)
 
     def sample(self, iterations: int) -> list[Request]:
-        """The end of so many equal iterations: who has all its tokens now, in the order of
-        admission, in which they are to free their blocks."""
+        """Ends so many equal iterations; returns the rollouts that now have all their tokens, in
+        order of admission."""
         blocks = self.decoding.advance(iterations)
         if blocks:
             self.pool.take(blocks)

@@ -37,8 +37,8 @@ class Pool:
 
 
 class PendingCall:
-    """A call that a session waits for. asked, start: instants of the world's clock at which it
-    wanted a slot and had one, or at which its rollout was suspended last; start is None before."""
+    """A call that a session waits for. asked, start: clock instants at which it asked for a slot
+    and got it (None before), or at which its rollout was suspended last."""
 
     __slots__ = ("asked", "kind", "pool", "session", "start", "turn")
 
@@ -52,9 +52,8 @@ class PendingCall:
 
 
 class BaseSession:
-    """flying: whether it is in flight. holds: whether it has a slot beyond a call. call: that is
-    under way. calls: that its next segment tells of. tokens_left, turns_left: that it may have in
-    this flight, None for all."""
+    """flying: whether in flight. holds: whether it keeps a slot beyond a call. call: under way.
+    calls: for its next segment. tokens_left, turns_left: allowed in this flight; None for all."""
 
     __slots__ = ("call", "calls", "flying", "holds", "rollout", "tokens_left", "turns_left")
 
@@ -82,8 +81,7 @@ class BaseSession:
         self.tokens_left, self.turns_left = rollout.allowance, rollout.turn_allowance
 
     def complete(self, segment: Segment, turn: int, observation_tokens: int) -> Segment:
-        """A segment with its turn, the environment's tokens before its end, and the calls since the
-        segment before."""
+        """A segment with its turn, observation tokens, and the calls since the one before."""
         calls = tuple(self.calls)
         self.calls.clear()
         return segment._replace(turn=turn, observation_tokens=observation_tokens, calls=calls)
@@ -187,8 +185,8 @@ class SessionMachine(Generic[S, C]):
             self._waiting = True
 
     def round(self) -> list[S] | None:
-        """Who goes on now, in order of key; None if nothing happens any more at this instant, but
-        that slots are given."""
+        """The sessions that go on now, by key; None if nothing but giving slots is left at this
+        instant."""
         news = [*self._turned]
         self._turned.clear()
         some = bool(news)

@@ -36,11 +36,10 @@ class TimedCall(PendingCall):
 class Session(BaseSession):
     """A rollout's way through its trajectory.
 
-    turn: which one it is in; observation_tokens: that its environment's answers have added;
-    sampled: tokens so far, of which it has ``turn_end`` at the end of this turn. answered: whether
-    the environment has answered the last turn; judged: whether it has been judged. booted: whether
-    its environment is up. balanced: whether its placement is by expected tokens, and then it stays
-    where it was ``placed``.
+    turn: the current one. observation_tokens: added by the environment so far. sampled: tokens so
+    far; ``turn_end`` at the end of this turn. answered: whether the last turn was. judged, booted:
+    whether it was judged, and its environment is up. balanced: whether it is placed by expected
+    tokens, on the replica ``placed`` for good.
     """
 
     __slots__ = (
@@ -95,8 +94,8 @@ class Session(BaseSession):
 
     @property
     def turn_ending(self) -> Ending:
-        """What the end of the turn under way is called. Where an environment has the last word, it
-        is not known to be the last turn."""
+        """The name of the turn's end. Where the environment has the last word, no turn is known to
+        be last."""
         trajectory = self.trajectory
         if self.last and not trajectory.asks_at_last:
             return "turn" if trajectory.judged else trajectory.ending

@@ -45,10 +45,9 @@ class Drawn(NamedTuple):
 class SimulatedCluster:
     """A `simulator.world.World` that costs no GPU.
 
-    shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: how long
-    each rollout gets and what reward it earns. routing: which replica a rollout goes to
-    (`simulator.cluster.routing`). environment: of rollouts with turns, and their judges; unlimited
-    where it is not given. Raises ScenarioError where a rollout could never fit into the KV pool.
+    shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: lengths and
+    rewards. routing: of `simulator.cluster.routing`. environment: slots of environments and judges.
+    Raises ScenarioError where a rollout could never fit into the KV pool.
     """
 
     name = "simulated"
@@ -114,8 +113,8 @@ class SimulatedCluster:
         return self._env.now  # type: ignore[return-value]  # simpy: int | float
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
-        """Queues rollouts on their replicas, which see them at their next boundary. One that is
-        still leaving a replica is queued when it has left: it is never on two at once."""
+        """Queues rollouts for their replicas' next boundary. One that is still leaving a replica is
+        queued when it has left."""
         self._draw(rollouts)
         sessions = self._sessions
         requests, late = self._requests, self._late
@@ -238,8 +237,7 @@ class SimulatedCluster:
         self.extremes.rollout_tokens = max(self.extremes.rollout_tokens, request.target)
 
     def _settle_sessions(self, sessions: Sessions) -> bool:
-        """Goes one round on with what happens at this instant away from the replicas; whether
-        there is anything left."""
+        """Does one round of sessions at this instant; whether there is anything left."""
         news = sessions.round()
         if news:
             queues: list[list[Request]] = [[] for _ in self._replicas]
@@ -255,8 +253,7 @@ class SimulatedCluster:
         return sessions.give_slots() or news is not None
 
     def _draw(self, rollouts: Sequence[Rollout]) -> None:
-        """Draws what is not known yet: a group at a time, for all its rollouts in the list. Others
-        of it may be at another attempt, and keep what was drawn for that."""
+        """Draws a group at a time for rollouts not drawn yet at their attempt."""
         sizes: dict[tuple[int, int, int, int], int] = {}
         drawn = self._drawn
         again = False  # whether any is drawn anew
@@ -410,8 +407,7 @@ class SimulatedCluster:
         self._env.process(self._work(start, steps, self._new_weights))
 
     def _send(self, actors: ActorCosts) -> Generator[Any]:
-        """New weights on their way to replicas in processes of their own: these go on until they
-        are there, stand still to take them in, and go on with them."""
+        """Sends weights to replicas in processes of their own, which pause only to load them."""
         env, began = self._env, self._now
         yield env.timeout(to_ticks(max(self._cost.sync_s - actors.load_s - actors.check_s, 0.0)))
         for replica in self._replicas:
@@ -424,8 +420,8 @@ class SimulatedCluster:
         self._mail.append(self._new_weights((span,) if self._now > began else ()))
 
     def _claim(self, what: Literal["train", "sync"]) -> int:
-        """The tick at which an update or a sync can begin, as far as it hangs on the GPUs that it
-        shares with the replicas. Only one is under way at a time."""
+        """The earliest tick of an update or sync, by the GPUs that it shares with replicas. Raises
+        RunError while one is under way."""
         if self._updating is not None:
             raise RunError(f"{what} asked for while {self._updating} is under way")
         busy = bool(self._late) or any(replica.busy for replica in self._replicas)
@@ -448,8 +444,8 @@ class SimulatedCluster:
     def _work(
         self, start: int, steps: list[tuple[str, float, int]], done: Any, report_s: float = 0.0
     ) -> Generator[Any]:
-        """An update or a sync: its parts one after another. The loop hears of it ``report_s``
-        after its end."""
+        """The parts of an update or sync, one after another; the loop is told ``report_s`` after
+        the end."""
         yield self._env.timeout(start - self._now)
         phases = []
         for kind, seconds, tokens in steps:
@@ -466,8 +462,8 @@ class SimulatedCluster:
         self._mail.append(done(tuple(phases)))
 
     def wait(self, until_s: float | None = None) -> list[Event]:
-        """Runs to the next instant with news. Replicas begin their next iteration only when an
-        instant is over: all its events have happened and the loop has answered them."""
+        """Runs to the next instant with events. Replicas begin an iteration only once an instant is
+        over."""
         env, sessions = self._env, self._sessions
         until = None if until_s is None else to_ticks(until_s)
         while True:

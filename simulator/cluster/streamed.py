@@ -8,12 +8,11 @@ _ONCE = ("gradient_exchange", "optimizer", "rest")
 
 
 class Streamed:
-    """Prices the parts of an update one by one.
+    """Prices an update in parts.
 
-    Each pass (log-probabilities, forward, backward) costs what its own part does, small
-    microbatches included; what is done once an update (the gradients' exchange, the optimiser's
-    step) comes with the last part. Of a cost model that knows only one ``train`` phase a part costs
-    what it adds to those before it.
+    A pass (log-probabilities, forward, backward) costs what its part does; the gradients' exchange
+    and the optimiser's step come with the last part. With a cost model of one ``train`` phase, a
+    part costs what it adds to those before.
     """
 
     def __init__(self, cost: CostModel) -> None:

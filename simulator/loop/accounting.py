@@ -34,8 +34,8 @@ class TokenAccounting:
         return record
 
     def segment(self, rollout: Rollout, segment: Segment, version: int) -> None:
-        """Counts a segment that has just ended; the rollout takes it in. version: of the replicas'
-        weights now."""
+        """Counts a segment that ended and adds it to its rollout. version: of the replicas' weights
+        now."""
         sampled = rollout.add(segment)
         record, ledger = self._record, self.run.ledger
         record.generated_tokens += sampled
@@ -114,8 +114,8 @@ class TokenAccounting:
         self.run.steps.append(record)
 
     def close(self, kept: Iterable[Rollout]) -> None:
-        """Closes the run: ``kept`` are the rollouts that it ends with, neither trained on nor
-        dropped. Raises RunError where a token is lost or counted twice."""
+        """Closes the run. kept: rollouts neither trained on nor dropped. Raises RunError where a
+        token is lost or counted twice."""
         self.run.ledger.carried_tokens = sum(rollout.new_tokens for rollout in kept)
         if self.run.ledger.balance:
             raise RunError(

@@ -1,5 +1,5 @@
-"""Which groups a batch has to take now, so that none of those left over grows too old to be trained
-on: earliest deadlines first, as far as they bind."""
+"""Which groups a batch must take now so that none left over grows too old: earliest deadline
+first."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from typing import NamedTuple
 
 
 class Due(NamedTuple):
-    """What a batch has to take.
-
-    taken: positions of ready groups. missing: how many more, of groups that are not ready yet.
-    until: the latest deadline that one of the missing may have.
-    """
+    """What a batch must take. taken: positions of ready groups. missing: groups needed that are not
+    ready. until: the latest deadline a missing one may have."""
 
     taken: list[int]
     missing: int
@@ -22,15 +19,14 @@ class Due(NamedTuple):
 
 
 def due(ready: Sequence[float], unready: Sequence[float], step: int, batch: int, slots: int) -> Due:
-    """What the batch of ``step`` has to take, at most ``slots`` groups.
+    """What the batch of ``step`` must take, at most ``slots`` groups.
 
-    ready, unready: the last step whose batch may hold each group, infinite where any may; the ready
-    ones in the order in which they are wanted. batch: groups that each later step takes.
+    ready, unready: per group the last step whose batch may hold it, infinite for any; the ready
+    ones in the order wanted. batch: groups that each later step takes.
 
-    Of the groups that are too old after step d, ``batch * (d - step)`` can be left to the steps
-    between; the others are due now. That suffices: where it holds of every d, the later steps can
-    take all of them in time (Jackson's rule of earliest deadlines, Management Science Research
-    Project 43, 1955).
+    Of groups with deadlines up to d, the steps between can take ``batch * (d - step)``; the others
+    are due now. If that holds for every d, later steps take all of them in time (Jackson's rule of
+    earliest deadlines, Management Science Research Project 43, 1955).
     """
     by_deadline = Counter(last for last in ready if last != math.inf)
     by_deadline.update(last for last in unready if last != math.inf)

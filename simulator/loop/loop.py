@@ -1,10 +1,9 @@
-"""The one loop of reinforcement learning: rollouts, selection, update, weight sync, and again.
+"""The RL loop: rollouts, selection, update, weight sync.
 
-It drives any `simulator.world.World` by the plans of any `simulator.policy.Policy`, and it is
-written once: `Loop.advance` does the one thing that can be done now, or waits. Training overlaps
-with rollout where a plan lets the next step begin before its predecessor's weights are in place;
-nothing else is different then. Token accounting: every token sampled ends as trained,
-masked, dropped or carried, and every rollout submitted ends, or the run fails with the reason.
+It drives any `simulator.world.World` by the plans of any `simulator.policy.Policy`.
+`Loop.advance` does the one thing possible now, or waits; a plan overlaps training with rollout by
+letting the next step begin before its predecessor's weights are in place. Every sampled token ends
+as trained, masked, dropped or carried and every submitted rollout ends, or the run fails.
 """
 
 from __future__ import annotations
@@ -36,11 +35,10 @@ def run(
     on_step: Callable[[StepRecord], None] | None = None,
     poll_s: float = 0.0,
 ) -> Run:
-    """Runs ``steps`` updates of ``plan`` as ``policy`` rewrites it, on ``world``.
+    """Runs ``steps`` updates of ``plan`` under ``policy`` on ``world``; arguments as of `Loop`.
 
-    on_step is called after each step. poll_s: as of `Loop`. Raises RunError where the run cannot go
-    on (nothing under way, a filter that accepts nothing, tokens lost), ScenarioError for a plan
-    that contradicts itself.
+    Raises RunError where the run cannot go on (nothing under way, a filter that accepts nothing,
+    lost tokens), ScenarioError for a plan that contradicts itself.
     """
     return Loop(world, policy, plan, on_step, poll_s).run(steps)
 
@@ -48,9 +46,9 @@ def run(
 class Loop:
     """The loop's state: the rollouts, the trainer, and the step whose rollouts run.
 
-    poll_s: seconds between two looks of the trainer at whether a rollout phase is over, from the
-    moment on at which it begins to wait for it (verl's replay buffer); 0 tells it at once.
-    step: the latest that was opened; None before the first. next_step: the number of the next one.
+    on_step: called after each step. poll_s: interval at which a waiting trainer polls whether the
+    rollout phase is over (verl's replay buffer), seconds; 0 notifies it at once. step: the latest
+    one opened; None before the first. next_step: the number of the next one.
     """
 
     def __init__(
@@ -80,10 +78,8 @@ class Loop:
         self._launches = 0  # since the world last had news
 
     def run(self, steps: int, after_step: Callable[[Loop], None] | None = None) -> Run:
-        """Runs until ``steps`` steps are done and checks the token accounting.
-
-        after_step: called between steps.
-        """
+        """Runs until ``steps`` steps are done and checks the token accounting. after_step: called
+        between steps."""
         self.begin(steps, after_step)
         while len(self.result.steps) < steps or not self.trainer.quiet:
             self.advance()
@@ -99,9 +95,8 @@ class Loop:
             self.result.start_s = self.result.end_s = self.world.now_s
 
     def advance(self) -> None:
-        """Does the one thing that can be done now, the first of these: bring new weights to the
-        replicas, launch what is due, close the step's rollouts, train, open the next step; or
-        waits."""
+        """Does the first possible of: sync weights, launch, close the rollout phase, train, open
+        the next step; or waits."""
         step = self.step
         if self.trainer.syncing:
             self._wait()
@@ -125,13 +120,11 @@ class Loop:
     # Weights
 
     def _lets_weights_in(self, step: Step | None) -> bool:
-        """Whether new weights may come to the replicas now: between two rollout phases, or at any
-        time where rollouts run on."""
+        """Whether the replicas can take new weights now."""
         return step is None or step.closed or step.plan.keeps_running
 
     def _sync(self, step: Step | None) -> None:
-        """Starts to bring new weights to the replicas; what is in flight is interrupted for it,
-        unless the plan has the weights come in while it runs."""
+        """Starts a weight sync; interrupts rollouts in flight unless the plan never does."""
         if step is not None and step.plan.interrupt != "never":
             self.rollouts.interrupt(step, step.plan.unfinished)
         self.trainer.sync()
@@ -196,8 +189,8 @@ class Loop:
         self.rollouts.launch(step, groups)
 
     def _ends(self, step: Step) -> bool:
-        """Whether the step's rollout phase is over: its stop rule says so, no group would be too
-        old for the next batch and, where rollouts run on, the trainer is free to take the batch."""
+        """Whether the rollout phase is over: the stop rule holds, no group would grow too old and,
+        where rollouts run on, the trainer is free."""
         plan, rollouts = step.plan, self.rollouts
         if not step.launched:
             step.launched = True  # with nothing due
@@ -211,8 +204,8 @@ class Loop:
         return step.look_s is None or self._looks(step, step.look_s)
 
     def _looks(self, step: Step, last_s: float) -> bool:
-        """Whether the trainer looks at this moment; if not, the loop waits for its next look.
-        last_s: when it looked, or is to look."""
+        """Whether the trainer polls at this moment; else the loop waits for its next poll. last_s:
+        of the last or next poll."""
         now_s = self.world.now_s
         if now_s > last_s:
             last_s += self._poll_s * math.ceil((now_s - last_s) / self._poll_s)
@@ -225,8 +218,8 @@ class Loop:
         return Progress(gathered, step.plan.batch.groups, len(self.rollouts.flying))
 
     def _close(self, step: Step) -> None:
-        """Ends the rollout phase: puts away what is unfinished, takes the batch, and shows the
-        policy what came of the step."""
+        """Ends the rollout phase: suspends or drops the unfinished, takes the batch, informs the
+        policy."""
         plan, rollouts = step.plan, self.rollouts
         step.stops(rollouts.ready, len(rollouts.flying))
         if plan.keeps_running and plan.step != self._steps - 1:
@@ -253,7 +246,7 @@ class Loop:
     # Streaming
 
     def _streams(self, step: Step) -> bool:
-        """Whether a part of the batch is ready for the trainer, and not the last one."""
+        """Whether a part of the batch, not the last one, is ready for the trainer."""
         part, plan = step.plan.stream_groups, step.plan
         if part is None or not self.trainer.idle or self.rollouts.ready_now(step) < part:
             return False
@@ -326,8 +319,7 @@ class Loop:
 
     @property
     def outstanding(self) -> set[int]:
-        """The groups that something may still be done with: in flight, suspended, ready, or with
-        the trainer."""
+        """The groups in flight, suspended, ready, or with the trainer."""
         rollouts, trainer = self.rollouts, self.trainer
         kept = (*rollouts.buffer, *rollouts.ready, *rollouts.resting, *rollouts.groups.values())
         numbers = {group.group for group in kept}

@@ -1,9 +1,8 @@
-"""The states of policies as plain data, and back.
+"""Policies' states as plain data, and back.
 
-A policy's state is whatever its ``init`` and ``observe`` return, so its structure is written with
-it: numbers, texts, None, lists, tuples, sets, mappings, numpy's arrays of numbers, and records
-(dataclasses and named tuples). A record is read back as one of the classes that the policy's own
-module names, and as nothing else, whatever the data say.
+A state may hold numbers, texts, None, lists, tuples, sets, mappings, numpy arrays of numbers, and
+records (dataclasses and named tuples). A record is read back only as a class that the policy's own
+module names.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _ARRAYS = ("bool", "int64", "float64")
 
 
 def save_state(policy: Policy, state: Any) -> Any:
-    """A policy's state as plain data. Raises RunError, which names the policy, for a state that
-    holds anything else than the above."""
+    """A policy's state as plain data. Raises RunError, naming the policy, if it holds anything
+    else."""
     if isinstance(policy, Chain):
         pairs = zip(policy.policies, state, strict=True)
         return [save_state(member, member_state) for member, member_state in pairs]
@@ -47,8 +46,7 @@ def save_state(policy: Policy, state: Any) -> Any:
 
 
 def load_state(policy: Policy, data: Any) -> Any:
-    """The state that `save_state` made ``data`` of. Raises ValueError for data that no state of
-    this policy gives."""
+    """The state that `save_state` saved. Raises ValueError for any other data."""
     if isinstance(policy, Chain):
         if not isinstance(data, list) or len(data) != len(policy.policies):
             raise ValueError("there is not one state for each policy of the chain")

@@ -11,15 +11,14 @@ from rollcast.simulator.plan import Prompts
 
 @dataclass(slots=True)
 class PromptOrder:
-    """turns: prompts that have had their turn, in order. visits: how often each prompt of a finite
-    dataset has been launched."""
+    """turns: prompts that had their turn. visits: launches of each prompt of a finite dataset."""
 
     turns: int = 0
     visits: dict[int, int] = field(default_factory=dict)
 
     def following(self, plan: Prompts, chosen: deque[int]) -> tuple[int, int]:
-        """The next prompt, and how often it has come before: of the ``chosen`` (which it takes one
-        from) the first, then the one whose turn it is. Raises RunError where all are skipped."""
+        """(prompt, earlier visits) of the next group: the first of ``chosen``, which it removes,
+        else the next in order. Raises RunError where all prompts are skipped."""
         prompt = chosen.popleft() if chosen else self._in_turn(plan)
         visit = 0
         if plan.dataset is not None or prompt in self.visits:

@@ -1,8 +1,7 @@
-"""What a world was asked and what it answered, written down, and a world that answers from that.
+"""A record of what a world was asked and answered, and a world that answers from it.
 
-The loop's decisions follow from what its world tells it. So a record is enough to take the same
-decisions again, whatever time it was that decided: the order in which rollouts of several replicas
-came to their ends, and how far those had got that were stopped.
+The loop's decisions follow from the world's answers: from a record it takes the same decisions
+again, whatever the clock.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ VERBS = ("submit", "abort", "train", "sync", "wait")
 class Entry:
     """One verb. at_s: the world's clock when it returned.
 
-    asked: what it was called with: a submit's or an abort's rollouts as (group, index, attempt,
-        tokens so far), an update's step, whether it was the final part, and its groups.
+    asked: its arguments: rollouts submitted or aborted as (group, index, attempt, tokens so far);
+        an update's step, whether it was the final part, and its groups.
     segments: that an abort or a wait returned. trained, synced: further events of a wait.
     """
 
@@ -85,8 +84,8 @@ def _tuples(data: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """What was under way at a record's end: rollouts, in the order in which they were submitted,
-    and how they were to be placed; the update; whether a sync was."""
+    """What is under way at a record's end: rollouts with placement, in order of submission; the
+    update; whether a sync is."""
 
     rollouts: tuple[tuple[Rollout, Placement], ...]
     update: tuple[TrainBatch, Layout] | None
@@ -94,14 +93,14 @@ class UnderWay:
 
 
 class RecordedWorld:
-    """A `simulator.world.World` that answers from a record, and then from another world.
+    """A `simulator.world.World` that answers from a record, then from another world.
 
-    entries: the record, to which everything that the other world answers is added. world: None
-    ends with the record. go_on: is told what is under way when the record has come to its end and
-    the other world is asked for the first time. Between two verbs its clock stands still, so that
-    the loop's figures are the record's as well.
+    entries: the record; the other world's answers are added to it. world: None ends with the
+    record. go_on: called with what is under way when the other world is first asked. Between two
+    verbs the clock stands still, so that the loop's times equal the record's.
 
-    Raises RunError where a verb is not the recorded one, or the record has come to its end.
+    Raises RunError for a verb that is not the recorded one, and at the record's end without a
+    world.
     """
 
     def __init__(
@@ -135,8 +134,7 @@ class RecordedWorld:
 
     @property
     def resuming(self) -> bool:
-        """Whether the loop is still where an earlier record brought it: the other world has been
-        asked nothing yet."""
+        """Whether the other world has not been asked since an earlier record ended."""
         return self._go_on is not None
 
     @property

@@ -1,5 +1,4 @@
-"""The rollouts of a run: those in flight, those suspended, and the groups that are ready
-to be trained on."""
+"""The rollouts of a run: in flight, suspended, or ready to be trained on."""
 
 from __future__ import annotations
 
@@ -26,15 +25,11 @@ _FEW = 16
 
 
 class Rollouts:
-    """What is under way in a world, and what has come of it.
-
-    groups: in flight, by number. flying: their rollouts in flight, by key; held: those of them that
-    wait in the driver (``dispatch.window``), in order of launch. buffer:
-    unfinished groups suspended, oldest first. resting: groups that have had their tokens
-    of this step. ready: complete groups that count, in order of completion. version: of the
-    replicas' weights. group_size: of every group so far; None before the first, 0 where sizes
-    differ.
-    """
+    """groups: in flight, by number. flying: their rollouts in flight, by key. held: those of them
+    that wait in the driver (``dispatch.window``), in order of launch. buffer: suspended groups,
+    oldest first. resting: groups that used up this step's budget. ready: complete groups that
+    count, in order of completion. version: of the replicas' weights. group_size: of all groups;
+    None before the first, 0 where sizes differ."""
 
     def __init__(self, world: World, accounting: TokenAccounting) -> None:
         self.groups: dict[int, Group] = {}
@@ -70,9 +65,8 @@ class Rollouts:
     # Launching
 
     def due(self, step: Step) -> int:
-        """Groups that the plan wants in flight now and that are not. Where what is in flight can no
-        longer fill the batch, or make it wait no longer, groups that have had their tokens may have
-        as many again."""
+        """Groups that the plan wants in flight now and that are not. Where what is in flight cannot
+        fill the batch, or its wait would not end, resting groups get another budget."""
         plan, launch = step.plan, step.plan.launch
         missing = plan.batch.groups - self.gathered(step)
         ahead = (
@@ -100,8 +94,7 @@ class Rollouts:
         return refill or launch.groups_in_wave(plan.batch)
 
     def _overdue_in_buffer(self, step: Step) -> int:
-        """Groups at the head of the buffer that this batch has to wait for, and those before
-        them."""
+        """Groups from the head of the buffer up to those that this batch has to wait for."""
         plan = step.plan
         if not plan.waits_for_the_old or not self.buffer:
             return 0
@@ -122,9 +115,8 @@ class Rollouts:
         return at_once or not self.groups
 
     def _room(self, plan: StepPlan) -> int:
-        """Groups that may be put in flight: up to the number to keep there (those that rest keep
-        their place), no more than the bound on staleness lets start, none while the trainer's queue
-        is full."""
+        """Groups that may be put in flight: up to the target, resting ones included, within the
+        bound on staleness; none while the trainer's queue is full."""
         launch = plan.launch
         ready = self.in_groups(plan, self.ready)
         if launch.queue is not None and ready >= launch.queue * plan.batch.groups:
@@ -252,8 +244,8 @@ class Rollouts:
         return group
 
     def give_up_the_old(self, step: Step) -> None:
-        """Drops every group that has a token too old for the batch of a step that opens, wherever
-        it is; their prompts are to start from nothing, unless the plan drops them."""
+        """Drops every group with a token too old for the step that opens; restarts their prompts
+        unless the plan drops them."""
         plan = step.plan
         if plan.most_versions == math.inf:
             return
@@ -280,9 +272,8 @@ class Rollouts:
     # What comes back
 
     def ended(self, segments: Sequence[Segment], step: Step) -> None:
-        """Takes in segments that came to their end by themselves at one instant, and puts groups to
-        rest all of which have had their tokens. Raises RunError for a rollout that is not in
-        flight."""
+        """Takes in segments that ended at one instant; groups out of budget rest. Raises RunError
+        for a rollout that is not in flight."""
         self._arriving = {}
         if len(segments) > 1:
             self._arriving = {
@@ -348,8 +339,8 @@ class Rollouts:
             self._accounting.drop(group.winners)
 
     def _stop(self, rollouts: Sequence[Rollout], for_good: bool) -> list[Rollout]:
-        """Aborts rollouts in flight, wherever they are; for_good: never to be submitted again.
-        Returns those that had been submitted."""
+        """Aborts rollouts in flight; returns those that had been submitted. for_good: none comes
+        back."""
         if self.held:
             held = set(map(id, self.held))
             kept_back = {id(r) for r in rollouts if id(r) in held}
@@ -372,15 +363,15 @@ class Rollouts:
     # Interrupting, and going on
 
     def interrupt(self, step: Step, unfinished: str) -> None:
-        """Aborts what is in flight, of which ``unfinished`` is what becomes; what ends in its last
+        """Aborts everything in flight. ``unfinished``: as of `StepPlan`. What ends in its last
         iteration counts as finished."""
         for rollout in self._stop([*self.flying.values()], for_good=unfinished != "resume"):
             if rollout.finished:
                 self._left(rollout, step)
 
     def suspend(self, step: Step, unfinished: str | None = None) -> None:
-        """Ends the time in flight of everything: it is dropped, or kept for later, as the plan says
-        (or ``unfinished``, in its place)."""
+        """Takes everything out of flight: drops or keeps it, by the plan's ``unfinished`` or the
+        one given."""
         kind = unfinished or step.plan.unfinished
         self.interrupt(step, kind)
         left = sorted([*self.groups.values(), *self.resting], key=lambda group: group.group)
@@ -420,13 +411,12 @@ class Rollouts:
     # The batch
 
     def overdue(self, step: Step) -> bool:
-        """Whether the batch has to wait for groups that are not complete, as later ones could not
-        take all that would be left to them."""
+        """Whether the batch has to wait for incomplete groups that later batches could not take."""
         return self._batch_due(step).missing > 0
 
     def ready_now(self, step: Step) -> int:
-        """Ready groups that the batch may take before it is whole, which leaves room for those that
-        it has to wait for."""
+        """Ready groups that the batch may take before it is whole, leaving room for those it waits
+        for."""
         size = step.plan.batch.group_size
         missing = self._batch_due(step).missing
         room = (step.plan.batch.rollouts - step.record.taken_rollouts - missing) // size
@@ -440,8 +430,8 @@ class Rollouts:
         return self._due(step, self.ready, unfinished)
 
     def _due(self, step: Step, ready: Sequence[Group], unready: Collection[Group]) -> Due:
-        """As `simulator.loop.deadlines.due`, but ``missing`` counts rollouts. Groups of several
-        sizes are so many of the largest size that divides them all."""
+        """As `simulator.loop.deadlines.due`, with ``missing`` in rollouts. Where sizes differ, the
+        unit is their greatest common divisor."""
         plan = step.plan
         unit = plan.batch.group_size
         if self.group_size != unit:
@@ -456,8 +446,8 @@ class Rollouts:
         return Due(list(dict.fromkeys(places[i] for i in taken)), missing * unit, until)
 
     def take(self, step: Step, rollouts: int | None) -> list[Group]:
-        """Takes ready groups of ``rollouts`` rollouts, as the plan chooses them (None: all). Where
-        sizes differ and none fits what is left, one more group is taken."""
+        """Takes ready groups of ``rollouts`` rollouts in the plan's order (None: all). Where sizes
+        differ and none fits the rest, it takes one group more."""
         plan = step.plan
         if plan.take == "oldest":
             self.ready.sort(key=lambda group: group.group)

@@ -17,8 +17,8 @@ _COUNTS = ("next_step", "next_group")
 
 
 def save_work(loop: Loop) -> dict[str, Any]:
-    """What a loop knows and keeps for later steps: the policy's state, the order of prompts, and
-    the groups that are not in flight. Raises RunError for a policy whose state is no plain data."""
+    """A loop's work between two steps: the policy's state, the order of prompts, groups not in
+    flight. Raises RunError for a policy whose state is no plain data."""
     rollouts = loop.rollouts
     return {
         "next_step": loop.next_step,
@@ -31,10 +31,8 @@ def save_work(loop: Loop) -> dict[str, Any]:
 
 
 def load_work(data: Any, policy: Policy) -> dict[str, Any]:
-    """The state that `Loop.load_state_dict` takes, but for its version and its run.
-
-    Raises ValueError for data that `save_work` does not make of a loop with this policy.
-    """
+    """The state for `Loop.load_state_dict`, without version and run. Raises ValueError for other
+    data."""
     state = from_plain(data, dict[str, Any], "the loop")
     for name in (*_COUNTS, "policy", "prompts", "buffer", "ready"):
         if name not in state:

@@ -1,9 +1,7 @@
-"""Pure rules over one group: which rollouts to train on, whether to train on it at all, whether its
-lengths straggle.
+"""Rules over one group: which rollouts to train on, whether to train on it, whether it straggles.
 
-PODS' four rules (arXiv 2504.13818, section 3) each keep ``m`` of
-``n`` rollouts and return their positions, rising. Where equal rewards compete, the earliest in the
-group are kept, so that a rule depends on nothing but the rewards in order of index.
+PODS' four rules (arXiv 2504.13818, section 3) keep ``m`` of ``n`` rollouts and return their
+positions, rising; of equal rewards the earliest are kept.
 """
 
 from __future__ import annotations
@@ -34,16 +32,16 @@ def _check(rewards: Sequence[float], keep: int) -> None:
 
 
 def _as_integers(rewards: Sequence[float]) -> list[int]:
-    """The rewards times one power of two that makes whole numbers of all of them, so that sums and
-    squares are exact: variances that are equal compare as equal."""
+    """The rewards times a power of two that makes all of them whole: sums and squares are then
+    exact."""
     ratios = [float(reward).as_integer_ratio() for reward in rewards]
     scale = max(denominator for _, denominator in ratios)
     return [numerator * (scale // denominator) for numerator, denominator in ratios]
 
 
 def _earliest(rewards: Sequence[float], lowest: int, highest: int) -> list[int]:
-    """Positions of the ``lowest`` smallest and the ``highest`` largest rewards, the earliest of
-    equals, rising."""
+    """Positions of the ``lowest`` smallest and ``highest`` largest rewards, earliest of equals,
+    rising."""
     rising = sorted(range(len(rewards)), key=rewards.__getitem__)
     ends = rising[:lowest] + rising[len(rising) - highest :]
     wanted: dict[float, int] = {}
@@ -60,9 +58,8 @@ def _earliest(rewards: Sequence[float], lowest: int, highest: int) -> list[int]:
 def max_variance(rewards: Sequence[float], keep: int) -> list[int]:
     """The ``keep`` positions whose rewards vary most: some highest and the rest lowest.
 
-    A subset of greatest variance always consists of the k highest and keep - k lowest rewards for
-    some k; prefix sums of rewards and squares give every k in O(n log n) together. Of equally good
-    ones, that with the fewest high rewards.
+    A subset of greatest variance consists of the k highest and keep - k lowest rewards for some k;
+    prefix sums give every k in O(n log n). Of equally good ones, that with the fewest high rewards.
     """
     _check(rewards, keep)
     values = sorted(_as_integers(rewards))
@@ -87,22 +84,16 @@ def max_reward(rewards: Sequence[float], keep: int) -> list[int]:
 
 
 def percentile(rewards: Sequence[float], keep: int) -> list[int]:
-    """The positions at the quantiles 0.5/m, 1.5/m, ..., (m - 0.5)/m of the sorted rewards.
-
-    The paper defines no rounding; the index taken is floor((j - 0.5) n / m) for j = 1..m, which
-    never repeats as m <= n.
-    """
+    """The positions at the quantiles 0.5/m, 1.5/m, ..., (m - 0.5)/m of the sorted rewards: the
+    index is floor((j - 0.5) n / m) for j = 1..m, as the paper defines no rounding."""
     _check(rewards, keep)
     rising = sorted(range(len(rewards)), key=rewards.__getitem__)
     return sorted(rising[(2 * j - 1) * len(rewards) // (2 * keep)] for j in range(1, keep + 1))
 
 
 def random_subset(rewards: Sequence[float], keep: int, key: Sequence[int]) -> list[int]:
-    """``keep`` positions drawn without replacement, every subset equally likely.
-
-    ``key`` (whole numbers, none negative) names the draw: the same key and sizes give the same
-    subset. Uses the raw bits of Philox, whose stream NumPy promises to keep.
-    """
+    """``keep`` positions drawn without replacement, every subset equally likely. ``key``: whole
+    numbers from 0 that address the draw. Uses Philox's raw bits, whose stream NumPy guarantees."""
     _check(rewards, keep)
     count = len(rewards)
     bits = np.random.Philox(np.random.SeedSequence([*key, count, keep])).random_raw(count)
@@ -110,10 +101,8 @@ def random_subset(rewards: Sequence[float], keep: int, key: Sequence[int]) -> li
 
 
 def is_straggler(new_tokens: Sequence[int], ratio: float = STRAGGLER_RATIO) -> bool:
-    """Whether a group's longest response exceeds ``ratio`` times its median (arXiv 2606.02218).
-
-    The median of an even number is the mean of the middle two (the paper does not say).
-    """
+    """Whether a group's longest response exceeds ``ratio`` times its median (arXiv 2606.02218); the
+    median of an even number is the mean of the middle two."""
     rising = sorted(new_tokens)
     middle = len(rising) // 2
     median = (rising[middle] + rising[~middle]) / 2
@@ -173,10 +162,8 @@ class RandomSubset(_Stage):
 
 @dataclass(frozen=True, slots=True)
 class ZeroVariance:
-    """The filter of DAPO (arXiv 2503.14476): a group whose rewards are all equal has no gradient.
-
-    A group of one is kept, as in verl: it could never pass otherwise.
-    """
+    """DAPO's filter (arXiv 2503.14476): a group whose rewards are all equal has no gradient. A
+    group of one is kept, as in verl."""
 
     def __call__(self, rewards: Sequence[float]) -> bool:
         """Whether to keep a group with these rewards."""

@@ -1,5 +1,4 @@
-"""One step as the loop sees it: its plan, its record, the log of its decisions, and what came of
-its groups."""
+"""One step as the loop sees it: its plan, record, decision log, and groups."""
 
 from __future__ import annotations
 
@@ -19,13 +18,12 @@ from rollcast.simulator.world import TrainBatch, TrainGroup
 class Step:
     """A step from its opening to its update.
 
-    launched: whether its first launch was made. look_s: when the trainer last looked whether its
-    phase is over, or is to look; None where it is told, or does not wait for it yet. closed:
-    whether its rollout phase is over. streamed: the groups that the trainer has already. chosen:
-    prompts that the plan wants first and that have not been launched. late: groups that completed
-    when it was closed, for the next step to show, and whether they count; ``completed`` are its
-    predecessor's. rejected_in_a_row: groups that the filter refused since it last accepted one.
-    begun_in_vain: groups launched from nothing since one last completed.
+    launched: whether its first launch was made. look_s: of the trainer's last or next poll; None
+    without polling or before it. closed: whether the rollout phase is over. streamed: groups that
+    the trainer has already. chosen: prompts that the plan wants first, not launched yet. late:
+    groups that completed at the close, with whether they count, for the next step's ``completed``.
+    rejected_in_a_row: groups rejected since the last accepted one. begun_in_vain: groups launched
+    from nothing since the last completion.
     """
 
     def __init__(

@@ -1,5 +1,4 @@
-"""The trainer as the loop sees it: batches that wait, the update under way, weights not yet
-brought to the replicas."""
+"""The trainer as the loop sees it: waiting batches, the update under way, unsynced weights."""
 
 from __future__ import annotations
 
@@ -13,9 +12,8 @@ from rollcast.simulator.world import Synced, TrainBatch, Trained, World
 
 
 class Trainer:
-    """queue: closed steps whose batches wait. updates: that the weights have had. version: of the
-    weights that the replicas have. latest: the step of the last update, until its weights are in
-    place or it is known that they stay where they are."""
+    """queue: closed steps whose batches wait. updates: of the weights. version: of the replicas'
+    weights. latest: the step of the last update until its weights are synced or known to stay."""
 
     def __init__(self, world: World, accounting: TokenAccounting) -> None:
         self.queue: deque[tuple[Step, TrainBatch]] = deque()
@@ -49,8 +47,8 @@ class Trainer:
         return waiting if self._training is None else [*waiting, self._training[1]]
 
     def in_step(self, plan: StepPlan) -> bool:
-        """Whether the replicas' weights are no further behind than ``plan`` lets a step begin, and
-        young enough for what they make to be trained on in it."""
+        """Whether the replicas' weights are recent enough for ``plan`` to begin and for its samples
+        to be trained on."""
         waiting = self.latest is not None
         behind = self.version if waiting else self.updates
         if plan.step - self.version > plan.most_versions:

@@ -94,8 +94,8 @@ def parse_policy(text: str, *, seed: int = 0, folder: Path | None = None) -> Cha
 
 
 def parse_labelled(text: str, *, seed: int = 0, folder: Path | None = None) -> tuple[str, Chain]:
-    """A policy's name in tables and its chain, of ``LABEL = CHAIN`` or a chain alone, which is
-    called as it is spelt; a seed that follows the run's is not. Raises ScenarioError."""
+    """(label, chain) of ``LABEL = CHAIN``, or of a chain called as it is spelt, without a seed that
+    follows the run's. Raises ScenarioError."""
     label, spelt = split_label(text, _is_policy, outside.is_module)
     built = parse_policy(spelt, seed=seed, folder=folder)
     return label or spell(parse_policy(spelt, seed=0, folder=folder)), built
@@ -123,8 +123,8 @@ def spell(policy: Policy, always: Container[str] = ()) -> str:
 
 
 def label(policy: Policy) -> str:
-    """A text for tables and figures: as it is spelt, or as a policy whose class has no name shows
-    itself."""
+    """A text for tables and figures: the spelling, or the repr or class of a policy without a
+    name."""
     if isinstance(policy, Chain):
         return "+".join(map(label, policy.policies)) or SYNCHRONOUS
     if is_named(policy):

@@ -1,9 +1,7 @@
-"""Which decisions of a plan each policy of a chain makes, and what is said where two make the same.
+"""Which decisions of a plan each policy of a chain makes, and the errors and warnings for overlaps.
 
-A policy declares them (`simulator.policy.Policy.decides`); of one that does not, they are found by
-comparing the plan that it was given with the plan that it made. What is declared may be an error;
-what is only found is no more than a warning, since nobody can tell whether it goes on from what was
-there before.
+A policy declares them (`simulator.policy.Policy.decides`); otherwise they are found by comparing
+plans, and then only a warning follows.
 """
 
 from __future__ import annotations
@@ -59,8 +57,8 @@ def value(plan: StepPlan, path: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a policy has to do with a plan's decisions: those it makes, and those whose earlier
-    value it goes on from. ``name`` is the policy's."""
+    """A policy's part in a plan: decisions that it makes, and those whose earlier value it builds
+    on."""
 
     name: str
     decides: frozenset[str]
@@ -74,8 +72,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a policy of a chain makes of the first step's plan. learns: whether it has a state, so
-    that later plans may differ from the first."""
+    """A policy's effect on the first step's plan. learns: whether it has a state."""
 
     claim: Claim
     before: StepPlan
@@ -109,8 +106,8 @@ def made(policy: Chain, plan: StepPlan, names: Sequence[str]) -> list[Made]:
 
 
 def check_together(claims: Sequence[Claim]) -> None:
-    """Raises ScenarioError (``policy.NAME``) for a chain in which a policy overwrites what another
-    rests upon, or leaves it without any effect."""
+    """Raises ScenarioError (``policy.NAME``) for a policy that overwrites what another rests upon,
+    or leaves it without effect."""
     for place, later in enumerate(claims):
         for earlier in claims[:place]:
             _check_pair(earlier, later)
@@ -148,8 +145,8 @@ def _check_pair(earlier: Claim, later: Claim) -> None:
 
 
 def overrides(chain: Sequence[Made]) -> list[str]:
-    """A sentence for each pair of policies of which the later one overwrites a decision of the
-    earlier one."""
+    """A sentence for each pair of policies of which the later overwrites a decision of the
+    earlier."""
     reported: dict[tuple[str, str], list[str]] = {}
     authors: dict[str, str] = {}
     for member in chain:

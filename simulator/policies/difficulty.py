@@ -15,8 +15,8 @@ from rollcast.simulator.values import SEED, SHARE, Doc
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """What is known of prompts. easy, hard: those passed over, either because they were too easy or
-    too hard. evicted: how many ever were; with the seed it addresses the next draw."""
+    """easy, hard: prompts passed over. evicted: evictions so far; addresses the next draw with the
+    seed."""
 
     easy: frozenset[int] = frozenset()
     hard: frozenset[int] = frozenset()
@@ -116,8 +116,7 @@ class Difficulty(Policy):
     def _pool(
         self, group: GroupOutcome, easy: set[int], hard: set[int]
     ) -> tuple[set[int] | None, float]:
-        """The pool that a prompt goes to by its group, and the chance that it does not after all;
-        None where it stays."""
+        """(the pool for a group's prompt, the chance that it stays); None for no pool."""
         reward = fmean(group.rewards)
         if self.easy is not None and reward >= self.easy:
             return easy, self.easy_share

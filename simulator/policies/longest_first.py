@@ -90,8 +90,7 @@ class LongestFirst(Policy):
     def observe(
         self, state: Mapping[int, float] | None, outcome: StepOutcome
     ) -> Mapping[int, float] | None:
-        """The mean response of each prompt when it last came; of prompts that never come again
-        nothing is kept."""
+        """The mean of each prompt's last responses; nothing for prompts that never come again."""
         if state is None or outcome.plan.prompts.dataset is None:
             return state
         return {**state, **{g.prompt: fmean(g.new_tokens) for g in outcome.complete}}

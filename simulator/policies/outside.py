@@ -1,5 +1,5 @@
-"""Policies from outside this package: any importable class, ``module:Class``, and those that other
-distributions name by entry points of the group ``rollcast.policies``."""
+"""Policies from outside: any importable class, ``module:Class``, and entry points of the group
+``rollcast.policies``."""
 
 from __future__ import annotations
 

@@ -50,8 +50,7 @@ def _defined(module: str) -> list[type[Policy]]:
 
 
 def kind_of(name: str) -> type[Policy] | None:
-    """The policy of this package that is called so. One whose module is called so too is found
-    without reading its siblings."""
+    """The policy of this package with this name; found in the module of that name first."""
     if name.isidentifier() and any(Path(at, f"{name}.py").is_file() for at in _folders()):
         for kind in _defined(f"{__package__}.{name}"):
             if name == kind.NAME:

@@ -1,5 +1,4 @@
-"""Token budget: a rollout samples so many tokens a step, or has so many turns, and goes on in the
-next."""
+"""Token budget: tokens or turns of a rollout per step, after which it waits for the next."""
 
 from __future__ import annotations
 

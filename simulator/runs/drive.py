@@ -19,11 +19,8 @@ OnStep = Callable[[StepRecord], None] | None
 
 
 class Job(Protocol):
-    """What is to be run: a `simulator.scenario.scenario.Scenario`, or what an engine makes of one.
-
-    plan: as of `simulator.plan.base_plan`. poll_s: interval at which the waiting trainer polls for
-    finished rollouts, in seconds; 0 notifies it at once.
-    """
+    """What is run: a `simulator.scenario.scenario.Scenario`, or what an engine makes of one.
+    poll_s: as of `simulator.loop.Loop`."""
 
     @property
     def policy(self) -> Policy: ...  # noqa: D102
@@ -51,11 +48,8 @@ def loop_of(job: Job, world: World, on_step: OnStep = None) -> Loop:
 
 
 def drive(job: Job, world: World, steps: int, on_step: OnStep = None) -> Run:
-    """Runs ``steps`` updates of a job on ``world``.
-
-    Raises RunError where the run cannot go on, ScenarioError where the world or a policy finds that
-    the scenario cannot be run.
-    """
+    """Runs ``steps`` updates of a job on ``world``. Raises RunError where the run cannot go on, and
+    ScenarioError where world or policy refuses the scenario."""
     with _collecting_seldom():
         return loop_of(job, world, on_step).run(steps)
 

@@ -32,11 +32,11 @@ class Replayed:
 
 
 def replay(folder: Path, trust_modules: Trust = False) -> Replayed:
-    """The run in ``folder``, which has an events.jsonl.
+    """The run in ``folder``, from its events.jsonl.
 
-    trust_modules: whether policies of one's own that the run names may be imported, from the folder
-    that it had them from. Raises ScenarioError (``RUN_DIR``) for a folder that holds no such run,
-    whose modules are not trusted, or whose record the loop does not follow.
+    trust_modules: whether modules of policies that the run names may be imported. Raises
+    ScenarioError (``RUN_DIR``) for a folder without such a run, untrusted modules, or a record that
+    the loop does not follow.
     """
     entries = read_record(folder)
     described = read_document(folder, schema.SCENARIO, FIELD)

@@ -42,8 +42,8 @@ def build_cost(
     *,
     stages: int = 1,
 ) -> CostModel:
-    """The costs that the section asks for. folder: the scenario's, where a path starts from.
-    stages: of a replica, a divisor of its GPUs. Raises ScenarioError."""
+    """The costs of a section. folder: start of relative paths. stages: of a replica's pipeline.
+    Raises ScenarioError."""
     cost = section.cost_model
     if cost is None and section.file is not None:
         cost = _from_file(section.file, folder)

@@ -1,8 +1,4 @@
-"""The example scenarios that come with the package, wherever it is installed from.
-
-A wheel holds them in ``rollcast/examples``; a checkout, and an editable install of one, in
-``examples`` beside the packages.
-"""
+"""The example scenarios: in ``rollcast/examples`` of a wheel, ``examples`` of a checkout."""
 
 from __future__ import annotations
 
@@ -16,10 +12,8 @@ _FOLDERS = (_ROOT / "rollcast" / "examples", _ROOT / "examples")
 
 
 def folder() -> Path:
-    """Where the examples lie, and the data files that they name by relative paths.
-
-    Raises ScenarioError where the installation lacks them.
-    """
+    """The folder of the examples and their data. Raises ScenarioError if the installation lacks
+    them."""
     for path in _FOLDERS:
         if (path / "april.yaml").is_file():
             return path
@@ -32,8 +26,7 @@ def names() -> list[str]:
 
 
 def text(name: str) -> str:
-    """The example as it is written, comments included. Raises ScenarioError for a name that is none
-    of `names`, with the nearest one."""
+    """An example's text. Raises ScenarioError for an unknown name, with the nearest one."""
     known = names()
     if name not in known:
         raise ScenarioError("example", f"there is no {name!r}; {nearest(name, known)}")

@@ -23,8 +23,7 @@ _RADIX = {"0x": 16, "0b": 2}
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with numbers as people write them: ``1e9`` is a number, ``010`` is 10, and ``1:30`` is
-    text, where YAML 1.1 reads ``1e9`` as text, 8 and 90."""
+    """YAML in which ``1e9`` is a number, ``010`` is 10 and ``1:30`` text, unlike YAML 1.1."""
 
     def _whole_number(self, node: yaml.ScalarNode) -> int:
         text = self.construct_scalar(node).replace("_", "").lower()
@@ -156,11 +155,9 @@ def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
 
 
 class _Walk:
-    """Collects the line of every key. A policy's parameters, in a list, are ``policy.NAME.KEY``.
-
-    Raises ScenarioError for a key given twice (YAML would keep the last in silence), for one that
-    is not text, and for anchors that refer to themselves or multiply beyond reason.
-    """
+    """Collects the line of every key; a policy's parameters are ``policy.NAME.KEY``. Raises
+    ScenarioError for duplicate keys, keys that are not text, and anchors that refer to themselves
+    or multiply."""
 
     def __init__(self, name: str) -> None:
         self.lines: dict[str, int] = {}
@@ -212,12 +209,11 @@ class _Walk:
 def override(
     raw: RawScenario, settings: Sequence[str], seed: int | None = None, option: str = "--set"
 ) -> RawScenario:
-    """The scenario with ``key=value`` settings applied, and ``seed``; a value is read as YAML.
+    """The scenario with ``key=value`` settings and ``seed`` applied; values are read as YAML.
 
     A policy's parameter is ``policy.april.over_sampling``, an entry of another list
-    ``components[0]``. option: of the command line that the settings come from, for errors. Raises
-    ScenarioError for a setting of another form, or one that would put a key under something that is
-    not a mapping.
+    ``components[0]``. option: the command line's, for errors. Raises ScenarioError for a setting of
+    another form, or a key below something that is no mapping.
     """
     data, lines, overridden = _copy(raw.data), dict(raw.lines), dict(raw.overridden)
     for setting in settings:

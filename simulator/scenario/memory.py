@@ -1,5 +1,4 @@
-"""Whether a scenario fits into memory, judged once and before its run: at the longest rollout that
-it may have, whatever is drawn, however many steps there are."""
+"""Whether a scenario fits into memory, judged before its run at the longest possible rollout."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from rollcast.simulator.workload.base import (
 
 
 def longest_rollout(workload: Workload) -> tuple[int, int]:
-    """(prompt, new tokens) of the longest rollout that there may be: the longest prompt with a
-    response at the cap, or all the turns that there may be, or what a trace holds."""
+    """(prompt, new tokens) of the longest possible rollout."""
     if isinstance(workload, TracedWorkload):
         return workload.longest
     prompt_tokens = workload.max_prompt_tokens
@@ -25,11 +23,8 @@ def longest_rollout(workload: Workload) -> tuple[int, int]:
 
 
 def check_memory(engine: EngineSpec, cost: CostModel, workload: Workload, layout: Layout) -> None:
-    """Raises ScenarioError where the longest rollout does not fit: into the KV pool of a replica,
-    or, as a micro-batch of its own, into the trainer's GPUs. Prices one rollout and runs nothing.
-
-    layout: how the trainer packs rollouts; a prefix that is shared takes other memory.
-    """
+    """Raises ScenarioError where the longest rollout fits neither a replica's KV pool nor, as a
+    micro-batch of its own, the trainer's GPUs. layout: of the trainer. Runs nothing."""
     longest = workload.max_prompt_tokens
     check_pool(engine, longest, longest_context(workload) - longest)
     prompt, new = longest_rollout(workload)

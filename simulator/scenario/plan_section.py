@@ -150,8 +150,8 @@ class PlanSection(Options):
 
 
 def check_cluster_choice(choose: Mapping[str, Any]) -> None:
-    """Raises ScenarioError where ``gpu``, ``gpus``, ``placement`` and ``tensor_parallel`` hold what
-    they cannot, or stand beside a key of the cluster that they decide."""
+    """Raises ScenarioError for wrong values of ``gpu``, ``gpus``, ``placement`` and
+    ``tensor_parallel``, and for keys of the cluster that these decide."""
     for key, least in (("gpus", 1), ("tensor_parallel", 1)):
         for value in choose.get(key, ()):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:

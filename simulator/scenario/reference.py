@@ -1,9 +1,5 @@
-"""Every key of a scenario, with its range, default, unit, meaning and source, from the annotations
-that the keys are read by.
-
-A section that may stand in several places, such as a model, is listed once; elsewhere one entry
-says where (`Entry.like`).
-"""
+"""Every key of a scenario with range, default, unit, meaning and source, from its annotations. A
+section that may stand in several places is listed once (`Entry.like`)."""
 
 from __future__ import annotations
 
@@ -54,11 +50,9 @@ FIRST: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key. when: what chooses the section that it belongs to, where there are several.
-
-    value: what it must be. default: as YAML writes it; '' where it must be given. holds: whether
-    keys stand below it. like: the key below which they are listed, where that is another one.
-    """
+    """One key. when: what chooses its section among several. value: what it must be. default: as in
+    YAML; '' if required. holds: whether keys stand below it. like: the key below which they are
+    listed."""
 
     key: str
     meaning: str
@@ -72,10 +66,8 @@ class Entry:
 
 
 def reference(elsewhere: Mapping[str, type] | None = None) -> tuple[Entry, ...]:
-    """Every key, in the order of the sections; policies last, by their names.
-
-    elsewhere: sections that other packages read, by their key.
-    """
+    """Every key in the order of the sections, policies last. elsewhere: sections of other packages,
+    by key."""
     listing = _Listing(elsewhere or {})
     entries = [entry for entry in listing.section(ScenarioModel, "") if entry.key != "policy"]
     [policy] = [option for option in declared(ScenarioModel) if option.key == "policy"]
@@ -90,8 +82,8 @@ def reference(elsewhere: Mapping[str, type] | None = None) -> tuple[Entry, ...]:
 
 
 def find(key: str, entries: tuple[Entry, ...]) -> list[Entry]:
-    """The entries of one key, one for each section that it may stand in; ``[2]`` of a list counts
-    for nothing. Raises ScenarioError for a key that there is not, with the nearest one."""
+    """The entries of a key, one for each section that it may stand in; ``[2]`` is ignored. Raises
+    ScenarioError for an unknown key, with the nearest one."""
     plain = re.sub(r"\[\d*\]", "", key)
     listed = _where_listed(plain, entries)
     matches = [replace(entry, key=plain) for entry in entries if entry.key == listed]

@@ -66,11 +66,7 @@ class ClusterSection(Options):
 
 @dataclass(frozen=True, slots=True)
 class EngineSection(Options):
-    """The limits of each replica, and what is of the real engine alone.
-
-    The latter is read by `engine.config`: one file serves both worlds, and the simulator has no use
-    for it.
-    """
+    """The limits of each replica, and keys of the real engine alone (`engine.config`)."""
 
     FIELD = "engine"
 
@@ -219,10 +215,8 @@ class ScenarioModel(Options):
 
 
 def validate(data: Mapping[str, Any]) -> ScenarioModel:
-    """The sections of a scenario; a key set to null counts as absent.
-
-    Raises ScenarioError for an unknown key, if there is one, else for the first that is wrong.
-    """
+    """The sections of a scenario; null counts as absent. Raises ScenarioError for the first unknown
+    key, else the first wrong one."""
     return read(ScenarioModel, data)
 
 

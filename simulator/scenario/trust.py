@@ -1,8 +1,5 @@
-"""Classes of one's own that a file names: importing them runs their code.
-
-What the user says, on the command line or in Python, is the user's own word. A file may come from
-anybody, so the modules that it names are imported only where the user trusts it.
-"""
+"""Modules that a file names are imported, which runs their code, only where the user trusts the
+file; those named on the command line or in Python always are."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ _REFERENCE = re.compile(r"([^\W\d][\w.]*):([^\W\d][\w.]*)")
 
 
 def require_trust(data: Mapping[str, Any], trust: Trust, name: str, field: str = "policy") -> None:
-    """Raises ScenarioError (``field``) where a scenario that was read from a file names classes of
-    one's own, and ``trust`` does not allow it. name: of the file, for the error."""
+    """Raises ScenarioError (``field``) where a scenario file names modules and ``trust`` does not
+    allow them. name: of the file."""
     named = named_modules(data)
     if not named or (trust if isinstance(trust, bool) else trust(named)):
         return
@@ -41,8 +38,7 @@ def named_modules(data: Mapping[str, Any]) -> list[str]:
 
 
 def kept(data: Mapping[str, Any], modules: Path | None) -> dict[str, Any]:
-    """A scenario as it is kept with its results: with the folder of its modules, if it names any,
-    so that it can be read from anywhere."""
+    """A scenario as kept with its results: with the folder of its modules, if it names any."""
     if modules is None or not named_modules(data):
         return dict(data)
     return {**data, "modules": str(modules.resolve())}

@@ -1,5 +1,4 @@
-"""All laws at once, over a set of small and nasty clusters and workloads: what every policy of this
-package is held to, and anyone else's may be."""
+"""All laws over a set of small and nasty clusters and workloads."""
 
 from __future__ import annotations
 
@@ -148,20 +147,17 @@ def check_policy_conforms(
     steps: int = 4,
     cases: Sequence[Case] = CASES,
 ) -> None:
-    """Runs a policy through each case, with the trainer on the rollouts' GPU and on one of its own
-    (only on its own, where the policy needs that), and holds every law against it:
+    """Runs a policy through each case, with the trainer on the rollouts' GPU and on its own (only
+    there, where the policy needs it), and checks:
 
-    - `Monitor`: what the loop may ask of a world, and what a world may answer
-    - `conserves`, `never_on_two_replicas`
-    - `bound_holds`, where its plans promise a bound
-    - every step trains on a whole batch; group sizes are among those that it names, and the figures
-      that it logs are plain data
-    - it is made of pure functions (`simulator.testing.pure`): the same question has the same
-      answer, no state is changed; and it decides nothing that it does not declare
+    - `Monitor`: every call of the loop and every answer of the world
+    - `conserves`, `never_on_two_replicas`, and `bound_holds` where its plans promise a bound
+    - steps train on whole batches; group sizes are among those it names; its figures are plain data
+    - it is pure (`simulator.testing.pure`) and decides nothing undeclared
     - the same run takes the same decisions
 
-    Raises AssertionError that names the case and says what is wrong. Raises ScenarioError where the
-    policy cannot plan for batches of ``batch_groups`` groups of ``group_size`` at all.
+    Raises AssertionError naming the case. Raises ScenarioError where the policy cannot plan for
+    batches of ``batch_groups`` groups of ``group_size``.
     """
     tried = as_policy(policy)
     plan = StepPlan(Batch(batch_groups, group_size))

@@ -15,10 +15,9 @@ from rollcast.simulator.workload.draws import GroupDraw, Trajectory, Turn
 class ListedWorkload:
     """Prompt p's rollouts get ``lengths[p]`` tokens each, and ``rewards[p]``.
 
-    Prompts beyond the list begin again at its start, and so do rollouts beyond a row: a policy may
-    launch as many as it likes. A restarted rollout, and a prompt that comes again, get what they
-    had. prompt_tokens: of prompt 0, 1, ..., from the start again after the last. max_new_tokens:
-    the cap; None is one more than the longest, so that nothing is truncated.
+    Prompts beyond the list, and rollouts beyond a row, begin again at its start; restarts and
+    further visits get the same. prompt_tokens: by prompt, cyclic. max_new_tokens: the cap; None:
+    one more than the longest, so that nothing is truncated.
 
     Raises ScenarioError (``lengths``, ``rewards``, ``prompt_tokens``, ``max_new_tokens``) for an
     empty list or row, or a length below 1.
@@ -50,8 +49,8 @@ class ListedWorkload:
         prompt_tokens: int | Sequence[int] = 8,
         max_new_tokens: int | None = None,
     ) -> ListedWorkload:
-        """From lists, or arrays, of numbers; without rewards, those of even indices get 1 and the
-        others 0. Raises ScenarioError for lists of another shape."""
+        """From lists or arrays of numbers; default rewards are 1 and 0 in turn. Raises
+        ScenarioError for another shape."""
         prompts = [prompt_tokens] if isinstance(prompt_tokens, int) else prompt_tokens
         whole = _rows("lengths", lengths)
         if any(length != int(length) for row in whole for length in row):

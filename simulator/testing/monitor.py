@@ -322,8 +322,7 @@ class Monitor(Watched):
         return tokens.ids, tokens.log_probs, tokens.versions
 
     def _check_tokens(self, rollout: Rollout, before: int, total: int) -> None:
-        """Tokens and log-probabilities of earlier segments are untouched; the new ones are of the
-        version that the replicas hold."""
+        """Earlier segments' tokens are unchanged; new ones are of the replicas' version."""
         ids, log_probs, versions = self._tokens(rollout)
         assert len(ids) == len(log_probs) == len(versions) == total, (
             f"{rollout} has {total} tokens, but the world keeps {len(ids)} tokens, "

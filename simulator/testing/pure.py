@@ -1,5 +1,4 @@
-"""Whether a policy is made of pure functions, as it must be to decide alike in every world, and
-decides no more than it says."""
+"""Whether a policy is made of pure functions and decides no more than it declares."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from rollcast.simulator.policy import Policy, StepOutcome
 
 
 class Twice(Policy):
-    """Asks a policy everything twice. Raises AssertionError where it gives two answers, changes the
-    state that it is given, or decides what it does not declare (`Policy.decides`)."""
+    """Asks a policy everything twice. Raises AssertionError for two answers, a changed state, or an
+    undeclared decision (`Policy.decides`)."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy

@@ -76,11 +76,9 @@ ROUTINGS = ("round_robin", "least_loaded", "group_affinity", "session_affinity")
 
 @dataclass(frozen=True)
 class TableTurns:
-    """What a `TableWorkload`'s rollouts have beside their first response, looked up alike.
-
-    counts: of turns. observations: tokens of an answer. seconds: of an answer. boots: seconds of a
-    boot. judging: seconds of a judgement; None for none. endings: of a rollout.
-    """
+    """What a `TableWorkload`'s rollouts have beside the first response, looked up alike: counts
+    of turns, observation tokens, seconds of answers, of boots, of judging (None: none), and
+    endings."""
 
     counts: tuple[int, ...]
     observations: tuple[int, ...] = (0,)
@@ -115,12 +113,10 @@ class TableTurns:
 @dataclass(frozen=True)
 class TableWorkload:
     """Draws looked up in short tables by an address that mixes group, index, attempt and step.
-
     Rewards of odd groups differ for every index, so that no filter on variance rejects for ever.
 
-    beginnings: what a response begins with, chosen alike, before its tokens become its own; none
-        is told of where there are none. openings: prompts that agree modulo it begin alike; 0 for
-        none that do.
+    beginnings: of responses, before their tokens become their own. openings: prompts that agree
+    modulo it begin alike; 0 for none.
     """
 
     prompts: tuple[int, ...]
@@ -619,8 +615,8 @@ def crowded(draw: st.DrawFn) -> Scenario:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """A cluster and what it works on, for `simulator.testing.check_policy_conforms`: no two groups
-    ask the same, so that whoever finds another's keys found old ones."""
+    """A case for `check_policy_conforms`; no two groups ask the same, so keys found were old
+    ones."""
     cluster = draw(clusters())
     return Case(
         "a case that Hypothesis drew",

@@ -32,10 +32,8 @@ LONGEST_DRAWN = 16_384
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of a policy's run.
-
-    run: what the loop recorded. seen: what passed between the loop and its world.
-    """
+    """The result of a policy's run. run: what the loop recorded. seen: what passed between loop and
+    world."""
 
     policy: Policy
     run: Run
@@ -48,14 +46,13 @@ class Trial:
 
     @property
     def rollouts(self) -> Segments:
-        """The table of rollouts, a row for each segment on a replica; ``rollouts["new_tokens"]``
-        is a column (`simulator.spans.Segments`)."""
+        """The table of segments; ``rollouts["new_tokens"]`` is a column
+        (`simulator.spans.Segments`)."""
         return self.run.segments
 
     @property
     def decisions(self) -> list[dict[str, Any]]:
-        """The log of decisions, one mapping a step: the plan, what was launched, when it stopped,
-        what was selected, what was left over."""
+        """The decision log, one mapping a step: plan, launches, stop, selection, leftovers."""
         return self.run.decisions
 
     @property
@@ -70,9 +67,8 @@ class Trial:
 
 
 def as_policy(policy: str | Policy | type[Policy], seed: int = 0) -> Chain:
-    """The policy of an object, a class (with its defaults), or a spelling as on the command line;
-    ``seed`` is for those spelt without one. Raises ScenarioError for a spelling that cannot be
-    read, TypeError for anything else."""
+    """The policy of an object, a class or a spelling. seed: for spellings without one. Raises
+    ScenarioError for an unreadable spelling, TypeError for anything else."""
     if isinstance(policy, str):
         return parse_policy(policy, seed=seed)
     if isinstance(policy, type) and issubclass(policy, Policy):

@@ -1,5 +1,4 @@
-"""Classes that are imported when they are first used, so that a program that needs none of them
-does not wait for them."""
+"""Classes imported at first use, to keep short commands fast."""
 
 from __future__ import annotations
 

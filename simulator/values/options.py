@@ -258,8 +258,7 @@ def _told_apart(readers: Sequence[Reader]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a class. default_factory: makes its default when somebody asks for it;
-    `dataclasses.MISSING` where it must be given."""
+    """One option. default_factory: makes its default; `dataclasses.MISSING` if required."""
 
     key: str
     reader: Reader
@@ -371,12 +370,12 @@ def read(
 ) -> T:
     """The object of ``kind`` that a mapping describes.
 
-    field: the mapping's dotted key. base: what a key that is not given is taken from; without it,
-    from ``defaults``, then from the class. A key set to null counts as not given, unless None is
-    among its values.
+    field: the mapping's dotted key. base: the object that other keys are taken from; else
+    ``defaults``, then the class. A key set to null counts as not given unless None is a valid
+    value.
 
-    Raises ScenarioError that names the key: for an unknown one anywhere below, if there is one,
-    else for the first that is missing or wrong.
+    Raises ScenarioError naming the first unknown key anywhere below, else the first that is missing
+    or wrong.
     """
     if isinstance(value, kind):
         return value
@@ -385,9 +384,8 @@ def read(
 
 
 def check(made: object, field: str) -> None:
-    """Brings the options of an object that Python code built to their types, in place.
-
-    Raises ScenarioError naming the first that is wrong, below ``field``."""
+    """Converts the options of an object built in Python to their types, in place. Raises
+    ScenarioError naming the first wrong one below ``field``."""
     for option in declared(type(made)):
         value = getattr(made, option.key)
         taken = option.reader.read(value, join(field, option.key))

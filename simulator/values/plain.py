@@ -1,9 +1,7 @@
-"""Objects as plain data, which JSON holds, and back by their annotations.
+"""Objects as plain data for JSON, and back by their annotations.
 
-What is read back is checked to be of the annotated types, so that a file that was damaged, or made
-to do harm, gives an error in place of an object that nobody expects; no class is ever looked up by
-a name in the data. The checks are readers (`simulator.values.readers`) as options have them, but
-exact: 8.0 is no whole number and '1e9' is no number.
+Data read back are checked against the annotated types, exactly (8.0 is no whole number); no class
+is looked up by a name in the data.
 """
 
 from __future__ import annotations
@@ -24,11 +22,10 @@ _SCALARS = {NoneType: "null", bool: "true or false", int: "a whole number", str:
 
 
 def to_plain(value: Any) -> Any:
-    """``value`` as None, truth values, numbers, texts, lists, and mappings with texts as keys.
+    """``value`` as None, booleans, numbers, texts, lists, and mappings with text keys.
 
-    A dataclass, or a class with annotated slots, is a mapping of its fields; a named tuple is a
-    list, and so is a mapping whose keys are not texts, of pairs. Raises TypeError for anything
-    else.
+    A dataclass, or a class with annotated slots, becomes a mapping of its fields; a named tuple a
+    list; a mapping with other keys a list of pairs. Raises TypeError for anything else.
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -48,10 +45,8 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(data: Any, hint: type[T] | Any, where: str) -> Any:
-    """What `to_plain` made ``data`` of, by its annotation ``hint``; ``Any`` is for plain data.
-
-    Raises ValueError, which says ``where``, for data of another shape.
-    """
+    """The object of ``hint`` that `to_plain` wrote as ``data``. Raises ValueError, starting with
+    ``where``, for data of another shape."""
     try:
         return _reader(cast(Hashable, hint)).read(data, where)
     except ScenarioError as error:
@@ -59,8 +54,8 @@ def from_plain(data: Any, hint: type[T] | Any, where: str) -> Any:
 
 
 def check_type(value: Any, hint: Any, where: str) -> None:
-    """Raises ValueError where an object is not of an annotation's type, as far as that is of plain
-    data, sets and records; what else an annotation names is not looked at."""
+    """Raises ValueError where an object is not of its annotated type, for plain data, sets and
+    records."""
     try:
         _reader(hint, True).read(value, where)
     except ScenarioError as error:
@@ -69,8 +64,8 @@ def check_type(value: Any, hint: Any, where: str) -> None:
 
 @cache
 def _reader(hint: Any, objects: bool = False) -> Reader:
-    """The exact reader of an annotation. objects: it reads the objects themselves, not the plain
-    data that they were made."""
+    """The exact reader of an annotation. objects: reads objects themselves, not their plain
+    data."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return Anything()

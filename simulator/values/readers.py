@@ -1,9 +1,8 @@
-"""Readers: what a value may be, one class for each kind.
+"""Readers: one class for each kind of value.
 
-A reader is frozen data. Its ``read(value, field)`` gives the value in its proper type or raises
-ScenarioError naming ``field``, a dotted key such as ``updates[3].total_s``. Annotations are
-compiled to readers (`simulator.values.options`, `simulator.values.plain`); the contents of files
-are declared by readers directly (`simulator.results.schema`).
+``read(value, field)`` gives the value in its type or raises ScenarioError naming ``field``, a
+dotted key such as ``updates[3].total_s``. Annotations are compiled to readers (`values.options`,
+`values.plain`); files' contents are declared by readers (`simulator.results.schema`).
 """
 
 from __future__ import annotations
@@ -103,11 +102,8 @@ class Anything(Reader):
 
 @dataclass(frozen=True, slots=True)
 class Number(Reader):
-    """A finite number in a range; a whole one may be written as 8.0.
-
-    text: whether a number that is not whole may be written as text, such as '1e9', which YAML 1.1
-    takes for text.
-    """
+    """A finite number in a range; a whole one may be written as 8.0. text: whether a float may be
+    written as text, such as '1e9' in YAML 1.1."""
 
     whole: bool
     bounds: Bounds = ANY
@@ -206,10 +202,8 @@ class Choice(Reader):
 
 @dataclass(frozen=True, slots=True)
 class Row(Reader):
-    """A list: of any length with ``rest``, else of one entry for each of ``entries``.
-
-    least: its shortest length. kind: the type of the value. make: builds the result of the entries.
-    """
+    """A list: of any length with ``rest``, else one entry for each of ``entries``. least: its
+    shortest length. kind: of the value. make: builds the result."""
 
     entries: tuple[Reader, ...]
     rest: bool = False
@@ -303,8 +297,8 @@ class AnyOf(Reader):
 
 @dataclass(frozen=True, slots=True)
 class Keys(Reader):
-    """A mapping in a file. needed: keys that it must hold; may: keys that are checked where they
-    are there. Other keys are left alone."""
+    """A mapping in a file. needed: required keys; may: keys checked if present. Others are
+    ignored."""
 
     needed: Mapping[str, Reader] = field(default_factory=dict)
     may: Mapping[str, Reader] = field(default_factory=dict)

@@ -16,8 +16,7 @@ _IN_LINES = {code: sign for code, sign in _AS_ESCAPES.items() if chr(code) not i
 
 
 def visible(text: str) -> str:
-    r"""One line of text, with an escape of Python's for each character that would not be seen but
-    obeyed: ``\x1b``, ``\n``."""
+    r"""One line of text, with control characters escaped as in Python: ``\x1b``, ``\n``."""
     return text.translate(_AS_ESCAPES)
 
 

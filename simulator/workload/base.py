@@ -31,12 +31,9 @@ class Workload(Protocol):
         prompt: int | None = None,
         visit: int = 0,
     ) -> GroupDraw:
-        """The first ``size`` rollouts of ``group``, which answers ``prompt`` (None: one of its own,
-        of the same number) for the ``visit``-th time, from 0.
-
-        attempt: 0 for the first try; a restart keeps the prompt and draws its responses afresh.
-        version: updates that the weights had had when the group was first launched.
-        """
+        """The first ``size`` rollouts of ``group``, which answers ``prompt`` (None: one of its own
+        number) for the ``visit``-th time, from 0. attempt: 0, or the number of the restart, which
+        draws other responses. version: of the weights when the group was first launched."""
 
 
 class AddressedWorkload:

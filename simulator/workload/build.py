@@ -36,11 +36,8 @@ def build_workload(
     environment: EnvironmentSection | None = None,
     reward: RewardSection | None = None,
 ) -> Workload:
-    """The workload of a scenario's ``workload`` section, with what its ``environment`` and
-    ``reward`` add.
-
-    folder: what a relative path starts from. Raises ScenarioError naming the key.
-    """
+    """The workload of a scenario's sections. folder: start of relative paths. Raises ScenarioError
+    naming the key."""
     workload = _unjudged(section, seed, folder, environment)
     if reward is None:
         return workload

@@ -1,10 +1,9 @@
-"""Random numbers addressed by where they are used, not by the order in which they are asked for.
+"""Random numbers addressed by where they are used, so that every policy meets the same ones.
 
-Every policy must meet the same lengths and rewards: index 3 of group 17 draws the same numbers
-whether groups hold 4 rollouts or 16, and whatever else was drawn before. So a draw is a function of
-its address. Philox (Salmon et al., SC 2011) is a generator whose state *is* an address: the key
-holds (seed, stream), the counter holds (0, block of groups, lane of indices, attempt). Numbers are
-made a block at a time, which spreads NumPy's cost per call over a thousand rollouts.
+Index 3 of group 17 draws the same numbers whatever the group size and whatever was drawn before.
+The state of Philox (Salmon et al., SC 2011) *is* an address: the key holds (seed, stream), the
+counter (0, block of groups, lane of indices, attempt). A block is made at a time, as NumPy's calls
+cost more than numbers.
 """
 
 from __future__ import annotations
@@ -37,17 +36,13 @@ class Sharing(Protocol):
     """Which tokens a group's rollouts have in common with one another and with other groups'."""
 
     def path(self, index: int, version: int) -> Path:
-        """The path of a rollout among those that run while the replicas have this version of the
-        weights; at least its group's prompt is on it."""
+        """A rollout's path among those that run on this version; at least its group's prompt."""
 
 
 class Turn(NamedTuple):
-    """A turn of a rollout.
-
-    observation_tokens: of the environment's answer that it begins with; the first turn has none,
-    as it begins with the prompt. new_tokens: that it samples, at least 1. environment_s: what its
-    environment then takes, once it has been booted.
-    """
+    """A turn. observation_tokens: of the answer that begins it; 0 in the first turn, which begins
+    with the prompt. new_tokens: sampled, at least 1. environment_s: of the answer after it, without
+    boot."""
 
     observation_tokens: int
     new_tokens: int
@@ -56,11 +51,8 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """What one rollout of several turns is going to do, or one that somebody judges.
-
-    ending: of its last turn. boot_s: of its environment. reward_s: what judging it takes; None
-    where its reward is there at once.
-    """
+    """The course of a rollout with turns or a judge. ending: of the last turn. boot_s: of the
+    environment. reward_s: of the judging; None without one."""
 
     turns: tuple[Turn, ...]
     ending: Ending = "stop"
@@ -69,8 +61,7 @@ class Trajectory:
 
     @property
     def asks_at_last(self) -> bool:
-        """Whether its environment is asked after its last turn too: it fails then, or its answer
-        has no room in the context, or there is a last thing to do."""
+        """Whether the environment is asked after the last turn too."""
         return self.ending in FAILED or self.turns[-1].environment_s > 0
 
     @property
@@ -86,13 +77,12 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class GroupDraw:
-    """What one group of rollouts is going to do.
+    """The course of one group.
 
-    prompt_tokens: length of the prompt they share. new_tokens: response length of index 0, 1, ...
-    (at least 1, at most the workload's ``max_new_tokens``). rewards: reward of each.
-    trajectories: of each, where a rollout has turns; None where responses are all there is.
-    sharing: None where nothing but a group's prompt is common to any two rollouts: sampled at a
-        temperature of 1, a large model's responses part after a few tokens.
+    prompt_tokens: of the shared prompt. new_tokens: of each response, 1 to ``max_new_tokens``.
+    rewards: of each. trajectories: of each, with turns or a judge; else None. sharing: None where
+    rollouts share nothing but their group's prompt (at temperature 1, responses part after a few
+    tokens).
     """
 
     prompt_tokens: int
@@ -103,9 +93,8 @@ class GroupDraw:
 
 
 def address(group: int, attempt: int, prompt: int | None, visit: int) -> tuple[int, int]:
-    """(prompt, try) that a group's draws hang on: the prompt keeps what is its own whenever it
-    comes, and its responses are drawn afresh at each restart and each visit. Raises ValueError for
-    numbers below 0."""
+    """(prompt, try) that addresses a group's draws: responses are drawn afresh at each restart and
+    visit. Raises ValueError for numbers below 0."""
     prompt = group if prompt is None else prompt
     if min(prompt, attempt, visit) < 0:
         raise ValueError(f"no prompt {prompt}, attempt {attempt}, visit {visit}")
@@ -122,11 +111,8 @@ def check_seed(seed: int) -> int:
 def keyed_uniforms(
     seed: int, stream: int, shape: tuple[int, ...], *, block: int, lane: int = 0, attempt: int = 0
 ) -> FloatArray:
-    """Uniforms in the open interval (0, 1) at the address (seed, stream, block, lane, attempt).
-
-    Made from the raw 64 bits, whose sequence NumPy guarantees, so that they are the same on every
-    platform and release. A longer first axis leaves the earlier numbers as they are.
-    """
+    """Uniforms in (0, 1) at the address (seed, stream, block, lane, attempt), from raw bits that
+    NumPy guarantees on every platform. A longer first axis keeps the earlier numbers."""
     counter = np.array([0, block, lane, attempt], dtype=np.uint64)
     key = np.array([seed, stream], dtype=np.uint64)
     bits = np.random.Philox(counter=counter, key=key).random_raw(math.prod(shape))

@@ -28,8 +28,7 @@ class _Replayed(AddressedWorkload):
         self._repeat = repeat
 
     def _group(self, number: int, size: int) -> TraceGroup:
-        """The trace's group of this number, which must have ``size`` rollouts. Raises
-        ScenarioError."""
+        """The trace's group of this number, with at least ``size`` rollouts."""
         name, groups = self.trace.name, self.trace.groups
         if number >= len(groups) and not self._repeat:
             raise ScenarioError(
@@ -105,8 +104,7 @@ class TraceWorkload(_Replayed):
 
 
 def _longest(trace: Trace, cap: int, spread: bool) -> tuple[int, int]:
-    """(prompt, new tokens) of the longest possible rollout; spread: around the trace's lengths, up
-    to the cap."""
+    """(prompt, new tokens) of the longest possible rollout; spread: up to the cap."""
     if spread:
         return max(group.prompt_tokens for group in trace.groups), cap
     pairs = ((g.prompt_tokens, min(max(g.new_tokens), cap)) for g in trace.groups)

@@ -157,8 +157,8 @@ class PresetLengths(Options):
         return replace(model, **self._given(*_OF_ALL))
 
     def drawn(self, chance: Chance) -> PresetLengths:
-        """The lengths with what the preset was fitted to drawn anew, by its standard errors; what
-        is given in its place stays. One normal a parameter; lengths on the log scale."""
+        """The lengths with parameters drawn by the preset's standard errors (one normal each,
+        lengths on the log scale), except those given."""
         preset = length_presets()[self.preset]
         changed: dict[str, Any] = {}
         for key, error in preset.details.get("standard_errors", {}).items():
@@ -215,12 +215,9 @@ Lengths = PresetLengths | TraceLengths | MeasuredLengths | MixtureLengths | Draw
 
 @dataclass(frozen=True, slots=True)
 class LengthPreset:
-    """A named length model and where its figures come from.
-
-    kind: ``fitted`` (to real responses) or ``published`` (solved from published moments).
-    source, note: origin of the data and what to beware of. lengths: the parameters, as a scenario
-    writes them. details: the rest of the record, such as counts and standard errors.
-    """
+    """A named length model. kind: ``fitted`` (to responses) or ``published`` (solved from published
+    moments). source, note: origin of the data, and caveats. lengths: parameters as a scenario
+    writes them. details: the rest of the record, such as counts and standard errors."""
 
     name: str
     kind: str
@@ -251,9 +248,7 @@ def length_presets() -> dict[str, LengthPreset]:
 
 
 def lengths_from_spec(spec: object, field: str = FIELD) -> LengthModel:
-    """The model that a mapping describes: `DrawnLengths`, `MixtureLengths` or `PresetLengths`.
-
-    Raises ScenarioError naming the key under ``field``.
-    """
+    """The model of a mapping of `DrawnLengths`, `MixtureLengths` or `PresetLengths`. Raises
+    ScenarioError naming the key under ``field``."""
     made: ModelLengths = take(PresetLengths | MixtureLengths | DrawnLengths, spec, field)
     return made.model()

@@ -1,15 +1,12 @@
-"""How long responses are: a random effect of the prompt times a random effect of the rollout.
+"""Response lengths: a random effect of the prompt times a random effect of the rollout.
 
-On the log scale, ``ln X = ln(median) + between_sd * z + W``: z, a standard normal, belongs to the
-prompt, and W (median 0, standard deviation ``within_sd``) to the rollout. A response is
-``N = min(ceil(X), cap)`` tokens: what would run past ``max_new_tokens`` is cut there, so the cap
-holds an atom, and ``P(N > n) = P(X > n)`` exactly for every whole n below it. With probability
-``runaway`` a rollout never stops by itself and reaches the cap, however long its prompt's others
-are. Which prompts make responses run away is a trait of theirs (`LengthModel.runaway_given`), so
-that another response to the same prompt often runs away too.
+``ln X = ln(median) + between_sd * z + W``: z, standard normal, belongs to the prompt, W (median 0,
+standard deviation ``within_sd``) to the rollout. A response has ``N = min(ceil(X), cap)`` tokens,
+so the cap holds an atom and ``P(N > n) = P(X > n)`` below it. With probability ``runaway`` a
+rollout runs to the cap; how prone to that a prompt is, is a trait of it
+(`LengthModel.runaway_given`).
 
-A capped length has finitely many values, so a distribution here is simply its survival function in
-a table: moments and quantiles are exact sums over that table.
+A distribution is its survival function in a table; moments and quantiles are exact sums over it.
 """
 
 from __future__ import annotations
@@ -199,12 +196,9 @@ def _gamma_shape(sd: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One kind of prompt.
-
-    family: the shape within a prompt: lognormal, gamma or weibull. median_tokens: median length of
-    a prompt whose effect is 0 (for lognormal, of all prompts too). between_sd, within_sd: standard
-    deviations of the log length, between prompts and within one.
-    """
+    """One kind of prompt. family: shape within a prompt: lognormal, gamma or weibull.
+    median_tokens: of a prompt of effect 0. between_sd, within_sd: of the log length, between
+    prompts and within one."""
 
     family: str
     median_tokens: float
@@ -231,12 +225,9 @@ class Component:
         )
 
     def sf_marginal(self, log_tokens: FloatArray) -> FloatArray:
-        """``P(ln X > log_tokens)`` over prompts.
-
-        In closed form where one of the effects is absent or both are normal. Otherwise the narrower
-        effect is integrated out, as the wider one then smooths the integrand: the trapezoid rule
-        on an analytic density converges exponentially.
-        """
+        """``P(ln X > log_tokens)`` over prompts: closed form if an effect is absent or both are
+        normal. Else the narrower effect is integrated out by the trapezoid rule, which converges
+        exponentially."""
         from scipy.special import ndtr
 
         offset = math.log(self.median_tokens) - log_tokens
@@ -264,12 +255,10 @@ class Component:
 class LengthModel:
     """Response lengths over prompts and rollouts.
 
-    components, weights: the kinds of prompt and the share of each (a mixture is a set of tasks:
-    every rollout of a prompt comes from its prompt's component). runaway: probability that a
-    rollout runs to the cap. runaway_correlation: how much that hangs on the prompt, from 0 to below
-    1: the correlation, between rollouts of one prompt, of the standard normals that decide it.
-    drift_per_step: what each update of the weights
-    adds to the log of every median (0.01: one percent a step).
+    components, weights: kinds of prompt and their shares; all rollouts of a prompt are of one kind.
+    runaway: probability that a rollout runs to the cap. runaway_correlation: from 0 to below 1,
+    between rollouts of a prompt, of the standard normals that decide it. drift_per_step: change of
+    the log median with each update.
     """
 
     components: tuple[Component, ...]
@@ -310,17 +299,14 @@ class LengthModel:
         return self._capped(np.sum(parts, axis=0))
 
     def given(self, effect_z: float, cap: int, component: int = 0) -> LengthDistribution:
-        """Length of a rollout of one prompt, cut at ``cap`` tokens.
-
-        effect_z: the prompt's effect in standard deviations. component: the kind of prompt.
-        """
+        """Length of a rollout of one prompt, cut at ``cap`` tokens. effect_z: the prompt's effect
+        in standard deviations. component: the kind of prompt."""
         log_tokens = np.log(_inner_tokens(cap))
         return self._capped(self.components[component].sf_given(effect_z, log_tokens))
 
     def runaway_given(self, tail_z: FloatArray) -> FloatArray:
-        """Probability that a rollout runs away, of prompts whose proneness is ``tail_z`` standard
-        deviations; its mean over a standard normal is ``runaway``. The threshold model of traits
-        that come in kinds (Falconer 1965)."""
+        """Probability to run away for prompts of proneness ``tail_z`` (standard normal); its mean
+        is ``runaway``. The threshold model of Falconer (1965)."""
         from scipy.special import ndtr, ndtri
 
         rho = self.runaway_correlation
@@ -330,11 +316,8 @@ class LengthModel:
     def uncapped(
         self, component_u: FloatArray, prompt_z: FloatArray, within_u: FloatArray
     ) -> FloatArray:
-        """Real-valued lengths before the cap, from the random effects.
-
-        component_u, prompt_z: one number per prompt, shape (prompts,); component_u picks the
-        component. within_u: uniforms of the rollouts, shape (prompts, rollouts), as is the result.
-        """
+        """Real-valued lengths before the cap, shape (prompts, rollouts). component_u, prompt_z: per
+        prompt, shape (prompts,). within_u: uniforms, shape (prompts, rollouts)."""
         edges = np.cumsum(self.weights)[:-1]
         kinds = np.searchsorted(edges, component_u, side="right")
         log_lengths = np.empty_like(within_u)

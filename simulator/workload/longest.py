@@ -19,8 +19,8 @@ _WEIGHTS = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
 
 
 def tail_of_groups(lengths: LengthModel, size: int, beyond: int, cap: int) -> tuple[float, float]:
-    """The probability that the longest of ``size`` rollouts of a prompt has more than ``beyond``
-    tokens, and its mean then; (0, ``beyond``) where none can."""
+    """(probability that the longest of a prompt's ``size`` rollouts exceeds ``beyond`` tokens, its
+    mean then); (0, ``beyond``) if none can."""
     if beyond >= cap:
         return 0.0, float(beyond)
     tokens = np.geomspace(max(beyond, 1), cap, _POINTS)

@@ -1,10 +1,5 @@
-"""A workload that draws again from the groups that a run measured.
-
-A lognormal model has the tail that its family has; measured groups have their own, their own mix of
-prompts that are answered alike each time and prompts that are not, and rewards that belong to their
-lengths. `rollcast calibrate` keeps them in its file, and a scenario uses them with
-``lengths: {file: fitted.json}``.
-"""
+"""A workload that draws from the groups that a run measured (``lengths: {file: fitted.json}``),
+with their own tail, their own mix of prompts, and rewards that belong to their lengths."""
 
 from __future__ import annotations
 
@@ -46,9 +41,8 @@ _COUNT = Annotated[int, Between(0, LARGEST_TOKENS)]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTurns:
-    """A rollout of several turns: of each (observation tokens, tokens sampled, seconds of the
-    answer), how the last one ended, and the seconds of its environment's boot, where that was no
-    part of its first answer, and of its judge, if it had any."""
+    """A rollout with turns: of each (observation tokens, tokens sampled, seconds of the answer),
+    its ending, seconds of a boot outside the first answer, and of its judge, if any."""
 
     turns: tuple[tuple[_COUNT, _COUNT, Annotated[float, SECONDS]], ...]
     ending: Ending
@@ -64,8 +58,7 @@ class MeasuredTurns:
 
 @dataclass(frozen=True, slots=True)
 class TurnRules:
-    """At which rollouts of several turns are ended, how long their answers are waited for, and how
-    much slower than measured their environments are."""
+    """Caps and patience for measured rollouts with turns; slower: factor on environments' times."""
 
     caps: Caps
     patience: Patience = Patience()  # noqa: RUF009  # frozen
@@ -102,11 +95,10 @@ class TurnRules:
 
 @dataclass(frozen=True)
 class MeasuredGroups:
-    """Groups as a run measured them, in order of their versions.
+    """Measured groups, in order of version.
 
-    version: of the weights when each was launched. prompt_tokens: of each. new_tokens, rewards: of
-    its rollouts, as many as it had. max_new_tokens: at which they were cut; each turn, if there
-    were any: then ``turned`` has what each rollout did.
+    version: of the weights at launch. prompt_tokens: of each. new_tokens, rewards: of its rollouts.
+    max_new_tokens: the cap, of each turn if ``turned`` has what each rollout did.
     """
 
     version: Annotated[tuple[int, ...], Between(0, MOST)]
@@ -171,13 +163,12 @@ class MeasuredGroups:
 
 
 class ResampledWorkload(AddressedWorkload):
-    """Draws groups from measured ones, those of the nearest versions.
+    """Draws groups from measured ones of the nearest versions.
 
-    A group takes the responses of a measured one in random order. Beyond as many as that had, they
-    come from the measured groups nearest to it in mean length, brought to its own mean, so that a
-    group larger than those measured has a longer tail, as it should. Lengths are cut to
-    ``max_new_tokens``; what was cut shorter when it was measured stays so. Rollouts of several
-    turns are those measured, under ``rules``, however many a group has.
+    A group takes a measured one's responses in random order; beyond those, responses of the groups
+    nearest in mean length, scaled to its own mean, so that larger groups have longer tails. Lengths
+    are cut to ``max_new_tokens``; those cut when measured stay so. Rollouts with turns are replayed
+    under ``rules``.
     """
 
     def __init__(
@@ -250,8 +241,8 @@ class ResampledWorkload(AddressedWorkload):
         return longest if most is None else min(longest, most)
 
     def _nearest(self, step: int) -> NDArray[np.int64]:
-        """The groups that a step draws from, shortest mean first: so that neighbouring steps, which
-        draw from slightly different ones, give a group about the same."""
+        """The groups that a step draws from, shortest mean first, so that neighbouring steps draw
+        alike."""
         count = min(NEAR_GROUPS, len(self.groups))
         nearest = np.argsort(np.abs(self._version - step), kind="stable")[:count]
         return np.asarray(nearest[np.argsort(self._mean[nearest], kind="stable")])

@@ -20,12 +20,11 @@ from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
 
 class RecordedWorkload:
-    """The responses of a run's table of segments, by (group, attempt, index).
+    """The responses in a run's table of segments, by (group, attempt, index).
 
-    A rollout that the run never finished is longer than it got, by ``unfinished_tokens`` at least:
-    where the replay takes the same decisions, it never gets there; nor does an environment answer
-    that it never let answer. max_new_tokens: the run's cap, of each turn if there are any.
-    calls: of the run, whose rollouts have turns, or judges, if there are any; environments: its.
+    A rollout that never finished gets ``unfinished_tokens`` more than it had, which a replay with
+    the same decisions never reaches. max_new_tokens: the run's cap, of each turn if any. calls: the
+    run's, of rollouts with turns or judges; environments: their slots.
     """
 
     def __init__(
@@ -77,8 +76,8 @@ class RecordedWorkload:
         prompt: int | None = None,
         visit: int = 0,
     ) -> GroupDraw:
-        """The group's responses; no tokens for one that no replica ever had, as others of its group
-        went first. Raises RunError if the last one is such."""
+        """The group's responses; 0 tokens for one that no replica had. Raises RunError if the last
+        is such."""
         recorded = self._found.get((group, attempt), {})
         if size - 1 not in recorded:
             raise RunError(
@@ -112,10 +111,9 @@ class RecordedSharing:
 def paths(segments: Segments) -> dict[tuple[int, Name], Path]:
     """The path of every response in every version in which it had a segment.
 
-    Each row names the earlier one of its version with which it has most tokens in common: rows form
-    a tree, and the owner of a beginning is the first row that had it. A path ends where no other
-    response goes further along it. Of several turns, what environments said is among the tokens; a
-    row without a replica has computed nothing.
+    A row names the earlier row of its version that shares most tokens with it: rows form a tree,
+    and the first row with a beginning owns it. A path ends where no other response follows it
+    further. Observations count as tokens; rows without a replica computed nothing.
     """
     context = ("prompt_tokens", "total_tokens", "observation_tokens")
     shared = ("shared_tokens", "shared_group", "shared_index")

@@ -1,8 +1,7 @@
-"""What the rollouts of a finished run did turn by turn, from its tables of segments and calls.
+"""The trajectories of a finished run, from its tables of segments and calls.
 
-Boot and answer of an environment are one call where slots are held for a call: the boot is then
-part of the first answer. Where an environment was closed and booted anew (``put_away: close``), its
-next call repeated what it had answered before, which is taken out again.
+Where slots are held for a call, a boot is part of the first answer. Where an environment was closed
+and booted again (``put_away: close``), its next call repeated earlier answers; that is subtracted.
 """
 
 from __future__ import annotations
@@ -25,10 +24,8 @@ Cut = Literal["boot", "model", "budget", "environment", "reward"]
 
 @dataclass(frozen=True, slots=True)
 class RecordedTrajectory:
-    """How far a rollout came. cut: where it was when it was stopped and never went on: then its
-    last turn has the tokens, or the seconds, that it had reached (or ``boot_s`` has them, or
-    ``reward_s``); None where it came to its end. ``budget`` is the model, or behind the end of a
-    turn there."""
+    """How far a rollout came. cut: where it was stopped for good, None at its end; its last turn,
+    boot_s or reward_s then has what it reached. ``budget``: in the model, or after a turn there."""
 
     prompt_tokens: int
     trajectory: Trajectory
@@ -78,8 +75,8 @@ def recorded_trajectories(
 
 
 class _Environment:
-    """What the calls of one rollout say of its environment. seconds: of each turn's answer;
-    reached: of those that never came; boot_s: of a boot that was no part of an answer."""
+    """An environment by one rollout's calls. seconds: of each turn's answer; reached: of answers
+    that never came; boot_s: of a boot outside an answer."""
 
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}
@@ -166,9 +163,8 @@ def _trajectory(
 
 
 def continued(recorded: RecordedTrajectory, drawn: Trajectory) -> Trajectory:
-    """What a rollout did, and from where it was stopped on what another does: at least a token
-    more than it had got, or as long in its environment. Where the other has ended before, it has
-    one turn more, if it needs one, like the other's last."""
+    """A recorded rollout, continued like ``drawn`` from where it was stopped: at least one token,
+    or as long in its environment, as it had; with one turn more if ``drawn`` ended before."""
     made, cut = recorded.trajectory, recorded.cut
     if cut is None:
         return made
@@ -197,8 +193,7 @@ def continued(recorded: RecordedTrajectory, drawn: Trajectory) -> Trajectory:
 
 
 def never_ending(recorded: RecordedTrajectory, tokens: int, cap: int) -> Trajectory:
-    """What a rollout did, and then ``tokens`` more up to a turn's ``cap``, or an environment (or a
-    judge) that never answers, or boots."""
+    """A recorded rollout with ``tokens`` more, up to ``cap``, or with a call that never ends."""
     made, cut = recorded.trajectory, recorded.cut
     *known, last = made.turns
     if cut == "model":

@@ -1,10 +1,8 @@
-"""What rollouts earn, and how that hangs on their length.
+"""Rewards, and how they depend on length.
 
-A prompt has a difficulty d and a rollout an error e, both standard normal. Lengths enter through a
-Gaussian copula: ``d`` correlates with the prompt's length effect (hard prompts run longer) and
-``e`` with the rollout's (wrong answers run longer). Since d and e stay standard normal whatever the
-correlations, so do the rewards' mean and spread, of responses that are let end. An answer that the
-cap cuts short is not there to be graded: where rewards tell right from wrong, it is wrong.
+A prompt has a difficulty d and a rollout an error e, both standard normal; by a Gaussian copula d
+correlates with the prompt's length effect and e with the rollout's. The correlations change neither
+mean nor spread of the rewards of responses that end. An answer cut at the cap is wrong.
 """
 
 from __future__ import annotations
@@ -51,8 +49,7 @@ class RewardModel(Protocol):
         """Reward of each rollout; ``level`` broadcasts against ``error``."""
 
     def graded(self, rewards: Sequence[float], tokens: Sequence[int], cap: int) -> Sequence[float]:
-        """The rewards of responses of so many tokens, once those that the cap cut short are graded
-        as what they are."""
+        """The rewards of responses of these lengths, with those cut at the cap graded as such."""
 
 
 @dataclass(frozen=True, slots=True)

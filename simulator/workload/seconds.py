@@ -1,5 +1,4 @@
-"""How long environments and judges take: like lengths, an effect of the prompt times effects of the
-rollout and of the call."""
+"""Times of environments and judges: like lengths, with effects of prompt, rollout and call."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ _WITHIN = Doc("spread of the log time between the rollouts of a prompt", unit=_L
 
 @dataclass(frozen=True, slots=True)
 class SecondsModel:
-    """Seconds whose log is a median's plus normal effects of prompt and rollout, plus one of a
-    family, with median 0, of each time. hang: share of times that never end."""
+    """Seconds: log-normal effects of prompt and rollout, times one of ``family`` with median 1 per
+    call. hang: share of calls that never end."""
 
     family: str
     median_s: float
@@ -38,8 +37,7 @@ class SecondsModel:
     def draw(
         self, prompt_z: float, rollout_z: FloatArray, u: FloatArray, hang_u: FloatArray
     ) -> FloatArray:
-        """Seconds, of the shape of ``u`` and ``hang_u``; infinite of what never ends. rollout_z:
-        of a shape that broadcasts."""
+        """Seconds, in the shape of ``u`` and ``hang_u``; infinite for a call that never ends."""
         if self.median_s <= 0:
             seconds = np.zeros_like(u)
         else:

@@ -13,13 +13,12 @@ PutAway = Literal["keep", "close"]
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentSpec:
-    """What environments and judges there are.
+    """Pools of environments and judges.
 
-    slots: environments at once; reward_slots: rollouts judged at once; None is no limit. held: how
-    long a rollout has its slot: for a ``call``, which is its boot or its answer to a turn, or for
-    the whole ``rollout``, from before its first turn on. put_away: whether the environment of a
-    rollout that is suspended is kept, and works on (its slot is not, once it has answered), or is
-    closed: then its next call boots it anew and repeats all that it had been asked.
+    slots, reward_slots: environments and judgements at once; None: unlimited. held: a rollout holds
+    its slot for a ``call`` (boot or answer) or for the whole ``rollout``. put_away: a suspended
+    rollout's environment is kept and works on, or closed; then the next call boots it and repeats
+    what it had been asked.
     """
 
     slots: int | None = None

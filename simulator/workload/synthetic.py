@@ -30,10 +30,8 @@ _CACHED_LANES = 128
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """Prompt lengths: lognormal with standard deviation ``sd`` of the log, cut to the bounds.
-
-    sd 0: every prompt has ``median_tokens``.
-    """
+    """Prompt lengths: lognormal with standard deviation ``sd`` of the log, cut to the bounds; with
+    sd 0 all ``median_tokens``."""
 
     median_tokens: float
     sd: float = 0.0

@@ -164,8 +164,8 @@ class Patience:
         return cls(limit, section.failure, section.retry)
 
     def waits(self, answer_s: float, failure_u: float) -> tuple[float, Ending | None]:
-        """Seconds until an answer that takes ``answer_s``, and how the rollout ends if none comes.
-        A call that fails has taken as long as one that does not; failure_u: uniform."""
+        """(seconds until the answer, ending if none comes). A failed call takes as long as another;
+        failure_u: uniform."""
         if answer_s > self.timeout_s:
             return self.timeout_s, "timeout"
         if failure_u < self.failure ** (self.retry + 1):

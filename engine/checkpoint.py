@@ -1,10 +1,10 @@
-"""Where a real run keeps what it needs to go on after a stop or a kill.
+"""The checkpoint of a real run, in a folder beside its results.
 
-A folder beside the results: ``state-N.json`` (all that is small), ``trainer-N.safetensors`` and
-``tokens-N.safetensors`` (what is large), ``journal.jsonl`` (a line of what each save added to the
-tables), and ``checkpoint.json``, which names N and each file's length and checksum. That one is
-written last and renamed into place: until then the files of the save before are the checkpoint, and
-a longer journal is read as far as they say. Nothing read is ever executed.
+``state-N.json`` (small data), ``trainer-N.safetensors`` and ``tokens-N.safetensors`` (large),
+``journal.jsonl`` (a line of additions for each save), and ``checkpoint.json``, which names N and
+each file's length and checksum. That one is written last and renamed into place: until then the
+save before is the checkpoint, and a longer journal is read only so far. Nothing read is ever
+executed.
 """
 
 from __future__ import annotations
@@ -54,10 +54,8 @@ def exists(out: Path) -> bool:
 
 @contextmanager
 def held(out: Path) -> Iterator[None]:
-    """Keeps other processes from running into ``out`` while the enclosed code does.
-
-    Raises ScenarioError (``--out``) where one is, or where nothing can be written beside ``out``.
-    """
+    """Keeps other processes from running into ``out`` within. Raises ScenarioError (``--out``)
+    where one does, or where nothing can be written there."""
     folder = place(out)
     message = f"another process is running into {out}; wait for it, or give another folder"
     with ExitStack() as stack:
@@ -77,7 +75,7 @@ def discard(out: Path) -> None:
 
 @dataclass(frozen=True)
 class Part:
-    """A file as the manifest knows it."""
+    """A file in the manifest."""
 
     bytes: int
     sha256: str
@@ -85,8 +83,7 @@ class Part:
 
 @dataclass
 class Writer:
-    """Saves a run, again and again. number: of the last save. journal: what it has of the journal's
-    file by then."""
+    """Saves a run repeatedly. number: of the last save. journal: as of then."""
 
     out: Path
     number: int = 0
@@ -100,11 +97,8 @@ class Writer:
         trainer: Mapping[str, Tensor],
         tokens: Arrays,
     ) -> None:
-        """Writes a save: whole, or the one before stays.
-
-        state: plain data, all of it. added: plain data to add to the journal. Raises RunError where
-        the disk refuses.
-        """
+        """Writes a save, whole or not at all. state: plain data. added: plain data for the journal.
+        Raises RunError where the disk refuses."""
         from safetensors import SafetensorError
 
         folder, number = place(self.out), self.number + 1
@@ -136,7 +130,7 @@ class Writer:
         self.number, self.journal = number, parts["journal"]
 
     def _append(self, path: Path, added: Mapping[str, Any]) -> Part:
-        """Adds a line to the journal, after what the last save has of it."""
+        """Adds a line to the journal, after the last save's."""
         line = json.dumps(added, separators=(",", ":")).encode() + b"\n"
         with path.open("r+b" if path.exists() else "xb") as file:
             file.truncate(self.journal.bytes)
@@ -149,7 +143,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class Saved:
-    """A save that was read: its small data, the journal's lines, and how to go on writing."""
+    """A save that was read, and its writer."""
 
     state: Mapping[str, Any]
     journal: Sequence[Mapping[str, Any]]
@@ -171,11 +165,9 @@ class Saved:
 
 
 def load(out: Path, scenario: Mapping[str, Any]) -> Saved:
-    """The last save beside ``out``, each file's checksum compared.
-
-    Raises ScenarioError (``--resume``) where there is none, it is damaged or of another version, or
-    it belongs to another scenario (more steps are no other scenario).
-    """
+    """The last save beside ``out``, its checksums compared. Raises ScenarioError (``--resume``)
+    where there is none, it is damaged or of another version, or of another scenario (more steps are
+    no other scenario)."""
     folder = place(out)
     if not exists(out):
         raise ScenarioError("--resume", f"there is no unfinished run beside {out}")
@@ -200,11 +192,11 @@ def load(out: Path, scenario: Mapping[str, Any]) -> Saved:
 
 
 class _EarlierVersionError(Exception):
-    """The save is of a form that this version does not read."""
+    """The save is of an earlier version's form."""
 
 
 def damaged(out: Path, error: BaseException) -> ScenarioError:
-    """The error for a save that cannot be gone on from."""
+    """The error for a save that cannot be continued."""
     reason = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
     reason = reason or type(error).__name__
     message = f"the unfinished run in {place(out)} is damaged: {reason}; start anew with --force"
@@ -237,7 +229,7 @@ def _load(out: Path, folder: Path) -> Saved:
 
 
 def _read(path: Path, part: Part) -> bytes:
-    """A file as far as the manifest knows it. Raises ValueError where it is not that file."""
+    """A file up to the manifest's length. Raises ValueError where it differs."""
     content = path.read_bytes()[: part.bytes]
     if len(content) != part.bytes or hashlib.sha256(content).hexdigest() != part.sha256:
         raise ValueError(f"{path.name} does not match its checksum")
@@ -245,7 +237,7 @@ def _read(path: Path, part: Part) -> bytes:
 
 
 def _check(path: Path, part: Part) -> None:
-    """As `_read`, without keeping what may be large; and there is nothing after it."""
+    """As `_read` for a whole large file, without keeping it."""
     if path.stat().st_size != part.bytes or _hash_file(path) != part.sha256:
         raise ValueError(f"{path.name} does not match its checksum")
 
@@ -313,14 +305,13 @@ def _digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _sync(file: BinaryIO | Any) -> None:
-    """Has the file reach the disk."""
     if file.writable():
         file.flush()
     os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the renaming itself last, where the system can."""
+    """Makes the renaming durable, where the system can."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -330,7 +321,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _difference(saved: Any, asked: Any, field: str = "") -> str | None:
-    """The dotted key of the first difference between two scenarios, their steps apart."""
+    """The dotted key of the first difference between two scenarios, except their steps."""
     if isinstance(saved, dict) and isinstance(asked, dict):
         for key in (*saved, *(key for key in asked if key not in saved)):
             if not field and key == "steps":

@@ -1,4 +1,4 @@
-"""Which tokens rollouts have in common, as far as the engine's prefix cache can notice."""
+"""Tokens that rollouts share, as far as the engine's prefix cache can notice."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Key = tuple[int, int]
 
 
 class CommonTokens:
-    """The rollouts that ended since the engine's cache was emptied, in the order of their tokens.
+    """The rollouts that ended since the engine's cache was emptied, sorted by their tokens.
 
-    A cached block is found by all the tokens before its end, whoever computed them. The
-    simulator, which sees counts alone, is told of each rollout with which earlier one it shares
-    most, and how much: that places it in the tree that all their tokens form.
+    A cached block is found by all tokens up to its end. The simulator, which sees only counts,
+    learns of each rollout with which earlier one it shares most tokens, and how many: its place in
+    the tree of all tokens.
     """
 
     def __init__(self) -> None:
@@ -24,9 +24,8 @@ class CommonTokens:
         self._attempts: dict[Key, int] = {}
 
     def add(self, key: Key, attempt: int, tokens: Sequence[int]) -> Shared:
-        """Notes a rollout that ends with these tokens, prompt and response; what it shares with an
-        earlier one (which may be itself, stopped before). Of a rollout that was started again, the
-        attempts before are forgotten."""
+        """Adds a rollout's prompt and response; returns what it shares with an earlier one (maybe
+        itself, aborted). Earlier attempts of a restarted rollout are deleted."""
         if self._attempts.setdefault(key, attempt) != attempt:
             kept = [place for place, other in enumerate(self._keys) if other != key]
             self._tokens = [self._tokens[place] for place in kept]
@@ -47,7 +46,7 @@ class CommonTokens:
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """The number of tokens that both begin with."""
     for count, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return count

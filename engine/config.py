@@ -39,12 +39,9 @@ SHARED_MEMORY, OWN_MEMORY = 0.3, 0.9
 
 @dataclass(frozen=True)
 class TurnSpec:
-    """What a scenario says of rollouts of several turns.
-
-    environment: what it says of those. make: makes one, of a task of one's own; None is the
-    built-in task's. max_turns, max_context_tokens: at which a rollout is ended; None is no cap but
-    the model's own context.
-    """
+    """A scenario's rollouts of several turns. make: makes an environment of the user's task; None:
+    the built-in task's. max_turns, max_context_tokens: end a rollout; None: the model's context
+    only."""
 
     environment: EnvironmentSection
     make: Callable[[], Environment] | None
@@ -54,11 +51,8 @@ class TurnSpec:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A checked scenario for the real engine.
-
-    model: folder of a Hugging Face model, or its name on the hub; None is the built-in task's
-        warm-started one. turns: of rollouts that have several; None where they have one.
-    """
+    """A checked scenario for the real engine. model: a Hugging Face folder or hub name; None: the
+    built-in task's warm-started one. turns: None for one turn."""
 
     name: str
     policy: Chain
@@ -86,12 +80,12 @@ class RunSpec:
 
     @property
     def shape(self) -> ClusterShape:
-        """Its replicas, and its trainer, of one device a rank."""
+        """Its replicas and trainer, with one device a rank."""
         return cluster_shape(self.cluster)
 
     @property
     def memory_share(self) -> float:
-        """Of each of its GPUs, what vLLM takes."""
+        """vLLM's share of each of its GPUs."""
         share = self.engine.gpu_memory_utilization
         if share is not None:
             return share
@@ -99,11 +93,9 @@ class RunSpec:
 
 
 def build_run(raw: RawScenario, elsewhere: bool = False) -> RunSpec:
-    """Checks a scenario for the real engine; nothing is loaded or started.
-
-    elsewhere: whether it will run on other machines, whose GPUs are not known here. Raises
-    ScenarioError that names the key and its line, EngineError where vLLM is missing.
-    """
+    """Checks a scenario for the real engine, without loading anything. elsewhere: it runs on other
+    machines, whose GPUs are unknown here. Raises ScenarioError with key and line, EngineError where
+    vLLM is missing."""
     try:
         return _build(raw, elsewhere)
     except ScenarioError as error:
@@ -168,8 +160,8 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
 
 
 def _turns(model: ScenarioModel, task: TaskSpec, folder: Path | None) -> TurnSpec | None:
-    """What is said of rollouts of several turns; None where the task has one. folder: where the
-    module of its environment is looked for too."""
+    """The turns of a scenario; None for one turn. folder: searched for the environment's module
+    too."""
     counts = model.workload
     if not task.has_turns:
         for field, section in (
@@ -233,7 +225,7 @@ def _check_cluster(cluster: ClusterSection) -> None:
 
 
 def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
-    """A batch that comes in parts is trained on in one update."""
+    """A batch in parts is trained on in one update."""
     if plan.stream_groups is None:
         return
     for key in ("minibatches", "epochs"):
@@ -246,7 +238,7 @@ def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
 
 
 def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
-    """Actors are given their GPUs; one that sleeps shares them."""
+    """Actors are given their GPUs; only sleeping ones share them."""
     if engine.sleep and not engine.device.startswith("cuda"):
         message = (
             f"is true, but engine.device is {engine.device}: only on a GPU there is memory to free"
@@ -270,7 +262,7 @@ def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
 
 
 def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
-    """NCCL goes from the trainer's one GPU to those of others."""
+    """NCCL goes from the trainer's one GPU to other GPUs."""
     if engine.weights_by != "nccl":
         return
     why = None
@@ -287,7 +279,7 @@ def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
 
 
 def _check_engine(engine: EngineSection, max_new_tokens: int) -> None:
-    """What can be known to fail without starting anything."""
+    """Raises for what cannot start."""
     adapter(engine.name).check(engine)
     if engine.max_batched_tokens < engine.max_seqs:
         raise ScenarioError(
@@ -320,7 +312,7 @@ def _check_device(name: str) -> None:
 
 
 def _check_here(engine: EngineSection, cluster: ClusterSection) -> None:
-    """This machine has the devices, and an engine for them."""
+    """This machine must have the devices, and an engine for them."""
     import torch
 
     name = engine.device
@@ -347,10 +339,8 @@ def _check_here(engine: EngineSection, cluster: ClusterSection) -> None:
 def trainer_config(
     options: Mapping[str, Any] | None, seed: int, sampling: Sampling | None = None
 ) -> TrainerConfig:
-    """The trainer's settings; ``loss`` is a name, or a mapping whose ``name`` is the base.
-
-    The temperature is that of ``sampling``. Raises ScenarioError that names the key.
-    """
+    """The trainer's settings; its temperature is that of ``sampling``. Raises ScenarioError with
+    the key."""
     sampling = sampling or Sampling()
     defaults = {"seed": seed, "temperature": sampling.temperature}
     config = read(TrainerConfig, options or {}, TrainerConfig.FIELD, defaults=defaults)

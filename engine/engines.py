@@ -1,8 +1,5 @@
-"""The engines that a real run can sample with, by the scenario's ``engine.name``.
-
-Another one is a folder beside `engine.vllm`, with a module that has an `Adapter`'s functions, and a
-line here.
-"""
+"""The engines of a real run, by the scenario's ``engine.name``. Another one is a folder beside
+`engine.vllm`, with a module that has an `Adapter`'s functions, and a line here."""
 
 from __future__ import annotations
 
@@ -40,15 +37,15 @@ class EngineStart:
 
 
 class Adapter(Protocol):
-    """What a scenario's real run asks of an engine's folder."""
+    """What a real run needs of an engine's folder."""
 
     def on_cpu(self) -> bool:
-        """Whether the engine that is installed computes on CPUs, rather than on GPUs. Raises
-        EngineError where none is installed, or an unsupported one."""
+        """Whether the installed engine computes on CPUs. Raises EngineError where none, or an
+        unsupported one, is installed."""
         ...
 
     def check(self, section: EngineSection) -> None:
-        """Raises ScenarioError for what this engine can be known not to take."""
+        """Raises ScenarioError for what this engine does not support."""
         ...
 
     def start(self, asked: EngineStart) -> Engine:
@@ -61,7 +58,7 @@ class Adapter(Protocol):
 
 
 def adapter(name: str) -> Adapter:
-    """The engine of that name. Raises ScenarioError (``engine.name``) where there is none."""
+    """The engine's adapter. Raises ScenarioError (``engine.name``) for an unknown name."""
     if name not in ENGINES:
         known = ", ".join(ENGINES)
         raise ScenarioError("engine.name", f"{name!r} is no engine of a real run; known: {known}")

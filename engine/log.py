@@ -18,11 +18,8 @@ _COLUMNS = ITERATIONS.typecodes
 
 
 class Iterations:
-    """The table of the engine's iterations, one row each, in order.
-
-    Columns: `simulator.results.schema.ITERATIONS`; those of the work are as
-    `simulator.costs.base.Iteration` counts it.
-    """
+    """The table of the engine's iterations, in order; columns:
+    `simulator.results.schema.ITERATIONS`."""
 
     columns = tuple(_COLUMNS)
 
@@ -77,8 +74,8 @@ class Iterations:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An actor that was lost and replaced: when, which, why, and how many rollouts it had in
-    flight, which began again from the tokens that were known of them."""
+    """A lost and replaced actor: its time, name, cause, and number of rollouts in flight, which
+    began again."""
 
     at_s: float
     actor: str
@@ -88,9 +85,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Weights that came to a replica in a process of its own: their version, and on the run's clock
-    when they were sent, when the replica stood between two iterations with them at hand, when they
-    were in place, and when they had been compared with the trainer's, where it was idle."""
+    """Weights that reached a replica in its own process; on the run's clock when they were sent,
+    when the replica began to load, had loaded, and had been compared with the trainer."""
 
     version: int
     replica: int
@@ -102,8 +98,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A call of a rollout's environment that brought no answer: when it was over, whose it was,
-    after which turn, and why."""
+    """A failed call of a rollout's environment: its end, rollout, turn, and reason."""
 
     at_s: float
     group: int
@@ -114,12 +109,10 @@ class Failure:
 
 @dataclass(slots=True)
 class EngineLog:
-    """iterations: the engine's. updates: ``(step, what the trainer reports)``. sync_differences:
-    the largest difference between the engine's and the trainer's log-probabilities after each
-    weight sync; sync_check_s: what finding it cost. pulses: ``(steps done, the machine's pulse)``,
-    outside the run's clock, or beside a weight sync. arrivals: of weights, where replicas have
-    processes of their own. saving_s: what each look between two steps took, saving included, on the
-    run's clock or not. faults: actors lost, in order. failures: of environments."""
+    """updates: ``(step, metrics)``. sync_differences: largest difference between engine's and
+    trainer's log-probabilities after each weight sync; sync_check_s: seconds of comparing. pulses:
+    ``(steps done, speed probe)``. arrivals: of weights, of replicas in their own processes.
+    saving_s: of each save. faults: actors lost. failures: of environments."""
 
     iterations: Iterations = field(default_factory=Iterations)
     updates: list[tuple[int, TrainMetrics]] = field(default_factory=list)
@@ -138,14 +131,14 @@ _LISTS: Mapping[str, Any] = {
 
 
 class LogJournal:
-    """Watches a log, whose lists only grow, so that a save need not write all of it."""
+    """Watches a growing log, so that each save writes only what is new."""
 
     def __init__(self, log: EngineLog) -> None:
         self._log = log
         self._seen = {name: len(getattr(log, name)) for name in ("iterations", *_LISTS)}
 
     def added(self) -> dict[str, Any]:
-        """What came since the last call, as plain data; `replay_log` adds it to another log."""
+        """What is new since the last call, as plain data for `replay_log`."""
         gained = {name: to_plain(getattr(self._log, name)[self._seen[name] :]) for name in _LISTS}
         gained["iterations"] = [
             list(r) for r in self._log.iterations.rows(self._seen["iterations"])

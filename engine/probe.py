@@ -1,12 +1,10 @@
 """Times the trainer and the engine on made-up work of many shapes.
 
-A run's own batches are all alike, so what an update costs per token, per microbatch and per rollout
-cannot be told apart from it, nor, where its prompts have one length, what an iteration costs per
-prompt and per token of it; and a layout that it never used not at all. A probe asks trainer and
-engine directly, in two to three minutes, in random order, and takes the machine's pulse all along.
-
-Where replica and trainer are to have processes of their own, it also asks what they cost each other
-when both work (`engine.actors.beside`), in a minute more.
+The batches of a run are all alike, so the cost of an update per token, microbatch and rollout, or
+of an iteration per prompt and prompt token, cannot be told apart from it. A probe varies them, in
+random order, for two to three minutes, with speed probes between. Where replica and trainer have
+processes of their own it also measures, in a minute, how they slow each other
+(`engine.actors.beside`).
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ class Shape:
 
 
 def shapes(own_prompt_tokens: int, context_tokens: int, longest: int) -> list[Shape]:
-    """The batches of a probe. longest: cap on a response, tokens."""
+    """The batches of a probe. longest: tokens of a response."""
     prompts = sorted({own_prompt_tokens, *PROMPT_TOKENS})
     result = []
     for prompt in prompts:
@@ -83,7 +81,7 @@ class Burst:
 def bursts(
     own_prompt_tokens: int, longest_tokens: int, max_seqs: int, kv_tokens: int
 ) -> list[Burst]:
-    """What the engine is asked. longest_tokens: of a prompt with its response."""
+    """The engine's bursts. longest_tokens: of a prompt with its response."""
     room = longest_tokens - ENGINE_NEW_TOKENS
     prompts = sorted({own_prompt_tokens, *(n for n in ENGINE_PROMPT_TOKENS if n <= room)})
     counts = sorted({min(count, max_seqs) for count in ENGINE_ROLLOUTS})
@@ -101,11 +99,11 @@ def probe(
     *,
     beside_only: bool = False,
 ) -> dict[str, Any]:
-    """Times every shape and burst, and returns what a probe's file holds.
+    """Times every shape and burst; returns the content of a probe's file.
 
-    on_step: called with the number done and the number of all. beside_only: times nothing but what
-    replica and trainer cost each other. Raises ScenarioError or EngineError where model, trainer or
-    engine cannot be had, ScenarioError (``--beside``) where these two are not apart.
+    on_step: called with the numbers done and in all. beside_only: only how replica and trainer slow
+    each other. Raises ScenarioError or EngineError where something cannot start, ScenarioError
+    (``--beside``) where these two are not apart.
     """
     prepare(local_files=not isinstance(spec.model, str))
     from rollcast.engine.provenance import provenance
@@ -128,7 +126,7 @@ def probe(
 def _shapes_and_bursts(
     spec: RunSpec, on_step: Callable[[int, int], None] | None
 ) -> list[dict[str, Any]]:
-    """A row each, with the pulse after it."""
+    """A row each, with a speed probe after it."""
     task, path = start_task(spec)
     trainer = start_trainer(spec, path)
     replica = start_replica(spec, path)

@@ -65,7 +65,7 @@ class Tokens:
         return tuple(mask)
 
     @property
-    def said(self) -> list[tuple[int, ...]]:
+    def turns(self) -> list[tuple[int, ...]]:
         """The sampled tokens of each turn that is over."""
         starts = [0, *(end for _, end in self.answers)]
         ends = [start for start, _ in self.answers]

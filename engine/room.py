@@ -1,8 +1,8 @@
-"""Whether a model fits the devices that a scenario gives it, by arithmetic on its files alone.
+"""Whether a model fits the devices of a scenario, by the sizes of its files.
 
-What is counted must be there whatever the batch: of a replica the weights, of the trainer weights,
-gradients and AdamW's two moments, all of the scenario's type. Activations and the KV pool come on
-top, so that a model which passes may still be too large; one that does not pass never fits.
+Counted is what is needed for any batch: a replica's weights; the trainer's weights, gradients and
+AdamW's two moments, all in the scenario's type. Activations and the KV pool come on top: a model
+that passes may still be too large.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _GB = 1e9
 
 
 def parameters(folder: Path) -> int:
-    """How many numbers a model's safetensors hold, from their headers (huggingface.co/docs/
-    safetensors: eight bytes of length, then JSON). 0 where that cannot be read."""
+    """The number of parameters in a model's safetensors, from their headers
+    (huggingface.co/docs/safetensors: eight bytes of length, then JSON). 0 where they cannot be
+    read."""
     count = 0
     try:
         for path in folder.glob("*.safetensors"):
@@ -37,9 +38,8 @@ def parameters(folder: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What a scenario gives a model. device_bytes: of each GPU. share: of it, vLLM's. width: GPUs
-    of a replica. ranks: of the trainer. shared: whether the trainer has what vLLM leaves of the
-    same GPU, rather than one of its own."""
+    """A scenario's devices for a model. share: of each GPU's bytes, vLLM's. width: GPUs of a
+    replica. ranks: of the trainer. shared: the trainer has the rest of the same GPU."""
 
     device_bytes: int
     share: float

@@ -1,9 +1,9 @@
 """A real run to its checkpoint and back.
 
-Where training overlaps with rollout there is no moment at which nothing is under way. So what is
-saved is the record of all that the loop was told (`simulator.loop.recorded`), the tokens that it
-knows of, and the trainer after the updates that it knows of: a fresh loop follows the record to the
-same place, and the world restarts what was under way then.
+Training may overlap with rollout, so there may be no moment at which nothing is under way. So a
+save holds the record of what was returned to the loop (`simulator.loop.recorded`), the tokens, and
+the trainer after the updates known to the loop: a fresh loop follows the record, and the world
+restarts what was under way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REPLICAS = "replicas/"
 
 
 class Saver:
-    """Saves a run between its steps; ``known`` is what tells it from another run."""
+    """Saves a run between its steps; ``known`` identifies the run."""
 
     def __init__(
         self,
@@ -49,9 +49,8 @@ class Saver:
         self._log = LogJournal(world.log)
 
     def save(self, steps: int) -> None:
-        """Saves the run as it is now, with so many steps done. Skips the save where the trainer is
-        lost just then, which the run recovers from by itself. Raises RunError where the disk
-        refuses."""
+        """Saves the run after so many steps; skipped while the trainer is lost. Raises RunError
+        where the disk refuses."""
         try:
             world = self._world.state()
         except ActorLostError:
@@ -82,8 +81,7 @@ class Saver:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run read from its checkpoint: the record, the world's state (without the tensors, which are
-    large), and the log. done: steps."""
+    """A run read from its checkpoint. world: its state without tensors. done: steps."""
 
     saved: checkpoint.Saved
     entries: list[Entry]
@@ -92,8 +90,8 @@ class Resumed:
     done: int
 
     def put_back(self, world: EngineWorld) -> None:
-        """Has a fresh world go on from it. Raises ScenarioError (``--resume``) where the tensors
-        are damaged, or of another model."""
+        """Has a fresh world take up the state. Raises ScenarioError (``--resume``) for damaged
+        tensors, or those of another model."""
         tensors = self.saved.trainer()
         weights = {
             name.removeprefix(_REPLICAS): tensor
@@ -114,7 +112,7 @@ class Resumed:
 
 def read(out: Path, scenario: Mapping[str, Any]) -> Resumed:
     """The unfinished run beside ``out``. Raises ScenarioError (``--resume``) where there is none,
-    or it cannot be gone on from."""
+    or it cannot be continued."""
     saved = checkpoint.load(out, scenario)
     entries: list[Entry] = []
     log = EngineLog()
@@ -142,9 +140,9 @@ def read(out: Path, scenario: Mapping[str, Any]) -> Resumed:
 
 
 def pack(tokens: Mapping[tuple[int, int], Tokens]) -> Arrays:
-    """What rollouts are made of, as arrays: keys [rollouts, 4] (group, index, attempt, tokens), and
-    ids, log_probs and versions, one entry a token. Where any has turns: turns [rollouts, 3]
-    (answers, whether it asks, how it ended), earned [rollouts], answers [all answers, 2]."""
+    """Tokens of rollouts as arrays: keys [rollouts, 4] (group, index, attempt, tokens), and ids,
+    log_probs and versions [tokens]. With turns: turns [rollouts, 3] (answers, asking, ending),
+    earned [rollouts], answers [answers, 2]."""
     items = tokens.items()
     turned = {}
     if any(
@@ -168,7 +166,7 @@ def pack(tokens: Mapping[tuple[int, int], Tokens]) -> Arrays:
 
 
 def unpack(arrays: Arrays) -> dict[tuple[int, int], Tokens]:
-    """What `pack` made arrays of. Raises ValueError for others."""
+    """The inverse of `pack`. Raises ValueError for other arrays."""
     for name, kind in _ARRAYS.items():
         if name not in arrays or arrays[name].dtype != kind:
             raise ValueError(f"the rollouts' {name} are missing or of another type")
@@ -188,7 +186,7 @@ def unpack(arrays: Arrays) -> dict[tuple[int, int], Tokens]:
 
 
 def _unpack_turns(arrays: Arrays, unpacked: Mapping[tuple[int, int], Tokens]) -> None:
-    """Adds what `pack` says of turns. Raises ValueError where that does not fit."""
+    """Adds the turns. Raises ValueError where they do not fit."""
     turns, earned, answers = (arrays.get(name, np.array([])) for name in _TURNS)
     count = len(unpacked)
     shapes = turns.shape == (count, 3) and earned.shape == (count,) and answers.shape[1:] == (2,)
@@ -214,7 +212,7 @@ def _ending_number(ending: Ending | None) -> int:
 
 
 def require_prompts(saved: checkpoint.Saved, out: Path, prompts: str | None) -> None:
-    """Raises ScenarioError (``--resume``) where the prompts are others by now."""
+    """Raises ScenarioError (``--resume``) where the prompts have changed."""
     if saved.state.get("prompts") != prompts:
         message = f"the prompts have changed since the unfinished run beside {out} was saved"
         raise ScenarioError("--resume", message)

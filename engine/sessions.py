@@ -1,9 +1,7 @@
-"""Rollouts of several turns between their turns, in the real world: with their environment, with
-their judge, suspended.
+"""Rollouts of several turns between their turns: with their environment or judge, or suspended.
 
-The rules are those of `simulator.cluster.session_machine`, as in the simulated world; but here
-nobody knows what an environment is going to say, and it says it in a thread of its own. An instant
-is when the world looks.
+The rules are those of `simulator.cluster.session_machine`; but an environment answers in a thread
+of its own, and nobody knows when. An instant is when the world looks.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rollcast.engine.edges import Response
-from rollcast.engine.environments.base import Environment, Episode, Said
+from rollcast.engine.environments.base import Environment, Episode, Turn
 from rollcast.engine.environments.sandbox import Outcome, Patience, Sandbox
 from rollcast.engine.environments.threads import Runner
 from rollcast.engine.frontend import NO_BUDGET, Finished, Order
@@ -48,13 +46,10 @@ _AT_ONCE_S = 1e-9
 
 @dataclass(frozen=True)
 class TurnRules:
-    """What rollouts of several turns are.
-
-    make: makes a rollout's environment. encode: token ids of what it says. vocab_size: of the
-    model. spec: slots, and what becomes of environments that are suspended. patience: with their
-    calls. max_turns, max_context_tokens: at which a rollout is ended; None is no such cap. judge:
-    of the whole response, by the prompt and its text; None is what the answers earned.
-    """
+    """The rules of rollouts with several turns. make: makes a rollout's environment. encode: token
+    ids of its text. vocab_size: of the model. spec: slots, and what happens to suspended
+    environments. patience: with calls. max_turns, max_context_tokens: end a rollout; None: no cap.
+    judge: of the whole response, by prompt and text; None: the sum of the answers' rewards."""
 
     make: Callable[[], Environment]
     encode: Callable[[str], Sequence[int]]
@@ -67,13 +62,13 @@ class TurnRules:
 
     @property
     def context_tokens(self) -> float:
-        """At which a rollout is ended."""
+        """Tokens of a context at which a rollout is ended."""
         return math.inf if self.max_context_tokens is None else self.max_context_tokens
 
 
 class EnvironmentCall(PendingCall):
-    """A call of an environment, its boot included. sandbox: what carries it out; began_s: when that
-    began; due_s: when it is over, None while it is not known."""
+    """A call of an environment, its boot included. sandbox: carries it out; began_s: its beginning;
+    due_s: its end, None while unknown."""
 
     __slots__ = ("began_s", "due_s", "outcome", "sandbox")
 
@@ -86,8 +81,7 @@ class EnvironmentCall(PendingCall):
 
 
 class Session(BaseSession):
-    """A rollout with turns, as its world keeps it beside the engines. tokens: what it is made of.
-    sandbox: its environment. placement: of its turns."""
+    """A rollout with turns, as its world keeps it beside the engines. placement: of its turns."""
 
     __slots__ = ("placement", "prompt_tokens", "sandbox", "tokens")
 
@@ -99,7 +93,7 @@ class Session(BaseSession):
 
     @property
     def turn(self) -> int:
-        """Which one it is in."""
+        """The number of its turn."""
         return self.tokens.turn
 
     @property
@@ -110,13 +104,13 @@ class Session(BaseSession):
         return "environment" if self.tokens.asking else "model"
 
     def with_calls(self, segment: Segment) -> Segment:
-        """A segment on an engine with its turn, and what came between it and the one before."""
+        """A segment on an engine, with its turn and the calls before it."""
         return self.complete(segment, self.tokens.turn, self.tokens.observation_tokens)
 
 
 class Sessions(SessionMachine[Session, EnvironmentCall]):
-    """All sessions of a world. now: its clock, seconds. failed: is told of calls that brought no
-    answer. runner: does the environments' work."""
+    """All sessions of a world. now: its clock, seconds. failed: called with failed calls. runner:
+    runs the environments."""
 
     def __init__(
         self,
@@ -136,14 +130,14 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
     # In flight
 
     def catch_up(self) -> None:
-        """Takes in what environments have done by now for rollouts that are suspended."""
+        """Takes in the answers for suspended rollouts."""
         self._look()
         for call, ended, at_s in self._due(suspended=True):
             self._over(call, ended, at_s)
 
     def open(self, rollout: Rollout, placement: Placement = "router") -> Session:
-        """The session of a rollout that is submitted. Raises RunError where its prompt leaves no
-        room in the context."""
+        """The session of a rollout that is submitted. Raises RunError where its prompt fills the
+        context."""
         tokens = self._responses.begin(rollout)
         session = self._known.get(rollout.key)
         if session is not None and session.tokens is not tokens:
@@ -162,7 +156,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
         return session
 
     def order(self, session: Session) -> Order:
-        """Its turn, or the rest of it, as an engine is asked for it."""
+        """The order for its turn, or the rest of it."""
         tokens = session.tokens
         cap = min(self._turn_end(tokens), self._rules.context_tokens - session.prompt_tokens)
         below = NO_BUDGET if session.turns_left != 1 else 0
@@ -172,14 +166,14 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
         return self._responses.order_to(session.rollout, int(cap), below)
 
     def _turn_end(self, tokens: Tokens) -> int:
-        """How long the response may be at the end of its turn."""
+        """Response tokens at the end of the turn, at most."""
         return tokens.turn_start + self._responses.task.max_new_tokens
 
     def left_engine(
         self, finished: Finished, replica: int, zero_s: float = 0.0, for_good: bool = False
     ) -> Segment:
-        """Takes in what a turn, or a part of it, came to in an engine, and says what the segment
-        was; see `engine.responses.Responses.finish`. for_good: of one that was stopped."""
+        """Takes in the result of a turn, or of a part of it; returns its segment. See
+        `engine.responses.Responses.finish`. for_good: an aborted one is not submitted again."""
         session = self._known[finished.key]
         rollout, tokens = session.rollout, session.tokens
         ending = self._ending(session, finished.response)
@@ -217,7 +211,6 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
         return "context" if full else "budget"
 
     def _reward(self, session: Session) -> float:
-        """Of a rollout that is over."""
         tokens, judge = session.tokens, self._rules.judge
         if tokens.ending in FAILED:
             return 0.0
@@ -229,7 +222,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
         return self._responses.task.decode(ids)
 
     def stop(self, key: Key, for_good: bool, replica: int = -1) -> Segment:
-        """Stops a rollout that is in flight away from the engines, or waits for one."""
+        """Stops a rollout that is not on an engine."""
         session = self._known[key]
         self.suspend(session, for_good)
         return self._nothing(session, "aborted", None, replica)
@@ -248,7 +241,8 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
     # Between turns
 
     def settle(self) -> tuple[list[Session], list[Segment]]:
-        """Goes on with all that has come by now: who takes a turn next, and whose end it is."""
+        """Continues after all calls that have ended; returns the rollouts that take a turn next,
+        and the segments of those that ended."""
         self._look()
         take_turns: list[Session] = []
         ended: list[Segment] = []
@@ -273,13 +267,13 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
 
     @property
     def next_s(self) -> float:
-        """Seconds after which to look again, for who waits for other things as well."""
+        """Seconds until the next look, for who waits for other things as well."""
         working = any(call.outcome is None for call in self._working)
         return min(self._due_s, _POLL_S if working else math.inf)
 
     @property
     def _due_s(self) -> float:
-        """Seconds until an call is over, or given up, as far as that is known."""
+        """Seconds until a call ends or times out, as far as known."""
         now_s, seconds = self._now, math.inf
         for call in self._working:
             if call.due_s is not None:
@@ -293,7 +287,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
         return seconds
 
     def _look(self) -> None:
-        """Takes note of work that is done, and gives up what takes too long."""
+        """Notes finished calls, and gives up those that take too long."""
         for call, outcome in self._runner.ended():
             if call is None:
                 self._closing -= 1
@@ -323,7 +317,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
         return EnvironmentCall(session, kind, pool, self._now)
 
     def give_slots(self) -> bool:
-        """Gives free slots to those who wait; whether any was."""
+        """Gives free slots to waiting calls; returns whether any was given."""
         given = super().give_slots()
         self._look()
         return given
@@ -334,13 +328,13 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
         self._working[call] = None
         if session.sandbox is None:
             session.sandbox = self._sandbox(session)
-        turns_said = self._turns_said(session)
-        asked = turns_said.pop() if session.tokens.asking else None
+        turns = self._turns(session)
+        asked = turns.pop() if session.tokens.asking else None
         sandbox = call.sandbox = session.sandbox
-        self._runner.start(call, lambda: sandbox.work(turns_said, asked))
+        self._runner.start(call, lambda: sandbox.work(turns, asked))
 
     def _due(self, suspended: bool = False) -> Iterator[tuple[EnvironmentCall, CallEnd, float]]:
-        """suspended: of rollouts that are not in flight alone."""
+        """suspended: only of suspended rollouts."""
         now_s = self._now
         for call in [*self._working]:
             due_s = call.due_s
@@ -350,7 +344,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
             yield call, self._take_in(call, due_s), due_s
 
     def _take_in(self, call: EnvironmentCall, due_s: float) -> CallEnd:
-        """What became of a call that is over."""
+        """The end of a call."""
         session: Session = call.session
         outcome = call.outcome
         assert outcome is not None
@@ -392,9 +386,8 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
         timer = self._runner.timer
         return Sandbox(rules.make, episode, rules.patience, rules.encode, rules.vocab_size, timer)
 
-    def _turns_said(self, session: Session) -> list[Said]:
-        """The model's words in each turn that is over."""
-        return [Said(turn, self._text(ids), ids) for turn, ids in enumerate(session.tokens.said)]
+    def _turns(self, session: Session) -> list[Turn]:
+        return [Turn(turn, self._text(ids), ids) for turn, ids in enumerate(session.tokens.turns)]
 
     def _answered(self, session: Session, outcome: Outcome) -> None:
         tokens, rules = session.tokens, self._rules
@@ -414,25 +407,24 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
     # Ends
 
     def _close_sandbox(self, sandbox: Sandbox) -> None:
-        """Closes an environment beside everything else."""
         self._closing += 1
         self._runner.start(None, sandbox.close)
 
     @staticmethod
     def _give_up(call: EnvironmentCall) -> None:
-        """Nobody waits for its work any more; when that is done, its environment is closed."""
+        """Leaves a call to itself; its environment is closed once it ends."""
         assert call.sandbox is not None
         call.sandbox.given_up = True
         call.session.sandbox = None
 
     def keep_only(self, groups: Collection[int]) -> None:
-        """Closes what rollouts of other groups left."""
+        """Closes the environments of all other groups."""
         for key, session in [*self._known.items()]:
             if key[0] not in groups:
                 self.suspend(session, for_good=True)
 
     def close(self) -> None:
-        """Closes all of them, and waits for that as long as is decent."""
+        """Closes all of them, waiting at most `CLOSING_S`."""
         self.keep_only(())
         until_s = time.monotonic() + CLOSING_S
         while self._closing and time.monotonic() < until_s:

@@ -1,5 +1,4 @@
-"""Starting what a scenario needs: the task, the trainer with its model, and the engine, in this
-process or in ones of their own."""
+"""Starts a scenario's task, trainer and engine, in this process or in others."""
 
 from __future__ import annotations
 
@@ -34,11 +33,8 @@ if TYPE_CHECKING:
 
 
 def start_world(spec: RunSpec) -> EngineWorld:
-    """The world of a scenario in this process; the built-in model is warm-started first. What
-    starts fast starts first, so that what is wrong with it is said soon.
-
-    Raises EngineError or ScenarioError where something cannot be had.
-    """
+    """The world of a scenario in this process; what starts fast starts first, to fail early. Raises
+    EngineError or ScenarioError."""
     prepare(local_files=not isinstance(spec.model, str))
     try:
         task, path = start_task(spec)
@@ -66,10 +62,9 @@ def start_actors(
 ) -> EngineWorld:
     """The world of a scenario with its replicas and trainer in processes of their own, on Ray.
 
-    address: of a cluster; None is this machine, where each actor has cores of its own as far as
-    there are enough. first_turns: rollouts end with their first turn, which nobody judges.
-    routing: in place of the scenario's. Raises EngineError or ScenarioError where something cannot
-    be had.
+    address: of a cluster; None: this machine, where each actor has its own cores if there are
+    enough. first_turns: rollouts end with their first turn, unjudged. routing: instead of the
+    scenario's. Raises EngineError or ScenarioError.
     """
     from rollcast.engine.actors.fleet import Recipe
     from rollcast.engine.actors.machine import cores_here, shares
@@ -126,8 +121,8 @@ def start_actors(
 
 
 def shared(needs: Sequence[Need], shape: ClusterShape) -> list[Need]:
-    """The same needs of replicas and ranks, who share GPUs: each replica has its own, and each rank
-    one of those, in their order."""
+    """These needs with shared GPUs: each replica has its own, and each rank one of those, in their
+    order."""
     from rollcast.engine.actors.transport import Sharing
 
     width = shape.gpus_per_replica
@@ -146,7 +141,7 @@ def channel(spec: RunSpec) -> Channel | None:
 
 
 def start_task(spec: RunSpec) -> tuple[Task, Path]:
-    """The task, and the folder of the model that it is for."""
+    """The task, and the folder of its model."""
     task = spec.task
     model = None if spec.model is None else folder_of(spec.model)
     if task.prompts is not None:
@@ -179,8 +174,8 @@ def start_task(spec: RunSpec) -> tuple[Task, Path]:
 
 
 def turn_rules(turns: TurnSpec, named: TaskSpec, task: Any, limits: Limits) -> TurnRules:
-    """What rollouts of several turns of this task are. limits: of the engine. Raises ScenarioError
-    where the engine cannot hold their context."""
+    """The rules of the task's turns. Raises ScenarioError where the engine cannot hold their
+    context."""
     cap, most = turns.max_context_tokens, limits.max_model_len
     if cap is not None and cap > most:
         raise ScenarioError(
@@ -213,9 +208,9 @@ def start_replica(spec: RunSpec, path: Path) -> Engine:
 
 @dataclass(frozen=True)
 class TrainerStart:
-    """What makes a trainer, or one of its ranks (it is an `engine.actors.trainer.RankStart`), in
-    whatever process. model: its folder, or its name on the hub. Beside an engine that sleeps it
-    hands back what it does not need between updates."""
+    """Makes a trainer, or one of its ranks (an `engine.actors.trainer.RankStart`), in any process.
+    model: its folder, or its name on the hub. Beside a sleeping engine it frees cached memory after
+    updates."""
 
     model: Path | str
     engine: EngineSection
@@ -230,14 +225,14 @@ class TrainerStart:
         return TorchTrainer(model, self.trainer, hands_back=self.engine.sleep)
 
     def meet(self) -> Any:
-        """What rank 0 opens for the others."""
+        """Rank 0's meeting point."""
         from rollcast.engine.trainer.sharded import Meeting
 
         return Meeting()
 
     def join(self, rank: Rank, place: Any) -> Trainer:
-        """One rank, with its part of the model. Raises ScenarioError where that cannot be loaded,
-        RankLostError where another rank does not come."""
+        """One rank, with its shard of the model. Raises ScenarioError where that cannot be loaded,
+        RankLostError where another rank does not join."""
         model = self._loaded()
         from rollcast.engine.trainer import sharded
         from rollcast.engine.trainer.trainer import Trainer as TorchTrainer
@@ -247,7 +242,6 @@ class TrainerStart:
         return TorchTrainer(model, self.trainer, ranks, hands_back=self.engine.sleep)
 
     def _loaded(self) -> Any:
-        """The model, on its device."""
         prepare(local_files=not isinstance(self.model, str))
         import torch
         from transformers import AutoModelForCausalLM

@@ -53,7 +53,6 @@ class Replica:
     flying: set[Key] = field(default_factory=set)
     zero_s: float = 0.0
     losses: int = 0
-    processor_s: float = 0.0
 
     @property
     def load(self) -> int:
@@ -171,7 +170,6 @@ class Fleet:
 
     def _signed(self, replica: Replica, report: Report) -> None:
         """Notes a sign of life: of the process, not of a stuck engine."""
-        replica.processor_s = report.processor_s
         replica.signed_s = time.perf_counter() - report.working_s
 
     def _begin(self, replica: Replica, ready: Ready) -> None:

@@ -136,7 +136,6 @@ class Report:
 
     notices: tuple[Notice, ...]
     working_s: float
-    processor_s: float = 0.0
 
 
 def _by_fields(kind: type) -> Callable[[Any], tuple[type, tuple[Any, ...]]]:

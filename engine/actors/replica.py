@@ -66,7 +66,7 @@ class ReplicaActor:
         notices = self._outbox.take(timeout_s)
         since_s = self._since_s
         working_s = 0.0 if since_s is None else time.perf_counter() - since_s
-        return Report(notices, working_s, time.process_time())
+        return Report(notices, working_s)
 
     def finish(self, timeout_s: float) -> None:
         """Returns once the engine has ended, or after ``timeout_s``."""

@@ -1,4 +1,4 @@
-"""What an environment is: any object with ``reset``, ``step`` and ``close``."""
+"""The interface of an environment: any object with ``reset``, ``step`` and ``close``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What a rollout begins with.
-
-    prompt, token_ids: what the model is asked. answer: of the prompt's row, for who judges. group,
-    index: the rollout's name; attempt counts how often it began anew, visit how often its prompt
-    had come before; number: the prompt's. seed: of the run.
-    """
+    """What a rollout begins with. prompt, token_ids: the prompt. answer: of the prompt's row, for
+    the judge. group, index: of the rollout; attempt: how often it began anew, visit: how often its
+    prompt came before; number: the prompt's. seed: of the run."""
 
     prompt: str
     token_ids: tuple[int, ...]
@@ -28,24 +25,24 @@ class Episode:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What the model said in a turn, from 0: the tokens that it sampled, its end token included,
-    and their text without that."""
+class Turn:
+    """A turn of the model, numbered from 0: the sampled tokens, with the end token, and their text
+    without it."""
 
     turn: int
     text: str
     token_ids: tuple[int, ...]
 
 
+Said = Turn
+"""Its earlier name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an environment says to a turn.
-
-    observation: what the context goes on with, as text or as token ids; of no use once done. done:
-    whether that was the rollout's last turn. reward: what the turn earned; a rollout's turns add
-    up. seconds: that the answer takes at least: where it is there sooner, the rollout waits for
-    the rest.
-    """
+    """An environment's answer to a turn. observation: continues the context, as text or token ids;
+    ignored once done. done: the rollout ends. reward: of the turn; a rollout's turns add up.
+    seconds: the least that the answer takes; one that comes sooner is delayed."""
 
     observation: str | Sequence[int] = ""
     done: bool = False
@@ -54,7 +51,8 @@ class Answer:
 
 
 class CallError(Exception):
-    """Raised by an environment to fail, as any exception does; seconds: that it takes at least."""
+    """Raised by an environment to fail, like any exception; seconds: the least that the call
+    takes."""
 
     def __init__(self, reason: str = "", seconds: float = 0.0) -> None:
         super().__init__(reason)
@@ -63,19 +61,18 @@ class CallError(Exception):
 
 class Environment(Protocol):
     """Answers one rollout's turns. Its methods are called one at a time, in any thread, beside the
-    engine: they may wait as long as they like, but what they compute in Python slows the engine.
+    engine: they may wait, but Python that they compute slows the engine.
 
-    A call that raises, or answers nonsense, is made again as often as ``environment.retry`` says;
-    then, or when it has taken ``environment.timeout_s``, the rollout ends and earns nothing.
+    A call that raises or returns an invalid answer is repeated ``environment.retry`` times; then,
+    or after ``environment.timeout_s``, the rollout ends with reward 0.
     """
 
     def reset(self, episode: Episode) -> float | None:
-        """Boots it. Returns the seconds that takes at least; None for no more than it took."""
+        """Boots it. Returns the least seconds that this takes, or None."""
         ...
 
-    def step(self, said: Said) -> Answer:
-        """Answers a turn. A mapping with `Answer`'s names will do, and so will a text, to which
-        the model is to go on."""
+    def step(self, turn: Turn) -> Answer:
+        """Answers a turn: an `Answer`, a mapping with its fields, or an observation as text."""
         ...
 
     def close(self) -> None:

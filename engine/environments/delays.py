@@ -1,4 +1,4 @@
-"""Seconds and failures of a made-up environment, as a scenario's ``environment`` says."""
+"""Seconds and failures of a made-up environment, by a scenario's ``environment``."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class DrawnDelays:
         self._failure, self._seed = section.failure, seed
 
     def boot_s(self, episode: Episode) -> float:
-        """Of a boot."""
+        """Seconds of a boot."""
         _, pace_u, boot_u = self._rollout(episode)
         return self._seconds(self._boots, episode, pace_u, boot_u, 1.0)
 
     def turn(self, episode: Episode, turn: int) -> tuple[float, int]:
-        """Of an answer, of each call; and calls that fail before one does not."""
+        """Seconds of each call for an answer, and the number of calls that fail first."""
         pace_u, _, _ = self._rollout(episode)
         place = self._place(episode)
         answer_u, hang_u, failure_u = keyed_uniforms(self._seed, _TURNS, (turn + 1, 3), **place)[-1]

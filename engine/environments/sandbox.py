@@ -1,4 +1,4 @@
-"""One rollout's environment, called so that nothing it does ends the run."""
+"""One rollout's environment, called so that no error of it ends the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rollcast.engine.environments.base import Answer, CallError, Environment, Episode, Said
+from rollcast.engine.environments.base import Answer, CallError, Environment, Episode, Turn
 from rollcast.engine.errors import sentence
 from rollcast.simulator.workload.seconds import LARGEST_S
 
@@ -18,7 +18,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """timeout_s: that a call may take; retry: times that one which fails is made again."""
+    """timeout_s: of a call; retry: repetitions of a failed call."""
 
     timeout_s: float = math.inf
     retry: int = 0
@@ -26,8 +26,8 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a call. answer: where it was to bring one, and did. seconds: that it takes,
-    from its beginning. reason: why there is no answer."""
+    """The end of a call. answer: of a call for one. seconds: from its beginning. reason: of a
+    failure."""
 
     ended: Literal["answered", "timeout", "failed"]
     seconds: float
@@ -37,20 +37,17 @@ class Outcome:
 
 
 class _LateError(Exception):
-    """A call takes longer than it may."""
+    """A call took too long."""
 
 
 class _NonsenseError(Exception):
-    """An answer is none."""
+    """An answer is invalid."""
 
 
 class Sandbox:
     """An environment and its calls. make: makes the environment. encode: token ids of a text.
-    vocab_size: of the model. clock: what calls are timed by.
-
-    since: when the call under way began, None where there is none; given_up: whether nobody waits
-    for it any more. Both are for who watches from another thread.
-    """
+    vocab_size: of the model. clock: times the calls. since: when the call under way began, or None;
+    given_up: nobody waits for it any more. Both are for watchers in other threads."""
 
     def __init__(
         self,
@@ -69,9 +66,8 @@ class Sandbox:
         self._environment: Environment | None = None
         self._seconds = 0.0
 
-    def work(self, repeats: Sequence[Said], asked: Said | None) -> Outcome:
-        """A call: boots the environment if need be, and then repeats what it had been asked;
-        asks, if there is something to ask."""
+    def work(self, repeats: Sequence[Turn], asked: Turn | None) -> Outcome:
+        """A call: boots the environment and repeats earlier turns where needed, then asks."""
         self._seconds = 0.0
         try:
             if not self.booted:
@@ -92,14 +88,14 @@ class Sandbox:
                 self.close()
 
     def close(self) -> None:
-        """Ends the environment, if there is one; what it says to that is of no account."""
+        """Ends the environment, whatever it raises."""
         environment, self._environment, self.booted = self._environment, None, False
         if environment is not None:
             with suppress(BaseException):
                 environment.close()
 
     def _call(self, call: Callable[..., tuple[Any, float]], *arguments: Any) -> Any:
-        """Calls, and again where that fails; books the seconds that each time takes."""
+        """Calls, with repetitions; adds up the seconds."""
         for tries_left in reversed(range(self._patience.retry + 1)):
             if self.given_up:
                 raise _LateError("it was closed")
@@ -131,7 +127,7 @@ class Sandbox:
         wait_s = self._environment.reset(self._episode)
         return None, 0.0 if wait_s is None else _seconds(wait_s, "what reset returned")
 
-    def _step(self, request: Said) -> tuple[tuple[Answer, tuple[int, ...]], float]:
+    def _step(self, request: Turn) -> tuple[tuple[Answer, tuple[int, ...]], float]:
         assert self._environment is not None
         answer = _answer(self._environment.step(request))
         observed = () if answer.done else self._tokens(answer.observation)
@@ -161,7 +157,7 @@ _KEYS = tuple(Answer.__dataclass_fields__)
 
 
 def _answer(given: Any) -> Answer:
-    """What ``step`` returned, as an answer. Raises _NonsenseError where it is none."""
+    """The answer that ``step`` returned. Raises _NonsenseError."""
     if isinstance(given, str):
         given = Answer(given)
     elif isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""Calls of environments beside the engine, each in a thread: they wait, and do not compute."""
+"""Calls of environments beside the engine, each in a thread: they wait more than they compute."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Job = Callable[[], Any]
 
 
 class Runner(Protocol):
-    """Does jobs, and says what they returned."""
+    """Runs jobs beside the caller."""
 
     def timer(self) -> float:
-        """What jobs are timed by, seconds."""
+        """The clock of jobs, seconds."""
         ...
 
     def start(self, ticket: Hashable, job: Job) -> None:
@@ -23,7 +23,7 @@ class Runner(Protocol):
         ...
 
     def ended(self) -> list[tuple[Any, Any]]:
-        """(ticket, what it returned) of the jobs that ended since the last look."""
+        """(ticket, result) of the jobs that ended since the last call."""
         ...
 
     def wait(self, seconds: float) -> None:
@@ -32,8 +32,7 @@ class Runner(Protocol):
 
 
 class Threads:
-    """A thread a job, used again. One whose job never ends is left behind, and does not keep the
-    process alive."""
+    """Reused threads, one a job. One whose job never ends does not keep the process alive."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Hashable, Job]] = queue.SimpleQueue()
@@ -43,11 +42,11 @@ class Threads:
         self._idle = 0
 
     def timer(self) -> float:
-        """The wall's clock."""
+        """The wall clock."""
         return time.perf_counter()
 
     def start(self, ticket: Hashable, job: Job) -> None:
-        """Hands it to an idle thread, or to a new one."""
+        """Gives it to an idle thread, or a new one."""
         with self._lock:
             idle = self._idle > 0
             self._idle -= idle
@@ -56,7 +55,7 @@ class Threads:
             threading.Thread(target=self._serve, name="environment", daemon=True).start()
 
     def ended(self) -> list[tuple[Any, Any]]:
-        """Those that have ended by now."""
+        """See `Runner`."""
         ended, self._seen = self._seen, []
         while True:
             try:
@@ -65,7 +64,7 @@ class Threads:
                 return ended
 
     def wait(self, seconds: float) -> None:
-        """Until one ends. No longer than a second, so that a stop of the process gets through."""
+        """See `Runner`; a second at most, so that signals are handled."""
         if seconds <= 0 or self._seen:
             return
         try:

@@ -1,4 +1,4 @@
-"""What a task is: prompts by group, a reward for a response, and held-out prompts."""
+"""The interface of a task: prompts by group, and rewards of responses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt: its text, its token ids, and what a reward function needs to judge a response."""
+    """A prompt, and what a reward function needs to judge a response to it."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -17,19 +17,16 @@ class Prompt:
 
 
 class Task(Protocol):
-    """Supplies prompts and judges responses.
-
-    max_new_tokens: the longest response; a longer one is cut there and judged as it is.
-    """
+    """max_new_tokens: of a response, which is cut there and judged as it is."""
 
     max_new_tokens: int
 
     def prompt(self, group: int, seed: int) -> Prompt:
-        """The training prompt of a group: the same for the same ``(seed, group)``, always."""
+        """The prompt of a group, by ``(seed, group)`` alone."""
         ...
 
     def reward(self, prompt: Prompt, response_text: str) -> float:
-        """The reward of a response, without its end token. Raises EngineError if it cannot tell."""
+        """The reward of a response, without its end token. Raises EngineError."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:

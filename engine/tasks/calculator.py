@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from rollcast.engine.environments.base import Answer, CallError, Environment, Episode, Said
+from rollcast.engine.environments.base import Answer, CallError, Environment, Episode, Turn
 from rollcast.engine.tasks import tokenizer
 from rollcast.engine.tasks.collatz import (
     LARGEST_VALUE,
@@ -39,7 +39,7 @@ _FINAL = "="
 
 
 def calculate(text: str) -> str:
-    """The calculator's answer to a turn: to the sum or product after its last ``>`` or ``!``."""
+    """The calculator's answer to a turn: the value of what follows its last ``>`` or ``!``."""
     question = _QUESTION.fullmatch(re.split("[>!]", text)[-1])
     if question is None or not question[2]:
         return NOT_UNDERSTOOD
@@ -62,7 +62,7 @@ def _product(term: str) -> int:
 
 
 class Calculator:
-    """Answers one rollout. delays: None is at once."""
+    """Answers one rollout. delays: None: no delay."""
 
     def __init__(self, delays: DrawnDelays | None = None) -> None:
         self._delays = delays
@@ -71,33 +71,33 @@ class Calculator:
         self._failures = 0
 
     def reset(self, episode: Episode) -> float:
-        """The seconds of its boot."""
+        """Returns the seconds of its boot."""
         self._episode = episode
         return self._delays.boot_s(episode) if self._delays else 0.0
 
-    def step(self, said: Said) -> Answer:
-        """The result of what was asked, or the reward of what is no question. Raises CallError
-        where it is to fail."""
+    def step(self, turn: Turn) -> Answer:
+        """The value of a question, or the reward of a final answer. Raises CallError for a drawn
+        failure."""
         assert self._episode is not None
-        if _FINAL in said.text:
-            right = said.text.rpartition(_FINAL)[2] == self._episode.answer
+        if _FINAL in turn.text:
+            right = turn.text.rpartition(_FINAL)[2] == self._episode.answer
             return Answer(done=True, reward=float(right))
         seconds = 0.0
         if self._delays is not None:
-            seconds, failures = self._delays.turn(self._episode, said.turn)
-            if said.turn != self._turn:
-                self._turn, self._failures = said.turn, failures
+            seconds, failures = self._delays.turn(self._episode, turn.turn)
+            if turn.turn != self._turn:
+                self._turn, self._failures = turn.turn, failures
             if self._failures > 0:
                 self._failures -= 1
                 raise CallError("it failed, as environment.failure has it", seconds)
-        return Answer(calculate(said.text), seconds=seconds)
+        return Answer(calculate(turn.text), seconds=seconds)
 
     def close(self) -> None:
-        """Nothing is left of it."""
+        """Does nothing."""
 
 
 class CalculatorTask(CollatzTask):
-    """The task: prompts of `CollatzTask`, answered in turns. max_new_tokens: of a turn."""
+    """Prompts of `CollatzTask`, answered in turns. max_new_tokens: of a turn."""
 
     def __init__(
         self, max_new_tokens: int = 64, log_sd: float = LOG_SD, delays: DrawnDelays | None = None
@@ -116,9 +116,8 @@ class CalculatorTask(CollatzTask):
 
 def teacher_response(start: int, rng: Random, slip: float) -> tuple[list[int], list[bool]]:
     """A conversation by a teacher who gets a digit wrong with probability ``slip``, of an iterate
-    or of the number in a question; half of the slips are noticed at once and put right after a
-    ``!``. One that does not come down in time starts over. Token ids, and whether each is the
-    model's."""
+    or of a question's number; half of the slips are corrected at once after a ``!``. One that does
+    not come down in time starts over. Returns token ids, and whether each is the model's."""
     while True:
         turns, value = _conversation(start, rng, slip)
         ids: list[int] = []
@@ -135,7 +134,7 @@ def teacher_response(start: int, rng: Random, slip: float) -> tuple[list[int], l
 
 
 def _conversation(start: int, rng: Random, slip: float) -> tuple[list[tuple[str, str]], int]:
-    """Turns with their answers, and the value that they end with."""
+    """Turns with their answers, and the final value."""
     turns: list[tuple[str, str]] = []
     text, value = "", start
     for _ in range(2 * MOST_STEPS):
@@ -152,7 +151,7 @@ def _conversation(start: int, rng: Random, slip: float) -> tuple[list[tuple[str,
 
 
 def _written(right: int, rng: Random, slip: float) -> tuple[str, int]:
-    """How a number is written, and the one that stands there then."""
+    """The text of a number with slips, and its value."""
     if rng.random() >= slip:
         return str(right), right
     wrong = wrong_digit(right, rng)

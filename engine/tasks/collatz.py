@@ -68,7 +68,7 @@ def iterates(start: int) -> list[int]:
 
 
 class Starts:
-    """The starts of one side of the split, binned by the logarithm of their trace's length."""
+    """Starts of one side of the split, binned by the logarithm of their trace's length."""
 
     def __init__(self, held_out: bool) -> None:
         starts, characters = _all_starts()
@@ -82,7 +82,7 @@ class Starts:
         self._centers = np.array([centers[i] for i in range(BINS) if len(members[i])])
 
     def draw(self, rng: Random, log_sd: float = LOG_SD) -> int:
-        """One start: its bin from a normal in the logarithm of the length, then uniform."""
+        """A start: its bin by a normal in the logarithm of the length, uniform within."""
         wanted = rng.gauss(float(np.log(MEDIAN_CHARACTERS)), log_sd)
         members = self._members[int(np.abs(self._centers - wanted).argmin())]
         return int(members[rng.randrange(len(members))])
@@ -95,12 +95,9 @@ def starts_for(held_out: bool) -> Starts:
 
 
 def teacher_response(start: int, rng: Random, slip: float) -> str:
-    """A response by a teacher who gets a digit of a step wrong with probability ``slip``.
-
-    Half of the slips are noticed at once and put right after a ``!``; the others carry on, and
-    then the answer is usually wrong. A response that does not come down in time starts over, so
-    ``start`` has to be one of those that :class:`Starts` draws.
-    """
+    """A response by a teacher who gets a digit of a step wrong with probability ``slip``. Half of
+    the slips are corrected at once after a ``!``; the others carry on. A response that does not
+    come down in time starts over, so ``start`` must be one that `Starts` draws."""
     while True:
         parts, value = [], start
         for _ in range(2 * MOST_STEPS):
@@ -121,9 +118,8 @@ def teacher_response(start: int, rng: Random, slip: float) -> str:
 
 
 class CollatzTask:
-    """The task. ``style``: ``bare`` prompts of about 6 characters, or ``worded`` ones of about 540
-    that begin with the same instruction and examples. ``log_sd``: how far prompts differ in the
-    length of what they ask for."""
+    """style: ``bare`` prompts of about 6 characters, or ``worded`` ones of about 540 that share an
+    instruction. log_sd: spread of the log length of what prompts ask for."""
 
     def __init__(
         self, style: str = "bare", max_new_tokens: int = 512, log_sd: float = LOG_SD
@@ -138,7 +134,7 @@ class CollatzTask:
         self.preamble = instruction(style)
 
     def prompt(self, group: int, seed: int) -> Prompt:
-        """The training prompt of a group, drawn by ``(seed, group)`` alone."""
+        """The training prompt of a group, by ``(seed, group)`` alone."""
         return self._prompt(starts_for(False).draw(Random(f"collatz {seed} {group}"), self.log_sd))
 
     def reward(self, prompt: Prompt, response_text: str) -> float:
@@ -147,11 +143,11 @@ class CollatzTask:
         return float(bool(sign) and answer == prompt.answer)
 
     def held_out(self, count: int) -> Sequence[Prompt]:
-        """Prompts with the lengths of training, from starts that training never sees."""
+        """Prompts from starts that training never sees."""
         return [self._prompt(start) for start in islice(_held_out_order(), count)]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The characters of a response, without the end token and anything after it."""
+        """The characters before the end token."""
         tokens = takewhile(tokenizer.END_ID.__ne__, token_ids)
         return "".join([_CHARACTER.get(token, tokenizer.UNKNOWN) for token in tokens])
 
@@ -161,7 +157,7 @@ class CollatzTask:
 
 
 def instruction(style: str) -> str:
-    """What stands before the number: nothing in a ``bare`` prompt."""
+    """The text before the number: none in a ``bare`` prompt."""
     return _INSTRUCTION if style == "worded" else ""
 
 
@@ -179,7 +175,7 @@ def _held_out_order() -> Any:
 
 
 def wrong_digit(value: int, rng: Random) -> int:
-    """The value with one of its digits changed; it keeps its length."""
+    """The value with one digit changed; it keeps its length."""
     digits = list(str(value))
     at = rng.randrange(len(digits))
     smallest = 1 if at == 0 else 0
@@ -196,7 +192,7 @@ def _is_held_out(starts: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 @cache
 def _all_starts() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Every start that stops in time without growing too large, and its trace's characters."""
+    """Starts whose traces stay short and small, and the characters of each trace."""
     starts = np.arange(3, LARGEST_START + 1, dtype=np.int64)
     values, alive = starts.copy(), np.ones(len(starts), dtype=bool)
     characters = np.zeros(len(starts), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Any prompts, any reward function, any Hugging Face tokenizer."""
+"""Prompts from a file, with any reward function and Hugging Face tokenizer."""
 
 from __future__ import annotations
 
@@ -22,16 +22,11 @@ class FileTask:
     """Prompts from a JSON Lines file, judged by a function named ``package.module:function``.
 
     Each line is an object with ``prompt`` (text) and, for the reward function, ``answer`` (any
-    JSON). An eighth of the prompts, by a hash of their text, is held out. The function is called
-    as ``function(prompt_text, response_text, answer)`` and returns a number; one that raises,
-    hangs for ``reward_timeout_s`` or returns something else ends the run with an EngineError that
-    names it, as :class:`engine.tasks.rewards.RewardCaller` says.
-
-    reward: empty where the rollouts' environment says what they earn.
-    chat: wrap each prompt as the user's turn of the tokenizer's chat template. folder: where the
-    function's module is looked for after the Python path.
-
-    Raises ScenarioError for a file, tokenizer or function that cannot be used.
+    JSON). An eighth of the prompts, by a hash of their text, is held out. See
+    `engine.tasks.rewards.RewardCaller` for the function. reward: empty where the environment gives
+    the rewards. chat: whether each prompt is the user's turn of the tokenizer's chat template.
+    folder: searched for the function's module after the Python path. Raises ScenarioError for a
+    file, tokenizer or function that cannot be used.
     """
 
     def __init__(
@@ -63,28 +58,29 @@ class FileTask:
             raise ScenarioError("engine.task.prompts", f"{prompts} holds no prompt to train on.")
 
     def prompt(self, group: int, seed: int) -> Prompt:
-        """Every prompt once, in an order drawn by the seed, then all of them in another order."""
+        """Every prompt once, in an order drawn by the seed, then again in another order."""
         epoch, position = divmod(group, len(self._train))
         order = list(range(len(self._train)))
         Random(f"prompts {seed} {epoch}").shuffle(order)
         return self._prompt(*self._train[order[position]])
 
     def reward(self, prompt: Prompt, response_text: str) -> float:
-        """What the reward function says. Raises EngineError where it raises, hangs or misleads."""
+        """By the reward function. Raises EngineError where it raises, hangs or returns no
+        number."""
         if self._reward is None:
             raise EngineError("No reward function judges this task's responses.")
         return self._reward(prompt, response_text)
 
     def held_out(self, count: int) -> Sequence[Prompt]:
-        """The first ``count`` held-out prompts of the file, or as many as there are."""
+        """The first ``count`` held-out prompts, or as many as there are."""
         return [self._prompt(*row) for row in self._held_out[:count]]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of a response, without special tokens."""
+        """The text, without special tokens."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def encode(self, text: str) -> Sequence[int]:
-        """The token ids of what an environment says, without special tokens."""
+        """The token ids of an observation, without special tokens."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 

@@ -1,4 +1,4 @@
-"""Reward functions by name, called so that neither an exception nor a hang goes unexplained."""
+"""Reward functions, called so that exceptions and hangs are explained."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ RewardFunction = Callable[[str, str, Any], float]
 
 
 class RewardCaller:
-    """Calls a reward function in a thread of its own, with a time limit for each call.
-
-    A call that raises, returns anything but a finite number, or takes longer than ``timeout_s``
-    becomes an EngineError that names the function and the prompt. A hung call cannot be ended in
-    Python: its thread is left behind (it does not keep the process alive) and the next call gets a
-    new one.
-    """
+    """Calls a reward function in a thread, with a time limit for each call. A call that raises,
+    returns no finite number, or takes longer than ``timeout_s`` is an EngineError that names
+    function and prompt. The thread of a hung call is abandoned (it does not keep the process
+    alive)."""
 
     def __init__(self, function: RewardFunction, name: str, timeout_s: float = 30.0) -> None:
         self._function, self._name, self._timeout_s = function, name, timeout_s

@@ -1,9 +1,6 @@
-"""Teach the built-in model the Collatz task by imitation, once, and keep the result.
-
-A run of reinforcement learning needs a model that is right now and then. The warm start trains it
-on a teacher's responses, slips included, for about four minutes on one core; the checkpoint is
-kept under a hash of the recipe and found again by later runs.
-"""
+"""Teaches the built-in model the Collatz task by imitation, once, and keeps the result:
+reinforcement learning needs a model that is sometimes right. Training takes four minutes on one
+core; the checkpoint is kept under a hash of its recipe."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ Progress = Callable[[int, int, float], None]
 
 
 class Lesson(NamedTuple):
-    """A prompt and a response; taught: whether each token is one that the model is to say."""
+    """A prompt and a response; taught: whether each token is the model's."""
 
     token_ids: list[int]
     taught: list[bool]
@@ -47,15 +44,11 @@ _DONE = "warm_start.json"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How the model is trained; its hash names the checkpoint.
-
-    steps: optimiser steps, warm-up of ``warmup_steps`` included, then a cosine to zero.
-    batch_tokens: padded tokens in a batch; responses of like length share one.
-    slip: the teacher's probability of getting a step wrong.
-    style: the style of prompts; ``worded`` first trains as ``bare`` and then for
-        ``adaptation_steps`` behind the instruction. ``calculator`` trains as ``bare`` too, and then
-        on conversations with a calculator.
-    """
+    """How the model is trained; its hash names the checkpoint. steps: optimiser steps,
+    ``warmup_steps`` included, then a cosine to zero. batch_tokens: padded tokens in a batch of
+    responses of similar length. slip: the teacher's probability of a wrong step. style: of prompts;
+    ``worded`` and ``calculator`` train as ``bare`` first, then for ``adaptation_steps`` with the
+    instruction, or on conversations."""
 
     style: str = "bare"
     steps: int = 2000
@@ -94,12 +87,9 @@ def warm_start(
     threads: int = 1,
     progress: Progress | None = None,
 ) -> Path:
-    """The folder of the warm-started model and tokenizer, trained now if it is not there yet.
-
-    Whole or absent: it is written beside its place and renamed. Without ``progress``, a bar is
-    shown on a terminal and nothing elsewhere. The same recipe gives the same weights on the same
-    machine with the same number of threads.
-    """
+    """The folder of the warm-started model and tokenizer, trained now if it is missing. It is
+    renamed into place once whole. progress: None: a bar on a terminal. Reproducible on one machine
+    with the same number of threads."""
     recipe = recipe or Recipe()
     folder = cache_folder() if folder is None else folder
     place = folder / recipe.name
@@ -173,7 +163,7 @@ def _rate_factor(step: int, steps: int, warmup_steps: int) -> float:
 
 
 def _lessons(recipe: Recipe, adapting: bool, rng: Random) -> Iterator[Lesson]:
-    """What the teacher says to one number after the other."""
+    """Lessons of one number after the other."""
     starts = collatz.starts_for(False)
     while True:
         start = starts.draw(rng)
@@ -188,7 +178,7 @@ def _lessons(recipe: Recipe, adapting: bool, rng: Random) -> Iterator[Lesson]:
 
 
 def _batches(recipe: Recipe, adapting: bool) -> Iterator[list[Lesson]]:
-    """Batches of lessons alike in length, in random order."""
+    """Batches of lessons of similar length, in random order."""
     rng = Random(f"warm start {recipe.seed} {adapting}")
     lessons = _lessons(recipe, adapting, rng)
     while True:
@@ -209,7 +199,7 @@ def _batches(recipe: Recipe, adapting: bool) -> Iterator[list[Lesson]]:
 
 
 def _loss(model: Any, preamble: list[int], batch: list[Lesson]) -> torch.Tensor:
-    """Mean cross-entropy of the tokens taught. The preamble is computed once for the batch."""
+    """Mean cross-entropy of the taught tokens. The preamble is computed once for the batch."""
     import torch
 
     width = max(len(lesson.token_ids) for lesson in batch)

@@ -16,9 +16,9 @@ class Example:
 
     group: index of its group among those of the step; prompts are equal within a group.
     sampled: the sampled log-probability of each response token.
-    trained: whether each response token counts in the loss (False: masked as too old, or said by
-        the rollout's environment).
-    observed_tokens: response tokens that its environment said.
+    trained: whether each response token counts in the loss (False: masked as too old, or
+        observed).
+    observed_tokens: response tokens that are observations.
     """
 
     group: int
@@ -50,8 +50,8 @@ def make_examples(
 ) -> list[Example]:
     """Advantages and masks of a step's rollouts, in their order.
 
-    Tokens of a version below ``mask_before_version`` do not count in the loss, nor do those that
-    environments said; their rewards still count in the advantages. Raises ValueError where a group
+    Tokens of a version below ``mask_before_version`` do not count in the loss, nor do
+    observations; their rewards still count in the advantages. Raises ValueError where a group
     cannot be what was sampled.
     """
     examples: list[Example] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from rollcast.engine.environments import Answer, CallError, Episode, Said
+from rollcast.engine.environments import Answer, CallError, Episode, Turn
 from rollcast.engine.environments.sandbox import Patience
 from rollcast.engine.sessions import TurnRules
 from rollcast.engine.tasks.base import Prompt
@@ -54,7 +54,7 @@ class Oracle:
         self.episode, self.asked = episode, 0
         return self._rng("boot").randrange(1, 1 + self.slow) / TICKS
 
-    def step(self, said: Said) -> Answer:
+    def step(self, said: Turn) -> Answer:
         assert said.turn == self.asked, "it was not told of a turn"
         rng = self._rng(said.turn)
         seconds = rng.randrange(1, 1 + self.slow) / TICKS

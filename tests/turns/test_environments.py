@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rollcast.engine.environments import Answer, CallError, Episode, Said
+from rollcast.engine.environments import Answer, CallError, Episode, Turn
 from rollcast.engine.environments.sandbox import Outcome, Patience, Sandbox
 from rollcast.engine.environments.threads import Threads
 from rollcast.engine.sessions import TurnRules
@@ -26,7 +26,7 @@ from tests.actors.actor_fakes import FakeEngine, FakeTrainer
 from tests.turns.oracle import MAX_CONTEXT, MAX_TURNS, VOCABULARY, TurnTask
 
 EPISODE = Episode("two and two?", (3, 4), 4, 0, 0)
-SAID = Said(0, "2+2", (5, 6, 1))
+SAID = Turn(0, "2+2", (5, 6, 1))
 
 
 class Scripted:
@@ -39,7 +39,7 @@ class Scripted:
         self.log.append("reset")
         return None
 
-    def step(self, said: Said) -> Any:
+    def step(self, said: Turn) -> Any:
         self.log.append(f"step {said.turn}")
         now = self.script.pop(0)
         if isinstance(now, BaseException):
@@ -134,7 +134,7 @@ def test_what_is_booted_anew_is_told_all_it_had_been_asked() -> None:
         return made[-1]
 
     sandbox = Sandbox(make, EPISODE, Patience(), encode, 200, lambda: 0.0)
-    turns = [Said(turn, "?", (5,)) for turn in range(3)]
+    turns = [Turn(turn, "?", (5,)) for turn in range(3)]
     sandbox.work(turns[:1], turns[1])
     sandbox.work(turns[:2], turns[2])
     sandbox.close()
@@ -176,7 +176,7 @@ class Animal:
         if episode.group == 1 and episode.index == 3:
             raise OSError("no such box")
 
-    def step(self, said: Said) -> Any:
+    def step(self, said: Turn) -> Any:
         zoo = self.zoo
         with zoo.lock:
             self.busy = True
@@ -189,7 +189,7 @@ class Animal:
                 self.busy = False
                 zoo.at_once -= 1
 
-    def _answer(self, said: Said) -> Any:
+    def _answer(self, said: Turn) -> Any:
         if self.index == 0 and said.turn == 1:
             raise RuntimeError("a wall")
         if self.index == 1 and said.turn == 0:

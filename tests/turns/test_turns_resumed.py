@@ -136,7 +136,7 @@ TOKENS = {
 
 def test_what_turns_are_made_of_comes_back() -> None:
     assert unpack(pack(TOKENS)) == TOKENS
-    assert TOKENS[3, 0].said == [(5,), (8,)]
+    assert TOKENS[3, 0].turns == [(5,), (8,)]
     assert TOKENS[3, 0].observed == (False, True, True, False)
 
 

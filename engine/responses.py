@@ -180,11 +180,18 @@ class Responses:
             finished.shared,
         )
 
-    def never_ran(self, rollout: Rollout, replica: int, now_s: float) -> Segment:
-        """The segment of a rollout that was aborted without a token."""
+    def nothing(
+        self,
+        rollout: Rollout,
+        replica: int,
+        now_s: float,
+        ending: Ending = "aborted",
+        reward: float | None = None,
+    ) -> Segment:
+        """The segment of a rollout that is stopped, or ends, without an iteration."""
         prompt = len(self.prompt(rollout.group).token_ids)
         key = (rollout.group, rollout.index, rollout.attempt)
-        return Segment(*key, replica, prompt, (), "aborted", now_s, now_s)
+        return Segment(*key, replica, prompt, (), ending, now_s, now_s, reward=reward)
 
     def sampled(self, group: TrainGroup) -> SampledGroup:
         """A group for the trainer, without rollouts that have no token. Raises RunError for a

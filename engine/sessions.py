@@ -57,13 +57,8 @@ class TurnRules:
     spec: EnvironmentSpec = UNLIMITED
     patience: Patience = field(default_factory=Patience)
     max_turns: int | None = None
-    max_context_tokens: int | None = None
+    max_context_tokens: float = math.inf
     judge: Callable[[Prompt, str], float] | None = None
-
-    @property
-    def context_tokens(self) -> float:
-        """Tokens of a context at which a rollout is ended."""
-        return math.inf if self.max_context_tokens is None else self.max_context_tokens
 
 
 class EnvironmentCall(PendingCall):
@@ -145,7 +140,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
             session = None
         if session is None:
             prompt_tokens = len(self._responses.prompt(rollout.group).token_ids)
-            if prompt_tokens >= self._rules.context_tokens:
+            if prompt_tokens >= self._rules.max_context_tokens:
                 raise RunError(
                     f"the prompt of {rollout} has {prompt_tokens} tokens, and its context is ended "
                     f"at {self._rules.max_context_tokens}: make workload.max_context_tokens larger"
@@ -158,7 +153,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
     def order(self, session: Session) -> Order:
         """The order for its turn, or the rest of it."""
         tokens = session.tokens
-        cap = min(self._turn_end(tokens), self._rules.context_tokens - session.prompt_tokens)
+        cap = min(self._turn_end(tokens), self._rules.max_context_tokens - session.prompt_tokens)
         below = NO_BUDGET if session.turns_left != 1 else 0
         if session.tokens_left is not None:
             budget = len(tokens.ids) + session.tokens_left
@@ -207,7 +202,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
             return "budget" if spent else "turn"
         if reached >= self._turn_end(tokens):
             return "length"
-        full = session.prompt_tokens + reached >= self._rules.context_tokens
+        full = session.prompt_tokens + reached >= self._rules.max_context_tokens
         return "context" if full else "budget"
 
     def _reward(self, session: Session) -> float:
@@ -230,13 +225,8 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
     def _nothing(
         self, session: Session, ending: Ending, reward: float | None, replica: int = -1
     ) -> Segment:
-        """The segment of a rollout that is stopped, or ends, without an iteration."""
-        rollout, now_s = session.rollout, self._now
-        key = (rollout.group, rollout.index, rollout.attempt)
-        segment = Segment(
-            *key, replica, session.prompt_tokens, (), ending, now_s, now_s, reward=reward
-        )
-        return session.with_calls(segment)
+        nothing = self._responses.nothing(session.rollout, replica, self._now, ending, reward)
+        return session.with_calls(nothing)
 
     # Between turns
 
@@ -399,7 +389,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
             tokens.ending = "stop"
         elif rules.max_turns is not None and tokens.turn + 1 >= rules.max_turns:
             tokens.ending = "turns"
-        elif context >= rules.context_tokens:
+        elif context >= rules.max_context_tokens:
             tokens.ending = "context"
         else:
             tokens.observe(outcome.observed)

@@ -283,7 +283,7 @@ class EngineWorld:
         zero_s = flight.zero_s + self._zero
         if sessions is None:
             if flight.finished is None:
-                segment = self._responses.never_ran(rollout, number, self.now_s)
+                segment = self._responses.nothing(rollout, number, self.now_s)
             else:
                 segment = self._responses.finish(rollout, flight.finished, number, zero_s)
         elif flight.finished is None:

@@ -132,7 +132,7 @@ Notice = Ready | Iterated | Aborted | Slept | Loaded | Failed
 @dataclass(frozen=True, slots=True)
 class Report:
     """The notices since the last report. working_s: of the engine's current action; 0 when it
-    waits. processor_s: CPU seconds of the process so far."""
+    waits."""
 
     notices: tuple[Notice, ...]
     working_s: float

@@ -1,4 +1,4 @@
-"""Group-relative advantages, and the reward shaping that comes before them. Plain floats."""
+"""Group-relative advantages, and reward shaping. Plain floats."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ def group_advantages(
 ) -> list[float]:
     """``(reward - mean) / (std + epsilon)`` of one group, as in GRPO (arXiv 2402.03300).
 
-    Mean and standard deviation (ddof 1; 0 for fewer than two rewards) are those of
-    ``baseline_rewards``: the rewards that were kept where advantages come after selection (PODS'
-    default), those of the whole group where they come before it; ``rewards`` where None.
-    ``divide_by_std=False`` leaves the division out. Raises ValueError on an empty baseline or a
-    reward that is not finite.
+    Mean and standard deviation (ddof 1; 0 for fewer than two) are of ``baseline_rewards``: of the
+    kept rewards where advantages come after selection (PODS' default), of the whole group where
+    before; None: ``rewards``. ``divide_by_std=False`` leaves out the division. Raises ValueError on
+    an empty baseline or a reward that is not finite.
     """
     baseline = rewards if baseline_rewards is None else baseline_rewards
     if not baseline:
@@ -45,11 +44,9 @@ def group_advantages(
 def overlong_penalty(
     response_tokens: int, *, max_response_tokens: int, buffer_tokens: int, weight: float = 1.0
 ) -> float:
-    """What DAPO adds to the reward of a long response (arXiv 2503.14476, equation 13).
-
-    0 up to ``max_response_tokens - buffer_tokens``, then linear down to ``-weight`` at
-    ``max_response_tokens``, and ``-weight`` beyond. Raises ScenarioError on an impossible buffer.
-    """
+    """DAPO's penalty on the reward of a long response (arXiv 2503.14476, equation 13): 0 up to
+    ``max_response_tokens - buffer_tokens``, then linear down to ``-weight`` at
+    ``max_response_tokens``. Raises ScenarioError on an impossible buffer."""
     if not 0 < buffer_tokens <= max_response_tokens:
         raise ScenarioError(
             "engine.trainer.overlong_buffer_tokens",

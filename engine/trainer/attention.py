@@ -1,13 +1,13 @@
 """Attention from suffixes to one shared prefix, for Hugging Face models.
 
-Registered with transformers' AttentionInterface. In phase A it hands out each layer's keys and
-values; in phase B it folds the queries of every suffix in the microbatch, and of every query head
-that shares a key-value head, onto the single prefix: no copy of the prefix and no mask. Attention
-within the suffix is computed apart and merged by log-sum-exp. The backward calls each kernel with
-the merged output and log-sum-exp, which is exact (the idea of ring attention, arXiv 2310.01889).
+Registered with transformers' AttentionInterface. Phase A returns each layer's keys and values.
+Phase B folds the queries of every suffix, and of every query head of a key-value head, onto the
+single prefix: no copy of the prefix and no mask. Attention within the suffix is computed apart and
+merged by log-sum-exp. The backward calls each kernel with the merged output and log-sum-exp, which
+is exact (the idea of ring attention, arXiv 2310.01889).
 
-The phase travels as an argument of the model's forward. A global would be wrong by the time that
-activation checkpointing recomputes a layer.
+The phase is an argument of the model's forward: a global would be wrong when activation
+checkpointing recomputes a layer.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class PrefixCapture:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def keep(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Remember a layer's tensors; a later recomputation of the layer changes nothing."""
+        """Keeps a layer's tensors; a recomputation of the layer changes nothing."""
         self.layers.setdefault(layer, (key, value))
 
 
 class PrefixRead:
-    """Phase B: each layer's keys and values as leaves, whose gradients add up over microbatches."""
+    """Phase B: each layer's keys and values as leaves, which accumulate gradients."""
 
     def __init__(self, layers: dict[int, tuple[Tensor, Tensor]]) -> None:
         self.layers = layers
@@ -90,7 +90,7 @@ def shared_prefix_attention(
 def _refuse(
     module: nn.Module, attention_mask: Tensor | None, dropout: float, kwargs: dict[str, Any]
 ) -> None:
-    """Raise UnsupportedModelError on what the merged softmax does not cover."""
+    """Raises UnsupportedModelError on what the merged softmax does not cover."""
     wrong = None
     if attention_mask is not None:
         wrong = "a mask"
@@ -158,7 +158,7 @@ class _MergedAttention(torch.autograd.Function):
 
 
 def _repeat(x: Tensor, query: Tensor) -> Tensor:
-    """Key-value heads repeated to one for each query head."""
+    """Key-value heads repeated for each query head."""
     return x.repeat_interleave(query.shape[1] // x.shape[1], dim=1)
 
 

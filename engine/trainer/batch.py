@@ -1,4 +1,4 @@
-"""What the trainer makes of the groups that it receives: examples."""
+"""The examples of a batch of groups."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ from rollcast.engine.trainer.advantages import group_advantages
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """One rollout as the trainer sees it.
-
-    group: index of its group among those of the step; prompts are equal within a group.
-    sampled: the sampled log-probability of each response token.
-    trained: whether each response token counts in the loss (False: masked as too old, or
-        observed).
-    observed_tokens: response tokens that are observations.
-    """
+    """One rollout for the trainer. group: index of its group in the step. sampled: log-probability
+    of each response token when sampled. trained: whether each response token counts in the loss
+    (False: too old, or observed). observed_tokens: response tokens that are observations."""
 
     group: int
     prompt: Sequence[int]
@@ -31,7 +26,7 @@ class Example:
 
     @property
     def input_tokens(self) -> int:
-        """Tokens that a dense forward is fed: all but the last of the response."""
+        """Tokens of a dense forward: all but the last of the response."""
         return len(self.prompt) + len(self.response) - 1
 
     @property
@@ -48,12 +43,9 @@ def make_examples(
     version: int,
     mask_before_version: int | None = None,
 ) -> list[Example]:
-    """Advantages and masks of a step's rollouts, in their order.
-
-    Tokens of a version below ``mask_before_version`` do not count in the loss, nor do
-    observations; their rewards still count in the advantages. Raises ValueError where a group
-    cannot be what was sampled.
-    """
+    """Advantages and masks of a step's rollouts, in their order. Tokens of a version below
+    ``mask_before_version`` and observations do not count in the loss; their rewards still count in
+    the advantages. Raises ValueError where a group cannot have been sampled."""
     examples: list[Example] = []
     for index, group in enumerate(groups):
         _check(group, index, version)

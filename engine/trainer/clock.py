@@ -1,4 +1,4 @@
-"""Seconds of what a device does: its queue is drained before either look at the clock."""
+"""Seconds of a device's work: its queue is drained before each look at the clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class Clock:
-    """Seconds a phase, the device's queue drained at both ends of each."""
+    """Seconds by phase."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -19,7 +19,7 @@ class Clock:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Adds what the enclosed code takes to the seconds of ``phase``."""
+        """Adds the seconds of the enclosed code to ``phase``."""
         self._drain()
         start_s = time.perf_counter()
         yield

@@ -30,7 +30,7 @@ trainer's; off unless asked for."""
 
 @dataclass(frozen=True, slots=True)
 class LossTotals:
-    """What the weights are made of: counted over the whole batch that one update averages over."""
+    """Counts of the whole batch that one update averages over."""
 
     rollouts: int
     trained_tokens: int
@@ -46,7 +46,7 @@ class LossTotals:
         )
 
     def divisor(self, config: LossConfig) -> int:
-        """What the loss with `ONE` for totals is divided by to be the loss with these."""
+        """Divides the loss by totals of `ONE` to give the loss by these."""
         return max(1, self.trained_tokens if config.aggregation == "token_mean" else self.rollouts)
 
 
@@ -56,12 +56,9 @@ ONE = LossTotals(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class LossParts:
-    """The loss of a microbatch, and sums over its trained tokens for the metrics.
-
-    loss: its share of the batch's loss, a scalar with a gradient.
-    ratio_sum: sum of the importance ratios (of tokens; GSPO: of each token's sequence).
-    clipped: trained tokens whose clipped term is the binding one.
-    """
+    """The loss of a microbatch, a scalar with gradient, and sums over its trained tokens.
+    ratio_sum: of importance ratios (of tokens; GSPO: of each token's sequence). clipped: tokens
+    whose clipped term binds."""
 
     loss: Tensor
     ratio_sum: Tensor
@@ -77,13 +74,9 @@ def policy_loss(
     old_log_probs: Tensor,
     correction: Tensor | None = None,
 ) -> LossParts:
-    """The loss of one microbatch.
-
-    log_probs: the trained model's log-probability of every response token, the examples'
-        concatenated in order, shape [tokens].
-    old_log_probs: the denominator of the ratio, same shape, without gradient.
-    correction: importance weights to multiply each token's loss with, same shape, or None.
-    """
+    """The loss of one microbatch. log_probs: of every response token, the examples' concatenated in
+    order, [tokens]. old_log_probs: the ratio's denominator, same shape, without gradient.
+    correction: importance weights of each token, same shape, or None."""
     device, dtype = log_probs.device, log_probs.dtype
     trained = torch.tensor(
         [flag for example in examples for flag in example.trained], dtype=dtype, device=device
@@ -117,8 +110,8 @@ def policy_loss(
 
 
 def importance_weights(trainer: Tensor, sampled: Tensor, cap: float) -> Tensor:
-    """Truncated importance weights ``min(exp(trainer - sampled), cap)`` a token: they correct for
-    an engine that samples from slightly other probabilities than the trainer computes."""
+    """Truncated importance weights ``min(exp(trainer - sampled), cap)`` of tokens: the engine
+    samples from slightly other probabilities than the trainer computes."""
     return (trainer - sampled).exp().clamp(max=cap)
 
 
@@ -129,7 +122,7 @@ def _weights(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    """The weight of each trained token of each example, shape [examples]."""
+    """The weight of each trained token, by example, [examples]."""
     if config.aggregation == "token_mean":
         values = [1 / max(1, totals.trained_tokens)] * len(examples)
     else:

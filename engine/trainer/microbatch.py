@@ -13,38 +13,35 @@ from rollcast.engine.trainer.batch import Example
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedGroup:
-    """Rollouts of one prompt whose prefix is computed once.
-
-    prefix: the prompt without its last token. Each suffix is that token and the response without
-        its last, so that the suffix alone holds every position that predicts a response token.
-    microbatches: the rollouts, packed by the tokens of their suffixes.
-    """
+    """Rollouts of one prompt whose prefix is computed once. prefix: the prompt without its last
+    token. Each suffix is that token and the response without its last, so that it holds every
+    position that predicts a response token. microbatches: the rollouts, packed by suffix tokens."""
 
     prefix: Sequence[int]
     microbatches: Sequence[Sequence[Example]]
 
     @property
     def rollouts(self) -> int:
-        """Rollouts that read this prefix."""
+        """The number of rollouts."""
         return sum(len(microbatch) for microbatch in self.microbatches)
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How one batch is computed: dense microbatches, then groups with a shared prefix."""
+    """The microbatches of one batch: dense ones, then groups with a shared prefix."""
 
     dense: Sequence[Sequence[Example]]
     shared: Sequence[SharedGroup]
 
     @property
     def microbatches(self) -> int:
-        """Forward and backward passes, not counting those over the prefixes alone."""
+        """Forward and backward passes, without those over prefixes."""
         return len(self.dense) + sum(len(group.microbatches) for group in self.shared)
 
     @property
     def tokens(self) -> int:
-        """Tokens that are fed to the model once each: N (P + S) a group when dense, P + N S with a
-        shared prefix (arXiv 2606.01143), less the ones that predict nothing."""
+        """Tokens fed to the model: N (P + S) a group when dense, P + N S with a shared prefix
+        (arXiv 2606.01143), less those that predict nothing."""
         dense = sum(example.input_tokens for batch in self.dense for example in batch)
         suffixes = sum(
             len(example.response)
@@ -56,7 +53,7 @@ class Packing:
 
     @property
     def padding_tokens(self) -> int:
-        """Tokens computed on top, to make the rows of a microbatch equally long."""
+        """Padding tokens, which make the rows of a microbatch equally long."""
         total = sum(_padding(batch, dense_width) for batch in self.dense)
         for group in self.shared:
             total += sum(_padding(batch, suffix_width) for batch in group.microbatches)
@@ -81,10 +78,8 @@ def _padding(batch: Sequence[Example], width: Callable[[Example], int]) -> int:
 def pack(
     examples: Sequence[Example], width: Callable[[Example], int], budget_tokens: int
 ) -> list[list[Example]]:
-    """Microbatches of at most ``budget_tokens`` tokens, padding included, longest rows first.
-
-    A row that is longer than the budget by itself gets a microbatch of its own.
-    """
+    """Microbatches of at most ``budget_tokens``, padding included, longest rows first. A longer row
+    gets its own."""
     batches: list[list[Example]] = []
     room = 0
     for example in sorted(examples, key=width, reverse=True):
@@ -102,11 +97,8 @@ def plan_packing(
     budget_tokens: int,
     suffix_budget_tokens: int,
 ) -> Packing:
-    """The packing of one batch.
-
-    With ``shared_prefix``, groups of one rollout and prompts of one token stay dense: there is
-    nothing to share, and the result is the same.
-    """
+    """The packing of one batch. Groups of one rollout and prompts of one token stay dense: there is
+    nothing to share."""
     if not shared_prefix:
         return Packing(pack(examples, dense_width, budget_tokens), [])
     groups: dict[int, list[Example]] = {}

@@ -1,4 +1,4 @@
-"""A Hugging Face causal model as the trainer uses it: log-probabilities of response tokens."""
+"""A Hugging Face causal model for the trainer: log-probabilities of response tokens."""
 
 from __future__ import annotations
 
@@ -22,12 +22,8 @@ from rollcast.engine.trainer.moe import Router, RouterSums
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """What a microbatch computed.
-
-    log_probs: of every response token, the examples' concatenated in order, [tokens], float32 or
-        float64.
-    router: the routers' sums, where the auxiliary loss counts.
-    """
+    """A microbatch's results. log_probs: of every response token, the examples' concatenated,
+    [tokens], float32 or float64. router: the routers' sums, where their loss counts."""
 
     log_probs: Tensor
     router: RouterSums | None
@@ -35,17 +31,15 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Token sequences padded on the right, where a causal model never looks.
-
-    ids: [rows, width]. valid: flat indices of the real tokens.
-    """
+    """Token sequences padded on the right. ids: [rows, width]. valid: flat indices of real
+    tokens."""
 
     ids: Tensor
     valid: Tensor
 
     @classmethod
     def of(cls, sequences: Sequence[Sequence[int]], device: torch.device) -> Rows:
-        """Pad ``sequences`` to the longest."""
+        """Pads ``sequences`` to the longest."""
         width = max(len(tokens) for tokens in sequences)
         ids = torch.zeros((len(sequences), width), dtype=torch.long)
         for row, tokens in enumerate(sequences):
@@ -56,14 +50,10 @@ class Rows:
 
 
 class LogProbModel:
-    """The model's decoder and head, called apart so that only what predicts a response token goes
-    through the head.
-
-    temperature: the one that responses were sampled at; logits are divided by it.
-    autocast: compute in bfloat16 over weights of another type.
-    head_chunk_tokens: compute the head that many tokens at a time and again in the backward, which
-        keeps no logits; None for all at once.
-    """
+    """The model's decoder and head, called apart so that only positions that predict response
+    tokens go through the head. temperature: logits are divided by it. autocast: compute in
+    bfloat16. head_chunk_tokens: compute the head for so many tokens at a time, and again in the
+    backward, without keeping logits; None: all at once."""
 
     def __init__(
         self,
@@ -91,7 +81,7 @@ class LogProbModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's device."""
         return self.model.device
 
     @property
@@ -100,7 +90,7 @@ class LogProbModel:
         return self.autocast or self.model.dtype in (torch.bfloat16, torch.float16)
 
     def precision(self) -> AbstractContextManager[Any]:
-        """The context that forwards run in."""
+        """The context of forwards."""
         if not self.autocast:
             return nullcontext()
         context: AbstractContextManager[Any] = torch.autocast(
@@ -110,11 +100,8 @@ class LogProbModel:
 
     @contextmanager
     def checkpointed(self, enabled: bool) -> Iterator[None]:
-        """Forwards within keep only each layer's input and compute the rest again.
-
-        Always of the non-reentrant kind: the reentrant one cuts the graph to the prefix's keys and
-        values, which silently loses phase C.
-        """
+        """Forwards within keep only each layer's input. Never the reentrant kind, which cuts the
+        graph to the prefix's keys and values and so loses phase C."""
         if not enabled:
             yield
             return
@@ -125,7 +112,7 @@ class LogProbModel:
             self.model.gradient_checkpointing_disable()  # type: ignore[no-untyped-call]
 
     def decode(self, ids: Tensor, **kwargs: Any) -> Any:
-        """Run the decoder on ``ids`` [rows, width]."""
+        """Runs the decoder on ``ids`` [rows, width]."""
         if self.router is not None:
             kwargs["output_router_logits"] = True
         kwargs.setdefault("use_cache", False)
@@ -138,7 +125,7 @@ class LogProbModel:
         return self.router.sums(output.router_logits, valid)
 
     def dense(self, examples: Sequence[Example]) -> Forward:
-        """One microbatch of whole sequences: prompt and response of every rollout."""
+        """One microbatch of prompts with responses."""
         sequences = [[*e.prompt, *e.response[:-1]] for e in examples]
         rows = Rows.of(sequences, self.device)
         with self.precision():
@@ -179,8 +166,8 @@ class LogProbModel:
         return -functional.cross_entropy(logits, targets, reduction="none")
 
     def _check_head(self) -> None:
-        """Refuse models whose logits are not simply the head of the last hidden state (scaled or
-        capped logits), instead of training on wrong probabilities."""
+        """Refuses models whose logits are not the head of the last hidden state (scaled or capped
+        logits)."""
         ids = torch.tensor([[1, 0, 1]], device=self.device)
         with in_mode(self.model, training=False), torch.no_grad():
             expected = self.model(input_ids=ids, use_cache=False).logits.float()

@@ -1,11 +1,11 @@
 """The load-balancing loss of mixture-of-experts models over a whole batch.
 
-Switch Transformer's auxiliary loss (arXiv 2101.03961, equations 4 to 6), in Hugging Face's form:
+Switch Transformer's auxiliary loss (arXiv 2101.03961, equations 4 to 6) in Hugging Face's form:
 ``experts * sum_e f_e P_e``, with f_e the routed choices of expert e and P_e its summed router
-probability, both over (layers x tokens). The f_e have no gradient. Known beforehand for the whole
-batch, they make the loss linear in P_e, so it splits exactly over microbatches, and the prefix of a
-group counts once for each rollout by a factor alone (logical counting, arXiv 2606.01143).
-Each sequence counts its prompt and its response without the last token, trained or masked.
+probability, over (layers x tokens). f_e has no gradient. Counted beforehand for the whole batch, it
+makes the loss linear in P_e, which splits exactly over microbatches; a group's prefix counts once
+for each rollout (logical counting, arXiv 2606.01143). Each sequence counts its prompt and its
+response without the last token, trained or masked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class RouterSums:
-    """Router statistics summed over layers and tokens.
-
-    probabilities: [experts], with their graph where there is one.
-    counts: how often each expert was chosen, [experts], in float64.
-    rows: layers x tokens.
-    """
+    """Sums over layers and tokens. probabilities: [experts], perhaps with a graph. counts: choices
+    of each expert, [experts], float64. rows: layers x tokens."""
 
     probabilities: Tensor
     counts: Tensor
@@ -34,7 +30,7 @@ class RouterSums:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """What a model's configuration says about its routers."""
+    """A model's routers, by its configuration."""
 
     experts: int
     top_k: int
@@ -42,11 +38,9 @@ class Router:
 
     @classmethod
     def of(cls, config: Any, coefficient: float | None) -> Router | None:
-        """The routers of a model, or None where it has none or their loss does not count.
-
+        """A model's routers; None where there are none or their loss does not count.
         ``coefficient`` None: the model's own, if it asks for its router logits (Hugging Face's
-        condition), else 0.
-        """
+        condition), else 0."""
         experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
         if not experts:
             return None
@@ -58,7 +52,7 @@ class Router:
         return cls(int(experts), int(config.num_experts_per_tok), coefficient)
 
     def sums(self, router_logits: Sequence[Tensor], valid: Tensor | None) -> RouterSums:
-        """Sum the logits of each layer, [tokens, experts], over the ``valid`` tokens."""
+        """Sums each layer's logits, [tokens, experts], over the ``valid`` tokens."""
         probabilities: list[Tensor] = []
         counts: list[Tensor] = []
         rows = 0
@@ -78,7 +72,7 @@ class Router:
 
 
 class RouterBalance:
-    """The batch's auxiliary loss: first count every microbatch, then ask for each one's share."""
+    """The batch's auxiliary loss: count all microbatches first, then take each one's share."""
 
     def __init__(self, router: Router) -> None:
         self.router = router
@@ -86,23 +80,23 @@ class RouterBalance:
         self._rows = 0
 
     def count(self, sums: RouterSums, times: int = 1) -> None:
-        """Add a microbatch to the batch's expert counts, as if it occurred ``times`` times."""
+        """Adds a microbatch to the counts, ``times`` times."""
         counts = sums.counts * times
         self._counts = counts if self._counts is None else self._counts + counts
         self._rows += sums.rows * times
 
     def counted(self) -> tuple[list[float], int]:
-        """What was counted so far, as plain numbers: how often each expert was chosen, and rows."""
+        """The counts as plain numbers: choices of each expert, and rows."""
         return ([] if self._counts is None else self._counts.tolist(), self._rows)
 
     def count_all(self, counted: Sequence[tuple[list[float], int]], device: torch.device) -> None:
-        """Takes the sum of these for what was counted: each rank's part of a batch."""
+        """Replaces the counts by the sum of these, one of each rank."""
         tensors = [torch.tensor(counts, dtype=torch.float64) for counts, _ in counted if counts]
         self._counts = torch.stack(tensors).sum(0).to(device) if tensors else None
         self._rows = sum(rows for _, rows in counted)
 
     def loss(self, sums: RouterSums, times: int = 1) -> Tensor:
-        """The share of one microbatch in the batch's weighted auxiliary loss, with gradient."""
+        """A microbatch's share of the batch's weighted loss, with gradient."""
         if self._counts is None:
             raise RuntimeError("the batch must be counted before its loss is asked for")
         fractions = (self._counts / self._rows).to(sums.probabilities.dtype)

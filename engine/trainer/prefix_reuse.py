@@ -31,12 +31,8 @@ from rollcast.engine.trainer.moe import RouterSums
 
 @dataclass(slots=True)
 class Prefix:
-    """A prefix between phases A and C.
-
-    roots: each layer's keys and values in phase A's graph.
-    leaves: the same tensors for phase B to read, [1, kv_heads, tokens, head_dim]; their ``grad`` is
-        gK and gV.
-    """
+    """A prefix between phases A and C. roots: each layer's keys and values in phase A's graph.
+    leaves: the same for phase B, [1, kv_heads, tokens, head_dim]; their ``grad`` is gK and gV."""
 
     tokens: int
     roots: dict[int, tuple[Tensor, Tensor]]
@@ -45,11 +41,8 @@ class Prefix:
 
 
 class PrefixReuse:
-    """Phases A, B and C on a model. Raises UnsupportedModelError on one that it is not exact for.
-
-    offload: keep phase A's activations in host memory until phase C (a copy each way; without
-        effect where the model is in host memory).
-    """
+    """Phases A, B and C on a model. offload: keeps phase A's activations in host memory until phase
+    C. Raises UnsupportedModelError on a model that it is not exact for."""
 
     def __init__(
         self,
@@ -73,8 +66,8 @@ class PrefixReuse:
 
     @contextmanager
     def engaged(self) -> Iterator[None]:
-        """The model attends through the shared prefix within: forwards, and backwards too, since
-        checkpointing computes layers again there."""
+        """The model attends through the shared prefix within; backwards run within too, as
+        checkpointing computes layers again."""
         if self.backend == "cache":
             yield
             return
@@ -87,7 +80,7 @@ class PrefixReuse:
             model.set_attn_implementation(implementation)
 
     def begin(self, tokens: Sequence[int]) -> Prefix:
-        """Phase A on the prefix ``tokens``. Keeps a graph if gradients are enabled."""
+        """Phase A on ``tokens``, with a graph if gradients are enabled."""
         ids = torch.tensor([list(tokens)], device=self.runner.device)
         saved: AbstractContextManager[Any] = nullcontext()
         if self.offload:
@@ -110,7 +103,7 @@ class PrefixReuse:
         return Prefix(len(tokens), roots if grad else {}, leaves, router)
 
     def suffix(self, prefix: Prefix, examples: Sequence[Example]) -> Forward:
-        """Phase B: one microbatch of suffixes. Any number may follow, each with its backward."""
+        """Phase B on one microbatch; any number may follow, each with its backward."""
         sequences = [[e.prompt[-1], *e.response[:-1]] for e in examples]
         rows = Rows.of(sequences, self.runner.device)
         width = rows.ids.shape[1]
@@ -131,10 +124,8 @@ class PrefixReuse:
             return Forward(log_probs, self.runner.router_sums(output, rows.valid))
 
     def finish(self, prefix: Prefix, extra_loss: Tensor | None = None) -> None:
-        """Phase C: the prefix's backward, once, from what phase B accumulated.
-
-        ``extra_loss`` is a scalar of the prefix's own, such as its share of the routers' loss.
-        """
+        """Phase C: one backward of the prefix from phase B's gradients. extra_loss: the prefix's
+        own scalar, such as its routers' loss."""
         tensors: list[Tensor] = []
         grads: list[Tensor | None] = []
         for layer, roots in prefix.roots.items():
@@ -171,8 +162,8 @@ class PrefixReuse:
         return {"past_key_values": cache, "use_cache": True}
 
     def _verify(self) -> None:
-        """Compare with dense log-probabilities on a few tokens, so that a model whose positions,
-        mask or attention this layout does not cover is refused before it is trained wrongly."""
+        """Compares a few tokens with dense log-probabilities, to refuse a model whose positions,
+        mask or attention this layout does not cover."""
         vocabulary = self.runner.model.config.get_text_config().vocab_size
         tokens = [(7 * i + 3) % vocabulary for i in range(16)]
         examples = [_probe(tokens[:6], tokens[6:9]), _probe(tokens[:6], tokens[9:14])]
@@ -198,7 +189,7 @@ def _leaf(x: Tensor, grad: bool) -> Tensor:
 
 
 def _refuse_layers(model: nn.Module) -> None:
-    """Raise on layers that are not full softmax attention, and on randomness in the forward."""
+    """Refuses layers without full softmax attention, and randomness in the forward."""
     config: Any = model.config
     config = config.get_text_config()
     name = type(model).__name__

@@ -1,8 +1,6 @@
-"""The machine's pulse: the same small computation, timed again and again through a run.
-
-A shared or throttled machine is faster in one hour than in the next. A run's spans cannot tell that
-from work that costs more; the pulse can, since its work never changes.
-"""
+"""The speed probe of a run: the same small computation, timed between steps. A shared or throttled
+machine changes speed over hours; a run's spans cannot tell that from costlier work, the probe
+can."""
 
 from __future__ import annotations
 
@@ -20,12 +18,9 @@ LONG_TOKENS, ROW_TOKENS = 2048, 256
 
 
 class Pulse:
-    """Forward passes of a model on made-up tokens: with whatever weights the model has now, on its
-    own device, without gradients, and without touching any random state.
-
-    short: a row of 8 tokens, the mean of four passes. long: rows of 256 tokens (fewer, where the
-    context is shorter), 2,048 in all.
-    """
+    """Forward passes of a model on made-up tokens, with its current weights, without gradients or
+    randomness. short: the mean of four passes of 8 tokens. long: rows of 256 tokens, or of the
+    context, 2,048 in all."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config.get_text_config()
@@ -37,7 +32,7 @@ class Pulse:
         self._pass(self._long)  # the first pass of a shape pays for more than itself
 
     def take(self) -> Beat:
-        """Times both, in some hundredths of a second."""
+        """Times both."""
         short = [self._pass(self._short) for _ in range(1 + SHORT_REPEATS)][1:]
         return Beat(sum(short) / SHORT_REPEATS, self._pass(self._long))
 

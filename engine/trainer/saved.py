@@ -1,8 +1,6 @@
-"""A trainer's state as named tensors and plain data, and back.
-
-Names are ``model/NAME``, ``optimizer/PARAMETER/NAME`` and ``random/DEVICE``. What is loaded is
-checked against the model and optimiser at hand, since it may come from a file.
-"""
+"""A trainer's state as named tensors and plain data, and back. Names are ``model/NAME``,
+``optimizer/PARAMETER/NAME`` and ``random/DEVICE``. Loading checks them against model and optimiser,
+as they may come from a file."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ MODEL, OPTIMIZER, RANDOM = "model", "optimizer", "random"
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Weights and buffers as the model holds them, tied ones once."""
+    """Weights and buffers of the model, tied ones once."""
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -31,7 +29,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Puts weights and buffers in place. Raises ValueError for those of another model."""
+    """Loads weights and buffers. Raises ValueError for another model's."""
     expected = model_tensors(model)
     given = _of(MODEL, tensors)
     _require_names({name.partition("/")[2] for name in expected}, given)
@@ -44,8 +42,7 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What the optimiser holds of each parameter, by the parameter's number. Its settings are not
-    among them: they are the scenario's."""
+    """The optimiser's state by the parameter's number, without settings."""
     state: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
     return {
         f"{OPTIMIZER}/{number}/{name}": tensor
@@ -57,7 +54,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def load_optimizer(
     optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Puts AdamW's moments in place. Raises ValueError for those of other parameters."""
+    """Loads AdamW's moments. Raises ValueError for those of other parameters."""
     state: dict[int, dict[str, Tensor]] = defaultdict(dict)
     for key, tensor in _of(OPTIMIZER, tensors).items():
         number, _, name = key.partition("/")
@@ -75,14 +72,14 @@ def load_optimizer(
 
 
 def random_tensors() -> dict[str, Tensor]:
-    """The states of torch's own generators, of the CPU and of every GPU."""
+    """States of torch's generators, of the CPU and of every GPU."""
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     named = {f"{RANDOM}/cuda:{number}": state for number, state in enumerate(gpus)}
     return {f"{RANDOM}/cpu": torch.get_rng_state(), **named}
 
 
 def load_random(tensors: Mapping[str, Tensor]) -> None:
-    """Puts them in place, those of GPUs that are not here apart. Raises ValueError."""
+    """Loads them, except of GPUs that are missing. Raises ValueError."""
     given = _of(RANDOM, tensors)
     try:
         torch.set_rng_state(given.pop("cpu"))
@@ -101,7 +98,7 @@ def shuffle(random: Random) -> list[Any]:
 
 
 def load_shuffle(random: Random, state: Any) -> None:
-    """Puts it in place. Raises ValueError."""
+    """Loads it. Raises ValueError."""
     try:
         version, words, gauss = state
         random.setstate((version, tuple(words), gauss))
@@ -110,7 +107,7 @@ def load_shuffle(random: Random, state: Any) -> None:
 
 
 def _of(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those of one kind, by the rest of their names."""
+    """Tensors of one kind, by the rest of their names."""
     return {
         name.partition("/")[2]: tensor
         for name, tensor in tensors.items()

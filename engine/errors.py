@@ -10,7 +10,9 @@ class EngineError(RunError):
 
 
 def sentence(error: BaseException) -> str:
-    """The first line of an error of another library, with its type."""
+    """The text of an error of ours; of another library's the first line, with its type."""
+    if isinstance(error, RunError | ScenarioError):
+        return str(error)
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

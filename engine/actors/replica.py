@@ -83,8 +83,7 @@ class ReplicaActor:
                 pin(self._cores)
             engine = start()
         except Exception as error:
-            message = str(error) if isinstance(error, EngineError) else sentence(error)
-            self._outbox.put(Failed(message, theirs=True))
+            self._outbox.put(Failed(sentence(error), theirs=True))
             return
         self._since_s = None
         limits, tolerance = engine.limits, engine.log_prob_tolerance
@@ -92,8 +91,7 @@ class ReplicaActor:
         try:
             self._serve(EngineFrontend(engine, time.perf_counter))
         except Exception as error:
-            message = str(error) if isinstance(error, EngineError) else sentence(error)
-            self._outbox.put(Failed(message))
+            self._outbox.put(Failed(sentence(error)))
         finally:
             engine.shutdown()
             self._outbox.wake()

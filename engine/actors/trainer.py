@@ -15,7 +15,6 @@ from rollcast.engine.actors.weights import ByStore, Channel, InPlace, unpack
 from rollcast.engine.actors.wire import ByWire
 from rollcast.engine.edges import Beat, OnWire, SampledGroup, Trainer, TrainerState, TrainMetrics
 from rollcast.engine.errors import EngineError, RankLostError, sentence
-from rollcast.simulator.errors import RunError, ScenarioError
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +107,7 @@ class TrainerActor:
         except RankLostError as error:
             raise ActorLostError(str(error)) from None
         except Exception as error:
-            reason = str(error) if isinstance(error, RunError | ScenarioError) else sentence(error)
-            raise EngineError(f"the trainer cannot start: {reason}") from None
+            raise EngineError(f"the trainer cannot start: {sentence(error)}") from None
         return TrainerReady(self._trainer.context_tokens, machine_name(), versions())
 
     def step(self, part: Part) -> tuple[Updated, Any]:
@@ -125,8 +123,7 @@ class TrainerActor:
                     final=part.final,
                 )
         except (RuntimeError, ValueError) as error:  # out of memory, or a token beyond the model's
-            reason = str(error) if isinstance(error, RunError) else sentence(error)
-            return Updated(start_s, self._timer(), None, [], reason), None
+            return Updated(start_s, self._timer(), None, [], sentence(error)), None
         end_s = self._timer()
         if not part.final:
             return Updated(start_s, end_s, metrics, []), None

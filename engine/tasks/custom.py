@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rollcast.engine.errors import EngineError
+from rollcast.engine.errors import EngineError, sentence
 from rollcast.engine.tasks.base import Prompt
 from rollcast.engine.tasks.named import load_named
 from rollcast.engine.tasks.rewards import RewardCaller
@@ -125,7 +125,5 @@ def _load_tokenizer(path: str | Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ScenarioError(
-            "engine.model", f"{path} has no tokenizer that can be loaded: {first}"
-        ) from error
+        message = f"{path} has no tokenizer that can be loaded: {sentence(error)}"
+        raise ScenarioError("engine.model", message) from error

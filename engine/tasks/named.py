@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rollcast.engine.errors import EngineError
+from rollcast.engine.errors import sentence
 from rollcast.engine.time_limit import time_limit
 from rollcast.simulator.errors import ScenarioError
 
@@ -40,10 +40,7 @@ def load_named(
         with time_limit(IMPORT_LIMIT_S, f"not done after {IMPORT_LIMIT_S:g} s"):
             module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        reason = (
-            str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
-        )
-        message = f"module {module_name} cannot be imported ({reason})."
+        message = f"module {module_name} cannot be imported ({sentence(error)})."
         raise ScenarioError(field, message) from error
     finally:
         if added:

@@ -103,7 +103,7 @@ def warm_start(
     draft = Path(tempfile.mkdtemp(prefix=f".{recipe.name}-", dir=folder))
     try:
         began = time.perf_counter()
-        with _threads(threads), _reporting(recipe, progress) as report:
+        with _threads(threads), _reporting(progress) as report:
             model, losses = _train(recipe, base, report)
         with no_bars():
             model.save_pretrained(draft)
@@ -233,15 +233,14 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _reporting(recipe: Recipe, progress: Progress | None) -> Iterator[Progress]:
+def _reporting(progress: Progress | None) -> Iterator[Progress]:
     if progress is not None:
         yield progress
         return
-    with progress_bar("", None, elapsed=False, left=True, text="warm start") as update:
+    with progress_bar("warm start", None, elapsed=False, left=True, text="") as update:
 
         def show(step: int, steps: int, loss: float) -> None:
             if update is not None:
-                said = f"warm start ({recipe.style}), loss {loss:.2f}"
-                update(completed=step, total=steps, said=said)
+                update(completed=step, total=steps, said=f"loss {loss:.2f}")
 
         yield show

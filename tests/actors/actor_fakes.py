@@ -303,13 +303,12 @@ class StartTrainer:
     """A recipe that crosses to another process."""
 
     token_s: float = 0.0
-    trouble: Trouble | None = None
     tensors: bool = False
     processes: Path | None = None
 
     def __call__(self) -> FakeTrainer:
         sign(self.processes, "trainer")
-        return FakeTrainer(self.token_s, self.trouble, self.tensors)
+        return FakeTrainer(self.token_s, tensors=self.tensors)
 
 
 class FakeRank(FakeTrainer):
@@ -365,17 +364,18 @@ class StartRank:
 
 
 class _Room:
+    """Rounds in which every rank says something and hears all."""
+
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._rounds: list[dict[int, Any]] = []
-        self._done: dict[int, int] = {}
 
     def exchange(self, rank: Rank, value: Any) -> list[Any]:
         with self._changed:
-            number = self._done[rank.number] = self._done.get(rank.number, -1) + 1
-            if number == len(self._rounds):
-                self._rounds.append({})
-            heard = self._rounds[number]
+            heard = next((one for one in self._rounds if rank.number not in one), None)
+            if heard is None:
+                heard = {}
+                self._rounds.append(heard)
             heard[rank.number] = value
             self._changed.notify_all()
             self._changed.wait_for(lambda: len(heard) == rank.count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,19 +60,23 @@ def make(
     colocated: bool = False,
     iteration_s: float = 5e-4,
     engine_trouble: Trouble | None = None,
-    trainer_trouble: Trouble | None = None,
-    heartbeat_s: float = 60.0,
     tensors: bool = False,
+    heartbeat_s: float = 60.0,
+    token_s: float = 1e-5,
     ranks: int = 1,
     sleeps: bool = False,
+    engine: Callable[[], Any] | None = None,
+    channel: Any = None,
+    task: Any = None,
 ) -> Home:
+    """A world of threads. engine, channel: how replicas start and get their weights."""
     transport = ThreadTransport()
-    alone = Recipe(StartTrainer(1e-5, trainer_trouble, tensors))
-    trainer = [alone] if ranks == 1 else [Recipe(StartRank(1e-5))] * ranks
-    engine = Recipe(StartEngine(8, iteration_s, engine_trouble))
-    recipes = Recipes([engine] * replicas, trainer, sleeps=sleeps)
+    alone = Recipe(StartTrainer(token_s, tensors=tensors))
+    trainer = [alone] if ranks == 1 else [Recipe(StartRank(token_s))] * ranks
+    replica = Recipe(engine or StartEngine(8, iteration_s, engine_trouble))
+    recipes = Recipes([replica] * replicas, trainer, channel, sleeps)
     shape = ClusterShape(replicas, 1, ranks, colocated=colocated)
-    task = FakeTask(CAP)
+    task = task or FakeTask(CAP)
     return Home(EngineWorld(transport, recipes, shape, task, 3, heartbeat_s=heartbeat_s), transport)
 
 

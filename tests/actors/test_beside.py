@@ -8,14 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from actor_fakes import FakeTask, StartEngine, StartTrainer
-from actor_threads import ThreadTransport
-from running_actors import CAP, make
+from running_actors import make
 
 from rollcast.engine.actors.beside import measure
-from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.tasks.base import FirstTurns
-from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.engine.world import EngineWorld
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.plan import Batch
 from rollcast.simulator.results.read import check
@@ -28,8 +25,7 @@ ITERATION_S, TOKEN_S = 2e-3, 2e-4
 
 @pytest.fixture
 def world() -> Iterator[EngineWorld]:
-    recipes = Recipes([Recipe(StartEngine(8, ITERATION_S))], [Recipe(StartTrainer(TOKEN_S))])
-    world = EngineWorld(ThreadTransport(), recipes, ClusterShape(1, 1, 1, False), FakeTask(CAP), 3)
+    world = make(1, iteration_s=ITERATION_S, token_s=TOKEN_S).world
     yield world
     world.close()
 
@@ -62,9 +58,8 @@ def test_the_replica_samples_the_same_again_and_again(world: EngineWorld) -> Non
 
 def test_of_rollouts_with_turns_the_first_is_timed() -> None:
     """Its environment would judge it; the same prompts are asked, and no reward is."""
-    recipes = Recipes([Recipe(StartEngine(8, ITERATION_S))], [Recipe(StartTrainer(TOKEN_S))])
     task = FirstTurns(TurnTask())
-    world = EngineWorld(ThreadTransport(), recipes, ClusterShape(1, 1, 1, False), task, 3)
+    world = make(1, iteration_s=ITERATION_S, token_s=TOKEN_S, task=task).world
     try:
         found = measure(world, 2, 4, rounds=2)
         assert world.quiet

@@ -11,36 +11,26 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (engine/engine-cpu.lock)")
 
 import torch
-from actor_fakes import FakeTask, StartTrainer
-from actor_threads import ThreadTransport
 from actor_wires import StartWired, ThreadWire
-from running_actors import CAP, PLAN, STEPS, Home, drive
+from running_actors import PLAN, STEPS, Home, drive, make
 
-from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.actors.weights import unpack
 from rollcast.engine.actors.wire import ByWire
 from rollcast.engine.edges import OnWire
 from rollcast.engine.errors import EngineError
 from rollcast.engine.log import EngineLog
-from rollcast.engine.world import EngineWorld, Recipes
 from rollcast.simulator.loop.recorded import UnderWay
-from rollcast.simulator.world import ClusterShape
 
 
-def make(replicas: int = 2) -> Home:
-    transport = ThreadTransport()
-    recipes = Recipes(
-        [Recipe(StartWired())] * replicas, [Recipe(StartTrainer(1e-5, None, True))], ThreadWire()
-    )
-    shape = ClusterShape(replicas, 1, 1, colocated=False)
-    return Home(EngineWorld(transport, recipes, shape, FakeTask(CAP), 3), transport)
+def wired(replicas: int = 2) -> Home:
+    return make(replicas, tensors=True, engine=StartWired(), channel=ThreadWire())
 
 
 @pytest.mark.parametrize(
     "policy", ["sync", "one_step_off", "fully_async(max_staleness=2)", "pipeline_rl"]
 )
 def test_every_replica_has_the_trainers_weights(policy: str) -> None:
-    home = make()
+    home = wired()
     result, _ = drive(home, policy)
     assert result.ledger.balance == 0
     assert len(result.steps) == STEPS
@@ -55,7 +45,7 @@ def test_a_run_ends_right_whoever_is_killed() -> None:
     for it before the next update: then it says how to go on."""
     ends = []
     for seed in range(6):
-        home, rng = make(), Random(seed)
+        home, rng = wired(), Random(seed)
         kills = iter(rng.sample(["replica 0", "replica 1", "trainer"], 2))
         left = rng.randrange(4, 14)
 
@@ -90,13 +80,13 @@ def test_a_run_ends_right_whoever_is_killed() -> None:
 
 def test_a_run_goes_on_from_what_is_saved() -> None:
     """The weights of a checkpoint come by the store, the next ones by wire again."""
-    first = make(1)
+    first = wired(1)
     drive_a_little(first)
     state = first.world.state()
     assert (state.version, state.updates) == (1, 2)
     assert state.weights is not None  # the replica's are not the trainer's
     first.world.close()
-    home = make(1)
+    home = wired(1)
     home.world.load_state(state, EngineLog())
     home.world.go_on(UnderWay((), None, sync=True))
     while not home.world.quiet:

@@ -544,6 +544,29 @@ def test_threads_can_still_be_set_beside_vllm(shared_replica: VllmReplica) -> No
         torch.set_num_threads(before)
 
 
+def test_an_engine_that_sleeps_goes_on_after_it(replica: VllmReplica) -> None:
+    """On a CPU there is no memory to give up, and the calls are the same."""
+    found = []
+    for _ in range(2):
+        replica.submit("x", PROMPT, max_new_tokens=20, seed=5, ignore_eos=True)
+        found.append(finish(replica)["x"].token_ids)
+        replica.sleep()
+        replica.wake()
+    assert found[0] == found[1]
+
+
+def test_what_vllm_is_asked_for() -> None:
+    alone = ReplicaOptions(dtype="bfloat16", memory_fraction=0.9).arguments("m", on_cpu=False)
+    assert not {"tensor_parallel_size", "enable_sleep_mode"} & alone.keys()
+    assert (alone["dtype"], alone["gpu_memory_utilization"]) == ("bfloat16", 0.9)
+    assert not alone["enforce_eager"]
+    wide = ReplicaOptions(tensor_parallel=4, sleeps=True).arguments("m", on_cpu=False)
+    # Its workers are processes of the actor's, which has all of its GPUs: one machine's.
+    assert wide["tensor_parallel_size"] == 4
+    assert wide["distributed_executor_backend"] == "mp"
+    assert wide["enable_sleep_mode"] is True
+
+
 # Versions and environment
 
 

@@ -39,9 +39,7 @@ def make(
     **spec: Any,
 ) -> EngineWorld:
     """broken: groups whose environments never boot."""
-    recipes = Recipes(
-        [Recipe(StartEngine(8, 5e-4, trouble))] * 2, [Recipe(StartTrainer(1e-5, None, False))]
-    )
+    recipes = Recipes([Recipe(StartEngine(8, 5e-4, trouble))] * 2, [Recipe(StartTrainer(1e-5))])
     shape = ClusterShape(2, 1, 1, colocated=False)
     turns = replace(rules(slow=20, **spec), make=lambda: Breaking(20, broken=broken))
     transport = ThreadTransport()

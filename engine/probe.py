@@ -175,7 +175,7 @@ def _beside(spec: RunSpec) -> list[dict[str, Any]] | None:
     world = start_actors(spec, first_turns=spec.turns is not None, routing="group_affinity")
     try:
         batch = spec.plan.batch
-        return [round_.to_plain() for round_ in measure(world, batch.groups, batch.group_size)]
+        return [asdict(round_) for round_ in measure(world, batch.groups, batch.group_size)]
     finally:
         world.close()
 

@@ -7,7 +7,7 @@ at once. The replica never gets new weights, so its responses and its iterations
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 
@@ -48,10 +48,6 @@ class Beside:
     iterations_beside_s: float
     update_alone_s: float
     update_beside_s: float
-
-    def to_plain(self) -> dict[str, Any]:
-        """As a probe's file holds it."""
-        return asdict(self)
 
 
 def measure(

@@ -237,10 +237,10 @@ def _reporting(progress: Progress | None) -> Iterator[Progress]:
     if progress is not None:
         yield progress
         return
-    with progress_bar("warm start", None, elapsed=False, left=True, text="") as update:
+    with progress_bar("", None, elapsed=False, left=True, text="warm start") as update:
 
         def show(step: int, steps: int, loss: float) -> None:
             if update is not None:
-                update(completed=step, total=steps, said=f"loss {loss:.2f}")
+                update(completed=step, total=steps, text=f"warm start, loss {loss:.2f}")
 
         yield show

@@ -15,16 +15,26 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rollcast.simulator.cli.arguments import (
+    Choose,
     Draws,
     Force,
+    Intervals,
     Json,
+    Limits,
     NoPlot,
     Out,
+    PlanObjective,
+    PlanOut,
+    PlanRun,
     Policies,
+    Quality,
+    Ray,
     ScenarioPath,
     Seed,
     Settings,
     Tornado,
+    TornadoKeys,
+    Workers,
 )
 from rollcast.simulator.cli.stopping import Stopped, keep_on, progress, stages, stoppable
 from rollcast.simulator.cli.trust import TrustModules, trust
@@ -43,8 +53,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-NOTHING_MEETS = 3
-"""Exit code of a plan whose limits nothing meets."""
+NOTHING_MEETS = 3  # exit code of a plan whose limits nothing meets
 
 _CLICK_ERROR: type[Exception] = next(  # typer names only the leaves of this family
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
@@ -82,15 +91,7 @@ def simulate(
     as_json: Json = False,
     draws: Draws = None,
     tornado: Tornado = False,
-    tornado_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tornado-key",
-            metavar="key=20%",
-            help="With --tornado: another key to vary, by a share (key=20%) or "
-            "key=LOW,HIGH. Repeatable.",
-        ),
-    ] = None,
+    tornado_key: TornadoKeys = None,
 ) -> None:
     """Simulate one scenario and show its step time and idle GPUs.
 
@@ -99,40 +100,37 @@ def simulate(
     tornado.png.
     """
     from rollcast.simulator.cli import tables
-    from rollcast.simulator.results.folder import check_target, write_folder
+    from rollcast.simulator.results.folder import write_folder
     from rollcast.simulator.results.write import write_run
-    from rollcast.simulator.studies.simulate import load
+    from rollcast.simulator.scenario.trust import kept
     from rollcast.simulator.studies.simulate import simulate as run_scenario
+    from rollcast.simulator.studies.tornado import tornado as study
+    from rollcast.simulator.studies.tornado import write_tornado
 
-    _check_draws(draws)
-    if out is not None:
-        check_target(out, force)
-    checked = load(scenario, *(settings or ()), seed=seed, trust_modules=trust(trust_modules))
+    checked = _load(scenario, settings, seed, trust_modules, out, force, draws)
     asked = _tornado_keys(checked, tornado, tornado_key or ())
-    bars: list[Bar] = []
     with progress(checked.policy_name, checked.steps * (1 + (draws or 0))) as advance:
         result = run_scenario(checked, advance)
         if draws != 0:
             from rollcast.simulator.studies.uncertainty import add_intervals
 
             add_intervals(result, draws, advance, keep_on)
-        if tornado:
-            from rollcast.simulator.studies.tornado import tornado as study
-
-            bars = study(checked, asked, result=result, on_step=keep_on)
+        bars = study(checked, asked, result=result, on_step=keep_on) if tornado else None
     if out is not None:
-        description = {"name": checked.name, **_resolved(checked)}
+        raw = checked.raw
+        description = {
+            "name": checked.name,
+            "policy_spelt": checked.policy_name,
+            "scenario": kept(raw.data, raw.modules),
+        }
 
         def fill(folder: Path) -> None:
             write_run(folder, result.run, result.summary, description, plot=not no_plot)
-            if bars:
-                from rollcast.simulator.studies.tornado import write_tornado
-
-                write_tornado(folder, bars, plot=not no_plot)
+            write_tornado(folder, bars or (), plot=not no_plot)
 
         write_folder(out, fill, force)
-    tables.show_summary(result.summary, as_json, bars if tornado else None)
-    _say_where(out)
+    tables.show_summary(result.summary, as_json, bars)
+    _print_where(out)
 
 
 @app.command()
@@ -164,128 +162,50 @@ def compare(
     table, a picture, a self-contained report.html, and one run folder per policy.
     """
     from rollcast.simulator.cli import tables
-    from rollcast.simulator.results.folder import check_target, write_folder
-    from rollcast.simulator.scenario.file import override
-    from rollcast.simulator.scenario.scenario import build_scenario
+    from rollcast.simulator.results.folder import write_folder
     from rollcast.simulator.studies import ranking
     from rollcast.simulator.studies.compare import compare as run_all
     from rollcast.simulator.studies.compare import write_comparison
-    from rollcast.simulator.studies.simulate import load
-    from rollcast.simulator.values.visible import visible
 
-    _check_draws(draws)
-    if out is not None:
-        check_target(out, force)
-    checked = load(scenario, *(settings or ()), seed=seed, trust_modules=trust(trust_modules))
-    names = policy or [checked.policy_name]
-    if len(names) == 1 and names[0] != "sync" and not also:
-        names = ["sync", *names]
-    variants = [checked.with_policy(name) for name in names]
-    for setting in also or ():
-        if re.split(r"[=.\[]", setting)[0].strip() == "policy":
-            raise ScenarioError("--also", "takes other keys; give policies with --policy")
-        changed = build_scenario(override(checked.raw, [setting], option="--also"))
-        label = f"{variants[0].policy_name}, {setting}"
-        variants.append(replace(changed.with_policy(names[0]), policy_name=visible(label)))
+    checked = _load(scenario, settings, seed, trust_modules, out, force, draws)
+    variants = _variants(checked, policy or [checked.policy_name], also or ())
     with progress("", sum(variant.steps for variant in variants) * (1 + (draws or 0))) as advance:
         results = run_all(variants, advance)
-        sure = None
+        ranked = None
         if draws is None:
-            sure = ranking.from_short_runs(results, keep_on)
+            ranked = ranking.from_short_runs(results, keep_on)
         elif draws:
-            sure = ranking.redraw(results, draws, advance)
+            ranked = ranking.redraw(results, draws, advance)
     if out is not None:
         from rollcast.simulator.report.comparison_page import comparison_page
 
-        report = comparison_page(results, sure, draws)
+        report = comparison_page(results, ranked, draws)
         write = partial(
-            write_comparison, results=results, ranking=sure, plot=not no_plot, report=report
+            write_comparison, results=results, ranking=ranked, plot=not no_plot, report=report
         )
         write_folder(out, write, force)
-    tables.show_comparison(results, sure, as_json)
-    _say_where(out)
+    tables.show_comparison(results, ranked, as_json)
+    _print_where(out)
 
 
 @app.command()
 def plan(
     scenario: ScenarioPath,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            "--run",
-            metavar="steps=N",
-            help="Length of the run: steps=500; prompts=40000,epochs=2; trained_rollouts=250000.",
-        ),
-    ] = None,
-    choose: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--choose",
-            "--vary",
-            metavar="key=VALUE,VALUE",
-            help="Values to choose from: gpus=16,32,64 (their split is found), gpu, placement, "
-            "tensor_parallel, or any key: workload.group_size=8,16. Keys that change together: "
-            "cluster.replicas=cluster.trainer_gpus=4,8. Repeatable.",
-        ),
-    ] = None,
+    run: PlanRun = None,
+    choose: Choose = None,
     policy: Policies = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--limit",
-            metavar="key=VALUE",
-            help="Limit of the run: hours, usd, gpus or staleness. Repeatable.",
-        ),
-    ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            "--objective",
-            metavar="usd|hours|gpu_hours|balanced",
-            help="What to minimise; balanced: hours x cost.",
-        ),
-    ] = None,
-    quality: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--quality",
-            metavar="policy=FACTOR",
-            help="Updates to the target relative to synchronous training, as measured: april=1.05.",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", metavar="N", help="Number of processes; default: one per core."),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray",
-            metavar="[ADDRESS]",
-            help="Run on a Ray cluster: HOST:PORT of its head, or auto; without an address, one is "
-            "started here (needs rollcast[ray]).",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Write plan.json, plan.csv, recommended.yaml and report.html into this folder; an "
-            "interrupted plan resumes.",
-        ),
-    ] = None,
+    limit: Limits = None,
+    objective: PlanObjective = None,
+    quality: Quality = None,
+    workers: Workers = None,
+    ray: Ray = None,
+    out: PlanOut = None,
     settings: Settings = None,
     seed: Seed = None,
     trust_modules: TrustModules = False,
     force: Force = False,
     as_json: Json = False,
-    intervals: Annotated[
-        bool,
-        typer.Option(
-            "--intervals/--no-intervals", help="Compute 90 % intervals of the best choices."
-        ),
-    ] = True,
+    intervals: Intervals = True,
     tornado: Tornado = False,
 ) -> None:
     """Find the GPUs, their split and the policy for a whole run.
@@ -296,8 +216,7 @@ def plan(
     from rollcast.simulator.cli.plan_question import with_flags
     from rollcast.simulator.cli.plan_table import show_plan
     from rollcast.simulator.planner import planner
-    from rollcast.simulator.planner.write import write_plan
-    from rollcast.simulator.results.folder import check_target, write_folder
+    from rollcast.simulator.results.folder import check_target
     from rollcast.simulator.scenario.file import override, read_scenario
 
     if out is not None:
@@ -308,37 +227,20 @@ def plan(
         raise ScenarioError("--workers", f"is {workers}; give at least 1")
     try:
         asked = planner.question(raw, None, policy or (), intervals)
+        crew: Any = workers
+        if ray is not None:
+            from rollcast.simulator.planner.on_ray import OnRay
+
+            crew = OnRay(planner.work_for(asked), ray, workers)
+        with stages() as on_progress:
+            planned = planner.answer(asked, crew, out=out, on_progress=on_progress)
     except ScenarioError as error:
         raise raw.locate(error) from None
-    crew: Any = workers
-    if ray is not None:
-        from rollcast.simulator.planner.on_ray import OnRay
-
-        crew = OnRay(planner.work_for(asked), ray, workers)
-    with stages() as on_progress:
-        try:
-            planned = planner.answer(asked, crew, out=out, on_progress=on_progress)
-        except ScenarioError as error:
-            raise raw.locate(error) from None
     bars = _tornado_of(planned, raw) if tornado else None
     if out is not None:
-        from rollcast.simulator.report.plan_page import plan_page, shown
-        from rollcast.simulator.results.schema import REPORT
-
-        report = plan_page(planned, shown(planned, raw), raw, policy or ())
-
-        def write(folder: Path) -> None:
-            write_plan(folder, planned, raw.folder, out)
-            if bars:
-                from rollcast.simulator.studies.tornado import write_tornado
-
-                write_tornado(folder, bars)
-            (folder / REPORT.name).write_text(report, encoding="utf-8")
-
-        write_folder(out, write, force)
-        planner.forget(out)
+        _write_plan(planned, raw, out, force, policy or (), bars or ())
     show_plan(planned, as_json, bars)
-    _say_where(out)
+    _print_where(out)
     if planned.recommended is None:
         raise typer.Exit(NOTHING_MEETS)
 
@@ -432,10 +334,73 @@ def init(
     show(name)
 
 
+def _load(
+    path: Path,
+    settings: Sequence[str] | None,
+    seed: int | None,
+    trust_modules: bool,
+    out: Path | None,
+    force: bool,
+    draws: int | None,
+) -> Scenario:
+    """The scenario. Raises ScenarioError for it, for ``--draws`` and for ``--out``."""
+    from rollcast.simulator.results.folder import check_target
+    from rollcast.simulator.studies.redrawn import LEAST_DRAWS
+    from rollcast.simulator.studies.simulate import load
+
+    if draws and draws < LEAST_DRAWS:
+        raise ScenarioError("--draws", f"is {draws}; give at least {LEAST_DRAWS}, or 0 for none")
+    if out is not None:
+        check_target(out, force)
+    return load(path, *(settings or ()), seed=seed, trust_modules=trust(trust_modules))
+
+
+def _variants(scenario: Scenario, names: list[str], also: Sequence[str]) -> list[Scenario]:
+    """The scenario under each policy, then the first with each setting of ``--also``."""
+    from rollcast.simulator.scenario.file import override
+    from rollcast.simulator.scenario.scenario import build_scenario
+    from rollcast.simulator.values.visible import visible
+
+    if len(names) == 1 and names[0] != "sync" and not also:
+        names = ["sync", *names]
+    variants = [scenario.with_policy(name) for name in names]
+    for setting in also:
+        if re.split(r"[=.\[]", setting)[0].strip() == "policy":
+            raise ScenarioError("--also", "takes other keys; give policies with --policy")
+        changed = build_scenario(override(scenario.raw, [setting], option="--also"))
+        label = f"{variants[0].policy_name}, {setting}"
+        variants.append(replace(changed.with_policy(names[0]), policy_name=visible(label)))
+    return variants
+
+
+def _write_plan(
+    planned: Planned,
+    raw: RawScenario,
+    out: Path,
+    force: bool,
+    policies: Sequence[str],
+    bars: Sequence[Bar],
+) -> None:
+    from rollcast.simulator.planner.planner import forget
+    from rollcast.simulator.planner.write import write_plan
+    from rollcast.simulator.report.plan_page import plan_page, shown
+    from rollcast.simulator.results.folder import write_folder
+    from rollcast.simulator.results.schema import REPORT
+    from rollcast.simulator.studies.tornado import write_tornado
+
+    report = plan_page(planned, shown(planned, raw), raw, policies)
+
+    def fill(folder: Path) -> None:
+        write_plan(folder, planned, raw.folder, out)
+        write_tornado(folder, bars)
+        (folder / REPORT.name).write_text(report, encoding="utf-8")
+
+    write_folder(out, fill, force)
+    forget(out)
+
+
 def _tornado_of(planned: Planned, raw: RawScenario) -> list[Bar]:
     """The tornado of a plan's chosen row."""
-    from dataclasses import replace
-
     from rollcast.simulator.studies.simulate import simulate as run_scenario
     from rollcast.simulator.studies.tornado import tornado as study
 
@@ -448,35 +413,14 @@ def _tornado_of(planned: Planned, raw: RawScenario) -> list[Bar]:
 
 def _tornado_keys(scenario: Scenario, tornado: bool, keys: Sequence[str]) -> list[Asked]:
     """Keys of ``--tornado-key``. Raises ScenarioError without ``--tornado``."""
-    if not keys:
-        return []
-    if not tornado:
+    if keys and not tornado:
         raise ScenarioError("--tornado-key", "goes with --tornado; add that, or leave this out")
     from rollcast.simulator.studies.tornado import parse_keys
 
     return parse_keys(scenario, keys)
 
 
-def _check_draws(draws: int | None) -> None:
-    if not draws:
-        return
-    from rollcast.simulator.studies.redrawn import LEAST_DRAWS
-
-    if draws < LEAST_DRAWS:
-        raise ScenarioError("--draws", f"is {draws}; give at least {LEAST_DRAWS}, or 0 for none")
-
-
-def _resolved(scenario: Any) -> dict[str, Any]:
-    """What was run, with every setting applied."""
-    from rollcast.simulator.scenario.trust import kept
-
-    return {
-        "policy_spelt": scenario.policy_name,
-        "scenario": kept(scenario.raw.data, scenario.raw.modules),
-    }
-
-
-def _say_where(out: Path | None) -> None:
+def _print_where(out: Path | None) -> None:
     if out is not None:
         from rollcast.simulator.values.visible import visible
 

@@ -56,3 +56,84 @@ Tornado = Annotated[
         "--tornado", help="Show which uncertain inputs move the step time most, one at a time."
     ),
 ]
+TornadoKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tornado-key",
+        metavar="key=20%",
+        help="With --tornado: another key to vary, by a share (key=20%) or "
+        "key=LOW,HIGH. Repeatable.",
+    ),
+]
+
+# Of plan
+
+PlanRun = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="steps=N",
+        help="Length of the run: steps=500; prompts=40000,epochs=2; trained_rollouts=250000.",
+    ),
+]
+Choose = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--choose",
+        "--vary",
+        metavar="key=VALUE,VALUE",
+        help="Values to choose from: gpus=16,32,64 (their split is found), gpu, placement, "
+        "tensor_parallel, or any key: workload.group_size=8,16. Keys that change together: "
+        "cluster.replicas=cluster.trainer_gpus=4,8. Repeatable.",
+    ),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="key=VALUE",
+        help="Limit of the run: hours, usd, gpus or staleness. Repeatable.",
+    ),
+]
+PlanObjective = Annotated[
+    str | None,
+    typer.Option(
+        "--objective",
+        metavar="usd|hours|gpu_hours|balanced",
+        help="What to minimise; balanced: hours x cost.",
+    ),
+]
+Quality = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--quality",
+        metavar="policy=FACTOR",
+        help="Updates to the target relative to synchronous training, as measured: april=1.05.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", metavar="N", help="Number of processes; default: one per core."),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="[ADDRESS]",
+        help="Run on a Ray cluster: HOST:PORT of its head, or auto; without an address, one is "
+        "started here (needs rollcast[ray]).",
+    ),
+]
+PlanOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Write plan.json, plan.csv, recommended.yaml and report.html into this folder; an "
+        "interrupted plan resumes.",
+    ),
+]
+Intervals = Annotated[
+    bool,
+    typer.Option("--intervals/--no-intervals", help="Compute 90 % intervals of the best choices."),
+]

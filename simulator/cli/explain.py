@@ -10,8 +10,7 @@ from importlib.metadata import entry_points
 from rollcast.simulator.cli.console import console
 from rollcast.simulator.scenario.reference import FIRST, Entry, below, find, reference
 
-GROUP = "rollcast.sections"
-"""Entry points of further packages' sections: dataclasses by key."""
+GROUP = "rollcast.sections"  # entry points of further packages' sections: dataclasses by key
 
 
 def show(key: str, as_json: bool = False) -> None:

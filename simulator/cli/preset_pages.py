@@ -10,12 +10,11 @@ from typing import Any
 
 from rollcast.simulator.cli.console import console
 from rollcast.simulator.cli.policy_page import policy_facts, show_policy
-from rollcast.simulator.cli.presets import Rows, preset_details, preset_rows
+from rollcast.simulator.cli.presets import KINDS, Rows, preset_details, preset_rows
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.write import plain
 from rollcast.simulator.values import nearest
 
-KINDS = ("gpus", "models", "engines", "syncs", "kernels", "lengths", "turns", "policies")
 _NEVER_BROKEN = 12
 _LONGEST_NAME = 24
 _ROOM_FOR_TEXT = 20

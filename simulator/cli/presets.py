@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollcast.simulator.costs.engine.hosts import engine_presets
@@ -24,7 +24,10 @@ Rows = list[dict[str, Any]]
 
 def preset_rows(kind: str) -> Rows:
     """One row per preset of a kind."""
-    return _LISTS[kind]()
+    if kind == "policies":
+        return _policies()
+    presets, columns = _COLUMNS[kind]
+    return [{"name": name, **columns(preset)} for name, preset in presets().items()]
 
 
 def preset_details(kind: str, name: str) -> Rows:
@@ -39,8 +42,7 @@ def preset_details(kind: str, name: str) -> Rows:
             {
                 "figure": figure,
                 "value": f"{getattr(gpu, figure):.4g}",
-                "kind": gpu.provenance[figure].kind,
-                "source": gpu.provenance[figure].source,
+                **_sources(gpu.provenance[figure]),
             }
             for figure in figure_names()
             if figure in gpu.provenance
@@ -60,68 +62,6 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key}: {item}" for key, item in value.items())
     return str(value)
-
-
-def _gpus() -> Rows:
-    return [
-        {
-            "name": name,
-            "memory GB": f"{gpu.memory_bytes / 1e9:.0f}",
-            "bandwidth TB/s": f"{gpu.bandwidth_bytes_per_s / 1e12:.2f}",
-            "bf16 TFLOP/s": f"{gpu.bf16_flop_per_s / 1e12:.0f}",
-            "decode attention": f"{gpu.decode_attention_bandwidth_efficiency:.0%}",
-            "that figure is": gpu.provenance["decode_attention_bandwidth_efficiency"].kind,
-            "assumed $/h": f"{gpu.usd_per_hour:.2f}",
-        }
-        for name, gpu in gpu_presets().items()
-    ]
-
-
-def _models() -> Rows:
-    return [
-        {
-            "name": name,
-            "parameters": f"{model.parameters / 1e9:.2f}e9",
-            "active": f"{model.active_parameters / 1e9:.2f}e9",
-            "layers": model.layers,
-            "KV bytes/token": f"{model.kv_bytes_per_token:.0f}",
-            "source": "its Hugging Face config.json",
-        }
-        for name, model in model_presets().items()
-    ]
-
-
-def _lengths() -> Rows:
-    rows = []
-    for name, preset in length_presets().items():
-        spec = preset.lengths
-        rows.append(
-            {
-                "name": name,
-                "median": spec.get("median_tokens", "mixture"),
-                "between sd": spec.get("between_sd", ""),
-                "within sd": spec.get("within_sd", ""),
-                "runaway": spec.get("runaway", ""),
-                "kind": preset.kind,
-                "source": preset.source,
-            }
-        )
-    return rows
-
-
-def _turns() -> Rows:
-    return [
-        {
-            "name": name,
-            "turns": f"{preset.turns['median']:g}",
-            "at most": preset.turns["max_turns"],
-            "tokens a turn": f"{preset.lengths['median_tokens']:g}",
-            "observed": f"{preset.turns['observation_tokens']['median_tokens']:g}",
-            "seconds": f"{preset.turn_s['median_s']:g}",
-            "what it is": preset.note,
-        }
-        for name, preset in turn_presets().items()
-    ]
 
 
 def _turn_figures(preset: TurnPreset) -> Rows:
@@ -150,65 +90,90 @@ def _policies() -> Rows:
     return rows
 
 
-def _engines() -> Rows:
-    return [
-        {
-            "name": name,
+def _rate(bytes_per_s: float) -> str:
+    return "" if bytes_per_s == math.inf else f"{bytes_per_s:.3g}"
+
+
+def _sources(provenance: Provenance) -> dict[str, str]:
+    return {"kind": provenance.kind, "source": provenance.source}
+
+
+def _within(preset: Any) -> dict[str, str]:
+    """The factors between which the truth is taken to lie, and the source."""
+    return {
+        "true within": f"{preset.low:g} to {preset.high:g} times",
+        **_sources(preset.provenance),
+    }
+
+
+_COLUMNS: dict[str, tuple[Callable[[], Mapping[Any, Any]], Callable[[Any], dict[str, Any]]]] = {
+    "gpus": (
+        gpu_presets,
+        lambda gpu: {
+            "memory GB": f"{gpu.memory_bytes / 1e9:.0f}",
+            "bandwidth TB/s": f"{gpu.bandwidth_bytes_per_s / 1e12:.2f}",
+            "bf16 TFLOP/s": f"{gpu.bf16_flop_per_s / 1e12:.0f}",
+            "decode attention": f"{gpu.decode_attention_bandwidth_efficiency:.0%}",
+            "that figure is": gpu.provenance["decode_attention_bandwidth_efficiency"].kind,
+            "assumed $/h": f"{gpu.usd_per_hour:.2f}",
+        },
+    ),
+    "models": (
+        model_presets,
+        lambda model: {
+            "parameters": f"{model.parameters / 1e9:.2f}e9",
+            "active": f"{model.active_parameters / 1e9:.2f}e9",
+            "layers": model.layers,
+            "KV bytes/token": f"{model.kv_bytes_per_token:.0f}",
+            "source": "its Hugging Face config.json",
+        },
+    ),
+    "engines": (
+        engine_presets,
+        lambda host: {
             "ms an iteration": f"{1e3 * host.host_s:g}",
             "us a rollout": f"{1e6 * host.host_per_rollout_s:g}",
-            **_factors(host.low, host.high, host.provenance),
-        }
-        for name, host in engine_presets().items()
-    ]
-
-
-def _syncs() -> Rows:
-    return [
-        {
-            "name": name,
+            **_within(host),
+        },
+    ),
+    "syncs": (
+        sync_presets,
+        lambda sync: {
             "s a sync": f"{sync.fixed_s:g}",
             "bytes/s": f"{sync.bytes_per_s:.3g}",
             "of experts": _rate(sync.expert_bytes_per_s),
             "of a staged shard": _rate(sync.shard_bytes_per_s),
             "ms a tensor": f"{1e3 * sync.per_tensor_s:.2g}",
-            **_factors(sync.low, sync.high, sync.provenance),
-        }
-        for name, sync in sync_presets().items()
-    ]
-
-
-def _rate(bytes_per_s: float) -> str:
-    return "" if bytes_per_s == math.inf else f"{bytes_per_s:.3g}"
-
-
-def _factors(low: float, high: float, provenance: Provenance) -> dict[str, str]:
-    """Between which factors the truth is taken to lie, and where the figures are from."""
-    return {
-        "true within": f"{low:g} to {high:g} times",
-        "kind": provenance.kind,
-        "source": provenance.source,
-    }
-
-
-def _kernels() -> Rows:
-    return [
-        {
-            "name": f"{kernel} on {generation}",
-            "of the bf16 peak": f"{speed.share:.1%}",
-            "kind": speed.provenance.kind,
-            "source": speed.provenance.source,
-        }
-        for (kernel, generation), speed in kernel_presets().items()
-    ]
-
-
-_LISTS: dict[str, Callable[[], Rows]] = {
-    "gpus": _gpus,
-    "models": _models,
-    "engines": _engines,
-    "syncs": _syncs,
-    "kernels": _kernels,
-    "lengths": _lengths,
-    "turns": _turns,
-    "policies": _policies,
+            **_within(sync),
+        },
+    ),
+    "kernels": (
+        lambda: {f"{kernel} on {gpu}": speed for (kernel, gpu), speed in kernel_presets().items()},
+        lambda speed: {"of the bf16 peak": f"{speed.share:.1%}", **_sources(speed.provenance)},
+    ),
+    "lengths": (
+        length_presets,
+        lambda preset: {
+            "median": preset.lengths.get("median_tokens", "mixture"),
+            "between sd": preset.lengths.get("between_sd", ""),
+            "within sd": preset.lengths.get("within_sd", ""),
+            "runaway": preset.lengths.get("runaway", ""),
+            "kind": preset.kind,
+            "source": preset.source,
+        },
+    ),
+    "turns": (
+        turn_presets,
+        lambda preset: {
+            "turns": f"{preset.turns['median']:g}",
+            "at most": preset.turns["max_turns"],
+            "tokens a turn": f"{preset.lengths['median_tokens']:g}",
+            "observed": f"{preset.turns['observation_tokens']['median_tokens']:g}",
+            "seconds": f"{preset.turn_s['median_s']:g}",
+            "what it is": preset.note,
+        },
+    ),
 }
+"""By kind: the presets by name, and the columns of one."""
+
+KINDS = (*_COLUMNS, "policies")

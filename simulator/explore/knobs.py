@@ -69,18 +69,33 @@ def starts(shown: Iterable[Knob]) -> dict[str, Any]:
     return {knob.name: knob.start for knob in shown}
 
 
+def _slider(
+    part: str,
+    name: str,
+    label: str,
+    values: Iterable[Any],
+    start: Any,
+    write: Callable[[Any], str] = str,
+    meaning: str = "",
+) -> Knob:
+    """A slider over ``values`` and the scenario's own."""
+    return Knob(name, label, part, "slider", _with(values, start), start, write, meaning)
+
+
 def _gpus(scenario: Scenario) -> list[Knob]:
     shape, data = scenario.shape, scenario.raw.data
     tensor = (data.get("cluster") or {}).get("tensor_parallel") or 1
-    result = []
     preset = _gpu_preset(data)
-    if preset is not None:
-        result.append(Knob("gpu", "GPU", "GPUs", "select", tuple(gpu_presets()), preset))
     placement = TOGETHER if shape.colocated else APART
     trainer = shape.trainer_gpus / shape.gpus
+    shares = [i / _EIGHTHS for i in range(1, _EIGHTHS)]
     return [
-        *result,
-        Knob("gpus", "GPUs in all", "GPUs", "slider", _with(_POWERS, shape.gpus), shape.gpus),
+        *(
+            [Knob("gpu", "GPU", "GPUs", "select", tuple(gpu_presets()), preset)]
+            if preset is not None
+            else []
+        ),
+        _slider("GPUs", "gpus", "GPUs in all", _POWERS, shape.gpus),
         Knob(
             "placement",
             "Placement",
@@ -99,12 +114,11 @@ def _gpus(scenario: Scenario) -> list[Knob]:
             tensor,
             meaning="GPUs of one replica",
         ),
-        Knob(
+        _slider(
+            "GPUs",
             "trainer_share",
             "Trainer's share",
-            "GPUs",
-            "slider",
-            _with([i / _EIGHTHS for i in range(1, _EIGHTHS)], trainer if trainer < 1 else 0.5),
+            shares,
             trainer if trainer < 1 else 0.5,
             lambda value: f"{100 * value:.3g} %",
             "of the GPUs, where it has its own",
@@ -114,35 +128,26 @@ def _gpus(scenario: Scenario) -> list[Knob]:
 
 def _policy(scenario: Scenario) -> list[Knob]:
     parameters = _parameters(scenario.policy_name)
-    over, stale = parameters.get(OVER_SAMPLING, 2.0), parameters.get(STALENESS, 2)
     chains = _chains(scenario.policy_name)
+    start = chains[0] if chains[0] != "sync" else chains[1]
     return [
-        Knob(
-            "policy",
-            "Shown in the timeline",
+        Knob("policy", "Shown in the timeline", "Policy", "select", chains, start),
+        _slider(
             "Policy",
-            "select",
-            chains,
-            chains[0] if chains[0] != "sync" else chains[1],
-        ),
-        Knob(
             OVER_SAMPLING,
             "Over-sampling",
-            "Policy",
-            "slider",
-            _with([1 + i / 10 for i in range(21)], over),
-            over,
-            lambda value: f"{value:g}x",
+            [1 + i / 10 for i in range(21)],
+            parameters.get(OVER_SAMPLING, 2.0),
+            "{:g}x".format,
             "groups launched, over the batch: april, tail_batching",
         ),
-        Knob(
+        _slider(
+            "Policy",
             STALENESS,
             "Staleness allowed",
-            "Policy",
-            "slider",
-            _with((0, 1, 2, 3, 4, 6, 8), stale),
-            stale,
-            lambda value: f"{value:g} versions",
+            (0, 1, 2, 3, 4, 6, 8),
+            parameters.get(STALENESS, 2),
+            "{:g} versions".format,
             "fully_async, colocate_async",
         ),
     ]
@@ -150,91 +155,65 @@ def _policy(scenario: Scenario) -> list[Knob]:
 
 def _workload(scenario: Scenario) -> list[Knob]:
     workload = scenario.raw.data["workload"]
-    batch, cap = scenario.plan.batch, workload["max_new_tokens"]
+    size, part = scenario.plan.batch.group_size, "Rollouts"
+    caps = [2**i for i in range(8, 18)]
     result = [
-        Knob(
+        _slider(
+            part,
             "workload.group_size",
             "Group size",
-            "Rollouts",
-            "slider",
-            _with(_POWERS[:8], batch.group_size),
-            batch.group_size,
+            _POWERS[:8],
+            size,
             meaning="rollouts of each prompt",
         ),
-        Knob(
+        _slider(
+            part,
             "workload.max_new_tokens",
             "Cap on a response",
-            "Rollouts",
-            "slider",
-            _with([2**i for i in range(8, 18)], cap),
-            cap,
-            lambda value: f"{value:,} tokens",
+            caps,
+            workload["max_new_tokens"],
+            "{:,} tokens".format,
         ),
     ]
     lengths = _one_kind(workload.get("lengths"))
     if lengths is None:
         return result
     median = lengths["median_tokens"]
-    factors = (0.25, 0.35, 0.5, 0.7, 0.85, 1, 1.2, 1.4, 2, 2.8, 4)
-    spreads = [i / 20 for i in range(31)]
-    return [
-        *result,
-        Knob(
+    medians = [median * by for by in (0.25, 0.35, 0.5, 0.7, 0.85, 1, 1.2, 1.4, 2, 2.8, 4)]
+    result.append(
+        _slider(
+            part,
             "workload.lengths.median_tokens",
             "Median length",
-            "Rollouts",
-            "slider",
-            tuple(median * factor for factor in factors),
+            medians,
             median,
-            lambda value: f"{value:,.0f} tokens",
-        ),
-        Knob(
-            "workload.lengths.between_sd",
-            "Spread between prompts",
-            "Rollouts",
-            "slider",
-            _with(spreads, lengths["between_sd"]),
-            lengths["between_sd"],
-            lambda value: f"{value:.3g}",
-            "standard deviation of the log length",
-        ),
-        Knob(
-            "workload.lengths.within_sd",
-            "Spread within a prompt",
-            "Rollouts",
-            "slider",
-            _with(spreads, lengths["within_sd"]),
-            lengths["within_sd"],
-            lambda value: f"{value:.3g}",
-            "standard deviation of the log length",
-        ),
-    ]
+            "{:,.0f} tokens".format,
+        )
+    )
+    for key, label in (
+        ("between_sd", "Spread between prompts"),
+        ("within_sd", "Spread within a prompt"),
+    ):
+        spreads = [i / 20 for i in range(31)]
+        meaning = "standard deviation of the log length"
+        name = f"workload.lengths.{key}"
+        result.append(_slider(part, name, label, spreads, lengths[key], "{:.3g}".format, meaning))
+    return result
 
 
 def _run(scenario: Scenario) -> list[Knob]:
-    steps = max(scenario.steps, 1)
-    result = [
-        Knob(
-            "steps",
-            "Steps of the whole run",
-            "The run",
-            "slider",
-            _with((20, 50, 100, 200, 500, 1000, 2000, 5000), steps),
-            steps,
-            lambda value: f"{value:,}",
-        ),
-    ]
+    part, steps = "The run", (20, 50, 100, 200, 500, 1000, 2000, 5000)
+    label = "Steps of the whole run"
+    result = [_slider(part, "steps", label, steps, max(scenario.steps, 1), "{:,}".format)]
     if scenario.gpu is not None:
-        price = scenario.gpu.usd_per_hour
         presets = [gpu.usd_per_hour for gpu in gpu_presets().values()]
         result.append(
-            Knob(
+            _slider(
+                part,
                 "usd_per_hour",
                 "Price of a GPU",
-                "The run",
-                "slider",
-                _with([*(i / 4 for i in range(41)), *presets], price),
-                price,
+                [*(i / 4 for i in range(41)), *presets],
+                scenario.gpu.usd_per_hour,
                 lambda value: f"${value:.2f} an hour" if value else "none",
             )
         )

@@ -12,8 +12,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from rollcast.simulator.explore.work import Choice, Outcome, outcome, prepare
 
 WORKERS = 2
-KEPT = 2000
-"""Outcomes that are remembered."""
+KEPT = 2000  # outcomes that are remembered
 
 
 def workers(count: int = WORKERS) -> ProcessPoolExecutor:

@@ -16,9 +16,7 @@ from rollcast.simulator.results.lanes import Timeline
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.studies.simulate import from_raw, simulate
 
-ROLLOUTS = 2100
-"""Budget of a simulation: 0.1 to 0.25 s."""
-
+ROLLOUTS = 2100  # budget of a simulation: 0.1 to 0.25 s
 LEAST_STEPS, MOST_STEPS = 6, 8
 """With 4 steps a start-up of fully_async hides its steady step time; 8 are within a tenth."""
 

@@ -26,8 +26,7 @@ TIMES_THE_LEAST = 8
 SCHEDULES = ("sync", "april(over_sampling=1.5)", "one_step_off", "fully_async(max_staleness=2)")
 """Default policies."""
 
-TELLING = frozenset({"over_sampling", "max_staleness"})
-"""Parameters that are always spelt."""
+TELLING = frozenset({"over_sampling", "max_staleness"})  # parameters that are always spelt
 
 _SCHEDULING = (
     "launch",

@@ -15,11 +15,8 @@ from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.values import read
 from rollcast.simulator.workload.length_specs import LARGEST_SD, DrawnLengths, PresetLengths
 
-SPREADS = (0.7, 1.4)
-"""Factors on the spread of lengths, at the same mean, to try."""
-
-NEAR = 0.5
-"""Largest relative fall of a price worth a sentence."""
+SPREADS = (0.7, 1.4)  # factors on the spread of lengths, at the same mean, to try
+NEAR = 0.5  # largest relative fall of a price worth a sentence
 
 
 class Simulator(Protocol):

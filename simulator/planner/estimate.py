@@ -23,8 +23,7 @@ from rollcast.simulator.scenario.scenario import Scenario
 
 SAMPLED_GROUPS = 128
 
-HIDES = 1.1
-"""A longer update hides the rollouts of an overlapped step: step time over update time."""
+HIDES = 1.1  # A longer update hides the rollouts of an overlapped step: step time over update time
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,7 @@ from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.simulate import Result, simulate
 from rollcast.simulator.studies.uncertainty import uncertainty
 
-DRAWS = 512
-"""Kept of the step time's uncertainty."""
-
+DRAWS = 512  # kept of the step time's uncertainty
 BoundBy = Literal["rollout tail", "rollout throughput", "trainer", "sync", "environment"]
 
 
@@ -143,8 +141,7 @@ def measured(result: Result, whole: int | None = None) -> Measured:
     )
 
 
-MOSTLY = 0.9
-"""Share of the time for which a trainer that bounds a step works."""
+MOSTLY = 0.9  # share of the time for which a trainer that bounds a step works
 
 
 def bound_by(summary: Mapping[str, Any], records: Sequence[StepRecord]) -> BoundBy:

@@ -12,11 +12,8 @@ from typing import Any
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner.workers import MOST_TRIES, Died, Work
 
-LOCAL = "local"
-"""Starts a Ray here that ends with the plan."""
-
-_AHEAD = 2
-"""Tasks submitted per core."""
+LOCAL = "local"  # starts a Ray here that ends with the plan
+_AHEAD = 2  # tasks submitted per core
 
 
 def _done(work: Work, task: Any) -> Any:

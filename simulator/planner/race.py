@@ -100,20 +100,11 @@ class Results:
     steps: int = 0
 
 
-CLOSE = 0.03
-"""Margin by which a candidate of the first rung must be able to win."""
-
-DOUBT = 2.0
-"""Standard errors of a difference that are not trusted."""
-
-HOPE = 0.85
-"""Factor to hope for while few of a kind were simulated."""
-
-UNSETTLED = 0.25
-"""Relative error of a simulation too short to settle."""
-
-_KNOWN = 3
-"""Simulations of a kind that tell the error of its estimates."""
+CLOSE = 0.03  # margin by which a candidate of the first rung must be able to win
+DOUBT = 2.0  # standard errors of a difference that are not trusted
+HOPE = 0.85  # factor to hope for while few of a kind were simulated
+UNSETTLED = 0.25  # relative error of a simulation too short to settle
+_KNOWN = 3  # simulations of a kind that tell the error of its estimates
 
 
 def race(

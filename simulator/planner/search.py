@@ -25,12 +25,8 @@ from rollcast.simulator.planner.workers import Died, Workers
 from rollcast.simulator.policies import parse_labelled, spell
 from rollcast.simulator.studies.interval import ends
 
-FINALISTS = 5
-"""The best choices that get intervals, beside the best synchronous one."""
-
-BATCH = 8
-"""Choices that the first rung simulates at a time, for any number of workers."""
-
+FINALISTS = 5  # the best choices that get intervals, beside the best synchronous one
+BATCH = 8  # choices that the first rung simulates at a time, for any number of workers
 OnProgress = Callable[[str, int, int], None]
 """Called with the stage, and how many of its tasks are done, of how many."""
 

@@ -15,8 +15,7 @@ OBJECTIVES: Mapping[ObjectiveName, str] = {
     "gpu_hours": "GPU hours",
     "balanced": "hours x cost",
 }
-SURE = 0.05
-"""Whoever wins in a smaller share of the draws does not change places."""
+SURE = 0.05  # whoever wins in a smaller share of the draws does not change places
 
 
 def between(interval: Interval | None, write: Callable[[float], str]) -> str:

@@ -21,9 +21,7 @@ _LETTER_PX = 6.6
 _DOT_PX = 6.0
 _LONGEST_LABEL = 44
 _SHORT = 18  # letters that a phone has room for
-_FEW = 5
-"""Up to so many points are all labelled."""
-
+_FEW = 5  # up to so many points are all labelled
 _UPON_EACH_OTHER = 1.5  # per cent of the picture
 
 

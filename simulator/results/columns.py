@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 from rollcast.simulator.values.readers import Bounds, Nullable, Number, Reader
 from rollcast.simulator.values.words import short
 
-MOST = 1e12
-"""Largest number in our files."""
-
-LARGEST_TOKENS = 100_000_000
-"""Of one prompt or response; more is a wrong unit or column."""
+MOST = 1e12  # largest number in our files
+LARGEST_TOKENS = 100_000_000  # of one prompt or response; more is a wrong unit or column
 
 
 class CellError(Exception):

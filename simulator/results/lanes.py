@@ -25,8 +25,7 @@ from rollcast.simulator.results.metrics import (
 )
 from rollcast.simulator.spans import Run
 
-STEPS_SHOWN = 4
-"""Default."""
+STEPS_SHOWN = 4  # default
 
 
 @dataclass(frozen=True, slots=True)

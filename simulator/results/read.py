@@ -17,8 +17,7 @@ from rollcast.simulator.results import columns
 from rollcast.simulator.results.schema import PACKED, Document, Lines, Table
 from rollcast.simulator.values.readers import Reader
 
-DEEPEST = 100
-"""Levels in a JSON file; ours have six."""
+DEEPEST = 100  # levels in a JSON file; ours have six
 
 
 class NotJsonError(ValueError):

@@ -22,12 +22,8 @@ from rollcast.simulator.values.readers import (
 )
 
 RUN_SCHEMA = "rollcast-run/1"
-OUR_SCHEMAS = "rollcast-"
-"""Start of every schema's name."""
-
-PACKED = ".gz"
-"""Ending of a file that was compressed later."""
-
+OUR_SCHEMAS = "rollcast-"  # start of every schema's name
+PACKED = ".gz"  # ending of a file that was compressed later
 LAYOUTS = ("dense", "shared_prefix")
 
 
@@ -251,8 +247,7 @@ ROLLOUTS = Table(
         ),
     ),
 )
-NOT_IN_ROLLOUTS = ("outcome",)
-"""Columns of segments that the file spells as ``trained``."""
+NOT_IN_ROLLOUTS = ("outcome",)  # columns of segments that the file spells as ``trained``
 
 ENVIRONMENTS = Table(
     "environments.csv",

@@ -21,8 +21,7 @@ FloatArray = NDArray[np.float64]
 _SAME_SHARE = 0.1  # of a batch of groups left over
 _RISE = 1.05  # over all that was before: more than a settled state varies by
 _NEARLY_S = 1e-9
-LEAST_STEPS = 4
-"""Fewer steady steps are not known to be steady."""
+LEAST_STEPS = 4  # fewer steady steps are not known to be steady
 
 
 class Steady(NamedTuple):

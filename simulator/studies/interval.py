@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-LEVEL = 0.9
-"""Of the intervals that are shown."""
+LEVEL = 0.9  # of the intervals that are shown
 
 
 def ends(draws: Sequence[float] | NDArray[np.float64], level: float = LEVEL) -> NDArray[np.float64]:

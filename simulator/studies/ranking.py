@@ -22,8 +22,7 @@ from rollcast.simulator.studies.uncertainty import add_intervals, cost_draws
 
 FloatArray = NDArray[np.float64]
 
-SURE = 0.95
-"""A ranking that holds in a smaller share of the draws is not called sure."""
+SURE = 0.95  # A ranking that holds in a smaller share of the draws is not called sure
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Chance, Drawn
 from rollcast.simulator.workload.length_specs import PresetLengths
 
-LEAST_DRAWS = 10
-"""For the ends of a 90 % interval."""
+LEAST_DRAWS = 10  # for the ends of a 90 % interval
 
 UNCERTAIN = (
     "step_s",
@@ -33,8 +32,7 @@ UNCERTAIN = (
 _SEED_STRIDE = 1009
 
 DRIFT = "drift/drift_per_step"
-DRIFT_SD = 0.5
-"""Of the drift of lengths, as a share of it; assumed."""
+DRIFT_SD = 0.5  # of the drift of lengths, as a share of it; assumed
 
 
 def redrawn(scenario: Scenario, draw: int) -> Scenario:

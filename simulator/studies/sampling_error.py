@@ -38,24 +38,14 @@ OnStep = Callable[[StepRecord], None] | None
 
 DRAWS = 2048
 
-LEAST_STEPS_SEEN = 8
-"""Steps for a sampling error."""
-
-MANY_STEPS = 24
-"""Runs of fewer steps are extended by another seed."""
-
-LEAST_ROLLOUTS = 3000
-"""Budget of short runs for the shortest run."""
-
-FEW = 0.1
-"""Relative error of a mean step that is worth a warning."""
-
+LEAST_STEPS_SEEN = 8  # steps for a sampling error
+MANY_STEPS = 24  # runs of fewer steps are extended by another seed
+LEAST_ROLLOUTS = 3000  # budget of short runs for the shortest run
+FEW = 0.1  # relative error of a mean step that is worth a warning
 CLOSE = 0.02
 """Relative error of a mean step after `SamplingError.enough` steps, in nine of ten runs."""
 
-TOO_FEW = f"would be within {100 * CLOSE:.0f} %"
-"""End of the warning of too few steps."""
-
+TOO_FEW = f"would be within {100 * CLOSE:.0f} %"  # end of the warning of too few steps
 _MOST_DRAWN = 1000  # steps of a run; the sampling error of a longer one is next to nothing
 _NEGLIGIBLE = 0.005  # of the mean step, by what no step met
 _PROBED = 12  # steps of a run with a rare rollout put into it

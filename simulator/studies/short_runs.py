@@ -22,15 +22,11 @@ from rollcast.simulator.workload.synthetic import SyntheticWorkload
 FloatArray = NDArray[np.float64]
 OnStep = Callable[[StepRecord], None] | None
 
-LEVEL = 1.5
-"""Standard deviations by which an input of the lengths is varied."""
-
+LEVEL = 1.5  # standard deviations by which an input of the lengths is varied
 Kind = Literal["alone", "carried", "beside"]
 """Of steps: independent; carrying work over; or overlapping."""
 
-LEAST_STEPS: Mapping[Kind, int] = {"alone": 1, "carried": 4, "beside": 5}
-"""Steps of a short run."""
-
+LEAST_STEPS: Mapping[Kind, int] = {"alone": 1, "carried": 4, "beside": 5}  # steps of a short run
 _SETTLES = 2  # the first steps of a run that carries or overlaps, which are unlike the others
 
 

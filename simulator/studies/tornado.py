@@ -27,21 +27,11 @@ from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from rollcast.simulator.values.chance import Levels
 
 QUANTILE = 0.95
-Z = 1.6448536269514722
-"""Standard deviations of a normal at `QUANTILE`."""
-
-ASSUMED = 0.10
-"""Relative error of a value that is given exactly."""
-
-MOST_STEPS = 8
-"""Default length of each simulation."""
-
-LEAST_EFFECT = 5e-4
-"""Relative change of a step below which an input is left out."""
-
-MOST_DRAWN = 16
-"""Bars in the picture."""
-
+Z = 1.6448536269514722  # standard deviations of a normal at `QUANTILE`
+ASSUMED = 0.10  # relative error of a value that is given exactly
+MOST_STEPS = 8  # default length of each simulation
+LEAST_EFFECT = 5e-4  # relative change of a step below which an input is left out
+MOST_DRAWN = 16  # bars in the picture
 _EXACT_LENGTHS = ("median_tokens", "between_sd", "within_sd", "runaway")
 
 

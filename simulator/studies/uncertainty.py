@@ -47,16 +47,10 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 OnStep = Callable[[StepRecord], None] | None
 
-COST_DRAWS = 64
-"""Each meets `DRAWS` / `COST_DRAWS` draws of the rest."""
-
-MODEST_ROLLOUTS = 12_000
-"""Budget of short runs for the response to lengths: a second's work."""
-
+COST_DRAWS = 64  # each meets `DRAWS` / `COST_DRAWS` draws of the rest
+MODEST_ROLLOUTS = 12_000  # budget of short runs for the response to lengths: a second's work
 SEEDS = "seeds"
-SAID, MOST_SAID = 0.05, 3
-"""Least share and number of sources in the note."""
-
+SAID, MOST_SAID = 0.05, 3  # least share and number of sources in the note
 _GAUSS = 3.0**0.5  # nodes of Gauss-Hermite of three points: 0 and these, at 2/3 and 1/6 each
 _NOTHING = 1e-9  # of a variance: rounding
 

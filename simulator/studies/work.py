@@ -20,12 +20,8 @@ from rollcast.simulator.spans import TRAINED, Run
 
 FloatArray = NDArray[np.float64]
 
-POINTS = 10
-"""Of decoding, each of equal time, by rising number of rollouts."""
-
-MOST_ROLLOUTS = 96
-"""Of the batch whose training is priced."""
-
+POINTS = 10  # of decoding, each of equal time, by rising number of rollouts
+MOST_ROLLOUTS = 96  # of the batch whose training is priced
 _MOST_REPLICAS = 3
 _NOT_TRAINING = frozenset({"rollout", "sync", "switch"})
 

@@ -19,7 +19,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.explore import start
 from rollcast.simulator.explore.knobs import chosen, described, knobs, starts, tried
 from rollcast.simulator.explore.questions import Memory, Questions, workers
-from rollcast.simulator.explore.view import Asked, placed, view
+from rollcast.simulator.explore.view import Asked, view
 from rollcast.simulator.explore.work import (
     LEAST_STEPS,
     MOST_STEPS,
@@ -53,7 +53,8 @@ def example(name: str = "april") -> Scenario:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_starts_as_it_is(path: Path) -> None:
+def test_every_example_starts_as_it_is_and_can_be_moved(path: Path) -> None:
+    """Each knob at its ends makes a scenario, or a sentence that names a key."""
     scenario = load(path)
     found = knobs(scenario)
     values = starts(found)
@@ -63,14 +64,6 @@ def test_every_example_starts_as_it_is(path: Path) -> None:
         assert knob.values[knob.position] == knob.start
         assert len(set(knob.values)) == len(knob.values)
         assert all(knob.write(value) for value in knob.values)
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_knob_can_be_moved_to_its_ends(path: Path) -> None:
-    """What comes of it is a scenario, or a sentence that names a key."""
-    scenario = load(path)
-    found = knobs(scenario)
-    for knob in found:
         for value in (knob.values[0], knob.values[-1]):
             values = {**starts(found), knob.name: value}
             assert refused_field(scenario, values) != ""
@@ -86,9 +79,9 @@ def refused_field(scenario: Scenario, values: dict[str, Any]) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("gpus", [3, 4, 8, 16, 48])
+@pytest.mark.parametrize("gpus", [3, 16])
 @pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize("share", [0.125, 0.5, 0.875])
+@pytest.mark.parametrize("share", [0.125, 0.875])
 def test_a_split_holds_all_gpus(gpus: int, tensor: int, share: float) -> None:
     scenario = example()
     values = {
@@ -136,13 +129,8 @@ def test_sliders_set_the_policies_parameters() -> None:
     assert found["april(over_sampling=1.5)+pods(keep=4)"] == "april(over_sampling=1.2)+pods(keep=4)"
     assert found["april"] == "april(over_sampling=1.2)"
     assert found["fully_async"] == "fully_async(max_staleness=3)"
+    assert tried(scenario, {**values, "over_sampling": 2.0})["april"] == "april"  # its default
     assert found["sync"] == "sync"
-
-
-def test_a_policys_own_default_is_not_spelt() -> None:
-    scenario = example()
-    found = tried(scenario, {**starts(knobs(scenario)), "over_sampling": 2.0})
-    assert found["april"] == "april"
 
 
 def test_lengths_without_one_median_have_no_sliders() -> None:
@@ -312,12 +300,6 @@ def test_a_chosen_policy_that_cannot_run_is_said_first(tiny: Scenario) -> None:
     assert 'role="alert"' in said
 
 
-def test_before_anything_is_known_there_is_a_view() -> None:
-    said, answers = view(asked(), [], [])
-    assert "april" in said
-    assert "<svg" not in answers
-
-
 def test_other_numbers_of_gpus_are_points(tiny: Scenario) -> None:
     here = [outcome(Choice(tiny.raw, "april"))]
     twice = chosen(tiny, starts(knobs(tiny)), 2.0)
@@ -333,11 +315,6 @@ def test_the_split_is_described(tiny: Scenario) -> None:
         ROOT / "examples" / "fully_async.yaml", "cluster.replicas=1", "cluster.tensor_parallel=2"
     )
     assert described(apart.shape) == "1 replica of 2 GPUs, the trainer on 8 of its own"
-
-
-def test_waves_are_put_in_order() -> None:
-    found = {(1, 0): Outcome("c"), (0, 1): Outcome("b"), (0, 0): Outcome("a"), (2, 0): Outcome("d")}
-    assert [each.chain for each in placed(found, (0, 1))] == ["a", "b", "c"]
 
 
 # The command

@@ -212,14 +212,6 @@ def test_plain_makes_strict_json() -> None:
     assert plain(given) == {"1": [None, [None, 2.5]], "a": {"b": None, "c": None, "d": True}}
 
 
-def test_the_picture_is_the_same_bytes_each_time(tmp_path: Path) -> None:
-    result = ran("april")
-    first = written(result, tmp_path / "a", plot=True) / "timeline.png"
-    second = written(result, tmp_path / "b", plot=True) / "timeline.png"
-    assert first.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert first.read_bytes() == second.read_bytes()
-
-
 # Whole folders or none
 
 

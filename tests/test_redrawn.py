@@ -49,24 +49,12 @@ def test_intervals_hold_their_own_draws_and_are_wider_than_luck() -> None:
     """Of coefficients that are given, the draws are of lengths alone."""
     scenario = from_raw(read_scenario(EXAMPLES / "april.yaml"), *SMALL)
     result = simulate(scenario)
-    found = intervals(result, 20)
+    found = intervals(result, 10)
     assert set(found) == {key for key in UNCERTAIN if key in result.summary}
     assert all(low <= high for low, high in found.values())
     low, high = found["step_s"]
-    own = [simulate(redrawn(scenario, d + 1)).summary["step_s"] for d in range(20)]
+    own = [simulate(redrawn(scenario, d + 1)).summary["step_s"] for d in range(10)]
     assert min(own) <= low < high <= max(own)
-
-
-def test_a_plan_has_them_too(cli: Cli) -> None:
-    settings = [part for setting in SMALL for part in ("--set", setting)]
-    path = str(EXAMPLES / "april.yaml")
-    flags = ("--choose", "workload.group_size=2,4", "--workers", 1)
-    code, out, _ = cli("plan", path, *settings, *flags, "--json")
-    assert code == 0
-    best = json.loads(out)["recommended"]
-    assert best["hours_low"] < best["hours"] < best["hours_high"]
-    code, out, _ = cli("plan", path, *settings, *flags, "--no-intervals", "--json")
-    assert json.loads(out)["recommended"]["hours_low"] is None
 
 
 def test_the_command_line_says_them(cli: Cli, tmp_path: Path) -> None:
@@ -78,7 +66,6 @@ def test_the_command_line_says_them(cli: Cli, tmp_path: Path) -> None:
     low, high = summary["intervals"]["makespan_s"]
     assert summary["draws"] == 10
     assert low < high
-    assert "step, 90 %: " in cli("simulate", path, *settings, "--draws", "10")[1]
     code, _, err = cli("simulate", path, "--draws", "3", "--out", str(tmp_path / "x"))
     assert code == 2
     assert "--draws: is 3; give at least 10, or 0 for none" in err

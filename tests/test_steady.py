@@ -24,7 +24,7 @@ def test_a_run_that_carries_nothing_is_steady_from_its_first_step() -> None:
     assert found == (0, 6, pytest.approx(np.mean(times)), pytest.approx(0), 0.0, True)
 
 
-@pytest.mark.parametrize("count", [10, 20, 60, 500])
+@pytest.mark.parametrize("count", [10, 60])
 @pytest.mark.parametrize("fill", [0, 1, 3])
 def test_a_pipeline_that_fills(count: int, fill: int) -> None:
     """Ages rise while it fills, by one a step; its first steps are twice as long."""
@@ -118,19 +118,15 @@ def tried(policy: str, steps: int) -> Trial:
         "sync",
         "april",
         "one_step_off",
-        "one_step_off(steps=3)",
         "partial_rollout",
-        "pipeline_rl",
-        "fully_async",
         "fully_async(max_staleness=2, in_flight=2)",
         "colocate_async",
         "tail_batching",
-        "sorted_rl",
         "token_budget(tokens=30)",
     ],
 )
-def test_ten_steps_say_what_a_hundred_do(policy: str) -> None:
-    short, long = (tried(policy, steps).summary for steps in (10, 100))
+def test_ten_steps_say_what_sixty_do(policy: str) -> None:
+    short, long = (tried(policy, steps).summary for steps in (10, 60))
     assert short["step_s"] == pytest.approx(long["step_s"], rel=0.02)
     for summary in (short, long):
         beside_s = summary["fill_s"] + summary["drain_s"]

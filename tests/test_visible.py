@@ -75,7 +75,8 @@ def named(tmp_path: Path) -> Path:
 )
 def test_commands_show_names_as_text(named: Path, cli: Cli, asked: tuple[str, ...]) -> None:
     command, *more = asked
-    code, out, err = cli(command, named, *more)
+    quick = () if command == "plan" else ("--draws", 0)
+    code, out, err = cli(command, named, *more, *quick)
     assert code == 0, err
     assert out.isprintable() or all(c.isprintable() or c == "\n" for c in out)
     if command != "plan":
@@ -106,7 +107,7 @@ def on_a_terminal(command: list[str]) -> bytes:
 
 def test_a_terminal_is_sent_our_own_colours_alone(named: Path) -> None:
     """On a terminal there are escapes, those of rich, and none that the scenario wrote."""
-    said = on_a_terminal([*ROLLCAST, "compare", str(named), "--policy", "sync", "--policy", LABEL])
+    said = on_a_terminal([*ROLLCAST, "compare", str(named), "--policy", LABEL, "--draws", "0"])
     assert b"\x1b[" in said
     for harm in (b"\x1b[31m\x1b]", b"\x1b]0;", b"\x07", b"\x1bc", "\x9b".encode(), b"\xe2\x80\xae"):
         assert harm not in said
@@ -134,7 +135,10 @@ def test_the_console_is_safe_for_all_that_is_printed(
 
 def test_pages_hold_no_escape(named: Path, cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert cli("compare", named, "--policy", "sync", "--policy", LABEL, "--out", out)[0] == 0
+    assert (
+        cli("compare", named, "--policy", "sync", "--policy", LABEL, "--draws", 0, "--out", out)[0]
+        == 0
+    )
     page = (out / "report.html").read_text("utf-8")
     assert "<script>x" not in page
     assert "<i>" not in page

@@ -14,28 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from rollcast.simulator.cli.arguments import (
-    Choose,
-    Draws,
-    Force,
-    Intervals,
-    Json,
-    Limits,
-    NoPlot,
-    Out,
-    PlanObjective,
-    PlanOut,
-    PlanRun,
-    Policies,
-    Quality,
-    Ray,
-    ScenarioPath,
-    Seed,
-    Settings,
-    Tornado,
-    TornadoKeys,
-    Workers,
-)
+from rollcast.simulator.cli import arguments as args
 from rollcast.simulator.cli.stopping import Stopped, keep_on, progress, stages, stoppable
 from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.errors import RollcastError, ScenarioError
@@ -81,17 +60,17 @@ def rollcast(
 
 @app.command()
 def simulate(
-    scenario: ScenarioPath,
-    out: Out = None,
-    settings: Settings = None,
-    seed: Seed = None,
+    scenario: args.ScenarioPath,
+    out: args.Out = None,
+    settings: args.Settings = None,
+    seed: args.Seed = None,
     trust_modules: TrustModules = False,
-    force: Force = False,
-    no_plot: NoPlot = False,
-    as_json: Json = False,
-    draws: Draws = None,
-    tornado: Tornado = False,
-    tornado_key: TornadoKeys = None,
+    force: args.Force = False,
+    no_plot: args.NoPlot = False,
+    as_json: args.Json = False,
+    draws: args.Draws = None,
+    tornado: args.Tornado = False,
+    tornado_key: args.TornadoKeys = None,
 ) -> None:
     """Simulate one scenario and show its step time and idle GPUs.
 
@@ -135,8 +114,8 @@ def simulate(
 
 @app.command()
 def compare(
-    scenario: ScenarioPath,
-    policy: Policies = None,
+    scenario: args.ScenarioPath,
+    policy: args.Policies = None,
     also: Annotated[
         list[str] | None,
         typer.Option(
@@ -146,14 +125,14 @@ def compare(
             "cluster.routing=session_affinity. Repeatable.",
         ),
     ] = None,
-    out: Out = None,
-    settings: Settings = None,
-    seed: Seed = None,
+    out: args.Out = None,
+    settings: args.Settings = None,
+    seed: args.Seed = None,
     trust_modules: TrustModules = False,
-    force: Force = False,
-    no_plot: NoPlot = False,
-    as_json: Json = False,
-    draws: Draws = None,
+    force: args.Force = False,
+    no_plot: args.NoPlot = False,
+    as_json: args.Json = False,
+    draws: args.Draws = None,
 ) -> None:
     """Simulate one scenario under several policies and compare them.
 
@@ -190,23 +169,23 @@ def compare(
 
 @app.command()
 def plan(
-    scenario: ScenarioPath,
-    run: PlanRun = None,
-    choose: Choose = None,
-    policy: Policies = None,
-    limit: Limits = None,
-    objective: PlanObjective = None,
-    quality: Quality = None,
-    workers: Workers = None,
-    ray: Ray = None,
-    out: PlanOut = None,
-    settings: Settings = None,
-    seed: Seed = None,
+    scenario: args.ScenarioPath,
+    run: args.PlanRun = None,
+    choose: args.Choose = None,
+    policy: args.Policies = None,
+    limit: args.Limits = None,
+    objective: args.PlanObjective = None,
+    quality: args.Quality = None,
+    workers: args.Workers = None,
+    ray: args.Ray = None,
+    out: args.PlanOut = None,
+    settings: args.Settings = None,
+    seed: args.Seed = None,
     trust_modules: TrustModules = False,
-    force: Force = False,
-    as_json: Json = False,
-    intervals: Intervals = True,
-    tornado: Tornado = False,
+    force: args.Force = False,
+    as_json: args.Json = False,
+    intervals: args.Intervals = True,
+    tornado: args.Tornado = False,
 ) -> None:
     """Find the GPUs, their split and the policy for a whole run.
 
@@ -247,9 +226,9 @@ def plan(
 
 @app.command()
 def explore(
-    scenario: ScenarioPath,
-    settings: Settings = None,
-    seed: Seed = None,
+    scenario: args.ScenarioPath,
+    settings: args.Settings = None,
+    seed: args.Seed = None,
     trust_modules: TrustModules = False,
     port: Annotated[
         int | None,
@@ -293,7 +272,7 @@ def presets(
             help="Show one preset with all figures and sources.",
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: args.Json = False,
 ) -> None:
     """List presets of GPUs, models, engines, lengths and policies."""
     from rollcast.simulator.cli.preset_pages import show_presets
@@ -311,7 +290,7 @@ def explain(
             help="Key, such as cluster.trainer_gpus; default: the first thirty.",
         ),
     ] = "",
-    as_json: Json = False,
+    as_json: args.Json = False,
 ) -> None:
     """Explain a key of a scenario: meaning, values, default, unit."""
     from rollcast.simulator.cli.explain import show

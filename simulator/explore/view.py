@@ -8,19 +8,10 @@ from dataclasses import dataclass
 from rollcast.simulator.explore.work import Outcome
 from rollcast.simulator.planner.measure import Measured
 from rollcast.simulator.planner.whole_run import RunCost, Work
+from rollcast.simulator.report import parts
 from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import time_bars
 from rollcast.simulator.report.markup import Content, Markup, joined, tag
-from rollcast.simulator.report.parts import (
-    Column,
-    Row,
-    breakable,
-    headline,
-    listed,
-    notes,
-    section,
-    table,
-)
 from rollcast.simulator.report.timeline import timelines
 from rollcast.simulator.report.words import bias, time_spent
 from rollcast.simulator.results.figures import NAMED, cost, factor, hours
@@ -71,8 +62,8 @@ def view(
     answers = [
         _table(asked, run, chosen, sync),
         _impossible(here),
-        notes([] if chosen is None else chosen.figures.warnings),
-        section(
+        parts.notes([] if chosen is None else chosen.figures.warnings),
+        parts.section(
             "Where the time goes",
             timelines([outcome.timeline for outcome in drawn.values()]),
             time_bars({chain: outcome.use for chain, outcome in drawn.items()}),
@@ -120,7 +111,7 @@ def _headline(
         ratio = sync.run_cost.hours / chosen.run_cost.hours
         lead += f": {ratio:.2f} times as fast as {SYNCHRONOUS}"
     figures = chosen.figures
-    return headline(
+    return parts.headline(
         f"{lead}.",
         f"{chosen.outcome.gpus} {asked.gpu or 'GPUs'}: {asked.split}. The {figures.bound_by} is "
         f"the bottleneck. {bias(figures.staleness_mean, figures.length_bias)}",
@@ -130,25 +121,27 @@ def _headline(
 
 def _table(asked: Asked, run: Sequence[Ran], chosen: Ran | None, sync: Ran | None) -> Markup:
     columns = (
-        Column("policy", text=True),
-        Column(NAMED["hours"].label, asked.work.text),
-        Column(NAMED["cost"].label, NAMED["cost"].meaning),
-        Column("against sync", "hours of sync over this one's"),
-        *(Column(figure.label, figure.meaning, narrow=figure.narrow) for figure in _FIGURES),
+        parts.Column("policy", text=True),
+        parts.Column(NAMED["hours"].label, asked.work.text),
+        parts.Column(NAMED["cost"].label, NAMED["cost"].meaning),
+        parts.Column("against sync", "hours of sync over this one's"),
+        *(parts.Column(figure.label, figure.meaning, narrow=figure.narrow) for figure in _FIGURES),
     )
     rows = []
     for ran in run:
         values = ran.figures.plain()
         cells: Sequence[Content] = (
-            breakable(ran.chain),
+            parts.breakable(ran.chain),
             hours(ran.run_cost.hours),
             ran.cost,
             "" if sync is None else factor(sync.run_cost.hours / ran.run_cost.hours),
             *(figure.text(values) for figure in _FIGURES),
         )
-        rows.append(Row(cells, chosen=ran is chosen))
+        rows.append(parts.Row(cells, chosen=ran is chosen))
     about = f"From {run[0].figures.steps} simulated steps each." if run else ""
-    return section("Policies on these GPUs", table(columns, rows, "Policies"), about=about)
+    return parts.section(
+        "Policies on these GPUs", parts.table(columns, rows, "Policies"), about=about
+    )
 
 
 def _impossible(here: Sequence[Outcome]) -> Content:
@@ -160,7 +153,7 @@ def _impossible(here: Sequence[Outcome]) -> Content:
     if not chains_by_reason:
         return None
     sentences = [f"{', '.join(chains)}: {why}" for why, chains in chains_by_reason.items()]
-    return tag("aside", tag("h3", "Not possible here"), listed(sentences), class_="notes")
+    return tag("aside", tag("h3", "Not possible here"), parts.listed(sentences), class_="notes")
 
 
 def _reason(problem: str) -> str:
@@ -181,7 +174,7 @@ def _front(asked: Asked, run: Sequence[Ran], elsewhere: Sequence[Ran]) -> Markup
         for place, ran in enumerate((*run, *elsewhere))
     ]
     unit = "$" if asked.usd_per_hour else "GPU-hours"
-    return section(
+    return parts.section(
         "Hours against cost",
         front(
             points, Axis("hours of the whole run"), Axis(f"{unit} of the whole run"), "shown above"

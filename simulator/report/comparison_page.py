@@ -8,21 +8,12 @@ from typing import Any
 
 from rollcast.simulator.planner.measure import bound_by
 from rollcast.simulator.policies import label
+from rollcast.simulator.report import parts
 from rollcast.simulator.report.assumptions import assumptions
 from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
 from rollcast.simulator.report.markup import Markup, tag
 from rollcast.simulator.report.page import page
-from rollcast.simulator.report.parts import (
-    Column,
-    Row,
-    breakable,
-    headline,
-    notes,
-    section,
-    table,
-    tiles,
-)
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
 from rollcast.simulator.report.words import bias, sureness, time_spent
@@ -36,19 +27,19 @@ SYNCHRONOUS = "sync"
 _MILLION = 1e6
 _FIGURES = tuple(figure for figure in FIGURES if figure.page)
 COLUMNS = (
-    Column("policy", text=True),
-    *(Column(figure.label, figure.meaning, narrow=figure.narrow) for figure in _FIGURES),
+    parts.Column("policy", text=True),
+    *(parts.Column(figure.label, figure.meaning, narrow=figure.narrow) for figure in _FIGURES),
 )
 _TOKENS = {
-    "generated_tokens": Column("generated", "tokens"),
-    "trained_tokens": Column("trained", "tokens"),
-    "masked_tokens": Column("masked", "tokens of trained responses that the loss leaves out"),
-    "dropped_tokens": Column("dropped", "tokens"),
-    "carried_tokens": Column("carried", "tokens of responses unfinished at the end"),
-    "reprefilled_tokens": Column(
+    "generated_tokens": parts.Column("generated", "tokens"),
+    "trained_tokens": parts.Column("trained", "tokens"),
+    "masked_tokens": parts.Column("masked", "tokens of trained responses that the loss leaves out"),
+    "dropped_tokens": parts.Column("dropped", "tokens"),
+    "carried_tokens": parts.Column("carried", "tokens of responses unfinished at the end"),
+    "reprefilled_tokens": parts.Column(
         "re-prefilled", "tokens computed again, for resumed rollouts and preemptions"
     ),
-    "preemptions": Column("preemptions", narrow=False),
+    "preemptions": parts.Column("preemptions", narrow=False),
 }
 
 Values = Mapping[str, Any]
@@ -72,14 +63,14 @@ def comparison_page(
         scenario.name,
         _headline(best, first, len(entries), ranking, uses[best["policy"]]),
         _tiles(best, first),
-        notes(warnings_of(results)),
-        section(
+        parts.notes(warnings_of(results)),
+        parts.section(
             "Side by side",
-            table(COLUMNS, [_row(entry, best) for entry in entries], "Policies side by side"),
+            parts.table(COLUMNS, [_row(entry, best) for entry in entries], "Policies side by side"),
             about=sureness(ranking),
         ),
         _front(entries, best),
-        section(
+        parts.section(
             "Where the time goes",
             timelines(
                 [
@@ -90,7 +81,7 @@ def comparison_page(
             about="Upper strip: rollouts running. Lower strip: one row per replica, or per several;"
             " hatched GPUs are idle.",
         ),
-        section(
+        parts.section(
             "GPU time and tokens accounted for",
             tag("h3", "GPU time"),
             time_bars(uses),
@@ -130,7 +121,7 @@ def _headline(
         lead += "."
     note = best.get("interval_note")
     trained = bias(best["staleness_mean"], best["length_bias"])
-    return headline(
+    return parts.headline(
         lead,
         f"The {best['bound_by']} is the bottleneck. {time_spent(use)}",
         f"The interval of its step: {note}." if note else None,
@@ -153,12 +144,12 @@ def _tiles(best: Values, first: Values) -> Markup:
     if "cost_usd" in best:
         figures.append(("cost", usd(best["cost_usd"]), note("cost_usd", usd, "")))
     figures.append(("bubble", share(best["bubble_fraction"]), "of GPU time idle"))
-    return tiles(figures)
+    return parts.tiles(figures)
 
 
-def _row(entry: Values, best: Values) -> Row:
-    cells = [breakable(entry["policy"]), *(figure.text(entry) for figure in _FIGURES)]
-    return Row(cells, chosen=entry is best)
+def _row(entry: Values, best: Values) -> parts.Row:
+    cells = [parts.breakable(entry["policy"]), *(figure.text(entry) for figure in _FIGURES)]
+    return parts.Row(cells, chosen=entry is best)
 
 
 def _front(entries: Sequence[Values], best: Values) -> Markup:
@@ -180,7 +171,7 @@ def _front(entries: Sequence[Values], best: Values) -> Markup:
             Point(entry["policy"], entry["step_s"], spent, "\n".join(lines), chosen=entry is best)
         )
     unit = "$" if priced else "GPU-hours"
-    return section(
+    return parts.section(
         "Time against cost",
         front(
             points, Axis("step time, s"), Axis(f"{unit} per million trained tokens"), "the fastest"
@@ -190,12 +181,12 @@ def _front(entries: Sequence[Values], best: Values) -> Markup:
 
 
 def _ledger(entries: Sequence[Values]) -> Markup:
-    columns = (Column("policy", text=True), *_TOKENS.values())
+    columns = (parts.Column("policy", text=True), *_TOKENS.values())
     rows = [
-        Row((breakable(entry["policy"]), *(count(entry[key]) for key in _TOKENS)))
+        parts.Row((parts.breakable(entry["policy"]), *(count(entry[key]) for key in _TOKENS)))
         for entry in entries
     ]
-    return table(columns, rows, "Tokens by what became of them")
+    return parts.table(columns, rows, "Tokens by what became of them")
 
 
 def _command(scenarios: Sequence[Scenario], draws: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -87,20 +87,27 @@ Place = Callable[[float, float], tuple[float, float]]
 def _grid(
     across: tuple[float, float], up: tuple[float, float], x: Axis, y: Axis, at: Place
 ) -> list[Markup]:
-    lines = []
-    for value in marks(*up, 5):
-        top = _percent(at(across[0], value)[1])
-        lines.append(tag("line", x1="0", x2="100%", y1=top, y2=top, class_="grid"))
-        lines.append(tag("text", y.write(value), x="-8", y=top, dy="4", text_anchor="end"))
-    for value in marks(*across, 5):
-        left = _percent(at(value, up[0])[0])
-        lines.append(tag("text", x.write(value), x=left, y="100%", dy="18", text_anchor="middle"))
-    lines.append(tag("line", x1="0", x2="100%", y1="100%", y2="100%", class_="grid"))
-    lines.append(
-        tag("text", x.label, x="50%", y="100%", dy="40", text_anchor="middle", class_="axis")
-    )
-    lines.append(tag("text", y.label, x="-8", y="0", dy="-12", class_="axis"))
-    return lines
+    return [
+        *up_marks((at(across[0], value)[1], y.write(value)) for value in marks(*up, 5)),
+        *across_marks((at(value, up[0])[0], x.write(value)) for value in marks(*across, 5)),
+        tag("line", x1="0", x2="100%", y1="100%", y2="100%", class_="grid"),
+        tag("text", x.label, x="50%", y="100%", dy="40", text_anchor="middle", class_="axis"),
+        tag("text", y.label, x="-8", y="0", dy="-12", class_="axis"),
+    ]
+
+
+def up_marks(values: Iterable[tuple[float, str]]) -> Iterator[Markup]:
+    """Grid lines with texts on the left, at per cents from the top."""
+    for value, text in values:
+        top = _percent(value)
+        yield tag("line", x1="0", x2="100%", y1=top, y2=top, class_="grid")
+        yield tag("text", text, x="-8", y=top, dy="4", text_anchor="end")
+
+
+def across_marks(values: Iterable[tuple[float, str]]) -> Iterator[Markup]:
+    """Texts below the plot, at per cents from the left."""
+    for value, text in values:
+        yield tag("text", text, x=_percent(value), y="100%", dy="18", text_anchor="middle")
 
 
 def _staircase(places: Sequence[tuple[float, float]]) -> list[Markup]:

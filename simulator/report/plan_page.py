@@ -11,22 +11,12 @@ import numpy as np
 from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Impossible, Planned, Row, Unrun
 from rollcast.simulator.planner.frontier import behind_front
+from rollcast.simulator.report import parts
 from rollcast.simulator.report.assumptions import assumptions
 from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
 from rollcast.simulator.report.markup import Content, Markup, tag
 from rollcast.simulator.report.page import page
-from rollcast.simulator.report.parts import (
-    Column,
-    breakable,
-    folded,
-    headline,
-    listed,
-    notes,
-    section,
-    table,
-    tiles,
-)
 from rollcast.simulator.report.parts import Row as Line
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
@@ -70,10 +60,10 @@ def plan_page(
     changes = planned.changes
     return page(
         planned.name,
-        headline(lead, *more),
+        parts.headline(lead, *more),
         None if chosen is None else _tiles(chosen),
-        notes(() if chosen is None else chosen.measured.warnings),
-        section("What would change the answer", listed(changes)) if changes else None,
+        parts.notes(() if chosen is None else chosen.measured.warnings),
+        parts.section("What would change the answer", parts.listed(changes)) if changes else None,
         _front(planned),
         _choices(planned),
         _time(runs),
@@ -111,7 +101,7 @@ def _tiles(row: Row) -> Markup:
     ]
     if row.break_even is not None:
         figures.append(("pays up to", f"{row.break_even:.2f}x", "the updates of sync"))
-    return tiles(figures)
+    return parts.tiles(figures)
 
 
 def _interval(ends: str) -> str:
@@ -130,7 +120,7 @@ def _front(planned: Planned) -> Content:
     about = "Lower is better in both. The line joins the choices that no other beats in both."
     if len(kept) < len(planned.rows) + len(planned.unrun):
         about += f" The {len(kept)} nearest to it are shown."
-    return section(
+    return parts.section(
         "Hours against cost",
         front(
             points,
@@ -153,22 +143,22 @@ def _point(row: Row, chosen: bool) -> Point:
 
 def _choices(planned: Planned) -> Markup:
     columns = (
-        Column("policy", text=True),
-        Column(
+        parts.Column("policy", text=True),
+        parts.Column(
             "GPUs", "all that are held: replicas x tensor parallelism + the trainer's", text=True
         ),
-        Column("whole run", "hours of it, and their 90 % interval"),
-        Column(NAMED["cost"].label, NAMED["cost"].meaning),
-        *(Column(f.label, f.meaning, narrow=f in _NARROW) for f in _FIGURES),
+        parts.Column("whole run", "hours of it, and their 90 % interval"),
+        parts.Column(NAMED["cost"].label, NAMED["cost"].meaning),
+        *(parts.Column(f.label, f.meaning, narrow=f in _NARROW) for f in _FIGURES),
     )
     rows = [_line(row, row is planned.chosen) for row in planned.notable(BEST_ROWS)]
     more = [_line(row, row is planned.chosen) for row in planned.rows[:MOST_ROWS]]
     rest = len(planned.rows) - len(more)
     every = f"The first {len(more)}, and {rest:,} more in plan.csv" if rest else f"All {len(more)}"
-    return section(
+    return parts.section(
         "Choices",
-        table(columns, rows, "Choices"),
-        folded(every, table(columns, more, every)) if len(more) > len(rows) else None,
+        parts.table(columns, rows, "Choices"),
+        parts.folded(every, parts.table(columns, more, every)) if len(more) > len(rows) else None,
         about="Best first. ~: from a short simulation. Pale: violates a limit.",
     )
 
@@ -177,7 +167,7 @@ def _line(row: Row, chosen: bool) -> Line:
     values = row.plain()
     details = [words.split(row), words.others(row)]
     cells: Sequence[Content] = (
-        breakable(row.choice.policy),
+        parts.breakable(row.choice.policy),
         [f"{row.setup.gpus} {row.setup.gpu}", *map(_below, filter(None, details))],
         [
             f"{'' if row.exact else '~'}{hours(row.run_cost.hours)}",
@@ -197,7 +187,7 @@ def _time(runs: Sequence[Shown]) -> Content:
     if not runs:
         return None
     named = [(shown.row.choice.policy, shown.result) for shown in runs]
-    return section(
+    return parts.section(
         "Where the time goes",
         timelines(
             [
@@ -217,32 +207,32 @@ def _impossible(groups: Sequence[Impossible]) -> Content:
     if not groups:
         return None
     count = sum(len(group.choices) for group in groups)
-    parts = [
-        folded(
+    causes = [
+        parts.folded(
             f"{group.problem} ({len(group.choices)})",
-            listed(group.choices[:MOST_NAMED]),
+            parts.listed(group.choices[:MOST_NAMED]),
             tag("p", f"and {len(group.choices) - MOST_NAMED} more")
             if len(group.choices) > MOST_NAMED
             else None,
         )
         for group in groups
     ]
-    return section(f"What cannot be ({count:,})", parts)
+    return parts.section(f"What cannot be ({count:,})", causes)
 
 
 def _unrun(unrun: Sequence[Unrun]) -> Content:
     if not unrun:
         return None
     columns = (
-        Column("choice", text=True),
-        Column("GPUs"),
-        Column("hours, estimated"),
-        Column("cost, estimated"),
+        parts.Column("choice", text=True),
+        parts.Column("GPUs"),
+        parts.Column("hours, estimated"),
+        parts.Column("cost, estimated"),
     )
     lines = [
         Line(
             (
-                breakable(choice.choice.name),
+                parts.breakable(choice.choice.name),
                 str(choice.setup.gpus),
                 hours(choice.estimate.hours),
                 cost(choice.estimate.usd, choice.estimate.gpu_hours),
@@ -250,9 +240,11 @@ def _unrun(unrun: Sequence[Unrun]) -> Content:
         )
         for choice in unrun[:MOST_NAMED]
     ]
-    return section(
+    return parts.section(
         f"What was not worth a simulation ({len(unrun):,})",
-        folded(f"The nearest {len(lines)}", table(columns, lines, "Choices not simulated")),
+        parts.folded(
+            f"The nearest {len(lines)}", parts.table(columns, lines, "Choices not simulated")
+        ),
         about="Their estimates were enough to leave them out; all are in plan.csv.",
     )
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rollcast.simulator.report.front import across_marks, up_marks
 from rollcast.simulator.report.markup import Markup, number, tag
 from rollcast.simulator.report.parts import figure, key
 from rollcast.simulator.results.figures import seconds
 from rollcast.simulator.results.scale import marks
 
-_WIDE, _HIGH = 1000, 100
 _ENTRIES = (("dot-measured", "measured"), ("line-forecast", "forecast"), ("band", "90 % interval"))
 
 
@@ -41,16 +41,48 @@ def _panel(panel: Series) -> Markup:
     wide = (last - first) or 1.0
 
     def left(step: float) -> float:
-        return (step - first) / wide
+        return 100 * (step - first) / wide
+
+    def down(value: float) -> float:
+        return 100 * (1 - value / top)
+
+    dots = [
+        tag(
+            "circle",
+            cx=f"{left(step):.2f}%",
+            cy=f"{down(value):.2f}%",
+            r="2.6",
+            class_="measured",
+            data_tip=f"step {step:g}: measured {seconds(value)}",
+        )
+        for step, value in panel.measured
+    ]
+    steps = [value for value in marks(first, last, 5) if value == int(value)]
+    picture = tag(
+        "svg",
+        *up_marks((down(value), f"{value:g}") for value in marks(0.0, top, 4)),
+        *across_marks((left(value), f"{value:g}") for value in steps),
+        _forecast(panel, left, down),
+        dots,
+        width="100%",
+        height="150",
+        role="group",
+        aria_label=f"{panel.title}: seconds of each step, measured and forecast",
+    )
+    return tag("div", tag("h3", panel.title), tag("div", picture, class_="plot small"))
+
+
+def _forecast(
+    panel: Series, left: Callable[[float], float], down: Callable[[float], float]
+) -> Markup:
+    """The forecast and its band, stretched over the plot."""
 
     def path(steps: Sequence[float], heights: Sequence[float]) -> str:
-        return "L".join(
-            f"{number(_WIDE * left(step))} {number(_HIGH * (1 - value / top))}"
-            for step, value in zip(steps, heights, strict=True)
-        )
+        points = zip(steps, heights, strict=True)
+        return "L".join(f"{number(10 * left(x))} {number(down(y))}" for x, y in points)
 
     back = path(panel.at[::-1], panel.low[::-1])
-    drawn = tag(
+    return tag(
         "svg",
         tag("path", d=f"M{path(panel.at, panel.high)}L{back}z", class_="band"),
         tag(
@@ -60,65 +92,8 @@ def _panel(panel: Series) -> Markup:
             fill="none",
             vector_effect="non-scaling-stroke",
         ),
-        viewBox=f"0 0 {_WIDE} {_HIGH}",
+        viewBox="0 0 1000 100",
         preserveAspectRatio="none",
         width="100%",
         height="100%",
     )
-    dots = [
-        tag(
-            "circle",
-            cx=f"{100 * left(step):.2f}%",
-            cy=f"{100 * (1 - value / top):.2f}%",
-            r="2.6",
-            class_="measured",
-            data_tip=f"step {step:g}: measured {seconds(value)}",
-        )
-        for step, value in panel.measured
-    ]
-    grid = [
-        part
-        for value in marks(0.0, top, 4)
-        for part in (
-            tag(
-                "line",
-                x1="0",
-                x2="100%",
-                y1=f"{100 * (1 - value / top):.2f}%",
-                y2=f"{100 * (1 - value / top):.2f}%",
-                class_="grid",
-            ),
-            tag(
-                "text",
-                f"{value:g}",
-                x="-6",
-                y=f"{100 * (1 - value / top):.2f}%",
-                dy="4",
-                text_anchor="end",
-            ),
-        )
-    ]
-    steps = [
-        tag(
-            "text",
-            f"{value:g}",
-            x=f"{100 * left(value):.2f}%",
-            y="100%",
-            dy="16",
-            text_anchor="middle",
-        )
-        for value in marks(first, last, 5)
-        if value == int(value)
-    ]
-    picture = tag(
-        "svg",
-        grid,
-        steps,
-        drawn,
-        dots,
-        width="100%",
-        height="150",
-        role="group",
-        aria_label=f"{panel.title}: seconds of each step, measured and forecast",
-    )
-    return tag("div", tag("h3", panel.title), tag("div", picture, class_="plot small"))

@@ -10,7 +10,6 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner.choices import (
     MOST_SPLITS,
     Choice,
-    Refused,
     cluster_of,
     enumerated,
     ways_to_split,
@@ -162,16 +161,6 @@ def test_keys_of_the_scenarios_policy_are_policies() -> None:
     both = read(PlanSection, {"choose": {"policy.april.over_sampling": [1.5], "policy": ["sync"]}})
     with pytest.raises(ScenarioError, match=r"choose.policy.april.over_sampling: is of the"):
         question(raw, both)
-
-
-def test_what_cannot_be_says_why() -> None:
-    found = enumerated(CLUSTER, {"gpus": [12, 16], "tensor_parallel": [2, 3]}, ["sync"])
-    refused = [each for each in found if isinstance(each, Refused)]
-    assert [each.problem for each in refused] == [
-        "gpus: GPUs come in nodes of 8; take 8 or 16",
-        "gpus: GPUs come in nodes of 8; take 8 or 16",
-        "tensor_parallel: replicas of 3 GPUs lie across nodes of 8",
-    ]
 
 
 def test_other_models_gpus_are_held_too() -> None:

@@ -27,6 +27,7 @@ from rollcast.simulator.scenario.plan_section import PlanSection
 from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.values import read
 from tests.conftest import Cli
+from tests.test_report import read as read_page
 
 SCENARIO = """
 model: qwen3-8b
@@ -69,11 +70,13 @@ def test_what_it_recommends_is_the_best_of_all(planned: Planned, path: Path) -> 
     question_ = question(load(path).raw, None, ["sync"])
     best = planned.recommended
     assert best is not None
-    for row in (*planned.rows, *planned.unrun):
+    for row in planned.unrun:
         setup = row.setup
         found = run_task(load(path).raw, Task(row.choice, question_.rungs.last))
         hours = (found.fill_s + 100 * found.step_s) / 3600  # type: ignore[union-attr]
         assert best.run_cost.usd <= 1.02 * hours * setup.gpus * 2.5  # type: ignore[operator]
+    costs = [row.run_cost.usd or 0.0 for row in planned.rows if row.exact]
+    assert best.run_cost.usd == min(costs)
     assert planned.simulated_steps < planned.brute_force_steps
 
 
@@ -137,25 +140,11 @@ def test_break_even_is_where_the_bills_are_equal(planned: Planned) -> None:
         assert base.run_cost.usd == pytest.approx(row.break_even * row.run_cost.usd, rel=1e-9)
 
 
-def test_quality_moves_the_bill_and_not_the_break_even(path: Path, planned: Planned) -> None:
-    slower = plan(load(path), asked(quality={"april": 1.5}), workers=1, intervals=False)
-    before = {row.choice.name: row for row in planned.rows}
-    for row in slower.rows:
-        was = before.get(row.choice.name)
-        if was is None or was.measured.steps != row.measured.steps:
-            continue
-        factor = 1.5 if "april" in row.choice.policy else 1.0
-        assert row.run_cost.updates == pytest.approx(factor * was.run_cost.updates)
-        assert row.quality == factor
-
-
-def test_the_same_plan_with_any_number_of_workers(path: Path) -> None:
-    plans = [plan(load(path), asked(), workers=n) for n in (1, 2, 3)]
-    first = plans[0]
-    for other in plans[1:]:
-        assert other.rows == first.rows
-        assert other.sentences == first.sentences
-        assert other.simulated_steps == first.simulated_steps
+def test_the_same_plan_with_any_number_of_workers(planned: Planned, path: Path) -> None:
+    other = plan(load(path), asked(), workers=3)
+    assert other.rows == planned.rows
+    assert other.sentences == planned.sentences
+    assert other.simulated_steps == planned.simulated_steps
 
 
 def test_policies_may_be_objects(path: Path) -> None:
@@ -230,17 +219,6 @@ def test_objectives_by_limits() -> None:
 # Limits
 
 
-def test_nothing_meets_the_limits(path: Path) -> None:
-    found = plan(load(path), asked(limits={"hours": 1e-4}), workers=1, intervals=False)
-    assert found.recommended is None
-    assert found.nearest is not None
-    fastest = min(found.rows, key=lambda row: row.run_cost.hours)
-    assert found.nearest.run_cost.hours == fastest.run_cost.hours
-    assert "hours" in found.give_up
-    assert "Nothing meets the limits" in found.sentences[0]
-    assert "Without the limit of hours" in " ".join(found.sentences)
-
-
 def test_limits_are_kept(path: Path) -> None:
     free = plan(load(path), asked(objective="hours"), workers=1, intervals=False)
     assert free.recommended is not None
@@ -300,9 +278,8 @@ def test_a_scenario_that_does_not_fit_as_it_is_can_be_planned(tmp_path: Path) ->
 # An interrupted plan
 
 
-def test_an_interrupted_plan_goes_on(path: Path, tmp_path: Path) -> None:
+def test_an_interrupted_plan_goes_on(planned: Planned, path: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    whole = answer(question(load(path).raw, _section(asked())), 1)
 
     class EnoughError(Exception):
         pass
@@ -323,8 +300,8 @@ def test_an_interrupted_plan_goes_on(path: Path, tmp_path: Path) -> None:
         out=out,
         on_progress=lambda what, done, of: simulated.append(what),
     )
-    assert again.rows == whole.rows
-    assert again.sentences == whole.sentences
+    assert again.rows == planned.rows
+    assert again.sentences == planned.sentences
     keys = [json.loads(line)["key"] for line in kept.read_text().splitlines()[1:]]
     assert len(keys) == len(set(keys))
     done = sum(what != "estimates" for what in simulated)
@@ -391,7 +368,10 @@ def test_the_command(cli: Cli, path: Path, tmp_path: Path) -> None:
     assert float(rows[0]["step_s"]) == best["step_s"]
     code, _, problem = cli("plan", path, *FLAGS, "--out", out)
     assert (code, "--force" in problem) == (2, True)
-    assert cli("plan", path, *FLAGS, "--out", out, "--force")[0] == 0
+    page = (out / "report.html").read_text("utf-8")
+    read_page(page)
+    assert "rollcast plan scenario.yaml --policy sync --policy april --out plan" in page
+    assert "gpus:" in page.rpartition("<pre")[2]
 
 
 def test_a_plan_has_a_tornado(cli: Cli, path: Path, tmp_path: Path) -> None:
@@ -403,7 +383,6 @@ def test_a_plan_has_a_tornado(cli: Cli, path: Path, tmp_path: Path) -> None:
     assert (out / "tornado.csv").exists()
     best = json.loads(said)["recommended"]
     assert bars[0]["step_s"] == pytest.approx(best["step_s"])
-    assert bars[0]["input"] in cli("plan", path, *FLAGS, "--tornado")[1]
 
 
 def test_the_scenario_of_what_is_recommended_finds_its_files(
@@ -466,10 +445,15 @@ def test_nothing_meets_the_limits_is_exit_code_3(cli: Cli, path: Path, tmp_path:
     out = tmp_path / "out"
     code, said, _ = cli("plan", path, *FLAGS, "--limit", "hours=0.0001", "--out", out)
     assert code == 3
-    assert "Nothing meets the limits. The nearest is" in " ".join(said.split())
+    said = " ".join(said.split())
+    assert "Nothing meets the limits. The nearest is" in said
+    assert "Without the limit of hours" in said
+    page = (out / "report.html").read_text("utf-8")
+    assert "nearest to the limits" in page
+    read_page(page)
     found = json.loads((out / "plan.json").read_text())
     assert found["recommended"] is None
-    assert found["nearest"]["gpus"]
+    assert found["nearest"]["hours"] == min(row["hours"] for row in found["rows"])
     assert not (out / "recommended.yaml").exists()
 
 
@@ -506,7 +490,7 @@ def test_simulate_and_compare_do_not_mind_the_section(cli: Cli, path: Path) -> N
     assert cli("simulate", path, "--json")[0] == 0
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("width", [60, 120])
 def test_it_fits_the_terminal(
     cli: Cli, path: Path, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,15 +504,11 @@ def test_it_fits_the_terminal(
     ("section", "said"),
     [
         ("limits: {hours: 5d}", "plan.limits.hours: must be a number above 0, got '5d' (s.yaml"),
-        ("limits: {hours: -1}", "plan.limits.hours"),
-        ("limits: {gpus: 2.5}", "plan.limits.gpus"),
         ("limits: {hourz: 1}", "did you mean hours"),
         ("run: {steps: 5, prompts: 3}", "plan.run: give one of"),
-        ("run: 5", "plan.run"),
         ("choose: {gpus: []}", "plan.choose.gpus: has no values"),
         ("choose: {gpus: 8}", "plan.choose.gpus: must be a list"),
         ("choose: {gpus: [8, 8]}", "holds 8 twice"),
-        ("choose: {gpus: [eight]}", "plan.choose.gpus"),
         ("choose: {placement: [colocatd]}", "plan.choose.placement"),
         ("choose: {workloud.group_size: [4]}", "plan.choose.workloud.group_size"),
         ("choose: {workload.group_sise: [4]}", "group_sise"),
@@ -536,37 +516,26 @@ def test_it_fits_the_terminal(
         ("choose: {gpus: [8], cluster.replicas: [2]}", "plan.choose.cluster.replicas: follows"),
         ("choose: {policy: [aprill]}", "did you mean april"),
         ("choose: {}", "plan.choose: is empty"),
-        ("choose: [gpus]", "plan.choose"),
         ("objective: speed", "plan.objective"),
         ("quality: {april: 0}", "plan.quality.april"),
         ("quality: {sagc: 1.2}", "plan.quality.sagc: names no policy"),
         ("quality: {sync: 2}", "plan.quality.sync: is what the others are held against"),
-        ("quality: {april: .nan}", "plan.quality.april"),
-        ("quality: []", "plan.quality: must be a mapping"),
         ("quality: {5: 2}", "'5' is not text"),
         ("gpus_per_node: 0", "plan.gpus_per_node"),
-        ("gpus_per_node: 2.5", "plan.gpus_per_node"),
         ("nonsense: 1", "plan.nonsense: unknown key"),
         ("limits: {hours: .nan}", "plan.limits.hours: must be a number above 0, got nan"),
-        ("limits: {usd: .inf}", "plan.limits.usd: must be a number above 0, got inf"),
         ("limits: {staleness: -1}", "plan.limits.staleness: must be a number of 0 or more"),
         ("limits: [hours]", "plan.limits: must be a mapping"),
         ("run: {steps: .inf}", "plan.run.steps"),
-        ("run: {steps: 5 d}", "plan.run.steps"),
-        ("run: {}", "plan.run: give one of"),
         ("run: {prompts: 10, epochs: -1}", "plan.run.epochs"),
         ("run: {trained_rollouts: -5}", "plan.run.trained_rollouts"),
         ("choose: {gpus: [-8]}", "plan.choose.gpus"),
-        ("choose: {gpus: [.nan]}", "plan.choose.gpus"),
-        ("choose: {gpus: [true]}", "plan.choose.gpus"),
         ("choose: {gpus: null}", "plan.choose.gpus: must be a list of values"),
         ("choose: {gpus: [12]}", "take 8 or 16"),
         ("choose: {gpus: [100000000]}", "none of 1 choices can be run"),
-        ("choose: {gpu: [h1000]}", "did you mean h100-sxm"),
         ("choose: {tensor_parallel: [3]}", "lie across nodes of 8"),
         ("choose: {workload: [1]}", "workload: must be a mapping"),
         ("choose: {workload.group_size: [x]}", "workload.group_size: must be a whole number"),
-        ("choose: {seed: [1, 2]}", "plan.choose.seed"),
         ("choose: {modules: [a]}", "plan.choose.modules"),
         ("choose: {'': [1]}", "plan.choose.: names no key"),
         ("choose: {gpus=placement: [8]}", "gpus cannot go with other keys"),
@@ -598,22 +567,17 @@ def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str
         (("--choose", "policy=sync,april"), "with a --policy of its own"),
         (("--choose", "stepz=1,2"), "plan.choose.stepz"),
         (("--policy", "aprill"), "april"),
-        (("--objective", "speed"), "plan.objective"),
         (("--quality", "april=fast"), "plan.quality.april"),
         (("--workers", "0"), "--workers"),
         (("--limit", "hours="), "--limit: hours has no value"),
-        (("--limit", "hours=nan"), "(from --limit)"),
         (("--limit", "hours=1", "--limit", "hours=2"), "--limit: hours is given twice"),
         (("--limit", "hours={"), "--limit: cannot read"),
         (("--run", ""), "--run"),
-        (("--run", "epochs=2"), "plan.run: give one of"),
         (("--run", "steps=5,steps=6"), "--run: steps is given twice"),
         (("--choose", "gpus=8,,16"), "--choose: cannot read"),
-        (("--choose", "gpus=8-64"), "plan.choose.gpus"),
         (("--choose", "gpus=8", "--choose", "gpus=16"), "--choose: gpus is given twice"),
         (("--policy", ""), "--policy: policy: '' names no policy"),
         (("--policy", "x = "), "--policy"),
-        (("--policy", "sync", "--policy", "sync"), "--policy: 'sync' is the same as 'sync'"),
         (
             ("--policy", "x = sync", "--policy", "x = april"),
             "the same as 'x = sync'",
@@ -644,19 +608,6 @@ def test_a_folder_of_another_kind_is_left_alone(cli: Cli, path: Path, tmp_path: 
         code, _, problem = cli("plan", path, *FLAGS, "--out", out, *more)
         assert (code, "holds no run alone" in problem) == (2, True)
     assert (out / "letter.txt").read_text() == "dear"
-    code, _, problem = cli(
-        "plan",
-        path,
-        *FLAGS,
-        "--objective",
-        "usd",
-        "--set",
-        "gpu={preset: h100-sxm, usd_per_hour: 0}",
-        "--out",
-        tmp_path / "not" / "there",
-    )
-    assert (code, "needs the price" in problem) == (2, True)
-    assert not (tmp_path / "not").exists()
 
 
 def test_a_price_that_is_missing(cli: Cli, path: Path) -> None:
@@ -668,19 +619,3 @@ def test_a_price_that_is_missing(cli: Cli, path: Path) -> None:
         code, _, problem = cli("plan", path, *FLAGS, *flags)
         assert (code, said in problem) == (2, True), problem
     assert cli("plan", path, *FLAGS)[0] == 0
-
-
-def test_a_name_with_markup_is_text(cli: Cli, path: Path) -> None:
-    path.write_text(SCENARIO)
-    code, said, _ = cli(
-        "plan",
-        path,
-        *FLAGS[:-3],
-        "--workers",
-        1,
-        "--no-intervals",
-        "--policy",
-        "[bold]x[/bold] = sync",
-    )
-    assert code == 0
-    assert "[bold]" in said

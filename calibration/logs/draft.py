@@ -28,7 +28,7 @@ BETWEEN_SD, WITHIN_SD = 0.65, 0.30
 _REWARD_SD = 0.3
 _MOST_STEPS = 60
 _OLDEST = 10_000
-"""Versions that a bound on staleness may be."""
+"""The largest bound on staleness, in versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +64,29 @@ def draft(log: RunLog, given: Iterable[Part] = ()) -> tuple[Part, ...]:
     before what the log says. Every key that a scenario needs is there, with None where neither
     gives a value and none can be assumed honestly (``model``, ``gpu``)."""
     by_key = {part.key: part for part in given}
-    parts = [Part("name", log.name, "of the log")]
-    parts.append(by_key.get("model") or _model(log.settings))
-    parts.append(by_key.get("gpu") or _said(log.settings, "gpu") or _nobody("gpu", "gpus"))
-    parts.extend(_cluster(log))
-    for key in ("max_seqs", "max_batched_tokens", "kv_tokens", "prefix_caching"):
-        part = _said(log.settings, f"engine.{key}")
-        if part is not None:
-            parts.append(part)
-    parts.extend(_workload(log))
-    parts.append(_policy(log))
     poll_s = log.steps["poll_s"].median()
-    if poll_s > 0:
-        parts.append(
-            Part(
-                "poll_s",
-                float(poll_s),
-                f"how often {log.stack}'s trainer looks whether its rollouts are done",
-            )
+    parts = [
+        Part("name", log.name, "of the log"),
+        by_key.get("model") or _model(log.settings),
+        by_key.get("gpu") or _setting(log.settings, "gpu") or _nobody("gpu", "gpus"),
+        *_cluster(log),
+        *(
+            _setting(log.settings, f"engine.{key}")
+            for key in ("max_seqs", "max_batched_tokens", "kv_tokens", "prefix_caching")
+        ),
+        *_workload(log),
+        _policy(log),
+        Part(
+            "poll_s",
+            float(poll_s),
+            f"how often {log.stack}'s trainer looks whether its rollouts are done",
         )
-    parts.append(
-        Part("steps", min(max(len(log.steps), 1), _MOST_STEPS), f"the log holds {len(log.steps)}")
-    )
-    parts.append(Part("seed", 0, "assumed", True))
-    return tuple(parts)
+        if poll_s > 0
+        else None,
+        Part("steps", min(max(len(log.steps), 1), _MOST_STEPS), f"the log holds {len(log.steps)}"),
+        Part("seed", 0, "assumed", True),
+    ]
+    return tuple(part for part in parts if part is not None)
 
 
 def replaced(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Part, ...]:
@@ -111,8 +110,8 @@ def missing(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 
 def lengths_table(log: RunLog) -> pd.DataFrame | None:
-    """The trace of complete groups that were trained on (group, index, prompt_tokens, new_tokens,
-    reward where all have one), or None where tokens are not known of every rollout."""
+    """The trace of complete groups that were trained on: group, index, prompt_tokens, new_tokens,
+    and reward where all have one. None where the tokens of some rollout are not known."""
     table = log.rollouts
     if not len(table) or table["new_tokens"].isna().any() or (table["new_tokens"] < 1).all():
         return None
@@ -140,22 +139,13 @@ def lengths_table(log: RunLog) -> pd.DataFrame | None:
 # Parts
 
 
-_FLAGS, _NAMES = ("engine.prefix_caching",), ("gpu",)
-
-
-def _said(settings: Settings, key: str) -> Part | None:
-    """What a setting says, if it is what a scenario can hold."""
+def _setting(settings: Settings, key: str) -> Part | None:
+    """A setting, if its value is one that a scenario can hold."""
     if key not in settings:
         return None
     setting = settings[key]
-    held = (
-        isinstance(setting.value, bool)
-        if key in _FLAGS
-        else isinstance(setting.value, str)
-        if key in _NAMES
-        else whole(settings, key) is not None
-    )
-    if not held:
+    kind = {"engine.prefix_caching": bool, "gpu": str}.get(key)
+    if (whole(settings, key) is None) if kind is None else not isinstance(setting.value, kind):
         return None
     return Part(key, setting.value, f"{setting.theirs} in {setting.place}")
 
@@ -191,7 +181,7 @@ def _cluster(log: RunLog) -> list[Part]:
     known = log.settings
     sharding = whole(known, "cluster.tensor_parallel")
     tensor = sharding or 1
-    parts = [_said(known, "cluster.tensor_parallel") if sharding else None]
+    parts: list[Part | None] = [_setting(known, "cluster.tensor_parallel")]
     nodes, per_node = whole(known, "run.nodes"), whole(known, "run.gpus_per_node")
     gpus = nodes * per_node if nodes and per_node else None
     where = ", ".join(str(known[k].place) for k in ("run.nodes", "run.gpus_per_node") if k in known)
@@ -207,9 +197,9 @@ def _cluster(log: RunLog) -> list[Part]:
         replicas, source = max(gpus // tensor, 1), f"{gpus} GPUs ({where})"
     else:
         replicas, source = 1, "assumed: the log names no GPUs"
-    setting_name = _said(known, "cluster.replicas")
     parts += [
-        setting_name or Part("cluster.replicas", replicas, source, source.startswith("assumed")),
+        _setting(known, "cluster.replicas")
+        or Part("cluster.replicas", replicas, source, source.startswith("assumed")),
         Part("cluster.placement", "disaggregated" if apart else "colocated", *_placed(log, apart)),
     ]
     trainer = whole(known, "cluster.trainer_gpus") or gpus
@@ -243,37 +233,27 @@ def _placed(log: RunLog, apart: bool) -> tuple[str, bool]:
 
 
 def _workload(log: RunLog) -> list[Part]:
-    known, steps = log.settings, log.steps
-    size = _said(known, "workload.group_size")
+    steps = log.steps
+    size = _setting(log.settings, "workload.group_size")
     if size is None and len(log.rollouts):
         sizes = log.rollouts.groupby("group").size()
         size = Part("workload.group_size", int(sizes.mode().iloc[0]), "the dumped groups")
     size = size or Part("workload.group_size", 8, "assumed", True)
-    parts = [_batch(log, int(size.value)), size]
-    cap = _said(known, "workload.max_new_tokens")
-    longest = steps["max_new_tokens"].max()
-    if cap is None and not math.isnan(longest):
-        cap = Part(
-            "workload.max_new_tokens",
-            max(math.ceil(longest), 1),
-            "assumed: the longest response of the log",
-            True,
-        )
-    parts.append(cap or Part("workload.max_new_tokens", 16384, "assumed", True))
-    prompt, source, assumed = _prompt(log)
+    cap, longest = _setting(log.settings, "workload.max_new_tokens"), steps["max_new_tokens"].max()
+    if cap is None and math.isnan(longest):
+        cap = Part("workload.max_new_tokens", 16384, "assumed", True)
+    elif cap is None:
+        tokens, source = max(math.ceil(longest), 1), "assumed: the longest response of the log"
+        cap = Part("workload.max_new_tokens", tokens, source, True)
+    parts = [_batch(log, int(size.value)), size, cap]
     table = lengths_table(log)
     if table is not None:
-        parts.append(
-            Part(
-                "workload.lengths.trace",
-                LENGTHS_FILE,
-                f"{table['group'].nunique()} groups dumped by the run",
-            )
-        )
+        source = f"{table['group'].nunique()} groups dumped by the run"
+        parts.append(Part("workload.lengths.trace", LENGTHS_FILE, source))
         parts.append(Part("workload.lengths.repeat", True, "a longer run starts over"))
         return parts
-    parts.append(Part("workload.prompt_tokens", prompt, source, assumed))
-    parts.extend(_drawn(log, int(parts[2].value)))
+    parts.append(Part("workload.prompt_tokens", *_prompt(log)))
+    parts.extend(_drawn(log, int(cap.value)))
     reward = steps["mean_reward"].mean()
     if 0 < reward < 1:
         parts += [
@@ -291,26 +271,19 @@ def _reward_sd(mean: float) -> float:
 
 def _batch(log: RunLog, size: int) -> Part:
     """Prompts of a step."""
-    part = _said(log.settings, "workload.batch_groups")
-    if part is not None:
+    key = "workload.batch_groups"
+    if (part := _setting(log.settings, key)) is not None:
         return part
-    rollouts = _said(log.settings, "run.batch_rollouts")
-    if rollouts is not None and whole(log.settings, "run.batch_rollouts"):
-        return Part(
-            "workload.batch_groups",
-            max(int(rollouts.value) // size, 1),
-            f"{rollouts.source}, over the group's size",
-        )
+    if (rollouts := _setting(log.settings, "run.batch_rollouts")) is not None:
+        source = f"{rollouts.source}, over the group's size"
+        return Part(key, max(int(rollouts.value) // size, 1), source)
     groups, trained = log.steps["groups"].median(), log.steps["rollouts"].median()
     if not math.isnan(groups):
-        return Part("workload.batch_groups", max(round(groups), 1), "groups of the median step")
+        return Part(key, max(round(groups), 1), "groups of the median step")
     if not math.isnan(trained):
-        return Part(
-            "workload.batch_groups",
-            max(round(trained / size), 1),
-            "rollouts of the median step, over the group's size",
-        )
-    return Part("workload.batch_groups", 32, "assumed", True)
+        source = "rollouts of the median step, over the group's size"
+        return Part(key, max(round(trained / size), 1), source)
+    return Part(key, 32, "assumed", True)
 
 
 def _prompt(log: RunLog) -> tuple[int, str, bool]:
@@ -339,26 +312,21 @@ def _drawn(log: RunLog, cap: int) -> list[Part]:
 
 
 def _policy(log: RunLog) -> Part:
-    """What the run itself did, as far as its settings say."""
+    """The policy of the run itself, as far as its settings say."""
     known = log.settings
-    chain = value(known, "policy")
-    if isinstance(chain, str):
-        given = known["policy"]
-        source = f"{given.theirs} is {chain} in {given.place}"
-        return Part("policy", [] if chain == SYNCHRONOUS else chain, source)
+    own = known.get("policy")
+    if own is not None and isinstance(own.value, str):
+        source = f"{own.theirs} is {own.value} in {own.place}"
+        return Part("policy", [] if own.value == SYNCHRONOUS else own.value, source)
     over, batch = whole(known, "run.over_sampling_groups"), whole(known, "workload.batch_groups")
     if value(known, "run.partial_rollout") is True and over and batch and over >= batch:
         place = known["run.over_sampling_groups"].place
-        return Part(
-            "policy",
-            [{"april": {"over_sampling": over / batch}}],
-            f"partial rollouts, {over} groups for {batch} ({place})",
-        )
+        source = f"partial rollouts, {over} groups for {batch} ({place})"
+        return Part("policy", [{"april": {"over_sampling": over / batch}}], source)
     if not log.overlapped:
         return Part("policy", [], "rollouts and training took turns")
-    implied = known.get("policy")
-    if implied is not None and implied.implied:
-        return Part("policy", implied.value, f"{implied.theirs} in {implied.place}")
+    if own is not None and own.implied:
+        return Part("policy", own.value, f"{own.theirs} in {own.place}")
     bound = value(known, "run.max_staleness")
     if isinstance(bound, int | float) and not isinstance(bound, bool) and 0 < bound <= _OLDEST:
         setting = known["run.max_staleness"]

@@ -1,4 +1,4 @@
-"""The records of all files become one run."""
+"""Gathers what all files hold into one run."""
 
 from __future__ import annotations
 
@@ -32,17 +32,10 @@ _LENGTHS = tuple(
     f"{which}_{what}_tokens" for which in ("mean", "max", "min") for what in ("new", "prompt")
 )
 _WANTED = (
-    "step_s",
-    "generation_s",
-    "update_s",
-    "mean_new_tokens",
-    "max_new_tokens",
-    "min_new_tokens",
-    "truncated_share",
-    "mean_prompt_tokens",
-    "rollouts",
-    "sync_s",
+    *("generation_s", "update_s", "mean_new_tokens", "max_new_tokens", "min_new_tokens"),
+    *("truncated_share", "mean_prompt_tokens", "rollouts", "sync_s"),
 )
+"""Columns of steps.csv whose absence is told."""
 
 
 def read_log(
@@ -62,15 +55,15 @@ def read_log(
 
 
 class Dumps:
-    """Rollouts by the stack that dumped them. wanted: the only one that counts; None: any. tokens:
-    as of `read_log`."""
+    """Rollouts by the stack that dumped them. wanted: the only stack that counts; None: any.
+    tokens: as in `read_log`."""
 
     def __init__(self, wanted: StackLog | None, tokens: Callable[[str], int] | None = None) -> None:
         self._wanted, self.tokens = wanted, tokens
         self._by: dict[str, Rollouts] = {}
 
     def take(self, of: StackLog, record: Rollout | Session, file: LogFile) -> None:
-        """Adds one."""
+        """Adds a rollout, or times of one."""
         if self._wanted is None or of is self._wanted:
             if of.name not in self._by:
                 self._by[of.name] = Rollouts(of, self.tokens)
@@ -86,7 +79,7 @@ class Dumps:
         return any(rollouts.mingled for rollouts in self._by.values())
 
     def copied(self) -> Dumps:
-        """Another of the same, which shares nothing that changes."""
+        """A copy that shares nothing that changes."""
         other = Dumps(self._wanted, self.tokens)
         other._by = {name: rollouts.copied() for name, rollouts in self._by.items()}
         return other
@@ -95,61 +88,62 @@ class Dumps:
 def gathered(
     paths: Sequence[Path], scanned: Sequence[Scanned], dumps: Dumps, wanted: StackLog | None
 ) -> RunLog:
-    """The run that files hold, of which each was read. Raises LogError as `read_log` does."""
-    one = _stack(scanned, wanted)
-    settings, notes = _settings(scanned, one)
-    if settings.get("run.filter_groups") and settings["run.filter_groups"].value:
+    """The run in files that were read. Raises LogError as `read_log` does."""
+    stack = wanted or _only_stack(scanned)
+    settings, notes = _settings(scanned, stack)
+    filtered = settings.get("run.filter_groups")
+    if filtered is not None and filtered.value:
         notes.append(
-            f"groups are filtered ({settings['run.filter_groups'].theirs}): lengths are "
-            "those of what was trained on, generation's time is that of all"
+            f"groups are filtered ({filtered.theirs}): lengths are those of what was trained on, "
+            "generation's time is that of all"
         )
-    parts = _parts(scanned, one, settings)
-    whole = overlay.merged(one, parts) if parts else None
+    parts = _parts(scanned, stack, settings)
+    whole = overlay.merged(stack, parts) if parts else None
     size = setting(settings, "workload.group_size")
-    kept = dumps.of(one)
-    rollouts, requests, again = kept.tables(size)
+    dumped = dumps.of(stack)
+    rollouts, requests, again = dumped.tables(size)
     if again:
         notes.append(f"{again} dumps repeat the rollouts of the step before: counted once")
     raws = [step.values for _, step in sorted(whole.steps.items())] if whole else []
-    is_overlapped = one.overlaps(raws, settings)
-    overlapped = is_overlapped is not False
+    overlaps = stack.overlaps(raws, settings)
+    overlapped = overlaps is not False
     rows: list[tuple[Row, Raw]] = []
     if whole is not None:
-        if is_overlapped is None:
+        if overlaps is None:
             notes.append(
                 "the log does not say whether rollouts were made beside the training: "
                 "taken as so, since its generation would be a wait then"
             )
-        rows = _rows(one, whole, settings, overlapped, _counts(rollouts))
+        rows = _rows(stack, whole, settings, overlapped, _counts(rollouts))
         if whole.repeated:
             notes.append(f"{whole.repeated} steps are logged more than once: the later counts")
-    steps = _steps(one, rows, rollouts)
+    steps = _steps(rows, rollouts)
     if steps.empty:
-        raise _nothing(scanned, one)
-    level, gaps = _level(one, steps, rollouts, requests, kept.some_unnamed and size is None)
-    if one.tool_tokens_inside and (steps["max_turns"] > 2).any():
+        raise _nothing(scanned, stack)
+    gaps = _gaps(stack, steps, rollouts, requests, dumped.some_unnamed and size is None)
+    if stack.tool_tokens_inside and (steps["max_turns"] > 2).any():
         notes.append("lengths of responses hold what tools wrote (turns were more than one)")
     mattered = [s for s in scanned if s.tally.used or s.tally.unread or s.rows]
     return RunLog(
-        one.name,
-        paths[0].resolve().name or one.name,
-        steps,
-        rollouts,
-        requests,
-        settings,
-        level,
-        gaps,
-        overlapped,
-        frozenset(one.outside),
-        one.tool_tokens_inside,
-        tuple(s.tally for s in mattered),
-        tuple(notes),
-        len(scanned) - len(mattered),
-        _words(one, rows),
-        launch_of(one)[0].advice,
-        dumps.tokens is not None,
-        pads=one.pads,
-        exceeded=one.exceeded,
+        stack=stack.name,
+        name=paths[0].resolve().name or stack.name,
+        steps=steps,
+        rollouts=rollouts,
+        requests=requests,
+        settings=settings,
+        level=_level(steps, rollouts, requests),
+        gaps=gaps,
+        overlapped=overlapped,
+        outside=frozenset(stack.outside),
+        tool_tokens_inside=stack.tool_tokens_inside,
+        tallies=tuple(s.tally for s in mattered),
+        notes=tuple(notes),
+        ignored=len(scanned) - len(mattered),
+        words=_words(stack, rows),
+        advice=launch_of(stack)[0].advice,
+        tokenized=dumps.tokens is not None,
+        pads=stack.pads,
+        exceeded=stack.exceeded,
     )
 
 
@@ -174,10 +168,8 @@ def named(stack: str | None) -> StackLog | None:
     return stack_named
 
 
-def _stack(scanned: Sequence[Scanned], wanted: StackLog | None) -> StackLog:
-    """The one stack that wrote all of it."""
-    if wanted is not None:
-        return wanted
+def _only_stack(scanned: Sequence[Scanned]) -> StackLog:
+    """The stack that wrote all files."""
     by: dict[str, tuple[int, str]] = {}
     for source in scanned:
         for name, rows in source.rows.items():
@@ -336,40 +328,31 @@ def _rest(row: Row, stack: StackLog) -> None:
         row["rest_s"] = max(rest, 0.0)
 
 
-def _steps(
-    stack: StackLog, rows: Sequence[tuple[Row, Raw]], rollouts: pd.DataFrame
-) -> pd.DataFrame:
-    """steps.csv: the rows, with what the rollouts themselves say where they do not."""
-    import numpy as np
+def _steps(rows: Sequence[tuple[Row, Raw]], rollouts: pd.DataFrame) -> pd.DataFrame:
+    """steps.csv: the rows; empty cells are filled from the dumped rollouts."""
     import pandas as pd
 
-    table = pd.DataFrame([row for row, _ in rows], columns=list(columns.STEPS.names))
+    names = list(columns.STEPS.names)
+    table = pd.DataFrame([row for row, _ in rows], columns=names)
     if len(rollouts):
         trained = rollouts[rollouts["trained"] != 0].groupby("step")
-        summed = pd.DataFrame(
-            {
-                "rollouts": trained.size(),
-                "groups": trained["group"].nunique(),
-                "mean_new_tokens": trained["new_tokens"].mean(),
-                "max_new_tokens": trained["new_tokens"].max(),
-                "min_new_tokens": trained["new_tokens"].min(),
-                "mean_prompt_tokens": trained["prompt_tokens"].mean(),
-                "mean_tool_tokens": trained["tool_tokens"].mean(),
-                "truncated_share": trained["truncated"].mean(),
-                "mean_reward": trained["reward"].mean(),
-            }
+        summed = trained.agg(
+            rollouts=("group", "size"),
+            groups=("group", "nunique"),
+            mean_new_tokens=("new_tokens", "mean"),
+            max_new_tokens=("new_tokens", "max"),
+            min_new_tokens=("new_tokens", "min"),
+            mean_prompt_tokens=("prompt_tokens", "mean"),
+            mean_tool_tokens=("tool_tokens", "mean"),
+            truncated_share=("truncated", "mean"),
+            mean_reward=("reward", "mean"),
         )
         if table.empty:
-            table = pd.DataFrame(
-                {"step": summed.index, "first": 0.0, "overlapped": np.nan},
-                columns=list(columns.STEPS.names),
-            )
-        looked_up = summed.reindex(table["step"].astype("int64"))
+            table = pd.DataFrame({"step": summed.index, "first": 0.0}, columns=names)
+        known = summed.reindex(table["step"].astype("int64")).set_axis(table.index)
         for name in summed.columns:
-            filled = table[name].astype(float).to_numpy()
-            logged = looked_up[name].astype(float).to_numpy()
-            table[name] = np.where(np.isnan(filled), logged, filled)
-    numbers = [name for name in columns.STEPS.names if name not in ("step", "file")]
+            table[name] = table[name].astype(float).fillna(known[name].astype(float))
+    numbers = [name for name in names if name not in ("step", "file")]
     table = table.astype({"step": "int64", **dict.fromkeys(numbers, "float64")})
     table["file"] = table["file"].astype(object).where(table["file"].notna(), "")
     return table.sort_values("step", kind="stable").reset_index(drop=True)
@@ -378,73 +361,57 @@ def _steps(
 # Levels
 
 
-def _level(
+def _level(steps: pd.DataFrame, rollouts: pd.DataFrame, requests: pd.DataFrame) -> int:
+    """The highest level that is there with all below it."""
+    reached = (bool(steps["step_s"].notna().any()), _has_lengths(rollouts), len(requests) > 0)
+    return (*reached, False).index(False)
+
+
+def _has_lengths(rollouts: pd.DataFrame) -> bool:
+    known = rollouts["new_tokens"].notna() | rollouts["characters"].notna()
+    return len(rollouts) > 0 and bool(known.all())
+
+
+def _gaps(
     stack: StackLog,
     steps: pd.DataFrame,
     rollouts: pd.DataFrame,
     requests: pd.DataFrame,
     unnamed: bool,
-) -> tuple[int, tuple[Gap, ...]]:
-    """The level, and what is missing for it and the next ones."""
-    gaps = []
-    timed = bool(steps["step_s"].notna().any())
-    if not timed:
-        gaps.append(Gap(1, "step_s", f"no step has its seconds; {stack.how.get(1, '')}"))
-    missing = [n for n in _WANTED[1:] if not steps[n].notna().any()]
-    overlapped = bool((steps["overlapped"] == 1).any())
-    if overlapped and "generation_s" in missing:
+) -> tuple[Gap, ...]:
+    """What is missing at each level. unnamed: whether only their order shows some groups."""
+    gaps: list[Gap] = []
+
+    def lacks(level: int, column: str, why: str) -> None:
+        gaps.append(Gap(level, column, why))
+
+    if steps["step_s"].isna().all():
+        lacks(1, "step_s", f"no step has its seconds; {stack.how.get(1, '')}")
+    missing = [name for name in _WANTED if steps[name].isna().all()]
+    if "generation_s" in missing and (steps["overlapped"] == 1).any():
         missing.remove("generation_s")
-        gaps.append(
-            Gap(
-                1,
-                "generation_s",
-                "rollouts were made beside the training: the log holds only the wait for them",
-            )
-        )
+        why = "rollouts were made beside the training: the log holds only the wait for them"
+        lacks(1, "generation_s", why)
     if "sync_s" in missing and (steps["sync_inside_generation"] == 1).any():
         missing.remove("sync_s")
-        gaps.append(Gap(1, "sync_s", "the weights' way to the engine lies inside generation_s"))
-    gaps.extend(Gap(1, name, f"not in the log: {columns.STEPS[name].meaning}") for name in missing)
+        lacks(1, "sync_s", "the weights' way to the engine lies inside generation_s")
+    for name in missing:
+        lacks(1, name, f"not in the log: {columns.STEPS[name].meaning}")
     if (steps["truncated_share_unsure"] == 1).any():
-        gaps.append(
-            Gap(
-                1,
-                "truncated_share",
-                "it counts the longest of each batch as cut, since the cap is not in the log",
-            )
-        )
-    lengths = bool(len(rollouts)) and bool(
-        (rollouts["new_tokens"].notna() | rollouts["characters"].notna()).all()
-    )
+        why = "it counts the longest of each batch as cut, since the cap is not in the log"
+        lacks(1, "truncated_share", why)
     if not len(rollouts):
-        gaps.append(Gap(2, "rollouts", f"no rollouts by themselves; {stack.how.get(2, '')}"))
-    elif not lengths:
-        gaps.append(Gap(2, "new_tokens", "some rollouts have no length"))
+        lacks(2, "rollouts", f"no rollouts by themselves; {stack.how.get(2, '')}")
+    elif not _has_lengths(rollouts):
+        lacks(2, "new_tokens", "some rollouts have no length")
     elif rollouts["new_tokens"].isna().any():
-        gaps.append(
-            Gap(
-                2,
-                "new_tokens",
-                "only the text was dumped: its tokens need the tokenizer, "
-                "or an estimate from characters",
-            )
-        )
-    if len(rollouts) and rollouts["reward"].isna().any():
-        gaps.append(Gap(2, "reward", "some rollouts have no reward"))
+        why = "only the text was dumped: its tokens need the tokenizer, or an estimate from "
+        lacks(2, "new_tokens", f"{why}characters")
+    if rollouts["reward"].isna().any():
+        lacks(2, "reward", "some rollouts have no reward")
     if len(rollouts) and unnamed:
-        gaps.append(
-            Gap(
-                2,
-                "group",
-                "groups are told by prompts that follow each other: the "
-                "group's size is not in the log",
-            )
-        )
+        why = "groups are told by prompts that follow each other: the group's size is not in the "
+        lacks(2, "group", f"{why}log")
     if not len(requests):
-        gaps.append(Gap(3, "requests", f"no times of requests; {stack.how.get(3, '')}"))
-    level = 0
-    for reached in (timed, lengths, len(requests) > 0):
-        if not reached:
-            break
-        level += 1
-    return level, tuple(gaps)
+        lacks(3, "requests", f"no times of requests; {stack.how.get(3, '')}")
+    return tuple(gaps)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from copy import copy
+from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -15,54 +16,58 @@ from rollcast.calibration.logs.opened import LogFile
 from rollcast.simulator.stacks.log_format import Request, Rollout, Session, StackLog
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 _KEYS = ("step", "group", "index")
 _NUMBERS = tuple(name for name in columns.ROLLOUTS.names if name not in _KEYS)
-_ASKED = tuple(name for name in columns.REQUESTS.names if name not in _KEYS)
 _NAN = math.nan
 MOST_ROLLOUTS = 20_000_000
 MOST_TOKENS = 1e9
-"""Of a rollout: beyond it, a figure is damaged."""
+"""Of a rollout; a larger figure is damaged."""
 _COUNTS = ("prompt_tokens", "new_tokens", "tool_tokens", "characters")
 
 
 class Rollouts:
-    """Rollouts of one stack. Groups are numbered in the order in which they first appear. tokens:
-    counts those of a response whose text alone was dumped. some_unnamed: whether only their order
-    tells some of the groups; mingled: whether such rollouts of several files came in turns."""
+    """Rollouts of one stack. Groups are numbered in the order in which they first appear.
+
+    tokens: counts the tokens of a response whose text alone was dumped. some_unnamed: whether some
+    groups are shown by the order of rollouts alone. mingled: whether such rollouts of several files
+    alternated.
+    """
 
     def __init__(self, stack: StackLog, tokens: Callable[[str], int] | None = None) -> None:
         self._stack, self._tokens = stack, tokens
         self._keys = {name: array("q") for name in _KEYS}
         self._given = {name: array("d") for name in _NUMBERS}  # up to the last row that has one
-        self._prompts = array("q")
-        self._by_prompt = array("b")
+        self._prompts, self._by_prompt = array("q"), array("b")
         self._requests: dict[int, tuple[Request, ...]] = {}
         self._groups: dict[tuple[int, Hashable], int] = {}
         self._members: dict[Hashable, list[int]] = {}
-        self._sessions: dict[
-            Hashable, dict[str, tuple[tuple[Request, ...], Mapping[str, float | None]]]
-        ] = {}
+        self._sessions: dict[Hashable, dict[str, Session]] = {}
         self._known: dict[Hashable, int] = {}
         self._files: dict[int, LogFile] = {}
         self._one_file = any(dump.one_file_a_step for dump in stack.dumps)
-        self.some_unnamed = False
-        self.mingled = False
         self._unnamed_in: list[str] = []
+        self.mingled = False
 
     def __len__(self) -> int:
         return len(self._prompts)
 
+    @property
+    def some_unnamed(self) -> bool:
+        """See above."""
+        return bool(self._unnamed_in)
+
     def copied(self) -> Rollouts:
-        """Another of the same, of which no part is shared that taking on, or `tables`, changes."""
+        """A copy that shares nothing that taking on, or `tables`, changes."""
         other = copy(self)
         other._keys = {name: values[:] for name, values in self._keys.items()}
         other._given = {name: values[:] for name, values in self._given.items()}
         other._prompts, other._by_prompt = self._prompts[:], self._by_prompt[:]
         other._requests, other._groups = {**self._requests}, {**self._groups}
         other._members = {group: [*rows] for group, rows in self._members.items()}
-        other._sessions = {group: {**session} for group, session in self._sessions.items()}
+        other._sessions = {group: {**sessions} for group, sessions in self._sessions.items()}
         other._known, other._files = {**self._known}, {**self._files}
         other._unnamed_in = [*self._unnamed_in]
         return other
@@ -71,13 +76,13 @@ class Rollouts:
         """Adds one. Raises LogError where two files hold one step of a stack that writes it into
         one, and beyond `MOST_ROLLOUTS`."""
         if isinstance(record, Session):
-            before, numbers = self._sessions.setdefault(record.group, {}).get(
-                record.order, ((), {})
-            )
-            self._sessions[record.group][record.order] = (
-                (*before, *record.requests),
-                {**numbers, **record.columns},
-            )
+            sessions = self._sessions.setdefault(record.group, {})
+            had = sessions.get(record.order)
+            if had is not None:
+                numbers = {**had.columns, **record.columns}
+                requests = had.requests + record.requests
+                record = replace(record, requests=requests, columns=numbers)
+            sessions[record.order] = record
             return
         if self._one_file:
             held = self._files.setdefault(record.step, file)
@@ -96,7 +101,6 @@ class Rollouts:
         if row >= MOST_ROLLOUTS:
             raise LogError(f"{file.name}: more than {MOST_ROLLOUTS:,} rollouts")
         if record.group is None:
-            self.some_unnamed = True
             if not self._unnamed_in or self._unnamed_in[-1] != file.name:
                 self.mingled = self.mingled or file.name in self._unnamed_in
                 self._unnamed_in.append(file.name)
@@ -133,145 +137,101 @@ class Rollouts:
         return column
 
     def tables(self, group_size: int | None) -> tuple[pd.DataFrame, pd.DataFrame, int]:
-        """rollouts.csv and requests.csv, and the number of steps left out because their rollouts
-        are those of the step before. group_size: for rollouts of which only the order tells."""
+        """rollouts.csv and requests.csv, and the number of steps left out because they repeat the
+        rollouts of the step before. group_size: cuts groups that only order or prompt show."""
         import numpy as np
         import pandas as pd
 
         self._join()
-        self._name_groups(group_size)
-        self._split(group_size)
-        start = min(
-            (r.start_s for requests in self._requests.values() for r in requests), default=0.0
-        )
+        start = min((r.start_s for each in self._requests.values() for r in each), default=0.0)
         for row, requests in self._requests.items():
-            first, last = requests[0].start_s - start, max(r.end_s for r in requests) - start
-            self._column("start_s")[row], self._column("end_s")[row] = first, last
+            self._column("start_s")[row] = requests[0].start_s - start
+            self._column("end_s")[row] = max(r.end_s for r in requests) - start
         data: dict[str, object] = {
             name: np.array(values, dtype=np.int64) for name, values in self._keys.items()
         }
-        data.update({name: np.array(self._column(name), dtype=float) for name in _NUMBERS})
+        data |= {name: np.array(self._column(name), dtype=float) for name in _NUMBERS}
+        data |= {"prompt": np.array(self._prompts, dtype=np.int64), "row": np.arange(len(self))}
         table = pd.DataFrame(data)
-        table["row"] = np.arange(len(table))
-        table["prompt"] = np.array(self._prompts, dtype=np.int64)
+        if self.some_unnamed:
+            _name_groups(table, group_size)
+        if group_size is not None and any(self._by_prompt):
+            _split(table, np.array(self._by_prompt, dtype=bool), group_size)
         again = 0
         if self._stack.dumps_again:
             table, again = _without_repeats(table)
         table = table.sort_values(["step", "group", "index", "row"], kind="stable")
         table["index"] = table.groupby(["step", "group"]).cumcount()
-        asked = self._asked(table, start)
-        order = list(columns.ROLLOUTS.names)
-        return table[order].reset_index(drop=True), asked, again
+        requests_table = self._requests_table(table, start)
+        return table[list(columns.ROLLOUTS.names)].reset_index(drop=True), requests_table, again
 
-    def _asked(self, table: pd.DataFrame, start: float) -> pd.DataFrame:
+    def _requests_table(self, table: pd.DataFrame, start: float) -> pd.DataFrame:
         import pandas as pd
 
         rows: list[tuple[float | None, ...]] = []
-        if self._requests:
-            places = table.set_index("row")[list(_KEYS)]
-            for row in table["row"]:
-                before: float | None = None
-                for turn, request in enumerate(self._requests.get(int(row), ())):
-                    step, group, index = (int(v) for v in places.loc[row])
-                    gap = None if before is None else max(request.start_s - before, 0.0)
-                    before = request.end_s
-                    rows.append(
-                        (
-                            step,
-                            group,
-                            index,
-                            turn,
-                            request.start_s - start,
-                            request.end_s - start,
-                            request.queue_s,
-                            gap,
-                            request.prompt_tokens,
-                            request.cached_tokens,
-                            request.new_tokens,
-                            request.version,
-                        )
-                    )
-        requests = pd.DataFrame(rows, columns=list(columns.REQUESTS.names))
-        whole = ["step", "group", "index", "turn"]
-        numbers = [name for name in columns.REQUESTS.names if name not in whole]
-        return requests.astype(
-            {**dict.fromkeys(whole, "int64"), **dict.fromkeys(numbers, "float64")}
+        for row, requests in self._requests.items():
+            before: float | None = None
+            for turn, r in enumerate(requests):
+                gap = None if before is None else max(r.start_s - before, 0.0)
+                before = r.end_s
+                times = (r.start_s - start, r.end_s - start, r.queue_s, gap)
+                rows.append(
+                    (row, turn, *times, r.prompt_tokens, r.cached_tokens, r.new_tokens, r.version)
+                )
+        names = [name for name in columns.REQUESTS.names if name not in _KEYS]
+        each = pd.DataFrame(rows, columns=["row", *names]).astype(
+            {**dict.fromkeys(names, "float64"), "row": "int64", "turn": "int64"}
         )
+        return table[[*_KEYS, "row"]].merge(each, on="row").drop(columns="row")
 
     def _join(self) -> None:
         """Sessions to the rollouts of their group, in order."""
         for group, sessions in self._sessions.items():
             rows = sorted(self._members.get(group, ()), key=lambda row: self._keys["index"][row])
             for row, order in zip(rows, sorted(sessions), strict=False):
-                requests, numbers = sessions[order]
-                if requests:
-                    self._requests[row] = requests
-                for name, column in numbers.items():
-                    if column is not None:
-                        self._column(name)[row] = column
+                if sessions[order].requests:
+                    self._requests[row] = sessions[order].requests
+                for name, number in sessions[order].columns.items():
+                    if number is not None:
+                        self._column(name)[row] = number
 
-    def _name_groups(self, group_size: int | None) -> None:
-        """Rollouts without a group: those of one prompt that follow each other are one, cut at the
-        group's size where that is known."""
-        at, next_group = 0, len(self._groups)
-        steps, groups = self._keys["step"], self._keys["group"]
-        while at < len(self):
-            if groups[at] >= 0:
-                at += 1
-                continue
-            end = at + 1
-            while end < len(self) and groups[end] < 0 and steps[end] == steps[at]:
-                named = self._prompts[at] != 0
-                if named and self._prompts[end] != self._prompts[at]:
-                    break
-                if group_size is not None and end - at >= group_size:
-                    break
-                if not named and group_size is None:
-                    break
-                end += 1
-            for row in range(at, end):
-                groups[row] = next_group
-            next_group += 1
-            at = end
 
-    def _split(self, group_size: int | None) -> None:
-        """Groups that only their prompt names, and which are several of one size: a step may ask
-        the same twice."""
-        if group_size is None or not any(self._by_prompt):
-            return
-        groups = self._keys["group"]
-        sizes: dict[int, int] = {}
-        for group in groups:
-            sizes[group] = sizes.get(group, 0) + 1
-        seen: dict[int, int] = {}
-        parts: dict[tuple[int, int], int] = {}
-        unused = max(sizes, default=0) + 1
-        for row, group in enumerate(groups):
-            if not self._by_prompt[row] or sizes[group] % group_size or sizes[group] == group_size:
-                continue
-            part = seen.get(group, 0) // group_size
-            seen[group] = seen.get(group, 0) + 1
-            if part:
-                if (group, part) not in parts:
-                    parts[group, part] = unused + len(parts)
-                groups[row] = parts[group, part]
+def _name_groups(table: pd.DataFrame, group_size: int | None) -> None:
+    """Numbers the groups of rollouts without one: rollouts of one prompt that follow each other,
+    cut at the group's size; without prompt and size, each rollout by itself."""
+    unnamed = table["group"] < 0
+    begins = ~unnamed.shift(fill_value=False)
+    for name in ("step", "prompt"):
+        begins |= table[name] != table[name].shift()
+    if group_size is None:
+        begins |= table["prompt"] == 0
+    run = begins.cumsum()
+    part = run.groupby(run).cumcount() // (group_size or len(table))
+    numbers = table[unnamed].groupby([run[unnamed], part[unnamed]], sort=False).ngroup()
+    table.loc[unnamed, "group"] = table["group"].max() + 1 + numbers
+
+
+def _split(table: pd.DataFrame, by_prompt: np.ndarray, group_size: int) -> None:
+    """Splits groups that only their prompt names and that have several times the size: a step may
+    ask the same twice."""
+    by_group = table.groupby("group")["group"]
+    sizes, part = by_group.transform("size"), by_group.cumcount() // group_size
+    later = by_prompt & (sizes % group_size == 0) & (part > 0)
+    numbers = table[later].groupby(["group", part[later]], sort=False).ngroup()
+    table.loc[later, "group"] = table["group"].max() + 1 + numbers
 
 
 def _without_repeats(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The table without steps whose rollouts are, in order, those of the step before, and how many
-    such steps there were: updates on the same rollouts, dumped again."""
+    """The table without steps whose rollouts are, in order, those of the step before (updates on
+    the same rollouts, dumped again), and the number of such steps."""
+    import numpy as np
+
     same = ["prompt", "characters", "new_tokens", "reward"]
     before, drop = None, []
     for step, rows in table.groupby("step", sort=True):
         now = rows[same].to_numpy()
-        if before is not None and now.shape == before.shape and _equal(now, before):
+        if before is not None and np.array_equal(now, before, equal_nan=True):
             drop.append(step)
         else:
             before = now
     return table[~table["step"].isin(drop)].reset_index(drop=True), len(drop)
-
-
-def _equal(a: object, b: object) -> bool:
-    import numpy as np
-
-    return bool(np.array_equal(a, b, equal_nan=True))  # type: ignore[arg-type]

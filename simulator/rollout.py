@@ -8,6 +8,7 @@ rollout.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import InitVar, dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 Key = tuple[int, int]
@@ -124,91 +125,45 @@ class Segment(NamedTuple):
         return self.ending not in GOES_ON
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Rollout:
-    """One sampled response, known by (group, index), as the loop keeps it. A world reads it and
-    never writes.
+    """One sampled response, known by (group, index), as the loop keeps it. Worlds only read it.
 
-    Identity: group, index; attempt counts restarts from nothing; prompt and visit say which prompt
-        it answers, and how often that had been launched before.
-    State: new_tokens sampled so far in this attempt, tokens_by_version (by version, rising),
-        finished, truncated (it ended at a cap), failed (its environment ended it), prompt_tokens
-        (known once a segment has ended), turn and observation_tokens (as of a segment), reward
-        (None until it finished).
-    For its next segments: allowance and turn_allowance (tokens that it may sample, and turns that
-        it may have, None for all), expected_tokens (of the whole response, as a predictor says;
-        None where none does).
+    Identity: attempt counts restarts from nothing; prompt (-1: the group's number) and visit say
+        which prompt it answers, and how often that had been launched before.
+    State: tokens sampled in this attempt, by version rising; truncated: it ended at a cap; failed:
+        its environment ended it; prompt_tokens: known once a segment has ended; turn and
+        observation_tokens: as of a segment; reward: None until it finished.
+    For its next segments: allowance and turn_allowance (tokens and turns that it may have; None for
+        all), expected_tokens (of the whole response, by a predictor; None without one).
     """
 
-    __slots__ = (
-        "allowance",
-        "attempt",
-        "expected_tokens",
-        "failed",
-        "finished",
-        "group",
-        "index",
-        "new_tokens",
-        "observation_tokens",
-        "prefilled_before",
-        "prompt",
-        "prompt_tokens",
-        "reward",
-        "rows",
-        "submitted_s",
-        "tokens_by_version",
-        "truncated",
-        "turn",
-        "turn_allowance",
-        "uncomputed_tokens",
-        "visit",
-    )
-    allowance: int | None
-    attempt: int
-    expected_tokens: float | None
-    failed: bool
-    finished: bool
     group: int
     index: int
-    new_tokens: int
-    observation_tokens: int
-    prefilled_before: bool
-    prompt: int
-    prompt_tokens: int
-    reward: float | None
-    rows: list[int]
-    tokens_by_version: list[VersionTokens]
-    submitted_s: float
-    truncated: bool
-    turn: int
-    turn_allowance: int | None
-    uncomputed_tokens: int
-    visit: int
+    attempt: int = 0
+    prompt: int = -1
+    visit: int = 0
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    tokens_by_version: list[VersionTokens] = field(default_factory=list)
+    turn: int = 0
+    observation_tokens: int = 0
+    finished: bool = False
+    truncated: bool = False
+    failed: bool = False
+    reward: float | None = None
+    allowance: int | None = None
+    turn_allowance: int | None = None
+    expected_tokens: float | None = None
+    submitted_s: float = 0.0
+    prefilled_before: bool = False  # an earlier segment computed some of its tokens
+    # Of later turns: what begins them, and the last token before that, until they are prefilled
+    uncomputed_tokens: int = 0
+    rows: list[int] = field(default_factory=list)  # its rows in the table of segments
 
-    def __init__(
-        self, group: int, index: int, attempt: int = 0, prompt: int | None = None, visit: int = 0
-    ) -> None:
-        self.group = group
-        self.index = index
-        self.attempt = attempt
-        self.prompt = group if prompt is None else prompt
-        self.visit = visit
-        self.prompt_tokens = 0
-        self.new_tokens = 0
-        self.tokens_by_version: list[VersionTokens] = []
-        self.turn = 0
-        self.observation_tokens = 0
-        self.finished = False
-        self.truncated = False
-        self.failed = False
-        self.reward: float | None = None
-        self.allowance: int | None = None
-        self.turn_allowance: int | None = None
-        self.expected_tokens: float | None = None
-        self.submitted_s = 0.0
-        self.prefilled_before = False  # an earlier segment computed some of its tokens
-        # Of later turns: what begins them, and the last token before that, until they are prefilled
-        self.uncomputed_tokens = 0
-        self.rows: list[int] = []  # its rows in the table of segments
+    def __post_init__(self) -> None:
+        if self.prompt < 0:
+            self.prompt = self.group
 
     @property
     def key(self) -> Key:
@@ -257,52 +212,30 @@ class Rollout:
         return f"Rollout({self.group}, {self.index}, {self.new_tokens} tokens, {state})"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Group:
-    """The rollouts of one prompt. It is complete once ``size`` of them have finished; more than
-    ``size`` may have been launched, and the first ``size`` to finish win.
+    """The rollouts of one prompt: complete once ``size`` of the ``launched`` have finished, the
+    winners.
 
-    started_version: of the weights when its rollouts were first put in flight, None before; once it
-    is complete or suspended, of its oldest token that counts.
+    started_version: of the weights at the launch, None before; once it is complete or suspended, of
+    its oldest token that counts.
     """
 
-    __slots__ = (
-        "attempt",
-        "group",
-        "prompt",
-        "rollouts",
-        "size",
-        "started_version",
-        "visit",
-        "winners",
-    )
-    attempt: int
     group: int
-    prompt: int
-    rollouts: list[Rollout]
     size: int
-    started_version: int | None
-    visit: int
-    winners: list[Rollout]
+    launched: InitVar[int]
+    attempt: int = 0
+    prompt: int = -1
+    visit: int = 0
+    rollouts: list[Rollout] = field(init=False)
+    winners: list[Rollout] = field(init=False, default_factory=list)
+    started_version: int | None = field(init=False, default=None)
 
-    def __init__(
-        self,
-        group: int,
-        size: int,
-        launched: int,
-        attempt: int = 0,
-        prompt: int | None = None,
-        visit: int = 0,
-    ) -> None:
-        self.group = group
-        self.size = size
-        self.attempt = attempt
-        self.prompt = group if prompt is None else prompt
-        self.visit = visit
-        self.rollouts = [
-            Rollout(group, index, attempt, self.prompt, visit) for index in range(launched)
-        ]
-        self.winners: list[Rollout] = []
-        self.started_version: int | None = None
+    def __post_init__(self, launched: int) -> None:
+        if self.prompt < 0:
+            self.prompt = self.group
+        identity = (self.attempt, self.prompt, self.visit)
+        self.rollouts = [Rollout(self.group, index, *identity) for index in range(launched)]
 
     @property
     def complete(self) -> bool:

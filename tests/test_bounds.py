@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.loop import run
 from rollcast.simulator.loop.deadlines import Due, due
 from rollcast.simulator.plan import AllDone, Batch, Launch, Staleness, StepPlan
 from rollcast.simulator.policies import check_policy, parse_policy
@@ -31,6 +30,7 @@ from rollcast.simulator.testing.strategies import (
 from rollcast.simulator.testing.trial import try_policy
 from rollcast.simulator.testing.watched import Watched
 from tests.laws import examples
+from tests.running import run
 
 checked = settings(
     max_examples=examples(80),

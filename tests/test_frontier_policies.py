@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from rollcast.simulator.loop import run
 from rollcast.simulator.plan import Prompts
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.spans import TRAINED, Run
 from rollcast.simulator.studies.simulate import from_raw
+from tests.running import run
 
 BATCH, SIZE, STEPS = 8, 4, 12
 SHARED: dict[str, Any] = {"placement": "colocated", "replicas": 2}

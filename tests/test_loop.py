@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.loop import Loop, run
+from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld, UnderWay, read_entry
 from rollcast.simulator.plan import (
     AllDone,
@@ -55,6 +55,7 @@ from rollcast.simulator.world import (
     World,
 )
 from tests.laws import examples
+from tests.running import run
 
 checked = settings(
     max_examples=examples(60),

@@ -91,10 +91,10 @@ def real_run(policy: str = "", **shape: object) -> Run:
     """A small run of the simulated cluster, with preemption and resumed rollouts."""
     from rollcast.simulator.cluster.replica import EngineSpec
     from rollcast.simulator.cluster.simulated import SimulatedCluster
-    from rollcast.simulator.loop import run
     from rollcast.simulator.plan import Batch, StepPlan
     from rollcast.simulator.policies import parse_policy
     from rollcast.simulator.policy import chain
+    from tests.running import run
 
     workload = TableWorkload((8, 20), (1, 3, 5, 8, 13, 40, 64), (0.0, 1.0, 0.5), 64)
     cost = TableCost(

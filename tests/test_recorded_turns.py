@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.loop import run
 from rollcast.simulator.rollout import FAILED
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
@@ -15,6 +14,7 @@ from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.draws import Trajectory, Turn
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, continued
+from tests.running import run
 
 LINEAR = {
     "iteration_s": 6e-3,

@@ -9,7 +9,6 @@ import pytest
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.loop import run
 from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.results.metrics import summarise
@@ -20,6 +19,7 @@ from rollcast.simulator.testing.strategies import TableCost, TableTurns, TableWo
 from rollcast.simulator.workload.base import Workload
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from rollcast.simulator.world import ClusterShape
+from tests.running import run
 
 ROOMY = EngineSpec(64, 4096, 1 << 20, 16)
 FREE = TableCost(1e-6, phases=(("train", 0.0, 0.0),))  # iterations of a microsecond

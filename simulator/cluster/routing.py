@@ -19,17 +19,18 @@ class Loaded(Protocol):
         """Rollouts running or waiting there."""
 
 
-class Router(Protocol):
+class Router:
     """Chooses replicas; ``queues`` are those routed in the submit under way, per replica."""
 
     def route(self, rollout: Rollout, queues: Queues) -> int:
         """The replica's number."""
+        raise NotImplementedError
 
     def new_weights(self) -> None:
-        """Their caches are empty."""
+        """The replicas' caches are empty now."""
 
 
-class RoundRobin:
+class RoundRobin(Router):
     """The i-th request goes to replica i modulo their number: each turn of a rollout is one."""
 
     def __init__(self, replicas: Sequence[Loaded]) -> None:
@@ -42,11 +43,8 @@ class RoundRobin:
         self._next = (number + 1) % self._replicas
         return number
 
-    def new_weights(self) -> None:
-        """Nothing to forget."""
 
-
-class LeastLoaded:
+class LeastLoaded(Router):
     """To the replica with the fewest running or waiting (the lowest number among equals)."""
 
     def __init__(self, replicas: Sequence[Loaded]) -> None:
@@ -56,9 +54,6 @@ class LeastLoaded:
         """The least loaded replica."""
         loads = [r.load + len(queue) for r, queue in zip(self._replicas, queues, strict=True)]
         return loads.index(min(loads))
-
-    def new_weights(self) -> None:
-        """Nothing to forget."""
 
 
 class GroupAffinity(LeastLoaded):

@@ -1,5 +1,3 @@
 """The one loop of reinforcement learning, and its token accounting."""
 
-from rollcast.simulator.loop.loop import Loop, run
-
-__all__ = ["Loop", "run"]
+from rollcast.simulator.loop.loop import Loop as Loop

@@ -27,22 +27,6 @@ MAX_FRUITLESS_WAVES = 100
 MAX_FRUITLESS_LAUNCHES = 1000
 
 
-def run(
-    world: World,
-    policy: Policy,
-    plan: StepPlan,
-    steps: int,
-    on_step: Callable[[StepRecord], None] | None = None,
-    poll_s: float = 0.0,
-) -> Run:
-    """Runs ``steps`` updates of ``plan`` under ``policy`` on ``world``; arguments as of `Loop`.
-
-    Raises RunError where the run cannot go on (nothing under way, a filter that accepts nothing,
-    lost tokens), ScenarioError for a plan that contradicts itself.
-    """
-    return Loop(world, policy, plan, on_step, poll_s).run(steps)
-
-
 class Loop:
     """The loop's state: the rollouts, the trainer, and the step whose rollouts run.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from rollcast.simulator.plan import EnoughGroups, StepPlan, Surplus
-from rollcast.simulator.policies.ranges import MULTIPLE
+from rollcast.simulator.policies.ranges import LAUNCHES, MULTIPLE
 from rollcast.simulator.policy import Policy
 from rollcast.simulator.values import Doc
 
@@ -30,9 +30,7 @@ class APRIL(Policy):
     """
 
     NAME = "april"
-    decides = frozenset(
-        {"launch.over_sampling", "stop", "unfinished", "surplus", "staleness.mask_off_policy"}
-    )
+    decides = LAUNCHES | {"staleness.mask_off_policy"}
     builds_on = frozenset({"staleness.mask_off_policy"})
 
     over_sampling: Annotated[

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from rollcast.simulator.plan import EnoughGroups, StepPlan
+from rollcast.simulator.policies.ranges import BOUND, LAUNCHES
 from rollcast.simulator.policy import Policy
 from rollcast.simulator.values import Between, Doc
 
@@ -28,17 +29,7 @@ class ColocateAsync(Policy):
     """
 
     NAME = "colocate_async"
-    decides = frozenset(
-        {
-            "launch.over_sampling",
-            "stop",
-            "unfinished",
-            "surplus",
-            "take",
-            "staleness.max_versions",
-            "staleness.exceeded",
-        }
-    )
+    decides = LAUNCHES | BOUND | {"take"}
 
     warmup: Annotated[
         float,

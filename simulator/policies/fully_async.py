@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from rollcast.simulator.plan import EnoughGroups, Exceeded, StepPlan
-from rollcast.simulator.policies.ranges import MULTIPLE
+from rollcast.simulator.policies.ranges import BOUND, LAUNCHES, MULTIPLE
 from rollcast.simulator.policy import Policy
 from rollcast.simulator.values import Between, Doc
 
@@ -40,20 +40,8 @@ class FullyAsync(Policy):
     """
 
     NAME = "fully_async"
-    decides = frozenset(
-        {
-            "launch.over_sampling",
-            "launch.refill",
-            "launch.run_ahead",
-            "stop",
-            "interrupt",
-            "unfinished",
-            "surplus",
-            "take",
-            "staleness.max_versions",
-            "staleness.exceeded",
-            "sync_every",
-        }
+    decides = (
+        LAUNCHES | BOUND | {"launch.refill", "launch.run_ahead", "interrupt", "take", "sync_every"}
     )
 
     max_staleness: Annotated[

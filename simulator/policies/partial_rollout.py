@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from rollcast.simulator.plan import EnoughGroups, StepPlan
-from rollcast.simulator.policies.ranges import MULTIPLE
+from rollcast.simulator.policies.ranges import LAUNCHES, MULTIPLE
 from rollcast.simulator.policy import Policy
 from rollcast.simulator.values import Doc
 
@@ -26,7 +26,7 @@ class PartialRollout(Policy):
     """
 
     NAME = "partial_rollout"
-    decides = frozenset({"launch.over_sampling", "launch.refill", "stop", "unfinished", "surplus"})
+    decides = LAUNCHES | {"launch.refill"}
 
     in_flight: Annotated[
         float,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from rollcast.simulator.plan import EnoughGroups, StepPlan
+from rollcast.simulator.policies.ranges import LAUNCHES
 from rollcast.simulator.policy import Policy
 from rollcast.simulator.values import Above, AtLeast, Doc
 
@@ -32,19 +33,7 @@ class PipelineRL(Policy):
     """
 
     NAME = "pipeline_rl"
-    decides = frozenset(
-        {
-            "launch.over_sampling",
-            "launch.refill",
-            "launch.run_ahead",
-            "launch.queue",
-            "stop",
-            "interrupt",
-            "unfinished",
-            "surplus",
-            "take",
-        }
-    )
+    decides = LAUNCHES | {"launch.refill", "launch.run_ahead", "launch.queue", "interrupt", "take"}
 
     in_flight: Annotated[
         float,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from rollcast.simulator.plan import EnoughGroups, StepPlan
-from rollcast.simulator.policies.ranges import MULTIPLE
+from rollcast.simulator.policies.ranges import LAUNCHES, MULTIPLE
 from rollcast.simulator.policy import Policy, StepOutcome
 from rollcast.simulator.values import Doc
 
@@ -31,9 +31,7 @@ class SortedRL(Policy):
     """
 
     NAME = "sorted_rl"
-    decides = frozenset(
-        {"launch.source", "launch.over_sampling", "stop", "unfinished", "surplus", "take"}
-    )
+    decides = LAUNCHES | {"launch.source", "take"}
     builds_on = frozenset({"batch.groups"})
 
     load: Annotated[

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from rollcast.simulator.plan import AllDone, EnoughGroups, StepPlan
-from rollcast.simulator.policies.ranges import MULTIPLE
+from rollcast.simulator.policies.ranges import LAUNCHES, MULTIPLE
 from rollcast.simulator.policy import Policy, StepOutcome
 from rollcast.simulator.values import Doc
 
@@ -30,16 +30,7 @@ class TailBatching(Policy):
     """
 
     NAME = "tail_batching"
-    decides = frozenset(
-        {
-            "launch.source",
-            "launch.over_sampling",
-            "launch.rollouts",
-            "stop",
-            "unfinished",
-            "surplus",
-        }
-    )
+    decides = LAUNCHES | {"launch.source", "launch.rollouts"}
     builds_on = frozenset({"batch.groups"})
 
     over_sampling: Annotated[

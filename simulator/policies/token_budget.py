@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from rollcast.simulator.plan import AllDone, StepPlan
-from rollcast.simulator.policies.ranges import MULTIPLE
+from rollcast.simulator.policies.ranges import LAUNCHES, MULTIPLE
 from rollcast.simulator.policy import Policy
 from rollcast.simulator.values import AtLeast, Doc
 
@@ -31,18 +31,7 @@ class TokenBudget(Policy):
     """
 
     NAME = "token_budget"
-    decides = frozenset(
-        {
-            "launch.over_sampling",
-            "stop",
-            "unfinished",
-            "budget_tokens",
-            "budget_turns",
-            "surplus",
-            "take",
-            "staleness.mask_off_policy",
-        }
-    )
+    decides = LAUNCHES | {"budget_tokens", "budget_turns", "take", "staleness.mask_off_policy"}
     builds_on = frozenset({"staleness.mask_off_policy"})
 
     tokens: Annotated[

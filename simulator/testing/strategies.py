@@ -27,6 +27,7 @@ from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.base import CostModel, Curve, Iteration, TrainCost, TrainLoad
+from rollcast.simulator.loop.selection import ZeroVariance
 from rollcast.simulator.plan import (
     AllDone,
     Batch,
@@ -273,15 +274,6 @@ class TableCost(CostModel):
 
 
 @dataclass(frozen=True)
-class HasVariance:
-    """Keeps a group whose rewards are not all the same."""
-
-    def __call__(self, rewards: Sequence[float]) -> bool:
-        """Whether they differ."""
-        return max(rewards) > min(rewards)
-
-
-@dataclass(frozen=True)
 class KeepFirst:
     """Selects a group's first rollouts."""
 
@@ -502,7 +494,7 @@ def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
     rule = None
     if size > 1 and draw(st.integers(0, 3)) == 0:
         rule = Filter(
-            HasVariance(),
+            ZeroVariance(),
             refill_groups=draw(st.sampled_from([None, 1, 2])),
             refill_when=draw(st.sampled_from(["short", "drained"])),
         )

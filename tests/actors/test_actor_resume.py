@@ -22,10 +22,10 @@ from rollcast.engine.actors.updates import Updates
 from rollcast.engine.config import RunSpec, build_run
 from rollcast.engine.run import run_scenario
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.loop import run
 from rollcast.simulator.loop.recorded import RecordedWorld, read_entry
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.world import ClusterShape
+from tests.running import run
 
 STEPS = 5
 SCENARIO = """\

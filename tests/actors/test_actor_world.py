@@ -15,7 +15,6 @@ from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs import LinearCost
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.loop import run
 from rollcast.simulator.loop.recorded import RecordedWorld, read_entry
 from rollcast.simulator.plan import Oracle, StepPlan
 from rollcast.simulator.policies import parse_policy
@@ -24,6 +23,7 @@ from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas
 from rollcast.simulator.values.plain import to_plain
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.world import Synced, TrainBatch, Trained
+from tests.running import run
 
 COST = LinearCost(
     iteration_s=5e-4,

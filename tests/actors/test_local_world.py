@@ -14,10 +14,10 @@ from rollcast.engine.errors import EngineError
 from rollcast.engine.log import EngineLog
 from rollcast.engine.world import EngineWorld, WorldState, in_process
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.loop import run
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.rollout import Rollout
 from rollcast.simulator.world import Ended, TrainBatch
+from tests.running import run
 
 
 def world(

@@ -32,7 +32,6 @@ from rollcast.engine.world import EngineWorld, Recipes, WorldState
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs import LinearCost
-from rollcast.simulator.loop import run
 from rollcast.simulator.loop.recorded import RecordedWorld
 from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import parse_policy
@@ -40,6 +39,7 @@ from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from tests.engine.conftest import build_tiny
+from tests.running import run
 
 CAP, STEPS = 24, 4
 PLAN = StepPlan(Batch(4, 4))

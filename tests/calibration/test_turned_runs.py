@@ -17,10 +17,10 @@ from rollcast.calibration.folder import RunFolder
 from rollcast.calibration.forecast import forecast
 from rollcast.calibration.validate import validate
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.loop import run
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import build_scenario
 from tests.calibration.worlds import write_world
+from tests.running import run
 
 APRIL = "april(over_sampling=2)"
 WORK: dict[str, Any] = {

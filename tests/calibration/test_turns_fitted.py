@@ -9,13 +9,13 @@ import pytest
 
 from rollcast.calibration.fits.turns import Turned, sections, turn_lengths
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.loop import run
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import build_scenario
 from rollcast.simulator.values import read
 from rollcast.simulator.workload.draws import Trajectory, Turn
 from rollcast.simulator.workload.environment import EnvironmentSection
 from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, recorded_trajectories
+from tests.running import run
 
 LENGTHS = {"median_tokens": 12, "between_sd": 0.3, "within_sd": 0.3}
 TURNS = {"median": 4.0, "between_sd": 0.3, "within_sd": 0.35, "length_sd": 0.4}

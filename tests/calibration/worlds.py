@@ -14,13 +14,13 @@ import pandas as pd
 from rollcast.simulator.costs import LinearCost
 from rollcast.simulator.costs.base import AdjustedCost, Curve, Iteration, TrainCost, TrainLoad
 from rollcast.simulator.costs.clock import to_seconds
-from rollcast.simulator.loop import run
 from rollcast.simulator.results.folder import write_folder
 from rollcast.simulator.results.metrics import summarise
 from rollcast.simulator.results.write import write_json, write_run
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import build_scenario
 from tests.reference.cluster import OnlyPromptsShared, ReferenceCluster
+from tests.running import run
 
 LINEAR = {
     "iteration_s": 1.5e-3,

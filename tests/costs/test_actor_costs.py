@@ -9,13 +9,13 @@ import pytest
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.loop import run
 from rollcast.simulator.rollout import Rollout
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.spans import Run
 from rollcast.simulator.values import read
 from rollcast.simulator.world import Ended, Event, Synced, TrainBatch, Trained
+from tests.running import run
 
 ITERATION_S, UPDATE_S, SYNC_S = 0.1, 0.5, 0.2
 WAYS = {"to_trainer_s": 0.01, "from_trainer_s": 0.02, "load_s": 0.05, "check_s": 0.1}

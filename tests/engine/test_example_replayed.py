@@ -21,11 +21,11 @@ from rollcast.engine.world import in_process
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs import LinearCost
-from rollcast.simulator.loop import run
 from rollcast.simulator.scenario.file import override, read_scenario
 from rollcast.simulator.spans import Run, Segments
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.world import ClusterShape
+from tests.running import run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "engine.yaml"
 POLICIES = ["[april: {over_sampling: 2.0}]", "[partial_rollout]"]

@@ -17,7 +17,6 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.loop import run
 from rollcast.simulator.plan import Oracle
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.policy import Policy
@@ -26,6 +25,7 @@ from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.world import ClusterShape
 from tests.conformance.arenas import BLOCK, BUDGET, COST, KV_TOKENS, MAX_SEQS, real
 from tests.conformance.test_policies import EVERY, PLAN, STEPS, keeps_the_laws, plan_for
+from tests.running import run
 
 CAP = 40
 

@@ -16,7 +16,6 @@ from rollcast.engine.world import in_process
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs import LinearCost
-from rollcast.simulator.loop import run
 from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.rollout import ENDINGS
@@ -24,6 +23,7 @@ from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.world import ClusterShape
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
+from tests.running import run
 from tests.turns.oracle import CAP, CASES, MAX_CONTEXT, MAX_TURNS, MORE_CASES, TurnTask, rules
 from tests.turns.virtual import TICKS, Inline, TimedEngine, TimedTrainer, VirtualClock
 

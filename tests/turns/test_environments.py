@@ -16,13 +16,13 @@ from rollcast.engine.environments.sandbox import Outcome, Patience, Sandbox
 from rollcast.engine.environments.threads import Threads
 from rollcast.engine.sessions import TurnRules
 from rollcast.engine.world import EngineWorld, in_process
-from rollcast.simulator.loop import run
 from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.rollout import ENDINGS, Rollout
 from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.slots import EnvironmentSpec
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
+from tests.running import run
 from tests.turns.oracle import MAX_CONTEXT, MAX_TURNS, VOCABULARY, TurnTask
 
 EPISODE = Episode("two and two?", (3, 4), 4, 0, 0)

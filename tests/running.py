@@ -1,0 +1,21 @@
+"""A run of the loop in one call."""
+
+from __future__ import annotations
+
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.policy import Policy
+from rollcast.simulator.runs.drive import OnStep, Parts, drive
+from rollcast.simulator.spans import Run
+from rollcast.simulator.world import World
+
+
+def run(
+    world: World,
+    policy: Policy,
+    plan: StepPlan,
+    steps: int,
+    on_step: OnStep = None,
+    poll_s: float = 0.0,
+) -> Run:
+    """Runs ``steps`` updates of ``plan`` under ``policy`` on ``world``."""
+    return drive(Parts(policy, plan, poll_s), world, steps, on_step)

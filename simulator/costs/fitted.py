@@ -253,18 +253,12 @@ class FittedCost(CostModel):
                 f"{self.name} has no update with a shared prefix; it is priced as dense "
                 "microbatches of the tokens that it feeds"
             )
-        for quantity in (
-            "rollouts",
-            "context_tokens",
-            "prefill_tokens",
-            "train_tokens",
-            "rollout_tokens",
-        ):
+        for quantity, where in _WHERE.items():
             asked, most = getattr(extremes, quantity), getattr(self.covered, quantity)[1]
             if asked > most:
                 sentences.append(
-                    f"{self.name} covers up to {most} {quantity} "
-                    f"({_WHERE[quantity]}), and the run went to {asked}: extrapolated"
+                    f"{self.name} covers up to {most} {quantity} ({where}), and the run went to "
+                    f"{asked}: extrapolated"
                 )
         return sentences
 

@@ -1,8 +1,4 @@
-"""Costs times factors by phase: what a run of one's own took, over what its model says it would.
-
-A cost model keeps its shape (how an iteration grows with rollouts and context, an update with
-tokens) and takes a run's level, for which a log of phase times is enough.
-"""
+"""Costs times factors by phase: a cost model keeps its shape and takes the level of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +25,6 @@ _SPREAD = Doc(
 )
 _Sd = Annotated[float | None, Between(0, 3), _SPREAD]
 
-PHASES = ("decode", "prefill", "log_prob", "update", "sync", "switch", "rest")
 SOURCES = {
     "decode": "decode efficiency",
     "prefill": "prefill efficiency",
@@ -40,6 +35,8 @@ SOURCES = {
     "rest": "rest",
 }
 """Of uncertainty, by phase: the first part of an input's name (`simulator.values.chance`)."""
+
+PHASES = tuple(SOURCES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +78,8 @@ _TRAINER = {"log_prob": "log_prob", "reference": "log_prob", "rest": "rest"}
 
 @dataclass(frozen=True)
 class ScaledCost(AdjustedCost):
-    """``inner`` times factors by phase; see `Scale`. spreads: the standard deviation of the log of
-    the factors, in place of what ``inner`` says of its own uncertainty; of those left out, none."""
+    """``inner`` times factors by phase. spreads: standard deviations of the factors' logs, in place
+    of the uncertainty of ``inner``; 0 for those left out."""
 
     factors: Mapping[str, float]
     spreads: Mapping[str, float] = field(default_factory=dict)
@@ -131,8 +128,7 @@ class ScaledCost(AdjustedCost):
         return self.inner.switch_to_rollout_s * self.factors["switch"]
 
     def drawn(self, chance: Chance) -> CostModel:
-        """Where factors say how sure they are, those drawn anew, on costs as they are; else these
-        factors on costs drawn anew."""
+        """Factors drawn by their spreads, or without spreads these factors on costs drawn anew."""
         if not self.spreads:
             return ScaledCost(self.inner.drawn(chance), self.factors)
         redrawn = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rollcast.simulator.costs.base import Iteration
+from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.engine.pieces import Piece
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
@@ -14,28 +15,25 @@ from rollcast.simulator.costs.presets.models import Model
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention scores of a replica of ``gpus`` GPUs.
+    """Attention scores of one stage of a replica.
 
-    Decoding takes the longer of reading the KV cache and multiplying it; the latter only where MLA
-    shares one latent vector among many heads, or where a rollout has several ``queries`` at once
-    (drafted tokens that are verified), which read the cache together. Layers with a window see no
-    more than it of each rollout. Which rollout has how much of the context is not known here, so
-    each counts as having ``context / rollouts`` tokens: exact for equal ones, and an upper bound
-    for others, since the time is concave in the tokens of a rollout.
+    Decoding takes the longer of reading the KV cache and multiplying it; the latter only with MLA,
+    or with several ``queries`` a rollout (drafted tokens that are verified), which read the cache
+    together. Layers with a window see no more than it of each rollout; each counts as having
+    ``context / rollouts`` tokens, an upper bound as the time is concave in them.
 
-    With ``data_parallel`` each GPU has rollouts of its own, dealt evenly, and the others wait for
-    the one that has most of them: with one rollout left, all wait for its GPU.
+    With ``data_parallel_attention`` rollouts are dealt evenly to the GPUs, and all wait for the one
+    that has most of them.
     """
 
     model: Model
     gpu: Gpu
-    gpus: int
-    data_parallel: bool = False
+    layout: EngineLayout
     queries: int = 1
 
-    @cached_property
-    def _shards(self) -> int:
-        return self.gpus if self.data_parallel else self.model.kv_shards(self.gpus)
+    @property
+    def _gpus(self) -> int:
+        return self.layout.tensor_parallel
 
     @cached_property
     def _rate(self) -> float:
@@ -44,13 +42,16 @@ class Attention:
     @cached_property
     def _flop_rate(self) -> float:
         gpu = self.gpu
-        return self.gpus * gpu.bf16_flop_per_s * gpu.prefill_attention_flop_efficiency
+        return self._gpus * gpu.bf16_flop_per_s * gpu.prefill_attention_flop_efficiency
 
     @cached_property
     def token_s(self) -> float:
         """One token of context within the window, of all layers."""
         model = self.model
-        read_s = model.kv_bytes_per_token / (self._shards * self._rate)
+        apart, gpus = self.layout.data_parallel_attention, self._gpus
+        read_s = model.kv_bytes_per_token / (
+            (gpus if apart else model.kv_shards(gpus)) * self._rate
+        )
         if not model.kv_lora_rank and self.queries == 1:
             return read_s
         flop = self.queries * model.attention_layers * model.absorbed_flop_per_layer
@@ -65,18 +66,18 @@ class Attention:
     @cached_property
     def state_s(self) -> float:
         """Reading and writing the states of one rollout's linear layers."""
-        return 2 * self.model.state_bytes / (self.gpus * self._rate)
+        return 2 * self.model.state_bytes / (self._gpus * self._rate)
 
     def busiest(self, rollouts: int) -> float:
         """Load of the GPU with most of ``rollouts`` over the mean."""
-        if not self.data_parallel or not rollouts:
+        if not self.layout.data_parallel_attention or not rollouts:
             return 1.0
-        return math.ceil(rollouts / self.gpus) * self.gpus / rollouts
+        return math.ceil(rollouts / self._gpus) * self._gpus / rollouts
 
     def decode_s(self, context_tokens: int, rollouts: int) -> float:
         """``rollouts`` that decode, with ``context_tokens`` in all."""
         seconds = self._read_s(context_tokens, rollouts)
-        return seconds * self.busiest(rollouts) if self.data_parallel else seconds
+        return seconds * self.busiest(rollouts) if self.layout.data_parallel_attention else seconds
 
     def pieces(self, rollouts: int) -> list[Piece]:
         """:meth:`decode_s` as the pieces of a curve."""
@@ -88,16 +89,12 @@ class Attention:
             pieces.append((start, start * token_s, full_s))
         return pieces
 
-    @cached_property
-    def _pair_flop(self) -> int:
-        return self.model.attention_flop_per_pair
-
     def prefill_s(self, work: Iteration) -> float:
         """Prompts: the longer of the pairs at peak compute and reading their KV. They are taken to
         be dealt evenly to the GPUs."""
         model = self.model
         pairs, context = work.prefill_pairs, work.prefill_context_tokens
-        flop: float = pairs * self._pair_flop
+        flop: float = pairs * model.attention_flop_per_pair
         if model.windowed_layers:
             seen = min(pairs, work.prefill_tokens * model.window_tokens)
             layers = model.full_layers * pairs + model.windowed_layers * seen

@@ -17,18 +17,15 @@ _F = figures("messages")
 
 @dataclass(frozen=True)
 class Exchange:
-    """Messages between the GPUs of ``layout``, which share ``model``.
+    """Messages between the GPUs of ``layout``; nothing is hidden behind computation.
 
     Tensor parallelism has two all-reduces of the hidden states a layer, 2 (n - 1) / n of their
-    bytes each, by the faster of two algorithms; whole experts change nothing of that, since every
-    GPU sees every token. With ``data_parallel_attention`` attention needs none. What follows it
-    then gathers the tokens of all GPUs and scatters the sums, the bytes of one all-reduce; or, with
-    ``expert_parallel`` too, sparse layers have an all-to-all of their own: each token goes to the
-    GPUs of its experts, in 8 bit where their weights have no more, and comes back in 16 bit. Every
-    expert's copy is sent, as kernels for decoding do; those for prompts send less. Nothing is taken
-    to be hidden behind computation. The GPU with most tokens decides, ``busiest`` times the mean.
-
-    Stages of a pipeline send the hidden states on.
+    bytes each, by the faster of two algorithms. With ``data_parallel_attention`` attention needs
+    none: what follows it gathers the tokens of all GPUs and scatters the sums, the bytes of one
+    all-reduce; or, with ``expert_parallel`` too, sparse layers have an all-to-all: each token goes
+    to the GPUs of its experts, in 8 bit where their weights have no more, and comes back in 16 bit.
+    Every expert's copy is sent, as kernels for decoding do. The GPU with most tokens decides,
+    ``busiest`` times the mean. Stages of a pipeline send the hidden states on.
     """
 
     model: Model

@@ -18,14 +18,13 @@ from rollcast.simulator.costs.presets.models import Model
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """A pass in which each decoding rollout computes ``queries`` tokens; ``least_s`` is the least
-    that it takes (launching its kernels).
+    """A pass in which each decoding rollout computes ``queries`` tokens, of ``least_s`` at least
+    (launching its kernels).
 
-    Stages of a pipeline work on a microbatch each: of r rollouts, one of ceil(r / stages). While
-    there is one for every stage, all are busy, and the pass of the largest is what the next token
-    of all takes, with one more turn of the LM head, which the last stage has beside its layers, for
-    each stage. With fewer rollouts than stages some are idle, and a token takes no less than the
-    whole pass of one rollout. So a pipeline makes no token faster, it saves the weights' room.
+    Stages of a pipeline work on a microbatch each: of r rollouts, one of ceil(r / stages). The next
+    token of all takes the pass of the largest, with one more turn of the LM head for each stage.
+    With fewer rollouts than stages some are idle, and a token takes the whole pass of one rollout:
+    a pipeline makes no token faster, it saves the weights' room.
     """
 
     model: Model
@@ -36,24 +35,11 @@ class ForwardPass:
 
     @cached_property
     def _products(self) -> Products:
-        return Products(
-            self.model,
-            self.gpu,
-            self.layout.tensor_parallel,
-            self.layout.expert_parallel,
-            self.layout.data_parallel_attention,
-        )
+        return Products(self.model, self.gpu, self.layout)
 
     @cached_property
     def _attention(self) -> Attention:
-        layout = self.layout
-        return Attention(
-            self.model,
-            self.gpu,
-            layout.tensor_parallel,
-            layout.data_parallel_attention,
-            self.queries,
-        )
+        return Attention(self.model, self.gpu, self.layout, self.queries)
 
     @cached_property
     def _exchange(self) -> Exchange:

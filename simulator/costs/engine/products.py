@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.precision import FormatName, formats
@@ -35,7 +36,7 @@ class _Matrices(NamedTuple):
 
 @dataclass(frozen=True)
 class Products:
-    """Matrix products of a replica of ``gpus`` GPUs, each part in its precision.
+    """Matrix products of one stage of a replica, each part in its precision.
 
     A routed expert is a product of its own: the experts that the tokens reach are read
     (:meth:`Model.experts_touched`), as many rows as it has tokens are added to each, at least
@@ -50,13 +51,11 @@ class Products:
 
     model: Model
     gpu: Gpu
-    gpus: int
-    expert_parallel: bool = False
-    data_parallel_attention: bool = False
+    layout: EngineLayout
 
     def _rates(self, name: FormatName) -> tuple[float, float]:
         """Bytes and flop a second that all GPUs reach."""
-        gpu, gpus, kind = self.gpu, self.gpus, formats()[name].product
+        gpu, gpus, kind = self.gpu, self.layout.tensor_parallel, formats()[name].product
         read = gpus * gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency
         flop = gpus * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency
         if kind == "bf16" or self.model.weight_bytes_per_parameter is not None:
@@ -77,11 +76,11 @@ class Products:
     @cached_property
     def _shared(self) -> tuple[_Matrices, ...]:
         """What every token multiplies in the layers, by format."""
-        model, parts, copies = self.model, self.model.parts, self.gpus - 1
+        model, parts, copies = self.model, self.model.parts, self.layout.tensor_parallel - 1
         attention, latent = model.attention_parameters, model.replicated_parameters
         routers = model.router_parameters
         by_format: dict[FormatName, tuple[int, int, float]] = {}
-        apart = self.data_parallel_attention
+        apart = self.layout.data_parallel_attention
         half_s = _F.layer_products_s / 2 * (model.layers - model.sparse_layers)
         for name, read, flop, least_s in (
             (
@@ -105,8 +104,8 @@ class Products:
     @cached_property
     def _imbalance(self) -> float:
         """Load of the busiest GPU over the mean."""
-        model, gpus = self.model, self.gpus
-        if not self.expert_parallel or gpus == 1:
+        model, gpus = self.model, self.layout.tensor_parallel
+        if not self.layout.expert_parallel or gpus == 1:
             return 1.0
         deviation = model.routing_skew / math.sqrt(max(1.0, model.experts / gpus))
         return 1.0 + deviation * math.sqrt(2 * math.log(gpus))
@@ -128,7 +127,9 @@ class Products:
         read, flop = self._rates(name)
         if formats()[name].product != "bf16" and model.weight_bytes_per_parameter is None:
             read /= _F.fp8_read_share
-        width = model.moe_intermediate / (1 if self.expert_parallel else self.gpus)
+        width = model.moe_intermediate / (
+            1 if self.layout.expert_parallel else self.layout.tensor_parallel
+        )
         share = _F.grouped_share * width / (width + _F.narrow_width)
         row_s = 2.0 * weights / (flop * share)
         return (

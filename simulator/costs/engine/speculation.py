@@ -22,13 +22,11 @@ class Host(NamedTuple):
 class Speculation:
     """Iterations of an engine that speculates.
 
-    A real iteration verifies ``options.tokens`` + 1 tokens of each rollout, which gains some number
-    of them; how many differs by rollout and iteration. A simulated one brings each decoding rollout
-    one token further, so it takes the real one's seconds over the mean gain: over a response of
-    many iterations the two agree, and nothing is drawn. The host's time per rollout counts for each
-    token gained, which it makes text of, checks and sends, one by one. What prompts add to an
-    iteration is added whole. Tokens that are drafted and dropped take neither room in the KV pool
-    nor ``engine.max_batched_tokens``.
+    A real iteration verifies ``options.tokens`` + 1 tokens of each rollout, which gains some of
+    them. A simulated one brings each decoding rollout one token further, so it takes the real one's
+    seconds over the mean gain. The host's time per rollout counts for each token gained. What
+    prompts add to an iteration is added whole. Tokens drafted and dropped take neither room in the
+    KV pool nor ``engine.max_batched_tokens``.
 
     verify: passes of the model with that many queries a rollout. draft: passes of what drafts, one
     for each drafted token; None where nothing is computed.

@@ -16,7 +16,6 @@ from rollcast.simulator.costs.presets.gpus import gpu_presets, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.costs.trainer.attention_kernels import kernel_presets
-from rollcast.simulator.costs.trainer.options import TrainerOptions
 from rollcast.simulator.costs.trainer.packing import (
     dense_work,
     near_pairs,
@@ -25,7 +24,6 @@ from rollcast.simulator.costs.trainer.packing import (
     prefix_work,
     suffix_work,
 )
-from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values.chance import Drawn
 
 QWEN, NEXT = load_model("qwen3-8b"), load_model("qwen3-next-80b-a3b")
@@ -108,15 +106,3 @@ def test_every_kernel_is_below_its_peak_and_faster_than_eager() -> None:
         assert speed.provenance.source
     for gpus in read_presets("attention_kernels.yaml")["generations"].values():
         assert set(gpus) - {"rtx-a6000"} <= set(gpu_presets())
-
-
-@pytest.mark.parametrize(
-    ("gpu", "kernel", "said"),
-    [("a100-80gb", "flash_3", "known there: eager, flash_2"), ("l40s", "flash_2", "or give gpu.")],
-)
-def test_a_kernel_that_nobody_measured(gpu: str, kernel: str, said: str) -> None:
-    with pytest.raises(ScenarioError, match=said) as caught:
-        RooflineTrainer(QWEN, load_gpu(gpu), attention=kernel)  # type: ignore[arg-type]
-    assert caught.value.field == "cost.roofline.trainer.attention"
-    with pytest.raises(ScenarioError, match="must be one of eager"):
-        TrainerOptions(attention="flash")  # type: ignore[arg-type]

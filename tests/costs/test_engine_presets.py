@@ -13,7 +13,6 @@ from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import Kind
 from rollcast.simulator.costs.roofline.cost import RooflineSection
 from rollcast.simulator.costs.roofline.draws import cost_spreads, gpu_spreads
-from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
 
@@ -50,23 +49,6 @@ def test_without_an_engine_it_is_the_one_that_was_fitted() -> None:
     assert (cost().host_s, cost().host_per_rollout_s) == (fitted.host_s, fitted.host_per_rollout_s)
     assert cost(host_factor=3).host_s == pytest.approx(3 * fitted.host_s)
     assert type(cost().host_s) is float
-
-
-@pytest.mark.parametrize(
-    ("options", "field", "word"),
-    [
-        ({"engine": "vllm-0.91"}, "cost.roofline.engine", "vllm-0.19"),
-        ({"engine": 7}, "cost.roofline.engine", "one of vllm-0.5"),
-        ({"host_factor": 0}, "cost.roofline.host_factor", "above 0"),
-        ({"host_factor": "fast"}, "cost.roofline.host_factor", "number"),
-    ],
-)
-def test_bad_engines_name_themselves(options: dict[str, object], field: str, word: str) -> None:
-    with pytest.raises(ScenarioError, match=word) as caught:
-        read(RooflineSection, options, "cost.roofline")
-    assert caught.value.field == field
-    with pytest.raises(ScenarioError, match=word):
-        RooflineCost(MODEL, GPU, **options)  # type: ignore[arg-type]
 
 
 def test_a_named_engine_is_drawn_within_its_own_spread() -> None:

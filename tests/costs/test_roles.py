@@ -96,24 +96,6 @@ def test_models_beside_a_split_policy_are_sharded() -> None:
     assert split.train(LOAD).total_s > 0  # 14 heads, 3 GPUs: neither divides
 
 
-@pytest.mark.parametrize(
-    ("options", "key", "said"),
-    [
-        ({"critic_model": SMALL}, "critic_model", "set critic: true"),
-        ({"critic_gpus": 4}, "critic_gpus", "set critic: true"),
-        ({"reward_model": SMALL}, "reward_model", "set reward_passes"),
-        ({"reward_gpus": 4}, "reward_gpus", "set reward_passes"),
-        ({"reference_gpus": -1}, "reference_gpus", "from 0"),
-        ({"reference_model": "qwen9"}, "reference_model", "unknown model"),
-        ({"reference_model": 3}, "reference_model", "must be"),
-    ],
-)
-def test_bad_roles_name_their_key(options: dict[str, Any], key: str, said: str) -> None:
-    with pytest.raises(ScenarioError, match=said) as caught:
-        trainer(**options)
-    assert caught.value.field == f"cost.roofline.trainer.{key}"
-
-
 def test_a_critic_that_does_not_fit_on_its_gpus() -> None:
     with pytest.raises(ScenarioError, match="out of memory"):
         trainer(critic=True, critic_model="llama-3.1-70b", critic_gpus=1).train(LOAD)

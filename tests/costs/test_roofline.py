@@ -282,35 +282,6 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
     assert not any("PCIe" in w for w in nvlink)
 
 
-@pytest.mark.parametrize(
-    ("options", "field", "word"),
-    [
-        ({"host": 1}, "cost.roofline.host", "host_s"),
-        ({"host_s": -1}, "cost.roofline.host_s", "from 0"),
-        ({"sync_bytes_per_s": 0}, "cost.roofline.sync_bytes_per_s", "above 0"),
-        ({"launch_s_per_layer": -1}, "cost.roofline.launch_s_per_layer", "from 0"),
-        ({"kv_rollout_tokens": 0}, "cost.roofline.kv_rollout_tokens", "from 1"),
-        ({"expert_parallel": 1}, "cost.roofline.expert_parallel", "true or false"),
-        ({"cuda_graphs": 0}, "cost.roofline.cuda_graphs", "true or false"),
-        ({"trainer": {"minibatches": 0}}, "cost.roofline.trainer.minibatches", "1"),
-        ({"offload_optimizer": "no"}, "cost.roofline.offload_optimizer", "true or false"),
-        ({"trainer": 3}, "cost.roofline.trainer", "mapping"),
-        (
-            {"trainer": {"recompute": "half"}},
-            "cost.roofline.trainer.recompute",
-            "attention, mlp, none",
-        ),
-        ({"trainer": {"traffic_per_logit": -1}}, "cost.roofline.trainer.traffic_per_logit", "0"),
-        ({"trainer": {"shards": 1}}, "cost.roofline.trainer.shards", "shard"),
-        ({"tensor_parallel": 2}, "cost.roofline.tensor_parallel", "unknown"),
-    ],
-)
-def test_bad_options_name_themselves(options: dict[str, object], field: str, word: str) -> None:
-    with pytest.raises(ScenarioError, match=word) as caught:
-        read_options(RooflineSection, options, "cost.roofline")
-    assert caught.value.field == field
-
-
 def test_options_reach_engine_and_trainer() -> None:
     options = {"host_s": "2e-3", "trainer": {"log_prob_passes": 0, "microbatch_tokens": 4096}}
     section = read_options(RooflineSection, options, "cost.roofline")
@@ -321,21 +292,6 @@ def test_options_reach_engine_and_trainer() -> None:
     phases = dict(cost.train(TrainLoad([(100, [900, 400])] * 8)).phases_s)
     assert "log_prob" not in phases
     assert phases["forward"] > 0
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"tensor_parallel": 3}, "cluster.tensor_parallel"),
-        ({"tensor_parallel": 0}, "cluster.tensor_parallel"),
-        ({"replicas": 1.5}, "cluster.replicas"),
-        ({"placement": "shared"}, "cluster.placement"),
-    ],
-)
-def test_bad_clusters_name_the_key(change: dict[str, object], field: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        RooflineCost(load_model("qwen3-8b"), load_gpu("h100-sxm"), **change)  # type: ignore[arg-type]
-    assert caught.value.field == field
 
 
 # --- against measurements ---

@@ -13,7 +13,6 @@ from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.cost import RooflineSection
 from rollcast.simulator.costs.roofline.draws import spreads
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
-from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.studies.simulate import load, simulate
 from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
@@ -59,24 +58,6 @@ def test_a_sleep_replaces_the_fixed_switch_unless_that_is_given() -> None:
     assert replace(discarded, switch_fixed_s=2.0).switch_fixed_s == 2.0
     assert replace(discarded, placement="disaggregated").switch_to_train_s == 0
     assert cost().switch_fixed_s == SWITCH_S
-
-
-@pytest.mark.parametrize(
-    ("options", "field", "word"),
-    [
-        ({"engine_sleep": "level2"}, "cost.roofline.engine_sleep", "offload, discard"),
-        ({"engine_sleep": True}, "cost.roofline.engine_sleep", "one of"),
-        ({"offload_bytes_per_s": 0}, "cost.roofline.offload_bytes_per_s", "above 0"),
-        ({"rest_s": -1}, "cost.roofline.rest_s", "from 0"),
-        ({"rest_s": "long"}, "cost.roofline.rest_s", "number"),
-    ],
-)
-def test_bad_options_name_themselves(options: dict[str, object], field: str, word: str) -> None:
-    with pytest.raises(ScenarioError, match=word) as caught:
-        read(RooflineSection, options, "cost.roofline")
-    assert caught.value.field == field
-    with pytest.raises(ScenarioError, match=word):
-        RooflineCost(MODEL, GPU, **options)  # type: ignore[arg-type]
 
 
 def test_switches_of_a_named_sleep_are_drawn_within_its_spread() -> None:

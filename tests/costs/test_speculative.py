@@ -15,9 +15,7 @@ from rollcast.simulator.costs import Iteration, RooflineCost
 from rollcast.simulator.costs.engine.speculative_options import Speculative
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
-from rollcast.simulator.costs.roofline.options import RooflineSection
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
 from tests.test_exactness import SYNCHRONOUS, require_equal, run_both, scenario_of
 
@@ -123,48 +121,6 @@ def test_draws_leave_nothing_unsaid_and_spread_what_the_host_takes() -> None:
         wide.with_figures_drawn(Drawn(np.random.default_rng(3))).network_bytes_per_s
         != wide.network_bytes_per_s
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "key", "word"),
-    [
-        ({"method": "medusa", "tokens": 2, "acceptance": 0.5}, "method", "one of"),
-        ({"method": "mtp", "tokens": 0, "acceptance": 0.5}, "tokens", "from 1"),
-        ({"method": "mtp", "tokens": 2}, "acceptance", "tokens_per_step"),
-        (
-            {"method": "mtp", "tokens": 2, "acceptance": 0.5, "tokens_per_step": 2},
-            "acceptance",
-            "either",
-        ),
-        ({"method": "mtp", "tokens": 2, "acceptance": 1.5}, "acceptance", "from 0 to 1"),
-        ({"method": "mtp", "tokens": 2, "acceptance": "high"}, "acceptance", "a number"),
-        ({"method": "mtp", "tokens": 2, "acceptance": [0.5]}, "acceptance", "each of the 2"),
-        ({"method": "mtp", "tokens": 2, "acceptance": [0.5, 0.6]}, "acceptance", "not rise"),
-        ({"method": "mtp", "tokens": 2, "acceptance": [0.5, 2]}, "acceptance[1]", "from 0 to 1"),
-        ({"method": "mtp", "tokens": 2, "tokens_per_step": 3.5}, "tokens_per_step", "more than"),
-        ({"method": "draft_model", "tokens": 2, "acceptance": 0.5}, "draft_model", "missing"),
-        (
-            {"method": "mtp", "tokens": 2, "acceptance": 0.5, "draft_model": "qwen3-0.6b"},
-            "draft_model",
-            "of its own",
-        ),
-        (
-            {"method": "draft_model", "tokens": 2, "acceptance": 0.5, "draft_model": "qwen-0.6b"},
-            "draft_model",
-            "unknown model",
-        ),
-        (
-            {"method": "mtp", "tokens": 2, "acceptance": 0.5, "off_above_rollouts": 0},
-            "off_above_rollouts",
-            "from 1",
-        ),
-    ],
-)
-def test_bad_options_name_themselves(options: dict[str, object], key: str, word: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        read(RooflineSection, {"speculative": options}, "cost.roofline")
-    assert caught.value.field == f"cost.roofline.speculative.{key}"
-    assert word in caught.value.message
 
 
 def test_drafts_that_the_replica_cannot_hold_are_refused() -> None:

@@ -15,7 +15,6 @@ from rollcast.simulator.costs.roofline.cost import RooflineSection
 from rollcast.simulator.costs.stacks import STACKS, Stack, listed
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
-from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
 
@@ -93,12 +92,3 @@ def test_its_own_figures_are_drawn_within_its_spreads() -> None:
         assert high / 1.3 < found.max() <= high
     assert all(each.sync and each.sync.mechanism == "cuda_ipc" for each in drawn)
     assert cost().with_figures_drawn(Drawn(rng)).rest_s == 0
-
-
-@pytest.mark.parametrize("stack", ["nemo", 3, ["verl"]])
-def test_bad_stacks_name_themselves(stack: object) -> None:
-    with pytest.raises(ScenarioError, match="nemo-rl") as caught:
-        read(RooflineSection, {"stack": stack}, "cost.roofline")
-    assert caught.value.field == "cost.roofline.stack"
-    with pytest.raises(ScenarioError, match="nemo-rl"):
-        RooflineCost(MODEL, GPU, stack=stack)  # type: ignore[arg-type]

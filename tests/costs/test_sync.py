@@ -106,27 +106,6 @@ def test_a_scenario_names_a_mechanism_or_gives_its_figures() -> None:
     assert own.sync_s == pytest.approx(by_name.sync_s + 3 - 0.41)
 
 
-@pytest.mark.parametrize(
-    ("sync", "field", "word"),
-    [
-        ("nccl", "cost.roofline.sync.mechanism", "nccl_broadcast"),
-        ({"fixed_s": 1}, "cost.roofline.sync.mechanism", "missing"),
-        ({"mechanism": "disk", "fixed": 1}, "cost.roofline.sync.fixed", "fixed_s"),
-        ({"mechanism": "disk", "fixed_s": -1}, "cost.roofline.sync.fixed_s", "from 0"),
-        ({"mechanism": "disk", "bytes_per_s": 0}, "cost.roofline.sync.bytes_per_s", "above 0"),
-        ({"mechanism": "disk", "slower": 0}, "cost.roofline.sync.slower", "above 0"),
-        ({"mechanism": "disk", "share": 2}, "cost.roofline.sync.share", "from 0 to 1"),
-        ({"mechanism": "disk", "staged": "no"}, "cost.roofline.sync.staged", "true or false"),
-        ({"mechanism": "disk", "growth": "no"}, "cost.roofline.sync.growth", "number"),
-        (4, "cost.roofline.sync", "mapping"),
-    ],
-)
-def test_bad_syncs_name_the_key(sync: object, field: str, word: str) -> None:
-    with pytest.raises(ScenarioError, match=word) as caught:
-        read(RooflineSection, {"sync": sync}, "cost.roofline")
-    assert caught.value.field == field
-
-
 def test_mechanisms_that_cannot_be_are_refused() -> None:
     with pytest.raises(ScenarioError, match=r"cost\.roofline\.sync: .*weights to lora"):
         cost("adapter")

@@ -20,7 +20,6 @@ from rollcast.simulator.costs.memory.training import (
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.trainer.packing import (
-    Work,
     dense_work,
     pack,
     prefix_work,
@@ -89,23 +88,6 @@ def test_adapters_move_more_in_a_forward_and_compute_less_in_a_backward() -> Non
     assert {"gradient_exchange", "optimizer"}.isdisjoint(lora)
     # Of a backward that computes again, one product of three; attention computes as much.
     assert 2 / 3 < lora_bare["backward"] / full_bare["backward"] < 0.75
-
-
-def test_kernels_gain_less_than_memory_does() -> None:
-    """Twice the bandwidth makes the elementwise kernels faster, but not twice: all they take is a
-    sum of two parts, and one of them stays."""
-    load = TrainLoad([(1000, [4000] * 4)])
-    double = replace(ROOMY, bandwidth_bytes_per_s=2 * ROOMY.bandwidth_bytes_per_s)
-
-    def moved_s(gpu: Gpu, **options: float) -> float:
-        bare = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0}
-        both = RooflineTrainer(QWEN, gpu, **options), RooflineTrainer(QWEN, gpu, **bare)  # type: ignore[arg-type]
-        with_s, without_s = (phases(trainer, load)["forward"] for trainer in both)
-        return with_s - without_s
-
-    assert 1 < moved_s(ROOMY) / moved_s(double) < 1.5
-    unbound = {"kernel_bytes_per_s": 1e30}
-    assert moved_s(ROOMY, **unbound) / moved_s(double, **unbound) == pytest.approx(2)
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -177,16 +159,6 @@ def test_shared_prefixes_keep_a_group_on_one_gpu() -> None:
     assert sorted(dense, reverse=True) == [420, 310, 210, 110, 90, 80]
 
 
-def test_suffixes_of_two_groups_are_never_one_microbatch() -> None:
-    trainer = RooflineTrainer(QWEN, ROOMY)
-    ((*works,),), prefix = trainer._microbatches(
-        TrainLoad([(10, [5, 6]), (20, [7])], shared_prefix=True)
-    )
-    assert prefix == 20
-    both = Work(11, 11, suffix_work(10, 5).pairs + suffix_work(10, 6).pairs)
-    assert works == [prefix_work(20), suffix_work(20, 7), prefix_work(10), both]
-
-
 @given(prompt=st.integers(0, 500), lengths=st.lists(st.integers(1, 500), min_size=1, max_size=9))
 def test_shared_prefix_saves_exactly_the_repeated_prompt(prompt: int, lengths: list[int]) -> None:
     dense = [dense_work(prompt, s) for s in lengths]
@@ -231,30 +203,6 @@ def test_out_of_memory_says_what_to_change() -> None:
     with pytest.raises(ScenarioError, match="microbatch of 1,000,000 tokens") as caught:
         given_budget.train(TrainLoad([(1, [1])]))
     assert caught.value.field == "cost.roofline.trainer.microbatch_tokens"
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"gpus": 0}, "cluster.trainer_gpus"),
-        ({"microbatch_tokens": 0}, "cost.roofline.trainer.microbatch_tokens"),
-        ({"log_prob_passes": -1}, "cost.roofline.trainer.log_prob_passes"),
-        ({"weights": "qlora"}, "cost.roofline.trainer.weights"),
-        ({"collective_efficiency": 0}, "cost.roofline.trainer.collective_efficiency"),
-        ({"kernels": "compiled"}, "cost.roofline.trainer.kernels"),
-        ({"shard": "yes"}, "cost.roofline.trainer.shard"),
-        ({"memory_utilization": 1.5}, "cost.roofline.trainer.memory_utilization"),
-        ({"traffic_per_logit": -1}, "cost.roofline.trainer.traffic_per_logit"),
-        (
-            {"traffic_per_activation_byte": float("nan")},
-            "cost.roofline.trainer.traffic_per_activation_byte",
-        ),
-    ],
-)
-def test_bad_trainers_name_the_key(change: dict[str, object], field: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        RooflineTrainer(QWEN, H100, **{"gpus": 8, **change})  # type: ignore[arg-type]
-    assert caught.value.field == field
 
 
 def test_the_published_saving_needs_a_prompt_of_six_tenths() -> None:

@@ -1,8 +1,7 @@
 """The plan of one step: frozen data with one place for each decision that a policy can take.
 
-Policies rewrite it (`simulator.policy`), the loop carries it out (`simulator.loop`). Everything in
-it is a count, a share or a rule over counts and rewards, so that a plan means the same in every
-world and can be logged and compared.
+Policies rewrite it (`simulator.policy`), the loop carries it out (`simulator.loop`). It holds
+counts, shares and rules over counts and rewards, so that it means the same in every world.
 """
 
 from __future__ import annotations
@@ -55,18 +54,18 @@ class Batch:
 class Launch:
     """What is put in flight.
 
-    over_sampling: groups launched at the start of a step, as a multiple of the batch (one wave);
-        with a refill, groups kept in flight, and then it may be below 1.
+    over_sampling: groups launched at the start of a step (a wave), as a multiple of the batch; with
+        a refill, groups kept in flight, which may be below 1.
     rollouts: rollouts launched per group, as a multiple of the group size; the first to finish win.
-    source: where a wave's groups come from: the buffer of unfinished groups first (oldest first),
-        then fresh prompts; or only one of the two. Where a bound on staleness limits what is
-        started, the buffer comes first whatever this says.
-    refill: what keeps the number in flight constant: nothing, a new group for each complete group,
-        or a new group as soon as finished rollouts have freed enough slots.
-    run_ahead: updates by which the step whose rollouts run may be ahead of the weights that they
-        run on: 0 is on-policy, 1 trains batch k while batch k + 1 is generated.
-    queue: most complete groups that may wait for the trainer, as a multiple of the batch; while as
-        many do, nothing is launched. None is no limit.
+    source: of a wave's groups: suspended groups first (oldest first), then fresh prompts; or only
+        one of the two. Under a bound on staleness that limits starts, the buffer always comes
+        first.
+    refill: of the number in flight: none, a new group for each complete one, or a new group once
+        finished rollouts have freed its slots.
+    run_ahead: updates by which the rollouts' step may be ahead of their weights: 0 is on-policy, 1
+        trains batch k while batch k + 1 is generated.
+    queue: maximum of complete groups waiting for the trainer, as a multiple of the batch; at it,
+        nothing is launched. None: no limit.
     """
 
     over_sampling: float = 1.0
@@ -132,11 +131,9 @@ class GroupProbe:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Expects what the same prompt's responses had when it last came (RhymeRL, arXiv 2508.18588).
-
-    tokens: the expected response length by prompt; there may be one for every prompt of a dataset.
-    otherwise: that of a prompt which has not come yet; None expects nothing.
-    """
+    """Expects what the same prompt's last responses had (RhymeRL, arXiv 2508.18588). tokens:
+    expected response length by prompt. otherwise: for a prompt that has not come yet; None expects
+    nothing."""
 
     tokens: Mapping[int, float] = field(hash=False)
     otherwise: float | None = None
@@ -160,13 +157,11 @@ class History:
 class Dispatch:
     """In which order launched rollouts go to the replicas, and to which.
 
-    order: by an expected length, which ``predictor`` gives. Rollouts of which nothing is expected
-        come first where the longest do (they may be long), the first of each group before the
-        second; last where the shortest come first.
+    order: by the length that ``predictor`` expects. Rollouts without an expectation come first if
+        the longest do (the first of each group before the second), last if the shortest do.
     placement: `simulator.world.World.submit`'s.
-    window: most rollouts handed to the replicas at once, as a multiple of the slots that they have
-        (``engine.max_seqs`` each): the others wait in the driver, where the order may still change.
-        None hands over everything at once.
+    window: rollouts at the replicas at once, as a multiple of their slots (``engine.max_seqs``
+        each); the others wait in the driver, where the order may still change. None: no limit.
     """
 
     order: Order = "fifo"
@@ -177,12 +172,8 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Which prompt comes next.
-
-    dataset: how many different prompts there are; once all have come they come again, in the same
-        order. None is endless. chosen: prompts to launch first, in this order. skip: prompts that
-        are passed over when it is their turn.
-    """
+    """Which prompt comes next. dataset: number of prompts, which repeat in the same order; None:
+    unlimited. chosen: prompts to launch first. skip: prompts passed over in their turn."""
 
     dataset: int | None = None
     chosen: tuple[int, ...] = ()
@@ -225,11 +216,10 @@ class EnoughGroups:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Complete groups to reject, and what is launched in their place.
+    """Which complete groups are rejected, and what replaces them.
 
-    rule: says of a group's rewards whether to keep it.
-    refill_groups: groups launched when the batch can no longer be filled by what is in flight; None
-        is a whole wave.
+    rule: whether to keep a group with these rewards.
+    refill_groups: groups launched once what is in flight cannot fill the batch; None: a whole wave.
     refill_when: ``short``, as soon as that is so (slime); ``drained``, once nothing is in flight
         (verl).
     """
@@ -253,22 +243,19 @@ class Selector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """How old work may grow, in versions of the weights: updates between the weights that made a
-    token and those that it is trained on with.
+    """How old tokens may be when trained on: updates between the weights that sampled and those
+    trained.
 
-    max_versions: the bound, None is none. A fraction is rounded up, and bounds the share of a batch
-        besides: with 0.5, half a batch may be one version old (verl's staleness_threshold).
-    exceeded: what becomes of a group whose oldest token is older than the bound when a step opens,
-        wherever it is: in flight, suspended, or complete. Nothing older is ever trained on, but
-        with ``capacity``. ``restart``: its tokens are dropped, and its prompt starts from nothing.
-        ``drop``: its prompt is lost, too. ``wait``: it does not come to that: no more groups start
-        than can be trained on within the bound, and a batch takes, and waits for, those that later
-        ones could not take any more (NeMo-RL's fixed target steps); where the plan changes under
-        way, it is as with restart. ``capacity``: no more groups start than that, and nothing more:
-        AReaL's softer rule (arXiv 2505.24298, equation 3), under which a batch may take younger
-        groups first, and the older ones grow older than the bound.
-    mask_off_policy: tokens of earlier versions are masked in the loss; their rewards still count.
-        The bound counts them as the others.
+    max_versions: the bound; None: no bound. A fraction is rounded up and also bounds the share of a
+        batch: at 0.5, half a batch may be one version old (verl's staleness_threshold).
+    exceeded: what happens to a group whose oldest token is beyond the bound when a step opens.
+        ``restart``: its tokens are dropped and its prompt starts again. ``drop``: its prompt is
+        lost, too. ``wait``: no more groups start than can be trained on in time, and a batch waits
+        for those that later ones could not take (NeMo-RL's fixed target steps); if the plan
+        changes, as restart. ``capacity``: only starts are limited (AReaL, arXiv 2505.24298,
+        equation 3), so that older groups may exceed the bound.
+    mask_off_policy: tokens of earlier versions are masked in the loss; their rewards count, and the
+        bound counts them.
     """
 
     max_versions: float | None = None
@@ -280,23 +267,19 @@ class Staleness:
 class StepPlan:
     """Every decision of one step; the defaults are synchronous RL.
 
-    interrupt: when rollouts in flight are interrupted: at the phase's stop; only for new weights,
-        so that they run on while their predecessors are trained on; or never: the weights come in
-        while they run, and a response goes on with the keys and values it has. On-policy
-        (``launch.run_ahead`` 0) there is nothing to run through, and the stop interrupts.
-    unfinished: what becomes of the interrupted: their tokens are dropped; they resume from them; or
-        their prompts restart from nothing.
-    surplus: of complete groups beyond the batch. take: which of the complete groups make it.
-    budget_tokens, budget_turns: tokens that a rollout may sample in one step, and turns that it may
-        have; one that has had them waits, unfinished, for the next step, or for the next round if
-        the batch cannot be filled without. Between two turns it waits before its environment is
-        asked.
-    failed: what becomes of a rollout whose environment fails for good, or does not answer in time:
-        it counts as complete, with what it earned; or its tokens are dropped, and another one to
-        its prompt starts in its place.
-    sync_every: updates after which the weights go to the replicas.
-    stream_groups: the trainer starts on so many groups as soon as they are ready, and steps once
-        the batch is whole; None trains on the whole batch at once. Needs GPUs of its own.
+    interrupt: rollouts in flight are interrupted at the phase's stop; only for new weights; or
+        never: they go on under new weights with their keys and values. On-policy
+        (``launch.run_ahead`` 0) the stop always interrupts.
+    unfinished: rollouts interrupted are discarded, resumed, or restarted from nothing.
+    surplus: of complete groups beyond the batch.
+    take: which complete groups make the batch.
+    budget_tokens, budget_turns: of a rollout in one step; after them it waits for the next step, or
+        the next round if the batch cannot be filled otherwise.
+    failed: a rollout whose environment fails or times out is kept, with what it earned, or another
+        one starts in its place.
+    sync_every: updates per weight sync.
+    stream_groups: ready groups with which the trainer starts before the batch is whole; None: with
+        the whole batch. Needs GPUs of its own.
     """
 
     batch: Batch
@@ -343,9 +326,9 @@ class StepPlan:
         return counts and staleness.max_versions is not None
 
     def may_start(self, version: int) -> float:
-        """Groups that may be outstanding (started and not trained on) on weights of ``version``,
-        this step's included: ``(bound + 1 + version - step)`` batches (AReaL, arXiv 2505.24298,
-        equation 3); infinite where nothing `limits_starts`."""
+        """Groups that may be outstanding (started and not trained on) on weights of ``version``:
+        ``(bound + 1 + version - step)`` batches (AReaL, arXiv 2505.24298, equation 3); infinite
+        without `limits_starts`."""
         if not self.limits_starts or self.staleness.max_versions is None:
             return math.inf
         batches = self.staleness.max_versions + 1 + version - self.step
@@ -423,9 +406,8 @@ def _ceil(bound: float) -> int:
 
 
 def describe(value: Any) -> Any:
-    """A plan, or any part of one, as plain data that two worlds' decision logs can be compared by:
-    dataclasses as mappings that name their class, a `History` by its digest, mappings and sets in
-    order of key, everything else as it is."""
+    """A plan, or a part of one, as plain data for decision logs: dataclasses as mappings with their
+    class, a `History` by its digest, mappings and sets sorted."""
     if isinstance(value, History):
         return value.described()
     if is_dataclass(value) and not isinstance(value, type):

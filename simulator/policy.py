@@ -1,9 +1,8 @@
 """What a scheduling policy is, and how policies compose.
 
-A policy rewrites the plan of the next step, in the manner of optax's gradient transformations:
-three pure functions over an explicit state. Random choices come from a seed and a counter held in
-the state, so a policy's decisions are a function of what it saw: the same observations give the
-same decisions in a simulated and in a real world.
+A policy rewrites the next step's plan: pure functions over an explicit state, like optax's gradient
+transformations. Random choices come from a seed and a counter in the state, so that the same
+observations give the same decisions in every world.
 """
 
 from __future__ import annotations
@@ -19,11 +18,9 @@ from rollcast.simulator.values import Options
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """A complete group, as a policy sees it: one entry per winner, in order of index.
-
-    new_tokens: response lengths. accepted: whether the filter let it count. truncated: how many of
-    its rollouts ended at the cap. prompt: which prompt they answer; it may come again.
-    """
+    """A complete group, one entry per winner in order of index. new_tokens: response lengths.
+    accepted: whether the filter kept it. truncated: rollouts that ended at the cap. prompt: may
+    come again."""
 
     group: int
     size: int
@@ -36,12 +33,10 @@ class GroupOutcome:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What came of a step's rollouts. Counts and rewards, never seconds: decisions must not hang on
-    which world's clock measured them.
+    """The result of a step's rollouts, in counts and rewards, never seconds.
 
-    complete: groups that completed in this step, in the order they did.
-    buffered_groups: unfinished groups kept for later steps.
-    carried_groups: complete groups beyond the batch, kept for the next step.
+    complete: groups completed in this step, in order. buffered_groups: unfinished ones kept.
+    carried_groups: complete ones beyond the batch, kept for the next step.
     """
 
     plan: StepPlan
@@ -53,13 +48,11 @@ class StepOutcome:
 class Policy(Options):
     """A scheduling policy. The base does nothing; override what you need.
 
-    The parameters of a policy that is a frozen dataclass are checked against their annotations
-    (`simulator.values`) whoever builds it; errors name ``policy.<name>.<parameter>``.
+    Parameters of a policy that is a frozen dataclass are checked against their annotations
+    (`simulator.values`); errors name ``policy.<name>.<parameter>``. All memory is in the state:
+    ``init`` makes it, ``observe`` returns the next one; nothing changes it.
 
-    All memory is in the state: ``init`` makes it, ``observe`` returns the next one, and neither
-    ``plan`` nor ``observe`` changes the one it is given.
-
-    NAME: what a policy of `simulator.policies` is called; ALIASES: its other names.
+    NAME: of a policy in `simulator.policies`; ALIASES: its other names.
     """
 
     NAME: ClassVar[str] = ""
@@ -72,9 +65,8 @@ class Policy(Options):
 
     @property
     def decides(self) -> frozenset[str] | None:
-        """The plan's decisions that it makes, such as ``{"stop", "launch.over_sampling"}``, or a
-        whole part of a plan, ``{"batch"}``. Where it does not say (None), they are found by
-        comparing the first step's plan before and after it. A class attribute will do."""
+        """The plan's decisions that it makes, such as ``{"stop", "launch.over_sampling"}`` or a
+        whole part, ``{"batch"}``; None: found by comparing plans. A class attribute will do."""
         return None
 
     @property

@@ -1,9 +1,5 @@
-"""A rollout, the group of rollouts that share a prompt, and what a world tells of them: counts
-only, never tokens.
-
-A world is asked to run a `Rollout` and answers with `Segment`s, frozen; the loop alone changes a
-rollout.
-"""
+"""A rollout, its group, and what a world reports of it: counts only, never tokens. Worlds answer
+with frozen `Segment`s; only the loop changes a `Rollout`."""
 
 from __future__ import annotations
 
@@ -62,11 +58,8 @@ CALL_KINDS: tuple[Literal["environment", "reward"], ...] = ("environment", "rewa
 
 
 class Call(NamedTuple):
-    """What a rollout asked of its environment after a turn, or of what judges it after the last.
-
-    start_s: when it had its slot; end_s where it never did. A call that goes on while its rollout
-    is suspended is told in two: to the stop, and from there on.
-    """
+    """A call of an environment after a turn, or of a judge after the last one. start_s: when it got
+    its slot, else end_s. A call of a suspended rollout is reported in two parts."""
 
     kind: Literal["environment", "reward"]
     turn: int
@@ -77,18 +70,14 @@ class Call(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """One uninterrupted time of a rollout on a replica, from submit to its end, as its world saw
-    it. Each turn is one. A segment without tokens or time is that of a rollout which was stopped,
-    or ended, away from the replicas.
+    """One uninterrupted time of a rollout on a replica, from submit to its end; each turn is one.
+    One without tokens or time is of a rollout that was stopped, or ended, away from the replicas.
 
-    tokens_by_version: the tokens sampled in this segment by version, oldest first; none where none
-    were.
-    start_s: of the first iteration that computed it, end_s where there was none. prefill_tokens:
-        all tokens prefilled; recomputed_tokens: the part of them that preemptions made necessary.
-    reward: of a finished rollout, else None. shared: with an earlier segment of this version of the
-        weights, as a world says that knows tokens. turn: which one it is in, from 0: how often an
-        environment has answered it. observation_tokens: what the answers added to its context.
-    calls: since its last segment.
+    tokens_by_version: sampled in this segment, oldest version first. start_s: of the first
+    iteration; end_s without one. prefill_tokens: all prefilled; recomputed_tokens: because of
+    preemptions. reward: of a finished rollout, else None. shared: with an earlier segment of this
+    version, if the world knows tokens. turn: from 0. observation_tokens: added to its context by
+    answers. calls: since its last segment.
     """
 
     group: int

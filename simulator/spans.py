@@ -1,9 +1,8 @@
-"""What a run leaves behind: tables of spans with the same columns in every world.
+"""A run's results: tables with the same columns in every world.
 
-A *segment* is one uninterrupted time of a rollout on a replica; a rollout that is aborted and
-resumed has several, and so has one of several turns. A *call* is its time in its environment, or
-with its judge. A *phase* is an interval of a step (rollout, train, sync, switch). `Run.spans` joins
-the two into one tidy table, and everything else (metrics, pictures, traces) derives from here.
+A *segment* is one uninterrupted time of a rollout on a replica, a *call* its time with its
+environment or judge, a *phase* an interval of a step (rollout, train, sync, switch). Metrics,
+pictures and traces derive from them.
 """
 
 from __future__ import annotations
@@ -129,17 +128,16 @@ class Table:
 
 
 class Segments(Table):
-    """The table of segments, one row each, in the order they ended.
+    """The table of segments, in the order they ended.
 
-    Columns: step, group, prompt, index, attempt; version (of the weights when it was submitted) and
-    versions (distinct ones in the rollout so far); replica; prompt_tokens; new_tokens (sampled in
-    this segment) and total_tokens (of the response so far); prefill_tokens and recomputed_tokens
-    (the part that preemptions caused); preemptions; shared_tokens (with which, prompt included, an
-    earlier segment of this version began as well), shared_group and shared_index (whose; -1 if
-    none); finished, truncated, resumed; outcome of its tokens (0 carried, 1 trained, 2 dropped) and
-    trained_step (-1 if none); reward (nan until finished); submitted_s (of a later turn, when its
-    environment had answered), start_s (first computed), end_s; turn, observation_tokens (of the
-    context so far), ending (its number in `simulator.rollout.ENDINGS`).
+    Columns: step, group, prompt, index, attempt; version (of the weights at submit), versions
+    (distinct ones in the rollout so far); replica; prompt_tokens; new_tokens (of this segment),
+    total_tokens (of the response so far); prefill_tokens, recomputed_tokens (by preemptions);
+    preemptions; shared_tokens (prompt included, with an earlier segment of this version),
+    shared_group, shared_index (whose; -1: none); finished, truncated, resumed; outcome (0 carried,
+    1 trained, 2 dropped), trained_step (-1: none); reward (nan until finished); submitted_s (of a
+    later turn: when its environment had answered), start_s (first computed), end_s; turn,
+    observation_tokens (so far), ending (in `simulator.rollout.ENDINGS`).
     """
 
     codes = _SEGMENT_COLUMNS
@@ -202,11 +200,10 @@ class Segments(Table):
 
 
 class Calls(Table):
-    """The table of calls of environments and judges, one row each, in the order in which the
-    segments after them ended; empty for rollouts of one turn that nobody judges.
+    """The table of calls of environments and judges, in the order in which their segments ended.
 
-    Columns: step, group, index, attempt, turn; kind (its number in `simulator.rollout.CALL_KINDS`),
-    ended (in `CALL_ENDS`); asked_s, start_s (when it had its slot), end_s.
+    Columns: step, group, index, attempt, turn; kind (in `simulator.rollout.CALL_KINDS`), ended (in
+    `CALL_ENDS`); asked_s, start_s (of its slot), end_s.
     """
 
     codes = _CALL_COLUMNS
@@ -244,10 +241,7 @@ class PhaseSpan:
 @dataclass(slots=True)
 class Ledger:
     """Where every generated token ended: ``generated == trained + masked + dropped + carried``.
-
-    reprefilled counts prefill work done again: for resumed rollouts, and after preemptions. It is
-    work of the engine, not tokens sampled, and stands outside the balance.
-    """
+    reprefilled: prefill work repeated by resumes and preemptions, outside the balance."""
 
     generated_tokens: int = 0
     trained_tokens: int = 0
@@ -268,11 +262,8 @@ class Ledger:
 @dataclass(slots=True)
 class StepRecord:
     """One step. Times are of the world's clock; step_s is from one step's end to the next one's.
-
-    groups and rollouts are those trained on, taken_rollouts those of its groups before some were
-    selected; the tokens are responses, but computed_tokens is what
-    the trainer's passes computed, prompts included. staleness maps versions behind to tokens.
-    """
+    groups and rollouts are those trained on, taken_rollouts those before selection; tokens are of
+    responses. staleness maps versions behind to tokens."""
 
     step: int
     start_s: float

@@ -1,11 +1,9 @@
-"""What the loop needs of a cluster, simulated or real: verbs, none of which blocks but wait.
+"""What the loop needs of a cluster, simulated or real: verbs, of which only wait blocks. A world
+only reads rollouts.
 
-A world reads rollouts and never changes one: what came of them it returns, as frozen segments.
-
-The order at one instant is the same in every world: first everything that happens at that instant
-happens; then `World.wait` returns it, and the loop may submit, abort, train or sync; only then do
-the replicas begin their next iteration. So what is aborted at an instant at which a replica stands
-between two iterations loses nothing and gains nothing.
+At one instant, in every world: first everything happens that happens then; `World.wait` returns it,
+and the loop may submit, abort, train or sync; only then do the replicas begin their next iteration.
+So aborting at an instant at which a replica stands between two iterations loses nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +18,10 @@ from rollcast.simulator.rollout import Key, Rollout, Segment
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """Which GPUs a world holds: replicas x gpus_per_replica for rollouts and trainer_gpus for the
-    trainer; the same ones where they are colocated. slots: rollouts that its replicas run at once,
-    all together; 0 where that is not known. other_gpus: of reference, critic and reward models.
-    environment_slots, reward_slots: environments and judgements at once; 0 where there is no limit.
-    """
+    """A world's GPUs: replicas x gpus_per_replica for rollouts and trainer_gpus for the trainer,
+    the same ones if colocated. slots: rollouts at once on all replicas; 0 if unknown. other_gpus:
+    of reference, critic and reward models. environment_slots, reward_slots: environments and
+    judgements at once; 0: no limit."""
 
     replicas: int
     gpus_per_replica: int
@@ -51,8 +48,8 @@ class ClusterShape:
 
 @dataclass(frozen=True, slots=True)
 class TrainGroup:
-    """One group of a batch: the rollouts selected, and the rewards whose mean and standard
-    deviation give their advantages."""
+    """A group of a batch: the selected rollouts, and the rewards that give the advantages'
+    baseline."""
 
     group: int
     rollouts: tuple[Rollout, ...]
@@ -61,9 +58,8 @@ class TrainGroup:
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """What one update trains on, or a part of it. Tokens made by versions before
-    ``mask_before_version`` are masked in the loss; None masks nothing. final: whether the optimiser
-    steps after it; the gradients of a part that is not are kept for the ones that follow."""
+    """An update's batch, or a part of it. Tokens of versions before ``mask_before_version`` are
+    masked; None masks nothing. final: whether the optimiser steps after it."""
 
     step: int
     groups: tuple[TrainGroup, ...]
@@ -85,8 +81,8 @@ class Phase:
 
 
 class Ended(NamedTuple):
-    """A segment came to its end by itself: the response is whole, or has had what it was allowed;
-    or one of its turns is over (``segment.ending`` is ``turn``), and it stays in flight."""
+    """A segment ended by itself: the response is whole or out of budget; or a turn is over
+    (``ending`` is ``turn``) and the rollout stays in flight."""
 
     segment: Segment
 
@@ -120,38 +116,34 @@ class World(Protocol):
         """This world's own clock."""
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
-        """Starts rollouts, or resumes them from the ``new_tokens`` already there, for as many
-        tokens as their ``allowance``, and turns as their ``turn_allowance``. Queued in the order
-        given; placement: which replica each goes to, by the world's own router, or to the one with
-        the fewest expected tokens outstanding. Raises RunError for one that is in flight
-        already."""
+        """Starts rollouts, or resumes them from their ``new_tokens``, within ``allowance`` and
+        ``turn_allowance``. placement: by the world's router, or to the replica with the fewest
+        expected tokens. Raises RunError for one already in flight."""
 
     def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
-        """Stops these (all in flight if None) at their replica's next iteration boundary; at once
-        where an environment, or a judge, has them. for_good: none of them is ever submitted again,
-        and their environments are closed.
+        """Stops these (None: all) at their replica's next iteration boundary, at once if away from
+        it. for_good: none is submitted again, and their environments are closed.
 
-        Returns their segments as they end there, by key; one whose last token falls into that
-        iteration is finished. No event follows for any of them. Raises RunError for one that is
-        not in flight."""
+        Returns their segments by key; one whose last token falls into that iteration is finished.
+        No event follows for them. Raises RunError for one that is not in flight.
+        """
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Starts an update, or a part of it; `Trained` follows. On shared GPUs it begins when the
         replicas are idle."""
 
     def sync_weights(self) -> None:
-        """Starts to bring the weights of all updates so far to the replicas; `Synced` follows, and
-        tokens sampled after it are of the new version. A replica that has them before the others
-        may go on before `Synced` does.
+        """Starts to bring the weights to the replicas; `Synced` follows, and later tokens are of
+        the new version. A replica may go on before `Synced` once it has them.
 
-        Empties the prefix caches. Rollouts in flight, where the trainer has GPUs of its own, pause
-        at their replica's next iteration boundary and go on with the keys and values they have."""
+        Empties the prefix caches. Rollouts in flight pause at their replica's next iteration
+        boundary and go on with their keys and values.
+        """
 
     def wait(self, until_s: float | None = None) -> list[Event]:
-        """The events of the next instant at which there are any, in order of (kind, group, index),
-        ends of turns first; none if ``until_s`` comes first. Raises RunError where nothing is under
-        way; a simulated world, whose clock can be moved on, only without ``until_s``."""
+        """The events of the next instant with any, in order of (kind, group, index), ends of turns
+        first; none if ``until_s`` comes first. Raises RunError where nothing is under way (a
+        simulated world only without ``until_s``)."""
 
     def oracle_tokens(self, rollout: Rollout) -> int | None:
-        """How many tokens the rollout's response will have, where this world knows it beforehand;
-        None where it cannot. For policies that ask what perfect knowledge would be worth."""
+        """The length of a rollout's response if this world knows it beforehand, else None."""

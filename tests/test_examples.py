@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rollcast.simulator.policies import spell
 from rollcast.simulator.studies.simulate import load, simulate
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -50,14 +49,6 @@ def test_prefix_reuse_changes_the_trainer_alone() -> None:
     assert reuse["rollout_s"] == pytest.approx(sync["rollout_s"])
     bound = 16 * (10_240 + 1_500) / (10_240 + 16 * 1_500)  # at the mean response, roughly
     assert 1.5 < sync["train_s"] / reuse["train_s"] < 1.1 * bound
-
-
-def test_all_chains_what_it_says() -> None:
-    checked = load(EXAMPLES / "all.yaml", "steps=4")
-    assert spell(checked.policy) == "april+sagc+pods(keep=4)+prefix_reuse"
-    result = simulate(checked)
-    for record in result.run.steps:
-        assert record.trained_rollouts == 4 * record.trained_groups
 
 
 def test_peers_has_512_rollouts_that_overflow_the_pool() -> None:

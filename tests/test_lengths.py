@@ -60,19 +60,6 @@ def test_a_distribution_agrees_with_its_own_probability_table(model, cap, z):
     assert length.median() == length.ppf(0.5)
 
 
-def test_lognormal_marginal_against_scipy():
-    cap = 16384
-    length = lengths_from_spec(LOGNORMAL).marginal(cap)
-    exact = stats.lognorm(math.hypot(0.65, 0.3), scale=3200)
-    at = np.array([1, 50, 3200, 9000, cap - 1])
-    np.testing.assert_allclose(length.sf(at), exact.sf(at), rtol=1e-10)
-    assert length.sf(cap - 1) == pytest.approx(exact.sf(cap - 1))  # an atom, not a truncation
-    assert length.median() == 3200
-    # E[ceil(min(X, cap))] lies half a token above E[min(X, cap)].
-    mean = exact.expect(lambda x: x, ub=cap) + cap * exact.sf(cap)
-    assert length.mean() == pytest.approx(mean + 0.5 * exact.cdf(cap), abs=0.01)
-
-
 @pytest.mark.parametrize(("sd", "z"), [(0.1, 0.0), (0.3, 1.0), (1.2, -0.5)])
 def test_conditional_gamma_and_weibull_against_scipy(sd, z):
     at = np.array([30, 100, 180, 400])
@@ -138,16 +125,6 @@ def test_a_length_is_rounded_up_and_cut_at_the_cap():
     sample = whole_tokens(model.uncapped(u[:, 0], z, u), 6)
     at = [1, 2, 3, 5]
     np.testing.assert_allclose(above(sample, at), model.marginal(6).sf(at), atol=0.01)
-
-
-def test_a_mixture_marginal_is_the_weighted_sum_and_given_picks_the_component():
-    parts = (Component("gamma", 60.0, 0.4, 0.5), Component("lognormal", 700.0, 0.3, 0.2))
-    mixed = LengthModel(parts, (0.25, 0.75)).marginal(512)
-    alone = [LengthModel((part,)).marginal(512).mean() for part in parts]
-    assert mixed.mean() == pytest.approx(0.25 * alone[0] + 0.75 * alone[1])
-    model = LengthModel(parts, (0.25, 0.75))
-    assert model.given(0.0, 512, component=0).median() == 60
-    assert model.given(0.0, 5120, component=1).median() == 700
 
 
 def test_runaway_adds_an_atom_at_the_cap_and_scales_the_rest():

@@ -366,22 +366,6 @@ def test_without_staleness_fully_async_is_synchronous() -> None:
             assert ours["selected"] == sorted(theirs["selected"])  # the oldest first
 
 
-@pytest.mark.parametrize("eta", [1, 2, 5])
-@pytest.mark.parametrize("in_flight", [1, 2, 7])
-def test_rollouts_of_one_length_are_trained_on_within_the_bound(eta: int, in_flight: int) -> None:
-    """A trainer that is slow lets them run ahead as far as they may, and no further."""
-    cost = TableCost(per_rollout_s=0.05, phases=(("train", 60.0, 0.0),), sync_s=0.5)
-    world = SimulatedCluster(APART, ENGINE, cost, TableWorkload((8,), (9,), (1.0, 0.0), 9))
-    policy = parse_policy(f"fully_async(max_staleness={eta}, in_flight={in_flight})")
-    result = run(world, policy, PLAN, 12)
-    oldest = [max(record.staleness) for record in result.steps]
-    assert max(oldest) == eta
-    groups = [group for decision in result.decisions for group, _ in decision["selected"]]
-    assert groups == list(range(36))  # none is passed over
-    for record in result.steps[2:]:  # the trainer never waits
-        assert record.step_s == pytest.approx(60.5, abs=1.0)
-
-
 def test_a_policy_may_stop_keeping_rollouts() -> None:
     """What was kept running is suspended, and resumed by whoever wants it."""
     policy = parse_policy("fully_async(max_staleness=2)")

@@ -83,11 +83,6 @@ def test_a_parameter_set_to_null_counts_as_left_out_where_null_means_nothing() -
     rejected(lambda: build_policy("pods", {"keep": None}), "policy.pods.keep", "missing")
 
 
-def test_errors_of_a_policy_built_in_python_name_it_as_a_scenario_does() -> None:
-    for name, kind in POLICIES.items():
-        assert f"policy.{name}" == kind.FIELD or name == "dapo_filter"
-
-
 # Names
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.loop.selection import MaxReward, MaxVariance, ZeroVariance
+from rollcast.simulator.loop.selection import MaxReward, ZeroVariance
 from rollcast.simulator.plan import (
     AllDone,
     Batch,
@@ -296,8 +296,3 @@ def test_a_policy_that_is_left_without_effect_is_refused() -> None:
         check_policy(chain(build_policy("prefix_reuse"), mine), BASE)
     whole = claim(Declares(frozenset({"batch", "select"})), "own")
     assert whole.decides == {"batch.groups", "batch.group_size", "select"}
-
-
-def test_the_selection_of_one_policy_is_added_to() -> None:
-    plan = parse_policy("pods(keep=4)+pods(keep=2)").plan(BASE, (None, None))
-    assert plan.select == (MaxVariance(4), MaxVariance(2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -107,12 +106,3 @@ def test_a_row_that_shares_with_none_before_it_is_an_error() -> None:
 def test_a_run_that_knows_nothing_of_tokens_shares_its_prompts_alone() -> None:
     segments = table(((0, index), 0, 0, 9, UNSHARED) for index in range(2))
     assert RecordedWorkload(segments, 40).draw(0, 2).sharing is None
-
-
-def test_neighbours_in_order_share_most() -> None:
-    """What `CommonTokens` rests on."""
-    texts = sorted([(1, 2, 3), (1, 2), (1, 3, 1), (2,), (1, 2, 4, 4)])
-    for place, text in enumerate(texts):
-        most = max(common(text, other) for other in texts if other is not text)
-        near = [common(a, b) for a, b in pairwise(texts[max(place - 1, 0) : place + 2])]
-        assert most == max(near)

@@ -89,16 +89,6 @@ def test_a_step_draws_from_the_versions_around_it() -> None:
         assert len(set(found)) > reach
 
 
-def test_lengths_have_the_measured_distribution() -> None:
-    workload = ResampledWorkload(MEASURED, CAP, 3)
-    drawn = np.array([workload.draw(g, 6, 0, 30).new_tokens for g in range(4000)])
-    near = np.abs(np.array(MEASURED.version) - 30) <= NEAR_GROUPS // 20
-    measured = np.array(MEASURED.new_tokens)[near]
-    for share in (0.1, 0.5, 0.9, 0.99):
-        assert np.quantile(drawn, share) == pytest.approx(np.quantile(measured, share), rel=0.06)
-    assert drawn.max(axis=1).mean() == pytest.approx(measured.max(axis=1).mean(), rel=0.04)
-
-
 def test_larger_groups_have_longer_tails() -> None:
     """As many as were measured twice over, against groups that were measured so."""
     wide = groups(size=12, per_version=10)

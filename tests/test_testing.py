@@ -121,13 +121,6 @@ def test_what_contradicts_itself_is_said(change: dict[str, Any], said: str) -> N
 # Laws, and worlds that break them
 
 
-@pytest.mark.parametrize("policy", ["sync", "april", "fully_async(max_staleness=1)"])
-def test_sound_runs_keep_the_laws(policy: str) -> None:
-    trial = same_again(policy, LENGTHS, replicas=2)
-    conserves(trial)
-    never_on_two_replicas(trial)
-
-
 class Twins(Watched):
     """Runs the first rollout on both replicas at once."""
 

@@ -195,22 +195,6 @@ def test_a_slot_held_for_the_whole_rollout_bounds_how_many_are_under_way() -> No
     assert found.makespan_s == 4 * (12 + 2 * 3)
 
 
-@pytest.mark.parametrize("put_away", ["keep", "close"])
-def test_put_away_environments_work_on_or_are_made_anew(put_away: Any) -> None:
-    workload = table(counts=(4, 1, 2), seconds=(5.0, 40.0), boots=(3.0,))
-    plan = "april(over_sampling=2)"
-    spec = EnvironmentSpec(put_away=put_away)
-    found = simulate(workload, environment=spec, policy=plan, steps=4)
-    ended = [CALL_ENDS[number] for number in found.calls["ended"].tolist()]
-    assert found.ledger.balance == 0
-    if put_away == "keep":
-        assert "put_away" in ended
-        assert ended.count("closed") <= ended.count("put_away")
-    else:
-        assert "closed" in ended
-        assert "put_away" not in ended
-
-
 def test_a_turn_budget_puts_rollouts_off_to_the_next_step() -> None:
     workload = InTurns(ListedWorkload(((40, 8, 24, 16),)), 4)
     policy = "token_budget(tokens=1000, turns=2, over_sampling=4)"

@@ -110,15 +110,6 @@ def test_draws_survive_the_cache_and_a_caller_who_changes_them(reference):
     assert workload.draw(0, 8 * _CACHED_LANES + 1) == huge
 
 
-def test_seeds_groups_indices_and_attempts_differ():
-    one, other = _built(), _read(SPEC, seed=4)
-    draws = [one.draw(g, 16, a).new_tokens for g in (0, 1, 128) for a in (0, 1)]
-    draws.append(other.draw(0, 16).new_tokens)
-    logs = np.log(draws)
-    assert len(np.unique(logs)) > 0.95 * logs.size
-    assert len({tuple(row[:8]) for row in draws} | {tuple(row[8:]) for row in draws}) == 14
-
-
 def test_a_restart_keeps_the_prompt_and_draws_its_responses_afresh():
     model = LengthModel.lognormal(1e5, 0.8, 0.2)
     workload = SyntheticWorkload(

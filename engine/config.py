@@ -14,7 +14,7 @@ from rollcast.engine.environments.base import Environment
 from rollcast.engine.hub import is_hub_name
 from rollcast.engine.options import TaskSpec, TrainerConfig
 from rollcast.engine.tasks.named import load_named
-from rollcast.engine.world import SHAPE
+from rollcast.engine.world_parts import SHAPE
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.plan import StepPlan
 from rollcast.simulator.policies import build_chain, check_policy, spell

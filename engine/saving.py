@@ -21,7 +21,8 @@ from rollcast.engine.actors.transport import ActorLostError
 from rollcast.engine.edges import TrainerState
 from rollcast.engine.log import EngineLog, LogJournal, replay_log
 from rollcast.engine.responses import Tokens
-from rollcast.engine.world import EngineWorld, WorldState
+from rollcast.engine.world import EngineWorld
+from rollcast.engine.world_parts import WorldState
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld, read_entry
 from rollcast.simulator.rollout import ENDINGS, Ending

@@ -20,7 +20,8 @@ from rollcast.engine.room import Devices, parameters, require_room
 from rollcast.engine.sessions import TurnRules
 from rollcast.engine.tasks.base import FirstTurns, Task
 from rollcast.engine.vllm.environment import prepare
-from rollcast.engine.world import EngineWorld, Recipes, in_process
+from rollcast.engine.world import EngineWorld, in_process
+from rollcast.engine.world_parts import Recipes
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.sections import EngineSection
 from rollcast.simulator.workload.environment import environment_spec
@@ -67,26 +68,14 @@ def start_actors(
     scenario's. Raises EngineError or ScenarioError.
     """
     from rollcast.engine.actors.fleet import Recipe
-    from rollcast.engine.actors.machine import cores_here, shares
     from rollcast.engine.actors.on_ray import LOCAL, RayTransport
-    from rollcast.engine.actors.transport import Need
 
     prepare(local_files=not isinstance(spec.model, str))
     turns = None if first_turns else spec.turns
-    shape, gpus = spec.shape, int(spec.engine.device == "cuda")
-    width = shape.gpus_per_replica  # of one machine, as is all that an actor has
-    here = address in (None, LOCAL)
-    # On a GPU the cores are for whoever needs them; elsewhere they are another machine's.
-    ranks = shape.trainer_gpus
-    actors = shape.replicas * width + (0 if shape.colocated else ranks)
-    mine = shares(cores_here(), actors) if here and not gpus else [()] * actors
-    per_replica = [sum(mine[at * width : (at + 1) * width], ()) for at in range(shape.replicas)]
-    rank_cores = [()] * ranks if shape.colocated else mine[shape.replicas * width :]
-    needs = [Need(width, gpus * width, cores) for cores in per_replica]
-    needs += [Need(1, gpus, cores) for cores in rank_cores]
-    if gpus and shape.colocated:
-        needs = shared(needs, shape)
-    transport = RayTransport(address, gpus=_gpus_here() if gpus else 0)
+    shape, here = spec.shape, address in (None, LOCAL)
+    needs = _needs(spec, here)
+    on_gpus = spec.engine.device == "cuda"
+    transport = RayTransport(address, gpus=_gpus_here() if on_gpus else 0)
     try:
         transport.require(needs)
         transport.reserve(needs)
@@ -94,7 +83,8 @@ def start_actors(
         if here:
             require_fit(spec, path)
         model = spec.model if isinstance(spec.model, str) and not here else path
-        engine = EngineStart(model, spec.engine, spec.sampling, spec.seed, spec.memory_share, width)
+        share, width = spec.memory_share, shape.gpus_per_replica
+        engine = EngineStart(model, spec.engine, spec.sampling, spec.seed, share, width)
         trainer = TrainerStart(model, spec.engine, spec.trainer, spec.seed)
         recipes = Recipes(
             [Recipe(engine, need) for need in needs[: shape.replicas]],
@@ -118,6 +108,23 @@ def start_actors(
     except BaseException:
         transport.close()
         raise
+
+
+def _needs(spec: RunSpec, here: bool) -> list[Need]:
+    """Of each replica, then of each rank. here: on this machine, whose cores are split among them;
+    beside GPUs any core will do."""
+    from rollcast.engine.actors.machine import cores_here, shares
+    from rollcast.engine.actors.transport import Need
+
+    shape, gpus = spec.shape, int(spec.engine.device == "cuda")
+    width, ranks = shape.gpus_per_replica, shape.trainer_gpus
+    actors = shape.replicas * width + (0 if shape.colocated else ranks)
+    mine = shares(cores_here(), actors) if here and not gpus else [()] * actors
+    per_replica = [sum(mine[at * width : (at + 1) * width], ()) for at in range(shape.replicas)]
+    rank_cores = [()] * ranks if shape.colocated else mine[shape.replicas * width :]
+    needs = [Need(width, gpus * width, cores) for cores in per_replica]
+    needs += [Need(1, gpus, cores) for cores in rank_cores]
+    return shared(needs, shape) if gpus and shape.colocated else needs
 
 
 def shared(needs: Sequence[Need], shape: ClusterShape) -> list[Need]:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,8 @@ from rollcast.engine.actors.sleep import Sleepers
 from rollcast.engine.actors.trainer import Part, Updated
 from rollcast.engine.actors.transport import ActorLostError, Transport
 from rollcast.engine.actors.updates import Updates, Weights
-from rollcast.engine.actors.weights import ByStore, Channel, InPlace, unpack
-from rollcast.engine.edges import Engine, Limits, Trainer, TrainerState, TrainMetrics
+from rollcast.engine.actors.weights import ByStore, InPlace, unpack
+from rollcast.engine.edges import Engine, Limits, Trainer
 from rollcast.engine.environments.threads import Runner, Threads
 from rollcast.engine.flights import Flight, Flights
 from rollcast.engine.frontend import Finished
@@ -42,6 +42,7 @@ from rollcast.engine.responses import Responses, Tokens
 from rollcast.engine.sessions import Sessions, TurnRules
 from rollcast.engine.tasks.base import Task
 from rollcast.engine.weight_syncs import WeightSyncs
+from rollcast.engine.world_parts import SHAPE, Recipes, WorldState, phases
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.recorded import UnderWay
 from rollcast.simulator.plan import Layout, Placement
@@ -50,58 +51,18 @@ from rollcast.simulator.world import (
     ClusterShape,
     Ended,
     Event,
-    Phase,
     Synced,
     TrainBatch,
     Trained,
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-SHAPE = ClusterShape(1, 1, 1, colocated=True)
-"""Of a world in this process: one replica and the trainer, which take turns."""
+    pass
 
 PULSE_SHARE = 0.02
 """Largest share of a run's time that its trainer spends on the speed probe."""
 _SHORT_PASSES = 5  # of the speed probe
 _LOOK_S = 1e-3  # between two looks at the environments, at least
-_PHASES = ("log_prob", "forward", "backward", "gradient", "optimizer")
-
-
-@dataclass(frozen=True, slots=True)
-class Recipes:
-    """How the actors are made. trainer: of each rank. channel: how weights leave the trainer; None
-    is the object store. sleeps: whether the replicas free their devices' memory while the trainer
-    works."""
-
-    replicas: Sequence[Recipe]
-    trainer: Sequence[Recipe]
-    channel: Channel | None = None
-    sleeps: bool = False
-
-    @property
-    def shares_devices(self) -> bool:
-        """Whether the trainer uses the replicas' GPUs."""
-        return any(recipe.need.sharing is not None for recipe in self.trainer)
-
-
-@dataclass(frozen=True, slots=True)
-class WorldState:
-    """What another world needs to go on, but for the log and the rollouts in flight.
-
-    clock_s: this world's clock. version: of the replicas' weights; updates: of the trainer's.
-    asked: the prompt's number by group. tokens: by (group, index). trainer: its state after those
-    updates, without parts of the next one. weights: the replicas', where they are older.
-    """
-
-    clock_s: float
-    version: int
-    updates: int
-    asked: Mapping[int, int]
-    tokens: Mapping[Key, Tokens]
-    trainer: TrainerState
-    weights: Mapping[str, Tensor] | None = None
 
 
 class EngineWorld:
@@ -594,14 +555,3 @@ def _order(event: Event) -> tuple[bool, Key]:
     """Ends of turns first, each kind by key."""
     assert isinstance(event, Ended)
     return event.segment.ending != "turn", event.segment.key
-
-
-def phases(metrics: TrainMetrics, start_s: float, end_s: float) -> tuple[Phase, ...]:
-    """The phases of an update, one after another; the rest (batching, bookkeeping) is ``train``."""
-    made_of, at_s = [], start_s
-    for name in _PHASES:
-        seconds = getattr(metrics, f"{name}_s")
-        made_of.append(Phase(name, at_s, at_s + seconds, metrics.computed_tokens))
-        at_s += seconds
-    made_of.append(Phase("train", at_s, max(end_s, at_s), 0))
-    return tuple(phase for phase in made_of if phase.end_s > phase.start_s)

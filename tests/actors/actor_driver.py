@@ -14,7 +14,8 @@ from rollcast.engine.actors import on_ray
 from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.actors.on_ray import RayTransport
 from rollcast.engine.config import RunSpec
-from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.engine.world import EngineWorld
+from rollcast.engine.world_parts import Recipes
 from rollcast.simulator.cli import app as cli
 
 

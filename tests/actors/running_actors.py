@@ -13,7 +13,8 @@ from actor_threads import ThreadTransport
 from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.actors.trainer import Part
 from rollcast.engine.actors.weights import unpack
-from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.engine.world import EngineWorld
+from rollcast.engine.world_parts import Recipes
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld
 from rollcast.simulator.plan import Batch, Prompts, StepPlan

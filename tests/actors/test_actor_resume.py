@@ -171,22 +171,6 @@ def test_a_synchronous_run_is_the_same_run(tmp_path: Path, homes: list[Home]) ->
     assert len(homes) == 3
 
 
-@pytest.mark.parametrize("file", ["journal.jsonl", "tokens-*.safetensors", "trainer-*.safetensors"])
-def test_a_damaged_save_is_refused(tmp_path: Path, homes: list[Home], file: str) -> None:
-    spec, out = spec_of("fully_async"), tmp_path / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        die_at(patch, 30)
-        with pytest.raises(Died):
-            run_scenario(spec, out, plot=False)
-    (path,) = (tmp_path / "out.running").glob(file)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ScenarioError, match="is damaged") as caught:
-        run_scenario(spec, out, plot=False, resume=True)
-    assert caught.value.field == "--resume"
-
-
 def test_an_address_of_ray_is_for_actors_alone() -> None:
     text = SCENARIO.replace("POLICY", "sync").replace("disaggregated, replicas: 2", "colocated")
     with pytest.raises(ScenarioError, match="runs in this process") as caught:

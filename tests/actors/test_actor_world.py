@@ -5,7 +5,6 @@ Engine and trainer are small and of no model (`actor_fakes`), in threads that ru
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,13 +13,11 @@ from running_actors import CAP, EVERY, PLAN, STEPS, drive, keeps_its_bound, made
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs import LinearCost
-from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.recorded import RecordedWorld, read_entry
 from rollcast.simulator.plan import Oracle, StepPlan
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.rollout import Rollout
 from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
-from rollcast.simulator.values.plain import to_plain
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.world import Synced, TrainBatch, Trained
 from tests.running import run
@@ -145,12 +142,6 @@ def test_replicas_that_sleep_switch_before_each_update_and_each_sync(
         assert not [p for p in awake.phases if p.kind == "switch"]
 
 
-def test_entries_are_read_back() -> None:
-    _, entries = drive(make(), "streaming+april(over_sampling=2)")
-    assert {entry.verb for entry in entries} == {"submit", "abort", "train", "sync", "wait"}
-    assert [read_entry(to_plain(entry.to_plain()), "here") for entry in entries] == entries
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -166,20 +157,6 @@ def test_entries_are_read_back() -> None:
 def test_what_is_no_entry_is_refused(data: object) -> None:
     with pytest.raises(ValueError, match="here"):
         read_entry(data, "here")
-
-
-def test_a_loop_that_leaves_its_record_is_told_so() -> None:
-    result, entries = drive(make(), "sync")
-    other = RecordedWorld([*entries], None, result.shape, "engine")
-    with pytest.raises(RunError, match="does not follow its record: entry 0 is a submit"):
-        run(other, parse_policy("april(over_sampling=2)"), PLAN, STEPS)
-    short = RecordedWorld(entries[:-2], None, result.shape, "engine")
-    with pytest.raises(RunError, match="the record ends here"):
-        run(short, parse_policy("sync"), PLAN, STEPS)
-    segment = entries[1].segments[0]
-    wrong = [entries[0], replace(entries[1], segments=(segment._replace(group=99),)), *entries[2:]]
-    with pytest.raises(RunError):
-        run(RecordedWorld(wrong, None, result.shape, "engine"), parse_policy("sync"), PLAN, STEPS)
 
 
 def test_the_pulse_is_taken_at_rest_and_else_while_weights_are_on_their_way() -> None:

@@ -31,7 +31,8 @@ from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.actors.transport import ActorLostError, Need, Sharing
 from rollcast.engine.errors import EngineError
 from rollcast.engine.start import shared
-from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.engine.world import EngineWorld
+from rollcast.engine.world_parts import Recipes
 from rollcast.simulator.loop.recorded import RecordedWorld
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas, try_on

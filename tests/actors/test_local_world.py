@@ -12,7 +12,8 @@ from running_actors import PLAN
 
 from rollcast.engine.errors import EngineError
 from rollcast.engine.log import EngineLog
-from rollcast.engine.world import EngineWorld, WorldState, in_process
+from rollcast.engine.world import EngineWorld, in_process
+from rollcast.engine.world_parts import WorldState
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.rollout import Rollout

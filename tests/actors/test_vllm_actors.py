@@ -28,7 +28,8 @@ from rollcast.engine.config import build_run
 from rollcast.engine.errors import EngineError
 from rollcast.engine.log import EngineLog
 from rollcast.engine.start import start_actors
-from rollcast.engine.world import EngineWorld, Recipes, WorldState
+from rollcast.engine.world import EngineWorld
+from rollcast.engine.world_parts import Recipes, WorldState
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs import LinearCost

@@ -23,7 +23,7 @@ from rollcast.engine.edges import TrainerState  # noqa: E402
 from rollcast.engine.log import EngineLog  # noqa: E402
 from rollcast.engine.responses import Tokens  # noqa: E402
 from rollcast.engine.saving import Saver, pack, read, unpack  # noqa: E402
-from rollcast.engine.world import WorldState  # noqa: E402
+from rollcast.engine.world_parts import WorldState  # noqa: E402
 from rollcast.simulator.errors import ScenarioError  # noqa: E402
 from rollcast.simulator.loop.loop import Loop  # noqa: E402
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld  # noqa: E402

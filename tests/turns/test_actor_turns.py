@@ -14,7 +14,8 @@ import pytest
 from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.actors.trainer import Part
 from rollcast.engine.environments import CallError, Episode
-from rollcast.engine.world import EngineWorld, Recipes
+from rollcast.engine.world import EngineWorld
+from rollcast.engine.world_parts import Recipes
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import RecordedWorld, read_entry

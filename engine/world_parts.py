@@ -1,0 +1,68 @@
+"""What a real world is made of, what is saved of it, and the phases of its updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rollcast.engine.actors.fleet import Recipe
+from rollcast.engine.actors.weights import Channel
+from rollcast.engine.edges import TrainerState, TrainMetrics
+from rollcast.engine.responses import Tokens
+from rollcast.simulator.rollout import Key
+from rollcast.simulator.world import ClusterShape, Phase
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SHAPE = ClusterShape(1, 1, 1, colocated=True)
+"""Of a world in this process: one replica and the trainer, which take turns."""
+
+_PHASES = ("log_prob", "forward", "backward", "gradient", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipes:
+    """How the actors are made. trainer: of each rank. channel: how weights leave the trainer; None
+    is the object store. sleeps: whether the replicas free their devices' memory while the trainer
+    works."""
+
+    replicas: Sequence[Recipe]
+    trainer: Sequence[Recipe]
+    channel: Channel | None = None
+    sleeps: bool = False
+
+    @property
+    def shares_devices(self) -> bool:
+        """Whether the trainer uses the replicas' GPUs."""
+        return any(recipe.need.sharing is not None for recipe in self.trainer)
+
+
+@dataclass(frozen=True, slots=True)
+class WorldState:
+    """What another world needs to go on, but for the log and the rollouts in flight.
+
+    clock_s: this world's clock. version: of the replicas' weights; updates: of the trainer's.
+    asked: the prompt's number by group. tokens: by (group, index). trainer: its state after those
+    updates, without parts of the next one. weights: the replicas', where they are older.
+    """
+
+    clock_s: float
+    version: int
+    updates: int
+    asked: Mapping[int, int]
+    tokens: Mapping[Key, Tokens]
+    trainer: TrainerState
+    weights: Mapping[str, Tensor] | None = None
+
+
+def phases(metrics: TrainMetrics, start_s: float, end_s: float) -> tuple[Phase, ...]:
+    """The phases of an update, one after another; the rest (batching, bookkeeping) is ``train``."""
+    made_of, at_s = [], start_s
+    for name in _PHASES:
+        seconds = getattr(metrics, f"{name}_s")
+        made_of.append(Phase(name, at_s, at_s + seconds, metrics.computed_tokens))
+        at_s += seconds
+    made_of.append(Phase("train", at_s, max(end_s, at_s), 0))
+    return tuple(phase for phase in made_of if phase.end_s > phase.start_s)

@@ -47,7 +47,7 @@ OnStep = Callable[[Progress], None]
 @dataclass(frozen=True)
 class RealRun:
     """A finished real run: the loop's result, what the engine measured, the summary, and the record
-    of what the loop was told."""
+    of what was returned to the loop."""
 
     run: Run
     log: EngineLog
@@ -267,7 +267,7 @@ def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
     updates = ({"step": n, "accuracy": reached[n], **asdict(metrics)} for n, metrics in log.updates)
     started = schema.ITERATIONS.names.index("start_s")
     rows = sorted(log.iterations.rows(), key=lambda row: float(row[started]))
-    write_table(folder, schema.ITERATIONS, rows)  # of several replicas they come as they are told
+    write_table(folder, schema.ITERATIONS, rows)  # those of several replicas are interleaved
     if log.pulses:
         write_table(folder, schema.PULSES, pulses)
     write_lines(folder, schema.UPDATES, updates)

@@ -25,7 +25,7 @@ from rollcast.engine.tasks.collatz import (
     MOST_STEPS,
     CollatzTask,
     following,
-    wrong_digit,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -139,20 +139,12 @@ def _conversation(start: int, rng: Random, slip: float) -> tuple[list[tuple[str,
     text, value = "", start
     for _ in range(2 * MOST_STEPS):
         if value % 2:
-            written, asked = _written(value, rng, slip)
-            turns.append((f"{text}{written}*3+1", f"{3 * asked + 1}>"))
+            number, asked = written(value, rng, slip)
+            turns.append((f"{text}{number}*3+1", f"{3 * asked + 1}>"))
             text, value = "", 3 * asked + 1
         else:
-            written, value = _written(following(value), rng, slip)
-            text += written if value < start else f"{written}>"
+            number, value = written(following(value), rng, slip)
+            text += number if value < start else f"{number}>"
         if value < start or value > LARGEST_VALUE:
             break
     return [*turns, (f"{text}={value}", "")], value
-
-
-def _written(right: int, rng: Random, slip: float) -> tuple[str, int]:
-    """The text of a number with slips, and its value."""
-    if rng.random() >= slip:
-        return str(right), right
-    wrong = wrong_digit(right, rng)
-    return (f"{wrong}!{right}", right) if rng.random() < 0.5 else (str(wrong), wrong)

@@ -101,15 +101,8 @@ def teacher_response(start: int, rng: Random, slip: float) -> str:
     while True:
         parts, value = [], start
         for _ in range(2 * MOST_STEPS):
-            right = following(value)
-            if rng.random() >= slip:
-                value = right
-                parts.append(str(value))
-            else:
-                wrong = wrong_digit(right, rng)
-                noticed = rng.random() < 0.5
-                value = right if noticed else wrong
-                parts.append(f"{wrong}!{right}" if noticed else str(wrong))
+            text, value = written(following(value), rng, slip)
+            parts.append(text)
             if value < start or value > LARGEST_VALUE:
                 break
         text = ">".join(parts) + f"={value}"
@@ -181,6 +174,15 @@ def wrong_digit(value: int, rng: Random) -> int:
     smallest = 1 if at == 0 else 0
     digits[at] = rng.choice([d for d in map(str, range(smallest, 10)) if d != digits[at]])
     return int("".join(digits))
+
+
+def written(right: int, rng: Random, slip: float) -> tuple[str, int]:
+    """The teacher's text of a number, and the value that it then has: with probability ``slip`` a
+    digit is wrong, and half of the slips are corrected at once after a ``!``."""
+    if rng.random() >= slip:
+        return str(right), right
+    wrong = wrong_digit(right, rng)
+    return (f"{wrong}!{right}", right) if rng.random() < 0.5 else (str(wrong), wrong)
 
 
 def _is_held_out(starts: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from rollcast.engine.actors.machine import machine_name, pin, versions
 from rollcast.engine.actors.transport import ActorLostError
 from rollcast.engine.actors.weights import ByStore, Channel, InPlace, unpack
 from rollcast.engine.actors.wire import ByWire
-from rollcast.engine.edges import Beat, OnWire, SampledGroup, Trainer, TrainerState, TrainMetrics
+from rollcast.engine.edges import Beat, SampledGroup, Trainer, TrainerState, TrainMetrics
 from rollcast.engine.errors import EngineError, RankLostError, sentence
 
 
@@ -142,28 +142,10 @@ class TrainerActor:
             weights = self._mine.weights()
         return self._channel.pack(weights) if self._rank.number == 0 else None
 
-    def invite(self, replica: int, workers: int) -> dict[str, Any]:
-        """Where a replica of so many workers connects; `join` waits there. For weights that go by
-        wire (`engine.actors.wire`), as the next three."""
-        return self._wire.meet(replica, workers)
-
-    def join(self, replica: int) -> None:
-        """Returns once the replica is connected."""
-        self._wire.join(replica)
-
-    def send(self, replica: int, weights: OnWire) -> None:
-        """Sends weights to a replica that receives them at the same time."""
-        if isinstance(weights, OnWire):  # what came from a checkpoint is in the store
-            self._wire.send(replica, weights)
-
-    def packed(self, weights: OnWire) -> Any:
-        """The same weights for the object store. Raises EngineError where they are gone."""
-        return self._wire.packed(weights)
-
-    @property
-    def _wire(self) -> ByWire:
+    def wire(self, method: str, *arguments: Any) -> Any:
+        """Calls the channel of weights that go by wire (`engine.actors.wire`)."""
         assert isinstance(self._channel, ByWire)
-        return self._channel
+        return getattr(self._channel, method)(*arguments)
 
     def state(self) -> TrainerState:
         """The trainer's state, its tensors packed; of rank 0."""

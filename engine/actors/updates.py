@@ -257,13 +257,13 @@ class Updates:
 
     def connect(self, replica: int, workers: int) -> Ref:
         """Where a replica of so many workers connects to the trainer, which waits for it."""
-        where = self._ranks.first.call("invite", replica, workers, lane="wire")
-        self._sends[replica] = [self._ranks.first.call("join", replica, lane="wire")]
+        where = self._wire("meet", replica, workers)
+        self._sends[replica] = [self._wire("join", replica)]
         return where
 
     def send(self, replica: int, weights: Ref) -> None:
         """Sends weights to a replica that receives them at the same time."""
-        self._sends[replica].append(self._ranks.first.call("send", replica, weights, lane="wire"))
+        self._sends[replica].append(self._wire("send", replica, weights))
 
     def sending_to(self, replica: int) -> bool:
         """Whether anything is on its way there."""
@@ -273,8 +273,11 @@ class Updates:
         """Weights for `unpack`, wherever they are. Raises ActorLostError."""
         tensors = self._transport.get(weights)
         if isinstance(tensors, OnWire):
-            tensors = self._transport.get(self._ranks.first.call("packed", weights, lane="wire"))
+            tensors = self._transport.get(self._wire("packed", weights))
         return tensors
+
+    def _wire(self, method: str, *arguments: Any) -> Ref:
+        return self._ranks.first.call("wire", method, *arguments, lane="wire")
 
     def _arrived(self, there: set[Ref]) -> None:
         """Notes sent weights. Raises EngineError where sending failed."""

@@ -63,13 +63,15 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedIteration:
-    """One iteration: the version of the weights, when it began by the front end's clock, and what
-    it did."""
+class Iterated:
+    """One iteration: the version of the weights, when it began by the front end's clock, what it
+    did (None without any work), and the rollouts that it finished: those that stay in flight after
+    a turn first, each kind by key."""
 
     version: int
     start_s: float
-    measured: EngineIteration
+    measured: EngineIteration | None
+    finished: tuple[Finished, ...]
 
 
 @dataclass(slots=True)
@@ -113,17 +115,14 @@ class EngineFrontend:
         names = [name for name in map(request_name, keys) if name in self._in_flight]
         return self._finish(self.engine.abort(names))
 
-    def iterate(self) -> tuple[TimedIteration | None, list[Finished]]:
-        """One iteration (None without any work), and the rollouts it finished: those that stay in
-        flight after a turn first, each kind by key."""
+    def iterate(self) -> Iterated:
+        """Runs one iteration."""
         start_s = self._clock()
         responses = self.engine.step()
         measured = self.engine.last_iteration
-        iteration = None
         if measured is not None:
-            iteration = TimedIteration(self.engine.version, start_s, measured)
             self._book(measured, start_s)
-        return iteration, self._finish(responses)
+        return Iterated(self.engine.version, start_s, measured, tuple(self._finish(responses)))
 
     def load(self, weights: Mapping[str, Tensor] | OnWire, version: int) -> None:
         """Replaces the weights and empties the cache; rollouts in flight keep their keys and

@@ -22,7 +22,6 @@ from rollcast.engine.actors.local import LocalTransport
 from rollcast.engine.actors.messages import (
     Abort,
     Aborted,
-    Iterated,
     Loaded,
     Notice,
     Ready,
@@ -36,7 +35,7 @@ from rollcast.engine.actors.weights import ByStore, InPlace, unpack
 from rollcast.engine.edges import Engine, Limits, Trainer
 from rollcast.engine.environments.threads import Runner, Threads
 from rollcast.engine.flights import Flight, Flights
-from rollcast.engine.frontend import Finished
+from rollcast.engine.frontend import Finished, Iterated
 from rollcast.engine.log import EngineLog, Fault
 from rollcast.engine.responses import Responses, Tokens
 from rollcast.engine.sessions import Sessions, TurnRules
@@ -385,10 +384,9 @@ class EngineWorld:
 
     def _notice(self, home: Replica, notice: Notice | Loss) -> None:
         if isinstance(notice, Iterated):
-            if notice.iteration is not None:
-                done = notice.iteration
-                start_s = done.start_s - home.zero_s - self._zero
-                self.log.iterations.add(done.version, start_s, done.measured, home.number)
+            if notice.measured is not None:
+                start_s = notice.start_s - home.zero_s - self._zero
+                self.log.iterations.add(notice.version, start_s, notice.measured, home.number)
             self._finished(home, notice.finished, mail=True)
         elif isinstance(notice, Aborted):
             self._finished(home, notice.finished, mail=False)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollcast.engine.actors.machine import machine_name, versions
-from rollcast.engine.actors.messages import Command, End, Iterated, Load, Notice, Ready, Report
+from rollcast.engine.actors.messages import Command, End, Load, Notice, Ready, Report
 from rollcast.engine.actors.replica import ReplicaActor, carry_out
 from rollcast.engine.actors.transport import Lane, Need
 from rollcast.engine.edges import Engine
@@ -156,8 +156,7 @@ class _LocalReplica:
             if notice is not None:
                 notices.append(notice)
         if not notices and self._frontend.busy:
-            iteration, finished = self._frontend.iterate()
-            notices.append(Iterated(iteration, tuple(finished)))
+            notices.append(self._frontend.iterate())
         return Report(tuple(notices), 0.0)
 
     def finish(self, timeout_s: float) -> None:

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from rollcast.engine.edges import EngineIteration, Limits, Response
-from rollcast.engine.frontend import Finished, Order, TimedIteration
+from rollcast.engine.frontend import Finished, Iterated, Order
 from rollcast.simulator.costs.base import Iteration
 from rollcast.simulator.rollout import Key
 
@@ -81,14 +81,6 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Iterated:
-    """One iteration, and the rollouts that it finished."""
-
-    iteration: TimedIteration | None
-    finished: tuple[Finished, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Aborted:
     """Results of the aborted rollouts that were in flight."""
 
@@ -147,7 +139,6 @@ def _by_fields(kind: type) -> Callable[[Any], tuple[type, tuple[Any, ...]]]:
 # are the ones of which an iteration or a rollout has one.
 for _kind in (
     Iterated,
-    TimedIteration,
     EngineIteration,
     Iteration,
     Finished,

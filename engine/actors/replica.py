@@ -17,7 +17,6 @@ from rollcast.engine.actors.messages import (
     Connect,
     End,
     Failed,
-    Iterated,
     Load,
     Loaded,
     Notice,
@@ -113,8 +112,8 @@ class ReplicaActor:
                     self._outbox.put(notice)
             if frontend.busy:
                 self._since_s = time.perf_counter()
-                iteration, finished = frontend.iterate()
-                self._outbox.put(Iterated(iteration, tuple(finished)), news=bool(finished))
+                iterated = frontend.iterate()
+                self._outbox.put(iterated, news=bool(iterated.finished))
             self._since_s = None
 
     def _commands(self, block: bool) -> Iterator[Command]:

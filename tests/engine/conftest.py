@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from running import Home, Outcome
+    from run_homes import Home, Outcome
 
     from rollcast.engine.vllm.replica import VllmReplica
 
@@ -112,7 +112,7 @@ def home(
 ) -> Iterator[Home]:
     """A scenario in a folder, whose runs get the shared replica."""
     import run_rewards
-    from running import Home, lend, revive, set_up
+    from run_homes import Home, lend, revive, set_up
 
     set_up(tmp_path, tiny_path)
     run_rewards.arm(None)
@@ -129,7 +129,7 @@ _whole: list[Outcome] = []
 @pytest.fixture
 def whole(home: Home) -> Outcome:
     """The run that nothing interrupts."""
-    from running import outcome
+    from run_homes import outcome
 
     if not _whole:
         assert home.run() == 0

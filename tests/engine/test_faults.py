@@ -20,7 +20,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 
 import run_rewards
 import torch
-from running import STEPS, Home, Outcome, outcome, require_same
+from run_homes import STEPS, Home, Outcome, outcome, require_same
 
 from rollcast.engine.config import build_run
 from rollcast.engine.start import start_replica

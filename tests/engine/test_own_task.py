@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from running import Home, lend
+from run_homes import Home, lend
 
 from rollcast.calibration.logs.formats.events import events
 from rollcast.engine.config import build_run

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from running import set_up
+from run_homes import set_up
 from typer.testing import CliRunner
 
 from rollcast.engine import probe

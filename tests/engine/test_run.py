@@ -19,7 +19,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from running import STEPS, Home, Outcome, kill_myself, outcome, require_same
+from run_homes import STEPS, Home, Outcome, kill_myself, outcome, require_same
 
 from rollcast.calibration.logs.formats.events import events
 from rollcast.engine import checkpoint

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from running import Home, kill_myself
+from run_homes import Home, kill_myself
 
 from rollcast.engine.config import build_run
 from rollcast.engine.tasks.tokenizer import END_ID, encode

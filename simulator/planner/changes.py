@@ -24,7 +24,6 @@ class Simulator(Protocol):
 
     def simulate(self, what: str, tasks: Sequence[Task]) -> list[Measured | Failure]:
         """Their results, in order."""
-        ...
 
 
 def what_would_change(

@@ -72,7 +72,7 @@ def answer(
         raise ScenarioError("--out", f"cannot write beside {out}: {error.strerror}") from None
     try:
         with crew:
-            return Search(asked, crew, journal, on_progress or _silent).answer()
+            return Search(asked, crew, journal, on_progress or (lambda *_: None)).answer()
     finally:
         journal.close(done=False)
 
@@ -80,10 +80,6 @@ def answer(
 def forget(out: Path) -> None:
     """Removes what `answer` left beside a folder."""
     journal_path(out).unlink(missing_ok=True)
-
-
-def _silent(what: str, done: int, of: int) -> None:
-    pass
 
 
 def _work(raw: RawScenario, job: Choice | Task) -> Estimate | Measured | Failure:

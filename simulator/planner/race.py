@@ -74,19 +74,15 @@ class Goal(Protocol):
 
     def value(self, run_cost: RunCost) -> float:
         """The figure to minimise."""
-        ...
 
     def excess(self, run_cost: RunCost) -> float:
         """Largest ratio of hours and cost to their limits."""
-        ...
 
     def violation(self, gpus: int, measured: Measured | None) -> float:
         """Largest ratio of GPUs and staleness to their limits; above 1 is never on the front."""
-        ...
 
     def sure(self, measured: Measured) -> bool:
         """Whether more steps cannot break a limit."""
-        ...
 
 
 @dataclass(slots=True)

@@ -36,15 +36,12 @@ class Workers(Protocol):
     @property
     def count(self) -> int:
         """Tasks done at once."""
-        ...
 
     def results(self, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """(number, result) of each task, in order of completion."""
-        ...
 
     def __enter__(self) -> Workers:
         """Starts the workers."""
-        ...
 
     def __exit__(
         self,
@@ -53,7 +50,6 @@ class Workers(Protocol):
         trace: TracebackType | None,
     ) -> None:
         """Ends the workers."""
-        ...
 
 
 def cores() -> int:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollcast.simulator.report.markup import Markup, tag
+from rollcast.simulator.report.markup import Content, Markup, tag
 from rollcast.simulator.report.parts import Column, Row, folded, section, table
 from rollcast.simulator.scenario.scenario import Scenario
 
 GIVEN = "given"
-_UNSAID = ("policy", "steps", "seed", "name", "plan")
+_LEFT_OUT = ("policy", "steps", "seed", "name", "plan")
 _PARTS_OF_THEIR_OWN = ("_model.", "speculative.", ".sync.")  # defaults that few runs have a use for
 
 
@@ -30,9 +30,9 @@ def given(scenario: Scenario) -> list[Assumption]:
     """The values in the scenario's file."""
     where = scenario.raw.name
     return [
-        Assumption(key, _said(value), GIVEN, scenario.raw.overridden.get(key, where))
+        Assumption(key, _text(value), GIVEN, scenario.raw.overridden.get(key, where))
         for key, value in flat(scenario.raw.data)
-        if key.split(".")[0] not in _UNSAID
+        if key.split(".")[0] not in _LEFT_OUT
     ]
 
 
@@ -63,7 +63,7 @@ def of_presets(scenario: Scenario) -> list[Assumption]:
             if key in lengths:
                 continue
             off = f" ± {errors[key]:g}" if key in errors else ""
-            text = f"{_said(value)}{off}"
+            text = f"{_text(value)}{off}"
             figures.append(Assumption(f"workload.lengths.{key}", text, preset.kind, source))
     return figures
 
@@ -111,21 +111,13 @@ def assumptions(scenario: Scenario) -> Markup:
 
 
 def _table(rows: Iterable[Assumption], caption: str) -> Markup:
-    columns = (
-        Column("key", text=True),
-        Column("value", text=True),
-        Column("it is", text=True),
-        Column("source", text=True),
-    )
-    return table(
-        columns,
-        [Row((row.key, row.value, _mark(row.kind), row.source)) for row in rows],
-        caption,
-    )
+    columns = [Column(heading, text=True) for heading in ("key", "value", "it is", "source")]
 
+    def cells(row: Assumption) -> Sequence[Content]:
+        kind = tag("span", row.kind, class_=f"kind {row.kind}") if row.kind else None
+        return row.key, row.value, kind, row.source
 
-def _mark(kind: str) -> Markup:
-    return tag("span", kind, class_=f"kind {kind}") if kind else Markup()
+    return table(columns, [Row(cells(row)) for row in rows], caption)
 
 
 def _split(source: str) -> tuple[str, str]:
@@ -135,7 +127,7 @@ def _split(source: str) -> tuple[str, str]:
     return (kind, rest) if colon and kind in known else ("", source)
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -59,6 +59,13 @@ def comparison_page(
     base = SYNCHRONOUS if SYNCHRONOUS in results else first["policy"]
     scenario = results[best["policy"]].scenario
     uses = {name: gpu_use(result.run) for name, result in results.items()}
+    rows = [
+        parts.Row(
+            [parts.breakable(entry["policy"]), *(figure.text(entry) for figure in _FIGURES)],
+            chosen=entry is best,
+        )
+        for entry in entries
+    ]
     return page(
         scenario.name,
         _headline(best, first, len(entries), ranking, uses[best["policy"]]),
@@ -66,7 +73,7 @@ def comparison_page(
         parts.notes(warnings_of(results)),
         parts.section(
             "Side by side",
-            parts.table(COLUMNS, [_row(entry, best) for entry in entries], "Policies side by side"),
+            parts.table(COLUMNS, rows, "Policies side by side"),
             about=sureness(ranking),
         ),
         _front(entries, best),
@@ -145,11 +152,6 @@ def _tiles(best: Values, first: Values) -> Markup:
         figures.append(("cost", usd(best["cost_usd"]), note("cost_usd", usd, "")))
     figures.append(("bubble", share(best["bubble_fraction"]), "of GPU time idle"))
     return parts.tiles(figures)
-
-
-def _row(entry: Values, best: Values) -> parts.Row:
-    cells = [parts.breakable(entry["policy"]), *(figure.text(entry) for figure in _FIGURES)]
-    return parts.Row(cells, chosen=entry is best)
 
 
 def _front(entries: Sequence[Values], best: Values) -> Markup:

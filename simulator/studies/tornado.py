@@ -160,7 +160,11 @@ def tornado(
     count = min(steps or MOST_STEPS, scenario.steps)
     base = sums(settled(short_run(scenario, count, on_step), kind)).step_s
     bars: list[Bar] = []
-    for change in (*_uncertain(scenario), *_exact(scenario), *_of_keys(scenario, asked)):
+    for change in (
+        *_uncertain(scenario),
+        *_exact(scenario),
+        *(_of_key(scenario, key, "asked") for key in asked),
+    ):
         try:
             ratios = [
                 sums(settled(short_run(make(), count, on_step), kind)).step_s / base
@@ -220,13 +224,11 @@ def _uncertain(scenario: Scenario) -> Iterator[_Input]:
     for name in asked.names:
         source, _, figure = name.partition("/")
         ends = [Levels({name: z}) for z in (-Z, Z)]
-        slow, fast = (replace(scenario, cost=scenario.cost.drawn(levels)) for levels in ends)
+        slow, fast = (
+            partial(replace, scenario, cost=scenario.cost.drawn(levels)) for levels in ends
+        )
         words = [spread.names[name] for spread in ends]
-        yield _Input(figure, source, words[0], words[1], (_as_is(slow), _as_is(fast)), False)
-
-
-def _as_is(scenario: Scenario) -> Callable[[], Scenario]:
-    return lambda: scenario
+        yield _Input(figure, source, words[0], words[1], (slow, fast), False)
 
 
 def _exact(scenario: Scenario) -> Iterator[_Input]:
@@ -246,24 +248,12 @@ def _exact(scenario: Scenario) -> Iterator[_Input]:
         yield _of_key(scenario, Asked(key, *ends), "given exactly")
 
 
-def _of_keys(scenario: Scenario, asked: Sequence[Asked]) -> Iterator[_Input]:
-    for key in asked:
-        yield _of_key(scenario, key, "asked")
-
-
 def _of_key(scenario: Scenario, asked: Asked, source: str) -> _Input:
     settings = (
         partial(_at, scenario, asked.key, asked.low),
         partial(_at, scenario, asked.key, asked.high),
     )
-    return _Input(
-        asked.key,
-        source,
-        _short(asked.low),
-        _short(asked.high),
-        settings,
-        True,
-    )
+    return _Input(asked.key, source, _short(asked.low), _short(asked.high), settings, True)
 
 
 def _at(scenario: Scenario, key: str, value: Any) -> Scenario:

@@ -116,7 +116,7 @@ def uncertainty(
     shape = result.run.shape
     sides = Sides.of(result.summary, shape.replicas * shape.gpus_per_replica, flows)
     run = _Surrogate(records, responses, sides, flows)
-    levels = _levels(responses, scenario.seed)
+    levels = {name: _column(name, scenario.seed, DRAWS) for name in responses.lengths}
     cycle = np.arange(DRAWS) % max(len(drawn), 1)
     prices = _table([work.prices(cost) for cost in drawn] or [Prices()])[:, cycle]
     figures = run.figures(prices, levels, errors)
@@ -196,11 +196,6 @@ def _column(name: str, seed: int, draws: int) -> FloatArray:
 
     rng = np.random.default_rng([seed, *name.encode()])
     return np.asarray(ndtri((rng.permutation(draws) + rng.random(draws)) / draws))
-
-
-def _levels(responses: Responses, seed: int) -> dict[str, FloatArray]:
-    """Of the lengths' inputs, normals of shape (draws,); the same for the same name and seed."""
-    return {name: _column(name, seed, DRAWS) for name in responses.lengths}
 
 
 def _table(prices: Sequence[Prices]) -> FloatArray:

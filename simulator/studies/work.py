@@ -7,7 +7,6 @@ the batch of one step. *Prices* are seconds under a cost model over those under 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -211,9 +210,5 @@ def _load(run: Run) -> TrainLoad | None:
         if kept and sum(len(responses) for _, responses in kept) >= MOST_ROLLOUTS:
             break
         kept.append(members)
-    layout = _layout(run.decisions, step)
+    layout = run.decisions[step].get("layout") if step < len(run.decisions) else None
     return TrainLoad(kept, shared_prefix=layout == "shared_prefix")
-
-
-def _layout(decisions: list[Mapping[str, object]] | list[dict[str, object]], step: int) -> object:
-    return decisions[step].get("layout") if step < len(decisions) else None

@@ -355,35 +355,17 @@ def test_compare_equals_separate_runs(cli: Cli, tiny: Path) -> None:
 
 
 def test_compare_names_the_policy_that_cannot_go_on(cli: Cli, tiny: Path) -> None:
-    message = refused(
-        cli(
-            "compare",
-            tiny,
-            "--policy",
-            "dynamic_sampling",
-            *settings("workload.rewards={family: constant}"),
-            "--out",
-            tiny.parent / "out",
-        )
-    )
+    constant = settings("workload.rewards={family: constant}")
+    argv = ("--policy", "dynamic_sampling", *constant, "--out", tiny.parent / "out")
+    message = refused(cli("compare", tiny, *argv))
     assert message.startswith("under dynamic_sampling, step 0 can never finish")
     assert not (tiny.parent / "out").exists()
 
 
 def test_compare_holds_another_set_up_against_the_first(cli: Cli, tiny: Path) -> None:
     out = tiny.parent / "out"
-    argv = (
-        "compare",
-        tiny,
-        "--policy",
-        "sync",
-        "--policy",
-        "april",
-        "--also",
-        "cluster.routing=round_robin",
-        "--also",
-        "workload.group_size=2",
-    )
+    also = ["--also", "cluster.routing=round_robin", "--also", "workload.group_size=2"]
+    argv = ("compare", tiny, "--policy", "sync", "--policy", "april", *also)
     code, shown, _ = cli(*argv, "--out", out, "--json", "--draws", 0, "--no-plot")
     assert code == 0
     rows = json.loads(shown)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from statistics import mean
 
@@ -16,11 +15,7 @@ from rollcast.simulator.results.metrics import (
     CAUSES,
     censored_mean,
     gpu_lanes,
-    merged,
-    phase_intervals,
-    running_over_time,
     summarise,
-    total_s,
     underfilled_fraction,
 )
 from rollcast.simulator.rollout import Rollout, Segment, VersionTokens
@@ -157,19 +152,6 @@ def test_gpu_lanes_cover_every_instant_once(run: Run) -> None:
             assert sum(bool(((c[:, 0] < t) & (t < c[:, 1])).any()) for c in covers) == 1
 
 
-@given(hand_made_runs(), st.integers(0, 2))
-def test_running_rollouts_at_every_instant(run: Run, replica: int) -> None:
-    rows = list(zip(*(run.segments[c] for c in ("replica", "start_s", "end_s")), strict=True))
-    for which in (None, replica):
-        times, counts = running_over_time(run, which)
-        assert times[0] == run.start_s
-        assert counts[-1] == 0
-        assert (np.diff(times) > 0).all()
-        for t in np.arange(3.5, 23):
-            expected = sum(a < t < b and which in (None, r) for r, a, b in rows)
-            assert counts[np.searchsorted(times, t) - 1] == expected
-
-
 @given(hand_made_runs())
 def test_underfilled_share_second_by_second(run: Run) -> None:
     rows = list(zip(*(run.segments[c] for c in ("replica", "start_s", "end_s")), strict=True))
@@ -195,24 +177,6 @@ def test_one_replica_is_never_idle_but_has_a_tail() -> None:
     assert summarise(run)["underfilled_fraction"] == pytest.approx(0.8)
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(-2, 6))))
-def test_merged_covers_the_same_instants(spans: list[tuple[int, int]]) -> None:
-    union = merged([a for a, _ in spans], [a + n for a, n in spans])
-    seconds = {a + i for a, n in spans for i in range(n)}
-    assert total_s(union) == len(seconds)
-    assert (union[1:, 0] > union[:-1, 1]).all()
-    assert {int(t) for a, b in union for t in np.arange(a, b)} == seconds
-
-
-def test_phases_of_every_trainer_kind_are_training() -> None:
-    phases = phase_intervals(REAL["one_step_off"])
-    kinds = {p.kind for p in REAL["one_step_off"].phases}
-    assert {"forward", "backward", "sync", "rollout"} <= kinds
-    trained = [p for p in REAL["one_step_off"].phases if p.track == "trainer"]
-    assert total_s(phases["train"]) == pytest.approx(sum(p.seconds for p in trained))
-    assert len(phases["switch"]) == 0
-
-
 # Length bias
 
 
@@ -235,15 +199,6 @@ def naive_kaplan_meier(lengths: list[int], complete: list[bool]) -> float:
 def test_censored_mean_is_the_area_under_kaplan_meier(sample: list[tuple[int, bool]]) -> None:
     lengths, complete = [n for n, _ in sample], [done for _, done in sample]
     assert censored_mean(lengths, complete) == pytest.approx(naive_kaplan_meier(lengths, complete))
-
-
-@given(st.lists(st.integers(0, 1000), min_size=1))
-def test_censored_mean_of_complete_lengths_is_the_mean(lengths: list[int]) -> None:
-    assert censored_mean(lengths, [True] * len(lengths)) == pytest.approx(mean(lengths))
-
-
-def test_censored_mean_of_nothing() -> None:
-    assert math.isnan(censored_mean([], []))
 
 
 def test_discarding_the_slow_shows_as_length_bias() -> None:
@@ -354,13 +309,6 @@ def test_straggler_rate_is_over_all_complete_groups() -> None:
     for stragglers, complete in ((1, 4), (2, 2)):
         run.steps.append(StepRecord(0, 0.0, stragglers=stragglers, complete_groups=complete))
     assert summarise(run)["straggler_rate"] == 0.5
-
-
-@pytest.mark.parametrize("name", REAL)
-def test_summary_is_plain_json_and_keeps_its_order(name: str) -> None:
-    summary = summarise(REAL[name])
-    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
-    assert list(summary) == list(summarise(REAL["synchronous"]))
 
 
 def test_a_run_without_steps_has_no_figures() -> None:

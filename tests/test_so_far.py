@@ -23,9 +23,7 @@ cost: {linear: {iteration_s: 2.6e-3, per_rollout_s: 6.0e-5, per_context_token_s:
 steps: 6
 """
 CASES = [
-    ("colocated", "sync"),
     ("colocated", "april(over_sampling=2)"),
-    ("disaggregated", "one_step_off"),
     ("disaggregated", "fully_async(max_staleness=2)"),
     ("disaggregated", "pipeline_rl"),
 ]

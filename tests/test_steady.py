@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.simulator.results.metrics import run_summary, summarise
-from rollcast.simulator.results.steady import LEAST_STEPS, mean_age, steady_of, steady_state
-from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.results.steady import LEAST_STEPS, steady_of, steady_state
 from rollcast.simulator.testing import Trial, try_policy
 
 NOISE = np.random.default_rng(3).normal(0.0, 1.0, 500)
@@ -59,11 +58,6 @@ def test_no_more_than_half_is_start_up() -> None:
     found = steady_state(falling, [[float(step) for step in range(12)]])
     assert found.start == 6
     assert not found.known
-
-
-def test_the_age_of_a_batch_is_that_of_its_mean_token() -> None:
-    assert mean_age(StepRecord(0, 0.0, staleness={0: 10, 2: 30})) == 1.5
-    assert mean_age(StepRecord(0, 0.0)) == 0.0
 
 
 def test_the_last_steps_wait_for_nothing() -> None:

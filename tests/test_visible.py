@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -57,23 +58,13 @@ def named(tmp_path: Path) -> Path:
         ("simulate",),
         ("compare", "--policy", "sync", "--policy", LABEL),
         (
-            "plan",
-            "--choose",
-            "workload.group_size=2",
-            "--policy",
-            "sync",
-            "--policy",
-            "april",
-            "--run",
-            "steps=5",
-            "--no-intervals",
-            "--workers",
-            "1",
+            *("plan", "--choose=workload.group_size=2", "--policy=sync", "--policy=april"),
+            *("--run=steps=5", "--no-intervals", "--workers=1"),
         ),
     ],
     ids=lambda asked: asked[0],
 )
-def test_commands_show_names_as_text(named: Path, cli: Cli, asked: tuple[str, ...]) -> None:
+def test_commands_show_names_as_text(named: Path, cli: Cli, asked: Sequence[str]) -> None:
     command, *more = asked
     quick = () if command == "plan" else ("--draws", 0)
     code, out, err = cli(command, named, *more, *quick)

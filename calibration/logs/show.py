@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from rollcast.calibration.logs.draft import Part, missing
 from rollcast.calibration.logs.run_log import LEVELS, RunLog
-from rollcast.simulator.cli.console import console, seconds, share
+from rollcast.simulator.cli.console import console
+from rollcast.simulator.results.figures import seconds, share
 
 _EXAMPLES = 3
 _WORDS = {1: "", 2: "for each rollout: ", 3: "for each request: "}

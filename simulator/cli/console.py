@@ -8,23 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollcast.simulator.results.figures import count, seconds, share
 from rollcast.simulator.values.visible import visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-__all__ = [
-    "PIPE_WIDTH",
-    "console",
-    "count",
-    "fitted",
-    "named_column",
-    "one_line",
-    "seconds",
-    "share",
-]
 
 PIPE_WIDTH = 120
 

@@ -11,10 +11,8 @@ from rollcast.simulator.cli.console import (
     console,
     fitted,
     named_column,
-    seconds,
-    share,
 )
-from rollcast.simulator.results.figures import FIGURES, Figure, steps_by_group_size
+from rollcast.simulator.results.figures import FIGURES, Figure, seconds, share, steps_by_group_size
 from rollcast.simulator.results.write import plain
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollcast.simulator.cli.console import console, seconds
+from rollcast.simulator.cli.console import console
+from rollcast.simulator.results.figures import seconds
 
 if TYPE_CHECKING:
     from rollcast.simulator.studies.tornado import Bar

@@ -24,9 +24,10 @@ from rollcast.simulator.explore.knobs import (
     tried,
 )
 from rollcast.simulator.explore.questions import Memory, Questions
-from rollcast.simulator.explore.view import SYNCHRONOUS, Asked, placed, sentence, view
+from rollcast.simulator.explore.view import Asked, placed, sentence, view
 from rollcast.simulator.explore.work import Choice
 from rollcast.simulator.planner.whole_run import work_of
+from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.report.markup import Markup, joined
 from rollcast.simulator.report.page import resource, script, style
 from rollcast.simulator.scenario.plan_section import RunSection
@@ -47,7 +48,7 @@ class Page:
         self._sliders: dict[str, ui.element] = {}
         self._shown_at: dict[str, Callable[[int], None]] = {}
         with ui.element("div").classes("explore"):
-            self._said = _text("div", "").classes("said").props("aria-live=polite")
+            self._headline = _text("div", "").classes("said").props("aria-live=polite")
             with ui.element("div").classes("knobs"):
                 _text("h1", scenario.name)
                 for part, members in groupby(self._knobs, key=lambda knob: knob.part):
@@ -173,7 +174,7 @@ class Page:
 
     def _show(self, headline: Markup, answers: Markup) -> None:
         self._answers.classes(remove="busy")
-        self._said.set_content(headline)
+        self._headline.set_content(headline)
         self._answers.set_content(answers)
 
 

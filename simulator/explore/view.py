@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rollcast.simulator.explore.work import Outcome
 from rollcast.simulator.planner.measure import Measured
 from rollcast.simulator.planner.whole_run import RunCost, Work
+from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import time_bars
@@ -16,7 +17,6 @@ from rollcast.simulator.report.timeline import timelines
 from rollcast.simulator.report.words import bias, time_spent
 from rollcast.simulator.results.figures import NAMED, cost, factor, hours
 
-SYNCHRONOUS = "sync"
 _FIGURES = tuple(
     NAMED[name]
     for name in ("step_s", "bound_by", "bubble_fraction", "staleness_mean", "length_bias")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from rollcast.simulator.planner.choices import Choice
@@ -44,47 +44,47 @@ class Row:
 
     def plain(self) -> dict[str, Any]:
         """A flat row of plan.csv, as JSON types."""
-        content: dict[str, Any] = {f"chosen_{k}": v for k, v in self.choice.chosen.items()}
-        content |= {"policy": self.choice.policy, **asdict(self.setup)}
-        content |= {
-            "hours": self.run_cost.hours,
-            "hours_low": self.hours.low if self.hours else None,
-            "hours_high": self.hours.high if self.hours else None,
-            "usd": self.run_cost.usd,
-            "usd_low": self.usd.low if self.usd else None,
-            "usd_high": self.usd.high if self.usd else None,
-            "gpu_hours": self.run_cost.gpu_hours,
-            "updates": self.run_cost.updates,
-            "step_s": self.measured.step_s,
-            "fill_s": self.measured.fill_s,
-            "s_per_1000_rollouts": _per_thousand(self.measured.step_s, self.measured.trained),
-            "usd_per_1000_rollouts": self._usd_per_thousand(),
+        m, run, price = self.measured, self.run_cost, self.setup.usd_per_gpu_hour
+        each_s = 1000 * m.step_s / m.trained if m.trained else None
+        each_usd = None
+        if price is not None and each_s is not None:
+            each_usd = price * self.setup.gpus * each_s / 3600
+        none = (None, None)
+        hours_low, hours_high = none if self.hours is None else astuple(self.hours)
+        usd_low, usd_high = none if self.usd is None else astuple(self.usd)
+        return {
+            **_chosen(self.choice, self.setup),
+            "hours": run.hours,
+            "hours_low": hours_low,
+            "hours_high": hours_high,
+            "usd": run.usd,
+            "usd_low": usd_low,
+            "usd_high": usd_high,
+            "gpu_hours": run.gpu_hours,
+            "updates": run.updates,
+            "step_s": m.step_s,
+            "fill_s": m.fill_s,
+            "s_per_1000_rollouts": each_s,
+            "usd_per_1000_rollouts": each_usd,
             "quality": self.quality,
             "break_even": self.break_even,
-            "bound_by": self.measured.bound_by,
-            "bubble_fraction": self.measured.bubble_fraction,
-            "rollout_tokens_per_s": self.measured.rollout_tokens_per_s,
-            "staleness_mean": self.measured.staleness_mean,
-            "staleness_max": self.measured.staleness_max,
-            "length_bias": self.measured.length_bias,
+            "bound_by": m.bound_by,
+            "bubble_fraction": m.bubble_fraction,
+            "rollout_tokens_per_s": m.rollout_tokens_per_s,
+            "staleness_mean": m.staleness_mean,
+            "staleness_max": m.staleness_max,
+            "length_bias": m.length_bias,
             "on_front": self.on_front,
             "beyond": "; ".join(self.beyond),
-            "simulated_steps": self.measured.steps,
+            "simulated_steps": m.steps,
             "exact": self.exact,
-            "warnings": "; ".join(self.measured.warnings),
+            "warnings": "; ".join(m.warnings),
         }
-        return content
-
-    def _usd_per_thousand(self) -> float | None:
-        price = self.setup.usd_per_gpu_hour
-        each_s = _per_thousand(self.measured.step_s, self.measured.trained)
-        if price is None or each_s is None:
-            return None
-        return price * self.setup.gpus * each_s / 3600
 
 
-def _per_thousand(step_s: float, trained: float) -> float | None:
-    return 1000 * step_s / trained if trained else None
+def _chosen(choice: Choice, setup: Setup) -> dict[str, Any]:
+    chosen = {f"chosen_{key}": value for key, value in choice.chosen.items()}
+    return {**chosen, "policy": choice.policy, **asdict(setup)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,8 @@ class Unrun:
 
     def plain(self) -> dict[str, Any]:
         """As JSON types, with a part of `Row.plain`'s keys."""
-        content: dict[str, Any] = {f"chosen_{k}": v for k, v in self.choice.chosen.items()}
         return {
-            **content,
-            "policy": self.choice.policy,
-            **asdict(self.setup),
+            **_chosen(self.choice, self.setup),
             "estimated_hours": self.estimate.hours,
             "estimated_usd": self.estimate.usd,
             "simulated_steps": 0,

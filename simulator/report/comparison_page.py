@@ -8,6 +8,7 @@ from typing import Any
 
 from rollcast.simulator.planner.measure import bound_by
 from rollcast.simulator.policies import label
+from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.assumptions import assumptions
 from rollcast.simulator.report.front import Axis, Point, front
@@ -23,7 +24,6 @@ from rollcast.simulator.studies.compare import compared, warnings_of
 from rollcast.simulator.studies.ranking import Ranking
 from rollcast.simulator.studies.simulate import Result
 
-SYNCHRONOUS = "sync"
 _MILLION = 1e6
 _FIGURES = tuple(figure for figure in FIGURES if figure.page)
 COLUMNS = (

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollcast.simulator.results.drawing import INK, ROLLOUT, TRAIN, WIDTH_IN, Target, save, style
+from rollcast.simulator.results.drawing import (
+    INK,
+    ROLLOUT,
+    TRAIN,
+    Target,
+    hide_frame,
+    new_figure,
+    save,
+    style,
+)
 
 
 def draw_bars(
@@ -15,13 +24,9 @@ def draw_bars(
     for no rows."""
     if not rows:
         raise ValueError("there is no bar to draw")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     with style():
         height = 0.9 + 0.3 * len(rows)
-        figure = Figure(figsize=(WIDTH_IN, height))
-        FigureCanvasAgg(figure)
+        figure = new_figure(height)
         axes = figure.add_axes((0.46, 0.5 / height, 0.5, 0.3 * len(rows) / height))
         for place, (name, low, high, assumed) in enumerate(rows):
             hatch = "////" if assumed else None
@@ -47,8 +52,7 @@ def draw_bars(
         axes.axvline(middle, color=INK, linewidth=0.8)
         axes.set_yticks([])
         axes.invert_yaxis()
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
+        hide_frame(axes)
         axes.set_xlabel(
             "seconds a step: blue at an input's 5 %, orange at its 95 %; hatched, assumed"
         )

@@ -58,6 +58,22 @@ def style() -> Iterator[None]:
         yield
 
 
+def new_figure(height_in: float) -> Figure:
+    """An empty figure of the common width."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_IN, height_in))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def hide_frame(axes: Axes) -> None:
+    """Leaves only the lower edge of the axes."""
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
 def save(figure: Figure, target: Target) -> None:
     """Writes a picture without date and versions."""
     kind = "png"

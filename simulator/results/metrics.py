@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from rollcast.simulator.results.schema import RUN_SCHEMA
 from rollcast.simulator.results.steady import mean_age, steady_of
-from rollcast.simulator.results.turns import turn_summary
+from rollcast.simulator.results.turns import mean, turn_summary
 from rollcast.simulator.spans import TRAINED, Run
 
 FloatArray = NDArray[np.float64]
@@ -433,7 +433,7 @@ def _times(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
         "train_s": sum((record.train_s for record in run.steps), 0.0),
         "sync_s": sum((record.sync_s for record in run.steps), 0.0),
         "switch_s": sum((record.switch_s for record in run.steps), 0.0),
-        "queue_s_mean": _mean(segments["start_s"] - segments["submitted_s"]),
+        "queue_s_mean": mean(segments["start_s"] - segments["submitted_s"]),
     }
 
 
@@ -492,17 +492,13 @@ def _learning(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
         "straggler_rate": _ratio(sum(record.stragglers for record in run.steps), complete),
         "staleness": {str(age): behind[age] / tokens for age in sorted(behind) if tokens},
         "staleness_mean": _ratio(sum(age * count for age, count in behind.items()), tokens),
-        "versions_per_rollout_mean": _mean(versions),
+        "versions_per_rollout_mean": mean(versions),
         "versions_per_rollout_max": int(versions.max()) if len(versions) else None,
         "carried_token_share": _ratio(int(segments["new_tokens"][carried].sum()), tokens),
         "length_bias": _length_bias(segments),
-        "truncated_share": _mean(segments["truncated"][finished]),
-        "mean_reward": _mean(segments["reward"][trained]),
+        "truncated_share": mean(segments["truncated"][finished]),
+        "mean_reward": mean(segments["reward"][trained]),
     }
-
-
-def _mean(values: Any) -> float | None:
-    return float(np.mean(values)) if len(values) else None
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -20,8 +20,10 @@ from rollcast.simulator.results.drawing import (
     TRAIN,
     WIDTH_IN,
     Target,
+    hide_frame,
     legend,
     mixed,
+    new_figure,
     rgb,
     save,
     shade,
@@ -117,16 +119,12 @@ class _Rows:
 
 
 def _run_figure(run: Run, title: str, steps: int) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     summary = summarise(run)
     shown = _timeline(run, title, summary, steps)
     rows = _Rows.of(shown)
     top_in, bottom_in = 1.16, 0.84
     height = top_in + rows.height_in + bottom_in
-    figure = Figure(figsize=(WIDTH_IN, height))
-    FigureCanvasAgg(figure)
+    figure = new_figure(height)
     axes = figure.add_axes(
         (0.85 / WIDTH_IN, bottom_in / height, 8.2 / WIDTH_IN, rows.height_in / height)
     )
@@ -170,8 +168,7 @@ def _paint_lanes(axes: Axes, shown: Timeline, rows: _Rows) -> None:
     axes.hlines(borders, 0, span_s, color="white", linewidth=2 * gap * rows.row_in * 72, zorder=3)
     axes.set_xlim(0, span_s)
     axes.set_ylim(rows.count, 0)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    hide_frame(axes)
 
 
 def _label_lanes(axes: Axes, shown: Timeline, rows: _Rows) -> None:
@@ -245,12 +242,8 @@ _COLUMNS = {  # right edge in inches, by figure
 
 
 def _comparison_figure(runs: Mapping[str, Run], steps: int) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     height = _HEAD_IN + _ROW_IN * len(runs) + _FOOT_IN
-    figure = Figure(figsize=(WIDTH_IN, height))
-    FigureCanvasAgg(figure)
+    figure = new_figure(height)
     summaries = [summarise(run) for run in runs.values()]
     shown = [
         _timeline(run, name, summary, steps)
@@ -293,8 +286,7 @@ def _comparison_axes(figure: Figure, name: str, top_in: float) -> tuple[Axes, Ax
         left, (top_in - 0.1) / height, _short(name), weight="bold", va="center", parse_math=False
     )
     for axes in (area, strip):
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
+        hide_frame(axes)
         axes.set_xticks([])
     strip.set_yticks([])
     strip.spines["bottom"].set_visible(False)

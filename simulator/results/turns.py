@@ -30,14 +30,14 @@ def turn_summary(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
     computed = segments["end_s"] > segments["start_s"]
     kind = run.calls["kind"]
     summary: dict[str, Any] = {
-        "turns_mean": _mean(turns),
+        "turns_mean": mean(turns),
         "turns_p95": float(np.quantile(turns, 0.95)) if len(turns) else None,
         "turns_max": int(turns.max()) if len(turns) else None,
-        "observation_tokens_mean": _mean(observed),
-        "context_tokens_mean": _mean(context),
+        "observation_tokens_mean": mean(observed),
+        "context_tokens_mean": mean(context),
         "endings": {name: endings[name] for name in ENDINGS if endings[name]},
-        "queue_s": _mean((segments["start_s"] - segments["submitted_s"])[computed]),
-        "model_s": _mean((segments["end_s"] - segments["start_s"])[computed]),
+        "queue_s": mean((segments["start_s"] - segments["submitted_s"])[computed]),
+        "model_s": mean((segments["end_s"] - segments["start_s"])[computed]),
     }
     slots = {"environment": run.shape.environment_slots, "reward": run.shape.reward_slots}
     for number, name in enumerate(CALL_KINDS):
@@ -53,8 +53,8 @@ def _calls(run: Run, chosen: NDArray[np.bool_], name: str, slots: int) -> dict[s
     ended = Counter(CALL_ENDS[number] for number in run.calls["ended"][chosen].tolist())
     busy = float((end - start).sum()) / run.makespan_s if run.makespan_s else None
     return {
-        f"{name}_queue_s": _mean(start - asked),
-        f"{name}_s": _mean(end - start),
+        f"{name}_queue_s": mean(start - asked),
+        f"{name}_s": mean(end - start),
         name: {
             "calls": int(chosen.sum()),
             **{word: ended[word] for word in ("timeout", "failed", "closed")},
@@ -64,5 +64,6 @@ def _calls(run: Run, chosen: NDArray[np.bool_], name: str, slots: int) -> dict[s
     }
 
 
-def _mean(values: NDArray[Any]) -> float | None:
+def mean(values: NDArray[Any]) -> float | None:
+    """The mean; None of nothing."""
     return float(np.mean(values)) if len(values) else None

@@ -104,9 +104,9 @@ def uncertainty(
     drawn = cost_draws(scenario) if costs is None else costs
     work = Work(scenario, result.run)
     kind = kind_of(records)
-    fortune = sampling_error_of(scenario, result.run, alike or kind, on_step, steps)
-    errors, inputs = fortune.ratios, length_inputs(scenario)
-    left = work_of_a_step(result.run) * len(records) - fortune.spent
+    error = sampling_error_of(scenario, result.run, alike or kind, on_step, steps)
+    errors, inputs = error.ratios, length_inputs(scenario)
+    left = work_of_a_step(result.run) * len(records) - error.spent
     dear = least_work(records, inputs, alike or kind) > max(left, MODEST_ROLLOUTS)
     flows = kind == "beside" and (dear or refills(scenario))
     if dear or flows or kind == "carried":
@@ -130,7 +130,7 @@ def uncertainty(
     summary = result.summary
     points = {key: summary[key] for key in UNCERTAIN if summary.get(key) is not None}
     kept = {key: value * ratio[key] for key, value in points.items()}
-    return Uncertainty(kept, shares, responses.left_out, points, fortune)
+    return Uncertainty(kept, shares, responses.left_out, points, error)
 
 
 def add_intervals(

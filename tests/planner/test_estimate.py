@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner.choices import Choice
 from rollcast.simulator.planner.estimate import Estimate, estimate, estimated
 from rollcast.simulator.planner.goal import Objective
@@ -214,11 +212,3 @@ def test_which_limits_are_broken() -> None:
     assert broken(8, 2, run_cost(10, 100)) == ["staleness"]
     assert broken(8, 1, run_cost(10.1, 100)) == ["hours"]
     assert broken(16, 2, run_cost(11, 101)) == ["hours", "usd", "gpus", "staleness"]
-
-
-def test_the_objective_needs_a_price() -> None:
-    assert Objective("gpu_hours", LimitSection()).value(run_cost(2, None)) == 16
-    assert Objective("balanced", LimitSection()).value(run_cost(2, 40.0)) == 80
-    with pytest.raises(ScenarioError, match="price"):
-        Objective("usd", LimitSection()).value(run_cost(2, None))
-    assert math.isfinite(Objective("balanced", LimitSection()).value(run_cost(2, None)))

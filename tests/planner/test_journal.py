@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.planner.journal import Journal, digest, journal_path
+from rollcast.simulator.planner.journal import Journal, journal_path
 
 
 def entries(path: Path, question: str = "q") -> dict[str, object]:
@@ -36,11 +36,6 @@ def test_two_plans_do_not_share_one(path: Path) -> None:
     assert entries(path) == {"a": {"x": 1.5}, "b": {"x": 2}}
 
 
-def test_it_goes_on(path: Path) -> None:
-    assert entries(path) == {"a": {"x": 1.5}, "b": {"x": 2}}
-    assert len(path.read_text().splitlines()) == 3
-
-
 def test_another_question_begins_anew(path: Path) -> None:
     assert entries(path, "other") == {}
     assert entries(path, "other") == {}
@@ -64,22 +59,12 @@ def test_garbage_is_no_journal(path: Path) -> None:
     assert entries(path) == {}
 
 
-def test_it_goes_when_the_plan_is_done(path: Path) -> None:
-    Journal(path, "q").close(done=True)
-    assert not path.exists()
-
-
 def test_without_a_path_nothing_is_written(tmp_path: Path) -> None:
     journal = Journal(None, "q")
     journal.put("a", {"x": 1})
     assert journal.get("a") == {"x": 1}
     journal.close(done=False)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_digest_is_of_the_content() -> None:
-    assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
-    assert digest({"a": 1}) != digest({"a": 2})
 
 
 def test_folders_are_made_for_it_and_go_with_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
@@ -20,38 +21,32 @@ def with_flags(
     """The scenario with its section ``plan`` changed by the flags. Raises ScenarioError naming the
     flag."""
     section = raw.data.get("plan")
-    plan: dict[str, Any] = dict(section) if isinstance(section, Mapping) else {}
     if section is not None and not isinstance(section, Mapping):
-        return raw  # said when it is read
-    flags: dict[str, str] = {}
+        return raw  # an error when it is read
+    asked: dict[str, tuple[str, Any]] = {}
     if run is not None:
-        plan["run"] = _pairs(run.split(","), "--run", "steps=500, or prompts=40000,epochs=2")
-        flags["plan.run"] = "--run"
+        example = "steps=500, or prompts=40000,epochs=2"
+        asked["run"] = "--run", _pairs(run.split(","), "--run", example)
     if limits:
-        pairs = _pairs(limits, "--limit", "hours=120")
-        plan["limits"] = {**_mapping(plan.get("limits")), **pairs}
-        flags |= {f"plan.limits.{key}": "--limit" for key in pairs}
+        asked["limits"] = "--limit", _pairs(limits, "--limit", "hours=120")
     if quality:
-        pairs = _pairs(quality, "--quality", "april=1.05")
-        plan["quality"] = {**_mapping(plan.get("quality")), **pairs}
-        flags |= {f"plan.quality.{key}": "--quality" for key in pairs}
+        asked["quality"] = "--quality", _pairs(quality, "--quality", "april=1.05")
     if choose:
-        listed = parse_choose(choose)
-        plan["choose"] = {**_mapping(plan.get("choose")), **listed}
-        flags |= {f"plan.choose.{key}": "--choose" for key in listed}
+        asked["choose"] = "--choose", parse_choose(choose)
     if objective is not None:
-        plan["objective"] = objective
-        flags["plan.objective"] = "--objective"
-    if not flags:
+        asked["objective"] = "--objective", objective
+    plan, flags = dict(section or {}), dict[str, str]()
+    for name, (flag, value) in asked.items():
+        if name in ("limits", "quality", "choose"):
+            flags |= {f"plan.{name}.{key}": flag for key in value}
+            plan[name] = {**_mapping(plan.get(name)), **value}
+        else:
+            flags[f"plan.{name}"] = flag
+            plan[name] = value
+    if not asked:
         return raw
-    return RawScenario(
-        {**raw.data, "plan": plan},
-        raw.lines,
-        raw.name,
-        raw.folder,
-        {**raw.overridden, **flags},
-        raw.modules,
-    )
+    data = {**raw.data, "plan": plan}
+    return replace(raw, data=data, overridden={**raw.overridden, **flags})
 
 
 def _mapping(value: Any) -> dict[str, Any]:

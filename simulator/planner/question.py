@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -73,14 +73,7 @@ def question(
     policies: replace those of the section. Raises ScenarioError.
     """
     asked = section or validate(raw.data).plan or PlanSection()
-    plain = RawScenario(
-        {key: value for key, value in raw.data.items() if key != "plan"},
-        raw.lines,
-        raw.name,
-        raw.folder,
-        raw.overridden,
-        raw.modules,
-    )
+    plain = replace(raw, data={key: value for key, value in raw.data.items() if key != "plan"})
     scenario = outline(plain)
     limits = asked.limits
     cluster = cluster_of(scenario, asked.gpus_per_node)

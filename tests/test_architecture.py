@@ -117,11 +117,12 @@ def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "presets"
     shutil.copytree(Path(provenance.__file__).parent, folder)
     monkeypatch.setattr(provenance, "__file__", str(folder / "provenance.py"))
-    gpu_presets.cache_clear()
-    model_presets.cache_clear()
+    caches = (provenance.read_presets, gpu_presets, model_presets)
+    for cache in caches:
+        cache.cache_clear()
     yield folder
-    gpu_presets.cache_clear()
-    model_presets.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 def test_a_gpu_and_a_model_are_an_entry_each(cli: Cli, presets: Path, scenario: Path) -> None:

@@ -28,7 +28,7 @@ TINY_APART = TINY.replace("{replicas: 2}", "{replicas: 2, trainer_gpus: 2}")
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def address(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the page of a small scenario is served."""
     folder = tmp_path_factory.mktemp("explore")
     (folder / "tiny.yaml").write_text(f'name: "{NAME}"\n{TINY_APART}')
@@ -37,7 +37,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def real(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the page of a scenario with a GPU is served."""
     said = tmp_path_factory.mktemp("explore") / "said"
     smaller = ("--set", "workload.batch_groups=4", "--set", "workload.max_new_tokens=1024")

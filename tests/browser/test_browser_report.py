@@ -19,7 +19,7 @@ LABEL = "<b>bold</b>\x1bc = april"
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def reports(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The pages of a comparison and of a plan, whose scenario has markup for a name."""
     folder = tmp_path_factory.mktemp("reports")
     scenario = folder / "tiny.yaml"

@@ -15,7 +15,7 @@ from rollcast.calibration.judge import advice as what_if
 from rollcast.calibration.judge.advice import Advice
 from rollcast.calibration.judge.beside import beside
 from rollcast.calibration.judge.hold_out import Judged, hold_out
-from rollcast.calibration.judge.overlap import hold_out_overlapped, with_pace
+from rollcast.calibration.judge.pace import with_pace
 from rollcast.calibration.logs.draft import Part, replaced
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import ScenarioError
@@ -78,19 +78,19 @@ def outcome(
         notes.append(_counted(log, rollouts, used))
     # under a policy that resumes rollouts, what a step generates is not what it trains on
     several = log.overlapped or bool(setting(parts, "policy"))
-    judge = hold_out_overlapped if several else hold_out
     judged: tuple[Judged, ...] = ()
     advice = None
-    with beside(lambda: judge(log, used, tuple(parts), rollouts, drift)) as judged_of:
+    with beside(lambda: hold_out(log, used, tuple(parts), rollouts, drift, several)) as judged_of:
         try:
             known = fits.fit(log, used, tuple(parts), rollouts)
             known = with_pace(known, used, drift) if several else known
         except ScenarioError as error:
             notes.append(f"the log's settings make no scenario ({error}): nothing was fitted")
             return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))
-        able = known.shape != "none" and (known.few is not None or known.rollouts is not None)
         try:
-            advice = what_if.advise(known, log, used, drift) if advised and able else None
+            advice = (
+                what_if.advise(known, log, used, drift) if advised and known.forecasts else None
+            )
         except ScenarioError as error:
             notes.append(f"no change was simulated ({error})")
         try:

@@ -8,11 +8,10 @@ often an artefact of their noise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rollcast.calibration.fits.batches import Batch
 from rollcast.calibration.fits.generation import Engines, iterations_and_running
@@ -23,6 +22,19 @@ from rollcast.calibration.fits.steps import Flags
 _SPLIT = 0.5
 """Of a step whose phases were not timed apart, what is taken to be generation."""
 _LEAST_S = 1e-7
+_COEFFICIENTS = (
+    "iteration_s",
+    "per_rollout_s",
+    "per_context_token_s",
+    "per_prefill_token_s",
+    "train_per_token_s",
+    "train_per_rollout_s",
+    "log_prob_per_token_s",
+    "train_fixed_s",
+    "sync_s",
+    "switch_to_train_s",
+    "switch_to_rollout_s",
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,34 @@ class LinearFit:
     assumed: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What is fitted to: the batch of each step, and which steps are quiet."""
+
+    engines: Engines
+    batches: Sequence[Batch]
+    quiet: Flags
+    padded: bool
+
+    @property
+    def rollouts(self) -> FloatArray:
+        """Of each step."""
+        return np.array([batch.rollouts for batch in self.batches], dtype=float)
+
+    @property
+    def tokens(self) -> FloatArray:
+        """That the trainer computes in each step."""
+        counts = [b.padded_tokens if self.padded else b.tokens for b in self.batches]
+        return np.array(counts, dtype=float)
+
+    @property
+    def prompt_tokens(self) -> FloatArray:
+        """That each replica prefills in a step."""
+        cached = self.engines.prefix_caching
+        counts = [b.prompt_tokens * (len(b.groups) if cached else b.rollouts) for b in self.batches]
+        return np.array(counts) / self.engines.replicas
+
+
 def fit_linear(
     engines: Engines,
     colocated: bool,
@@ -46,75 +86,32 @@ def fit_linear(
 ) -> LinearFit | None:
     """None where nothing was timed that an iteration could be priced from. padded: whether updates
     pad each rollout to the longest of the batch."""
-    rows = np.arange(len(batches))
     by = {phase: figure for figure in timed for phase in figure.phases}
-    rollouts = np.array([batch.rollouts for batch in batches], dtype=float)
-    tokens = np.array(
-        [batch.padded_tokens if padded else batch.tokens for batch in batches], dtype=float
-    )
-    generation, update, grade = by.get("decode"), by.get("update"), by.get("log_prob")
+    generation, update = by.get("decode"), by.get("update")
     if generation is None and update is None:
         return None
-    assumed: list[str] = []
-    coefficients = dict.fromkeys(
-        (
-            "iteration_s",
-            "per_rollout_s",
-            "per_context_token_s",
-            "per_prefill_token_s",
-            "train_per_token_s",
-            "train_per_rollout_s",
-            "log_prob_per_token_s",
-            "train_fixed_s",
-            "sync_s",
-            "switch_to_train_s",
-            "switch_to_rollout_s",
-        ),
-        0.0,
-    )
+    work = _Work(engines, batches, quiet, padded)
+    coefficients = dict.fromkeys(_COEFFICIENTS, 0.0)
     spreads = dict.fromkeys(("decode", "log_prob", "update", "sync", "switch"), FLOOR)
     spreads["prefill"] = 2 * PRIOR_SD["prefill"]
-    together = generation is not None and generation is update
-    shares = (_SPLIT, 1 - _SPLIT) if together else (1.0, 1.0)
-    if generation is not None and together:
+    assumed: list[str] = []
+    of_generation = of_update = 1.0  # shares of their figures
+    if generation is not None and generation is update:
+        of_generation, of_update = _SPLIT, 1 - _SPLIT
         assumed.append(
             f"half of each step is taken to be generation: only {generation.name} was timed"
         )
-    if update is not None:
-        terms = {"rollouts": rollouts, "tokens": tokens}
-        values, spreads["update"] = _fitted(terms, shares[1] * update.seconds, quiet, rows)
-        coefficients["train_per_rollout_s"], coefficients["train_per_token_s"] = values
-    if grade is not None and grade is not update:
-        values, spreads["log_prob"] = _fitted({"tokens": tokens}, grade.seconds, quiet, rows)
-        coefficients["log_prob_per_token_s"] = values[0]
-    per_token = (
-        coefficients["log_prob_per_token_s"]
-        or (
-            coefficients["train_per_token_s"]
-            + coefficients["train_per_rollout_s"] * rollouts.sum() / tokens.sum()
-        )
-        / 3
-    )
+    _fit_trainer(work, by, of_update, coefficients, spreads)
+    per_token = _forward_s(work, coefficients)
     if per_token:
         coefficients["per_prefill_token_s"] = per_token
         assumed.append("a token of a prompt costs the engine what a forward of the trainer does")
     if generation is not None:
         iterations, running = _counted(engines, batches)
+        seconds = of_generation * generation.seconds
+        seconds = np.maximum(seconds - per_token * work.prompt_tokens, 0.2 * seconds)
         terms = {"iterations": iterations, "running": running}
-        prefill = (
-            per_token
-            * np.array(
-                [
-                    batch.prompt_tokens
-                    * (len(batch.groups) if engines.prefix_caching else batch.rollouts)
-                    for batch in batches
-                ]
-            )
-            / engines.replicas
-        )
-        seconds = shares[0] * generation.seconds
-        seconds = np.maximum(seconds - prefill, 0.2 * seconds)
-        values, spreads["decode"] = _fitted(terms, seconds, quiet, rows)
+        values, spreads["decode"] = _fitted(terms, seconds, quiet)
         coefficients["iteration_s"], coefficients["per_rollout_s"] = values
     if coefficients["iteration_s"] + coefficients["per_rollout_s"] == 0:
         coefficients["iteration_s"] = _LEAST_S
@@ -123,14 +120,38 @@ def fit_linear(
     for phase, name in (("sync", "sync_s"), ("rest", "train_fixed_s")):
         figure = by.get(phase)
         if figure is not None and figure is not generation:
-            coefficients[name] += _middle(figure.seconds, quiet)
-    alone = by.get("switch")
-    if alone is not None and colocated and alone.name == "switch_s":
-        coefficients["switch_to_rollout_s"] = _middle(alone.seconds, quiet)
+            coefficients[name] = _middle(figure.seconds, quiet)
+    switch = by.get("switch")
+    if switch is not None and colocated and switch.name == "switch_s":
+        coefficients["switch_to_rollout_s"] = _middle(switch.seconds, quiet)
     seen = {phase: figure.name for phase, figure in by.items() if phase not in ("prefill", "rest")}
-    return LinearFit(
-        {k: float(f"{v:.6g}") for k, v in coefficients.items()}, spreads, seen, tuple(assumed)
-    )
+    rounded = {name: float(f"{value:.6g}") for name, value in coefficients.items()}
+    return LinearFit(rounded, spreads, seen, tuple(assumed))
+
+
+def _fit_trainer(
+    work: _Work,
+    by: Mapping[str, Figure],
+    share: float,
+    coefficients: dict[str, float],
+    spreads: dict[str, float],
+) -> None:
+    """Adds what updates and grading passes cost. share: of the update's figure that is update."""
+    update, grade = by.get("update"), by.get("log_prob")
+    if update is not None:
+        terms = {"rollouts": work.rollouts, "tokens": work.tokens}
+        values, spreads["update"] = _fitted(terms, share * update.seconds, work.quiet)
+        coefficients["train_per_rollout_s"], coefficients["train_per_token_s"] = values
+    if grade is not None and grade is not update:
+        values, spreads["log_prob"] = _fitted({"tokens": work.tokens}, grade.seconds, work.quiet)
+        coefficients["log_prob_per_token_s"] = values[0]
+
+
+def _forward_s(work: _Work, coefficients: Mapping[str, float]) -> float:
+    """Seconds a token of a forward pass of the trainer: a third of an update's, if not timed."""
+    per_rollout = coefficients["train_per_rollout_s"] * work.rollouts.sum() / work.tokens.sum()
+    whole = coefficients["train_per_token_s"] + per_rollout
+    return coefficients["log_prob_per_token_s"] or whole / 3
 
 
 def _middle(seconds: FloatArray, quiet: Flags) -> float:
@@ -142,7 +163,6 @@ def _fitted(
     terms: dict[str, FloatArray],
     seconds: FloatArray,
     quiet: Flags,
-    rows: NDArray[np.int64],
 ) -> tuple[list[float], float]:
     """A coefficient a term, and how far their level is off (standard deviation of the log)."""
     kept = quiet & np.isfinite(seconds) & (seconds > 0)
@@ -154,7 +174,7 @@ def _fitted(
         values = [share * float(np.median(y / term)) for term in columns.values()]
         return values, max(median_error(np.log(y)), 0.1)
     names = needed(columns, y, list(columns)[:-1])
-    fitted = fit({name: columns[name] for name in names}, y, rows[kept])
+    fitted = fit({name: columns[name] for name in names}, y, np.arange(len(y)))
     level = float(np.median(fitted.ratios))
     spread = float(np.hypot(median_error(np.log(np.maximum(fitted.ratios, 1e-3))), FLOOR))
     return [level * fitted[name] for name in terms], spread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ _POINT_STEPS, _DRAWN_STEPS = 20, 3
 _BUDGET = 50_000  # rollouts of all runs together
 _APRIL = "APRIL: launch 1.5 times the batch, train on the first to end, resume the rest"
 _TAIL = "tail batching: launch more than the batch, drop what ends last, ask it again together"
+_ONE_OFF = "make the next rollouts while this batch trains"
 _SEER = "hand out group by group as slots come free, the longest expected first"
 
 
@@ -78,36 +79,26 @@ def what_ifs(known: Fit, log: RunLog) -> list[WhatIf]:
     parts = known.parts
     policy = setting(parts, "policy") or []
     apart = setting(parts, "cluster.placement") == "disaggregated"
-    alternatives = [WhatIf("as_run", "as it ran")]
+    changes = [WhatIf("as_run", "as it ran")]
     if policy:
-        alternatives.append(_policy("sync", "rollouts and training take turns, all on-policy", []))
+        changes.append(_policy("sync", "rollouts and training take turns, all on-policy", []))
     if not runs_under(policy, "april"):
-        alternatives.append(_policy("april", _APRIL, [{"april": {"over_sampling": 1.5}}]))
-    alternatives.append(_policy("over_sampling", _TAIL, ["tail_batching"]))
-    alternatives.append(_policy("by_group", _SEER, ["seer"]))
+        changes.append(_policy("april", _APRIL, [{"april": {"over_sampling": 1.5}}]))
+    changes.append(_policy("over_sampling", _TAIL, ["tail_batching"]))
+    changes.append(_policy("by_group", _SEER, ["seer"]))
     if apart and not runs_under(policy, "one_step_off"):
-        alternatives.append(
-            _policy(
-                "one_step_off", "make the next rollouts while this batch trains", ["one_step_off"]
-            )
-        )
+        changes.append(_policy("one_step_off", _ONE_OFF, ["one_step_off"]))
     if apart:
-        alternatives.extend(_splits(parts))
+        changes.extend(_splits(parts))
     elif known.shape == "roofline":
-        split = _half(parts)
-        if split is not None:
-            alternatives.append(split)
+        changes.extend(_half(parts))
     trainer = known.cost.get("roofline", {}).get("trainer", {})
     if known.shape == "roofline" and str(trainer.get("batching", "")).startswith("padded"):
         without = {k: v for k, v in trainer.items() if k != "microbatch_rollouts"}
-        alternatives.append(
-            WhatIf(
-                "packing",
-                "pack responses into passes of equal tokens",
-                trainer={**without, "batching": "packed"},
-            )
-        )
-    return alternatives
+        packed = {**without, "batching": "packed"}
+        said = "pack responses into passes of equal tokens"
+        changes.append(WhatIf("packing", said, trainer=packed))
+    return changes
 
 
 def runs_under(policy: Sequence[Any] | str, name: str) -> bool:
@@ -134,96 +125,72 @@ def _splits(parts: Sequence[Part]) -> list[WhatIf]:
         to, left = replicas + sign * moved, int(trainer) - sign * moved * tensor
         if to < 1 or left < 1:
             continue
-        splits.append(
-            WhatIf(
-                f"split_{word}",
-                f"{to * tensor} GPUs for rollouts and {left} for training "
-                f"({replicas * tensor} and {trainer} as it ran)",
-                (Part("cluster.replicas", to, ""), Part("cluster.trainer_gpus", left, "")),
-            )
+        said = (
+            f"{to * tensor} GPUs for rollouts and {left} for training "
+            f"({replicas * tensor} and {trainer} as it ran)"
         )
+        dealt = (Part("cluster.replicas", to, ""), Part("cluster.trainer_gpus", left, ""))
+        splits.append(WhatIf(f"split_{word}", said, dealt))
     return splits
 
 
-def _half(parts: Sequence[Part]) -> WhatIf | None:
+def _half(parts: Sequence[Part]) -> list[WhatIf]:
     """The shared GPUs dealt to rollouts and training, one step off."""
     tensor = int(setting(parts, "cluster.tensor_parallel") or 1)
     replicas = int(setting(parts, "cluster.replicas") or 1)
     if replicas < 2:
-        return None
+        return []
     to = replicas // 2
     left = (replicas - to) * tensor
-    return WhatIf(
-        "one_step_off",
-        f"one step off: {to * tensor} GPUs for rollouts and {left} for training, side by side",
-        (
-            Part("policy", ["one_step_off"], ""),
-            Part("cluster.placement", "disaggregated", ""),
-            Part("cluster.replicas", to, ""),
-            Part("cluster.trainer_gpus", left, ""),
-        ),
-    )
+    settings = {
+        "policy": ["one_step_off"],
+        "cluster.placement": "disaggregated",
+        "cluster.replicas": to,
+        "cluster.trainer_gpus": left,
+    }
+    said = f"one step off: {to * tensor} GPUs for rollouts and {left} for training, side by side"
+    return [WhatIf("one_step_off", said, tuple(Part(k, v, "") for k, v in settings.items()))]
 
 
 def advise(known: Fit, log: RunLog, steps: Steps, drift: Drift) -> Advice:
     """Simulates the what-ifs, each with the same draws of lengths and costs as the run itself, half
     of them in a process beside this one."""
     asked = what_ifs(known, log)
-    runs: list[tuple[WhatIf, SmallRun | None, str]] = []
-    for alternative in asked:
+    runs: dict[str, SmallRun] = {}
+    failed: dict[str, str] = {}
+    for change in asked:
         try:
-            runs.append(
-                (
-                    alternative,
-                    SmallRun.of(known, alternative.parts, _cost(known, alternative), drift),
-                    "",
-                )
-            )
+            runs[change.key] = SmallRun.of(known, change.parts, _cost(known, change), drift)
         except ScenarioError as error:
-            runs.append((alternative, None, str(error)))
-    base = runs[0][1]
+            failed[change.key] = str(error)
+    base = runs.get(asked[0].key)
     if base is None:
         return Advice(bottleneck(known, log, steps), (), 0, 1)
     rollouts = max(known.counts.batch_groups * known.counts.group_size // base.divided, 1)
-    point, draws, length = _effort(rollouts, len(runs))
-    failed = {alternative.key: why for alternative, _, why in runs if why}
-    able = [(alternative.key, run) for alternative, run, _ in runs if run is not None]
-    with beside(lambda: _timed(able[1::2], point, draws, length)) as others:
-        timed, why_not = _timed(able[::2], point, draws, length)
+    effort = _effort(rollouts, len(asked))
+    able = list(runs.items())
+    with beside(lambda: _timed(able[1::2], *effort)) as others:
+        timed, why_not = _timed(able[::2], *effort)
         timed_beside, why_not_beside = others()
     timed |= timed_beside
     failed |= why_not | why_not_beside
     answers = []
-    first = timed.get(asked[0].key)
-    for alternative in asked:
-        words = log.advice.get(alternative.key, "")
-        if first is None or alternative.key not in timed:
-            answers.append(
-                Answer(
-                    alternative.key,
-                    alternative.said,
-                    words,
-                    why_not=failed.get(alternative.key, ""),
-                )
-            )
-            continue
-        timed_run = timed[alternative.key]
-        ratios = np.array(first) / np.array(timed_run)
-        middle = float(ratios[0])
-        # the draws are short: they tell how far, and the long run where
-        low, high = middle * ends(ratios[1:] / np.median(ratios[1:]), LEVEL)
-        answers.append(
-            Answer(
-                alternative.key,
-                alternative.said,
-                words,
-                middle,
-                float(low),
-                float(high),
-                timed_run[0],
-            )
-        )
-    return Advice(bottleneck(known, log, steps), tuple(answers), draws, base.divided)
+    for change in asked:
+        answer = Answer(change.key, change.said, log.advice.get(change.key, ""))
+        if asked[0].key in timed and change.key in timed:
+            answers.append(_compared(answer, timed[asked[0].key], timed[change.key]))
+        else:
+            answers.append(replace(answer, why_not=failed.get(change.key, "")))
+    return Advice(bottleneck(known, log, steps), tuple(answers), effort[1], base.divided)
+
+
+def _compared(answer: Answer, base: list[float], changed: list[float]) -> Answer:
+    """With its speed-up. base, changed: mean steps, of the long run as fitted and of each draw."""
+    ratios = np.array(base) / np.array(changed)
+    middle = float(ratios[0])
+    # the draws are short: they tell how far, and the long run where
+    low, high = (middle * ends(ratios[1:] / np.median(ratios[1:]), LEVEL)).tolist()
+    return replace(answer, speedup=middle, low=low, high=high, step_s=changed[0])
 
 
 def _timed(
@@ -251,13 +218,11 @@ def _effort(rollouts: int, runs: int) -> tuple[int, int, int]:
     return point, draws, _DRAWN_STEPS
 
 
-def _cost(known: Fit, alternative: WhatIf) -> dict[str, Any]:
-    if alternative.trainer is None:
+def _cost(known: Fit, change: WhatIf) -> dict[str, Any]:
+    if change.trainer is None:
         return known.cost
-    return {
-        **known.cost,
-        "roofline": {**known.cost["roofline"], "trainer": dict(alternative.trainer)},
-    }
+    roofline = {**known.cost["roofline"], "trainer": dict(change.trainer)}
+    return {**known.cost, "roofline": roofline}
 
 
 _WORDS = {

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.calibration.fits import log_responses as own_rollouts
+from rollcast.calibration.fits import log_responses
 from rollcast.calibration.fits import model as fits
 from rollcast.calibration.fits.batches import Batch
+from rollcast.calibration.fits.log_costs import phases
 from rollcast.calibration.fits.model import Drift, Fit
-from rollcast.calibration.fits.noise import stretches
+from rollcast.calibration.fits.noise import RandomWalk, stretches
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.fits.steps import LEAST_STEPS, Steps
 from rollcast.calibration.judge.compared import Compared
+from rollcast.calibration.judge.pace import with_pace
+from rollcast.calibration.judge.small_runs import SmallRun
 from rollcast.calibration.logs.draft import Part
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.costs.scaled import PHASES
+from rollcast.simulator.errors import RunError, ScenarioError
 
 Mode = Literal["predict", "replay"]
 _MOST_DRAWN = 150_000  # rollouts
 _FEWEST, _MOST = 2, 40  # draws of lengths
 _NOISE = 20  # draws of factors and of noise for each
+_RUNS, _MOST_SIMULATED = 10, 12  # simulated runs, and steps of each
 _HELD = 1 / 3
 
 
@@ -53,70 +59,81 @@ def hold_out(
     log: RunLog,
     steps: Steps,
     parts: tuple[Part, ...],
-    rollouts: own_rollouts.Rollouts | None,
+    rollouts: log_responses.Rollouts | None,
     drift: Drift,
+    simulated: bool,
 ) -> tuple[Judged, ...]:
     """Forecasts of the last third from the first two: predicted, and replayed where each rollout's
-    length is known. None where there are too few steps, or nothing prices them. Raises
-    ScenarioError as `calibration.fits.model.fit` does."""
+    length is known. None where there are too few steps, or nothing prices them.
+
+    simulated: by runs under the log's policy, whose steps are not one phase after another. Raises
+    ScenarioError as `calibration.fits.model.fit` does.
+    """
     halves = split(steps)
     if halves is None:
         return ()
     first, rest = halves
     known = fits.fit(log, first, parts, rollouts, graded_too=False)
-    if known.shape == "none" or (known.few is None and known.rollouts is None):
+    if simulated:
+        known = with_pace(known, first, drift)
+    keep = np.flatnonzero(np.isfinite(rest.whole_s) & ~(rest.column("first") == 1))
+    if not known.forecasts or not len(keep):
         return ()
-    judged = rest.rows(0, len(rest))
-    keep = np.flatnonzero(np.isfinite(judged.whole_s) & ~(judged.column("first") == 1))
-    if not len(keep):
-        return ()
-    judgements = [_judge(known, judged, keep, drift, None)]
+
+    def judged(draws: FloatArray, mode: Mode) -> Judged:
+        compared = Compared.of(rest.whole_s[keep], draws)
+        return Judged(**vars(compared), mode=mode, number=rest.number[keep], fitted_on=known.steps)
+
+    ahead = (keep + 1).tolist()
+    if simulated:
+        try:
+            return (judged(_of_runs(known, first, ahead, drift), "predict"),)
+        except (ScenarioError, RunError):
+            return ()
+    judgements = [judged(forecast(known, ahead, drift), "predict")]
     if rollouts is not None:
-        measured = own_rollouts.batches_of(rollouts, judged, known.counts.prompt_tokens)
-        if all(measured[i] is not None for i in keep):
-            judgements.append(_judge(known, judged, keep, drift, measured))
+        batches = log_responses.batches_of(rollouts, rest, known.counts.prompt_tokens)
+        own = [batch for i in keep if (batch := batches[i]) is not None]
+        if len(own) == len(keep):
+            judgements.append(judged(forecast(known, ahead, drift, own), "replay"))
     return tuple(judgements)
 
 
-def _judge(
-    known: Fit,
-    steps: Steps,
-    keep: NDArray[np.int64],
-    drift: Drift,
-    measured: list[Batch | None] | None,
-) -> Judged:
-    draws = forecast(
-        known,
-        [int(i) + 1 for i in keep],
-        drift,
-        None if measured is None else [b for i in keep if (b := measured[i]) is not None],
+def _of_runs(known: Fit, first: Steps, ahead: list[int], drift: Drift) -> FloatArray:
+    """Seconds of the steps ahead, shape (draws, steps), from simulated runs at the level to which
+    the first steps had moved. Raises ScenarioError or RunError."""
+    length = min(len(ahead), _MOST_SIMULATED)
+    run = SmallRun.of(known, (), known.cost, drift)
+    times = [run.steps_s(draw, length) for draw in range(1, _RUNS + 1)]
+    rng = np.random.default_rng(0)
+    speed = RandomWalk.of(np.log(first.whole_s[first.quiet]))
+    return np.array(
+        [
+            rng.choice(row, size=len(ahead)) * np.exp(speed.shift + speed.drawn(ahead, rng))
+            for row in times
+            for _ in range(_NOISE)
+        ]
     )
-    return judged_by(draws, "predict" if measured is None else "replay", steps, keep, known.steps)
-
-
-def judged_by(
-    draws: FloatArray, mode: Mode, steps: Steps, keep: NDArray[np.int64], fitted_on: int
-) -> Judged:
-    """Draws of the steps at places ``keep``, shape (draws, steps), against what they took."""
-    compared = Compared.of(steps.whole_s[keep], draws)
-    return Judged(**vars(compared), mode=mode, number=steps.number[keep], fitted_on=fitted_on)
 
 
 def forecast(
-    known: Fit, ahead: list[int], drift: Drift, measured: list[Batch] | None = None, seed: int = 0
+    known: Fit,
+    ahead: list[int],
+    drift: Drift,
+    measured: Sequence[Batch] | None = None,
+    seed: int = 0,
 ) -> FloatArray:
     """Seconds of the steps so many after the last that was fitted, shape (draws, steps): lengths,
-    levels of the costs, and the machine's noise drawn. own: their batches, where known."""
+    levels of the costs, and the machine's noise drawn. measured: their batches, where known."""
     rng = np.random.default_rng(seed)
     scenario = known.scenario
     rollouts = known.counts.batch_groups * known.counts.group_size
     count = min(max(_MOST_DRAWN // max(rollouts * len(ahead), 1), _FEWEST), _MOST)
-    count = 1 if measured is not None else count
+    count, noise = (count, _NOISE) if measured is None else (1, _NOISE * 5)
     forecasts = []
     for number in range(count):
         batches = measured or known.batches_ahead(ahead, drift, rng, sampled=number > 0)
-        phases = fits.phases(scenario, batches)
-        noise = _NOISE if measured is None else _NOISE * 5
+        priced = phases(scenario, batches)
         for row in _noise(known.ratios, len(ahead), noise, rng):
             factors = {
                 phase: float(np.exp(known.levels.spreads.get(phase, 0.0) * rng.standard_normal()))
@@ -124,7 +141,7 @@ def forecast(
                 if phase in known.levels.seen
             }
             level = np.exp(known.speed.shift + known.speed.drawn(ahead, rng))
-            forecasts.append(phases.total(factors) * level * row)
+            forecasts.append(priced.total(factors) * level * row)
     return np.array(forecasts)
 
 

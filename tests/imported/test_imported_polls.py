@@ -74,7 +74,7 @@ def logged(folder: Path, raw: RawScenario, monkeypatch: pytest.MonkeyPatch) -> P
     return folder
 
 
-@pytest.mark.parametrize("iteration_s", [0.0007, 0.0015, 0.003])
+@pytest.mark.parametrize("iteration_s", [0.0007, 0.003])
 def test_other_sizes_of_a_polled_run(
     iteration_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

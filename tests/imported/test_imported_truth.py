@@ -23,7 +23,7 @@ from tests.imported import truth
 
 DUMPED = [name for name, form in truth.FORMS.items() if form.level > 1]
 BARE = [name for name in truth.FORMS if name not in DUMPED]
-RANKED = ("verl", "skyrl", "openrlhf")  # with dumps, from steps alone, and without a longest one
+RANKED = ("verl", "openrlhf")  # with dumps, and from steps without a longest one
 _FOUND: dict[str, tuple[RunLog, Outcome]] = {}
 
 

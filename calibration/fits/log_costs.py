@@ -1,0 +1,223 @@
+"""Costs of a log's steps: the roofline of a known model and GPU with a factor per phase, or
+straight lines where either is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from rollcast.calibration.fits import placeholders, polls
+from rollcast.calibration.fits.batches import Batch
+from rollcast.calibration.fits.levels import Figure, Levels, fit_levels, fixed_update_s
+from rollcast.calibration.fits.linear import fit_linear
+from rollcast.calibration.fits.log_scenario import (
+    TRAINER,
+    built,
+    cost_parts,
+    engines_of,
+    kv_part,
+    mapping,
+    setting,
+)
+from rollcast.calibration.fits.phases import Phases, phases_of
+from rollcast.calibration.fits.steps import LEAST_STEPS, Steps
+from rollcast.calibration.logs.draft import Part, replaced
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.scenario import Scenario
+
+Shape = Literal["roofline", "linear", "none"]
+_PROMPTS_SD = 0.3
+"""Of the log of an update's tokens, where its prompts are assumed."""
+MOST_PRICED = 120_000
+"""Rollouts of the steps that costs are held against; of longer logs, steps evenly over them."""
+
+
+@dataclass(frozen=True)
+class LogCosts:
+    """shape: where the costs' shape is from. cost: ``cost`` of a scenario, levels included.
+    coefficients: of ``cost.linear``. parts: further ones of the scenario. notes: for the user."""
+
+    shape: Shape
+    cost: dict[str, Any]
+    levels: Levels
+    coefficients: dict[str, float]
+    parts: list[Part]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What costs are held against: quiet steps with a batch, at most `MOST_PRICED` rollouts.
+    places: of the steps. timed: their figures. longest_sd: of the log of a batch's longest
+    response, where it is not logged."""
+
+    log: RunLog
+    steps: Steps
+    parts: Sequence[Part]
+    places: list[int]
+    batches: list[Batch]
+    timed: tuple[Figure, ...]
+    longest_sd: float
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        log: RunLog,
+        steps: Steps,
+        parts: Sequence[Part],
+        batches: Sequence[Batch | None],
+        timed: Sequence[Figure],
+        longest_sd: float,
+    ) -> Measured:
+        """Of all steps."""
+        known = {i: batch for i, batch in enumerate(batches) if batch is not None}
+        places = _thinned([i for i in known if steps.quiet[i]], list(known.values()))
+        kept = tuple(Figure(f.name, f.phases, f.seconds[places]) for f in timed)
+        return cls(log, steps, parts, places, [known[i] for i in places], kept, longest_sd)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough steps to price anything."""
+        return len(self.batches) >= LEAST_STEPS
+
+    @property
+    def all_quiet(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """One flag a step."""
+        return np.ones(len(self.places), dtype=bool)
+
+    def seen_late(self, forecast: Phases, factors: dict[str, float]) -> tuple[float, float]:
+        """A factor on generation where the trainer sees its end late, and the standard deviation of
+        its log; 1 and 0 where it is told at once."""
+        poll_s, measured = (self.steps.column(n)[self.places] for n in ("poll_s", "generation_s"))
+        kept = np.isfinite(measured) & (measured > 0) & (poll_s > 0)
+        if not kept.any():
+            return 1.0, 0.0
+        made = sum(factors.get(name, 1.0) * forecast[name][kept] for name in ("decode", "prefill"))
+        return polls.level(np.asarray(made), measured[kept], float(np.median(poll_s[kept])))
+
+
+def fit_costs(measured: Measured) -> LogCosts:
+    """The roofline's costs where model and GPU are known and take this run; else straight lines."""
+    parts, notes = measured.parts, measured.notes
+    if measured.longest_sd:
+        notes.append(
+            "the log does not hold the longest responses: the factor on decoding holds "
+            "whatever those made from the mean are off by"
+        )
+    costs = None
+    if setting(parts, "model") is not None and setting(parts, "gpu") is not None:
+        try:
+            costs = _roofline(measured)
+        except ScenarioError as error:
+            notes.append(f"the roofline does not take this run ({error}): its shape is not used")
+    return replace(costs or _lines(measured), notes=tuple(notes))
+
+
+def _roofline(measured: Measured) -> LogCosts:
+    """Raises ScenarioError where the roofline does not take the run."""
+    steps, parts, batches = measured.steps, measured.parts, measured.batches
+    timed, quiet = measured.timed, measured.all_quiet
+    section = cost_parts(measured.log, steps, parts)
+    rest_s = _rest_s(timed)
+    if rest_s:
+        source = "median of what remains of a step"
+        section.append(Part("cost.roofline.rest_s", round(rest_s, 4), source))
+    cost = mapping(section).get("cost", {"roofline": {}})
+    scenario, levels = built(parts, cost), Levels.prior()
+    if measured.enough:
+        forecast = phases(scenario, batches)
+        fixed_s = fixed_update_s(forecast, timed, quiet)
+        if fixed_s:
+            each_s = fixed_s / (setting(section, f"{TRAINER}.minibatches") or 1)
+            source = "fitted: what an update takes whatever its tokens"
+            section.append(Part(f"{TRAINER}.step_fixed_s", float(f"{each_s:.4g}"), source))
+            cost = mapping(section)["cost"]
+            forecast = phases(built(parts, cost), batches)
+        levels = fit_levels(forecast, timed, quiet)
+    if not steps.has("mean_prompt_tokens") and setting(parts, "workload.prompt_tokens"):
+        levels = levels.less_sure(("log_prob", "update"), _PROMPTS_SD)
+        measured.notes.append(
+            "the log does not hold how long prompts are: the trainer's factors "
+            "hold whatever the assumed length is off by"
+        )
+    levels = levels.less_sure(("decode",), measured.longest_sd)
+    if measured.enough:
+        late, sd = measured.seen_late(forecast, levels.factors)
+        both = {p: late * levels.factors[p] for p in ("decode", "prefill")}
+        levels = replace(levels, factors={**levels.factors, **both}).less_sure(("decode",), sd)
+    return LogCosts("roofline", {**cost, "scale": _scale(levels)}, levels, {}, section)
+
+
+def _lines(measured: Measured) -> LogCosts:
+    parts, log = measured.parts, measured.log
+    nothing = LogCosts("none", {}, Levels.prior(), {}, [])
+    if not measured.enough:
+        measured.notes.append("too few steps are timed to price anything")
+        return nothing
+    further = [part for part in (kv_part(parts),) if part is not None]
+    whole = replaced(parts, further)
+    linear = fit_linear(
+        engines_of(built(whole, placeholders.COST)),
+        setting(parts, "cluster.placement") != "disaggregated",
+        measured.batches,
+        measured.timed,
+        measured.all_quiet,
+        log.pads,
+    )
+    if linear is None:
+        measured.notes.append(
+            "neither generation nor update nor whole steps are timed: nothing is priced"
+        )
+        return nothing
+    measured.notes.extend(linear.assumed)
+    levels = Levels(dict.fromkeys(linear.spreads, 1.0), linear.spreads, linear.seen)
+    levels = levels.less_sure(("decode",), measured.longest_sd)
+    layout = {"padded": True} if log.pads else {}
+    coefficients = dict(linear.coefficients)
+    forecast = phases(built(whole, {"linear": {**coefficients, **layout}}), measured.batches)
+    late, sd = measured.seen_late(forecast, {})
+    for name in ("iteration_s", "per_rollout_s"):
+        coefficients[name] = float(f"{late * coefficients[name]:.6g}")
+    levels = levels.less_sure(("decode",), sd)
+    cost = {"linear": {**coefficients, **layout}, "scale": _scale(levels)}
+    return LogCosts("linear", cost, levels, coefficients, further)
+
+
+def phases(scenario: Scenario, batches: Sequence[Batch]) -> Phases:
+    """Of steps that train on ``batches`` one after another."""
+    engines, colocated = engines_of(scenario), scenario.shape.colocated
+    return phases_of(scenario.cost, engines, colocated, batches, scenario.poll_s)
+
+
+def _thinned(places: list[int], batches: Sequence[Batch]) -> list[int]:
+    each = max(float(np.mean([batch.rollouts for batch in batches] or [1])), 1.0)
+    most = max(int(MOST_PRICED / each), 4)
+    if len(places) <= most:
+        return places
+    return [places[i] for i in np.linspace(0, len(places) - 1, most).round().astype(int)]
+
+
+def _scale(levels: Levels) -> dict[str, float]:
+    """``cost.scale`` of a scenario."""
+    factors: dict[str, float] = {}
+    for phase, sd in levels.spreads.items():
+        if phase == "rest":
+            continue
+        factor = levels.factors.get(phase, 1.0)
+        if factor != 1.0:
+            factors[phase] = float(f"{factor:.4g}")
+        factors[f"{phase}_sd"] = float(f"{min(max(sd, 0.005), 3.0):.3g}")
+    return factors
+
+
+def _rest_s(timed: Sequence[Figure]) -> float:
+    for figure in timed:
+        if figure.phases == ("rest",):
+            kept = figure.seconds[np.isfinite(figure.seconds)]
+            return max(float(np.median(kept)), 0.0) if len(kept) else 0.0
+    return 0.0

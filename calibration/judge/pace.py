@@ -1,0 +1,86 @@
+"""The pace of rollouts that were made beside the training, from the pace of the steps.
+
+Where trainer and rollouts overlap, the log times a wait and no generation. While the trainer waits,
+steps are as long as their rollouts: the factor on decoding is the one at which a simulated run
+under the same policy has the measured step. Where it does not wait, no more can be said.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rollcast.calibration.fits.levels import PRIOR_SD
+from rollcast.calibration.fits.model import Drift, Fit
+from rollcast.calibration.fits.steps import Steps
+from rollcast.calibration.judge.small_runs import SmallRun
+from rollcast.simulator.errors import RunError, ScenarioError
+
+_WAITS = 0.05  # share of a step from which on the trainer waits
+_STEPS, _ROUNDS = 24, 7
+_WHY = {True: "rollouts were made beside the training", False: "rollouts go on over several steps"}
+_SD = 0.15
+"""Of the log of the factor: a mean of a few simulated steps, and whatever the policy of the log
+does that ours does not."""
+
+
+def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
+    """The fit with the pace of its rollouts, as far as the steps tell it."""
+    measured = steps.median_s
+    if not known.forecasts or not math.isfinite(measured):
+        return known
+    wait, whole = steps.median("wait_s"), steps.median("step_s")
+    overlapped = bool((steps.column("overlapped") == 1).any())
+    waits = not overlapped or (math.isfinite(wait) and wait > _WAITS * whole)
+
+    def simulated(factor: float) -> float:
+        run = SmallRun.of(known, (), scaled(known, factor, PRIOR_SD["decode"]), drift)
+        return float(np.median(run.steps_s(0, _STEPS)))
+
+    try:
+        if not waits and simulated(1.0) <= 1.05 * measured:
+            return known.noted(
+                "the trainer does not wait for rollouts: how long they take is the roofline's "
+                "guess, not the log's"
+            )
+        low, high, rounds = -4.0, 4.0, _ROUNDS
+        if known.shape == "linear" and known.coefficients["iteration_s"] < 1e-6:
+            # nothing was timed: its unit is a tenth of a microsecond
+            low, high, rounds = 0.0, 15.0, _ROUNDS + 4
+        for _ in range(rounds):
+            middle = (low + high) / 2
+            if simulated(math.exp(middle)) < measured:
+                low = middle
+            else:
+                high = middle
+    except (ScenarioError, RunError) as error:
+        return known.noted(f"the run cannot be simulated ({error})")
+    cost = scaled(known, math.exp((low + high) / 2), _SD)
+    levels = replace(
+        known.levels,
+        seen={**known.levels.seen, "decode": "step_s, simulated"},
+        factors={**known.levels.factors, "decode": cost["scale"]["decode"]},
+        spreads={**known.levels.spreads, "decode": _SD},
+    )
+    return replace(known, cost=cost, levels=levels).noted(
+        f"{_WHY[overlapped]}: the pace of decoding is the one at which a simulated run under "
+        "the same policy has the measured steps"
+    )
+
+
+def scaled(known: Fit, factor: float, sd: float) -> dict[str, Any]:
+    """``cost`` with another factor on decoding."""
+    cost = dict(known.cost)
+    scale = dict(cost.get("scale", {}))
+    if known.shape == "linear" and factor > 100:
+        linear = dict(cost["linear"])
+        linear["iteration_s"] = float(f"{linear['iteration_s'] * factor:.6g}")
+        cost["linear"] = linear
+        factor = 1.0
+    scale["decode"] = float(f"{min(factor, 999.0):.4g}")
+    scale["decode_sd"] = sd
+    cost["scale"] = scale
+    return cost

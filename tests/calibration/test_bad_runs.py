@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -22,16 +23,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_world(tmp_path_factory.mktemp("made") / "run", steps=6)
 
 
+@pytest.fixture(scope="module")
+def fitted(made: Path) -> Fitted:
+    return calibrate([made])
+
+
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
     """A copy to spoil."""
     return Path(shutil.copytree(made, tmp_path / "run"))
-
-
-def _without_column(path: Path, column: str) -> None:
-    rows = [line.split(",") for line in path.read_text().splitlines()]
-    at = rows[0].index(column)
-    path.write_text("\n".join(",".join(row[:at] + row[at + 1 :]) for row in rows) + "\n")
 
 
 def _cut(path: Path, lines: int) -> None:
@@ -57,37 +57,47 @@ def test_a_missing_file_is_named(run: Path, file: str) -> None:
         calibrate([run])
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_rubbish_in_a_file_is_named(run: Path, file: str) -> None:
-    (run / file).write_bytes(b"\x00\xff{[,")
-    with pytest.raises(ScenarioError, match=file):
-        calibrate([run])
+def _scenario(run: Path, section: str, **changes: object) -> None:
+    found = json.loads((run / "scenario.json").read_text())["scenario"]
+    edit_json(run / "scenario.json", scenario={**found, section: {**found[section], **changes}})
+
+
+def _simulated(run: Path) -> None:
+    edit_json(run / "summary.json", world="simulated")
+    (run / "provenance.json").unlink()
+
+
+def _spoil_text(run: Path, file: str, old: str, new: str) -> None:
+    path = run / file
+    path.write_text(path.read_text().replace(old, new, 1))
 
 
 @pytest.mark.parametrize(
-    ("file", "column"),
-    [("iterations.csv", "context_tokens"), ("steps.csv", "sync_s"), ("rollouts.csv", "reward")],
+    ("spoil", "said"),
+    [
+        (
+            lambda run: _spoil_text(run, "iterations.csv", "context_tokens", "context"),
+            "iterations.csv has no column 'context_tokens'",
+        ),
+        (
+            lambda run: _spoil_text(run, "iterations.csv", "\n0", "\nsoon"),
+            r"line 2, column 'start_s': must be .* got 'soon",
+        ),
+        (
+            lambda run: _cut(run / "iterations.csv", 100),
+            r"99 iterations in \d steps are too few",
+        ),
+        (_simulated, "is a simulated run, which tells nothing of a machine"),
+        (lambda run: edit_json(run / "summary.json", schema="rollcast-run/9"), "schema"),
+    ],
 )
-def test_a_missing_column_is_named(run: Path, file: str, column: str) -> None:
-    _without_column(run / file, column)
-    with pytest.raises(ScenarioError, match=f"{file} has no column '{column}'"):
+def test_a_run_that_cannot_be_calibrated_is_named(
+    run: Path, spoil: Callable[[Path], None], said: str
+) -> None:
+    spoil(run)
+    with pytest.raises(ScenarioError, match=said) as caught:
         calibrate([run])
-
-
-def test_a_value_that_is_no_number_is_named(run: Path) -> None:
-    path = run / "iterations.csv"
-    path.write_text(path.read_text().replace("\n0", "\nsoon", 1))
-    with pytest.raises(
-        ScenarioError,
-        match=r"line 2, column 'start_s': must be .* got 'soon",
-    ):
-        calibrate([run])
-
-
-def test_too_few_samples_are_refused(run: Path) -> None:
-    _cut(run / "iterations.csv", 100)
-    with pytest.raises(ScenarioError, match=r"99 iterations in \d steps are too few"):
-        calibrate([run])
+    assert caught.value.field == "RUN_DIR"
 
 
 @pytest.mark.parametrize(
@@ -95,10 +105,13 @@ def test_too_few_samples_are_refused(run: Path) -> None:
     [
         (lambda run: edit_json(run / "provenance.json", processor="slide rule"), "processor"),
         (lambda run: edit_json(run / "provenance.json", versions={"vllm": "2"}), "versions"),
-        (lambda run: _scenario(run, "engine", {"max_seqs": 1}), "engine"),
-        (lambda run: edit_json(run / "summary.json", schema="rollcast-run/9"), "schema"),
-        (lambda run: _scenario(run, "cluster", {"replicas": 2}), "needs one replica"),
-        (lambda run: _workload(run, max_new_tokens=99), "max_new_tokens differ"),
+        (lambda run: _scenario(run, "engine", max_seqs=1), r"in engine\.max_seqs \(64 and 1\)"),
+        (
+            lambda run: _scenario(run, "engine", task={"name": "collatz"}),
+            r"differ in engine\.task \(None and \{'name'",
+        ),
+        (lambda run: _scenario(run, "cluster", replicas=2), "needs one replica"),
+        (lambda run: _scenario(run, "workload", max_new_tokens=199), "max_new_tokens differ"),
     ],
 )
 def test_runs_that_do_not_belong_together(
@@ -110,29 +123,19 @@ def test_runs_that_do_not_belong_together(
     assert caught.value.field == "RUN_DIR"
 
 
-def _scenario(run: Path, section: str, value: dict[str, int]) -> None:
-    found = json.loads((run / "scenario.json").read_text())["scenario"]
-    edit_json(run / "scenario.json", scenario={**found, section: value})
+def test_what_is_no_run_is_refused(made: Path, tmp_path: Path) -> None:
+    for folders, said in (
+        ([], "no run was given"),
+        ([made, made / ".." / made.name], "given twice"),
+        ([made / "spans.csv"], "is not a folder"),
+        ([tmp_path], "holds no run; give the folder of a finished"),
+    ):
+        with pytest.raises(ScenarioError, match=said):
+            calibrate(folders)
 
 
-def _workload(run: Path, **changes: int) -> None:
-    found = json.loads((run / "scenario.json").read_text())["scenario"]
-    found["workload"].update(changes)
-    edit_json(run / "scenario.json", scenario=found)
-
-
-def test_no_run_and_a_run_given_twice(made: Path) -> None:
-    with pytest.raises(ScenarioError, match="no run was given"):
-        calibrate([])
-    with pytest.raises(ScenarioError, match="given twice"):
-        calibrate([made, made / ".." / made.name])
-    with pytest.raises(ScenarioError, match="is not a folder"):
-        calibrate([made / "spans.csv"])
-
-
-def test_fitted_files_of_another_kind_are_refused(made: Path, tmp_path: Path) -> None:
+def test_fitted_files_of_another_kind_are_refused(fitted: Fitted, tmp_path: Path) -> None:
     file = tmp_path / "fitted.json"
-    fitted = calibrate([made])
     fitted.write(file)
     assert [entry.name for entry in tmp_path.iterdir()] == ["fitted.json"]
     assert Fitted.read(file).cost == fitted.cost
@@ -158,14 +161,13 @@ def test_fitted_files_of_another_kind_are_refused(made: Path, tmp_path: Path) ->
         Fitted.read(tmp_path / "nowhere.json")
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing(made: Path, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_nothing(fitted: Fitted, tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="is a folder"):
-        calibrate([made]).write(tmp_path)
+        fitted.write(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_validation_refuses_what_it_does_not_know(made: Path, run: Path) -> None:
-    fitted = calibrate([made])
+def test_validation_refuses_what_it_does_not_know(made: Path, fitted: Fitted, run: Path) -> None:
     with pytest.raises(ScenarioError, match="'guess' is unknown"):
         validate(fitted, [made], "guess")  # type: ignore[arg-type]
     with pytest.raises(ScenarioError, match="no run was given"):
@@ -177,8 +179,8 @@ def test_validation_refuses_what_it_does_not_know(made: Path, run: Path) -> None
         validate(fitted, [run])
 
 
-def test_the_cost_model_agrees_with_itself_and_says_where_it_ends(made: Path) -> None:
-    cost = calibrate([made]).cost
+def test_the_cost_model_agrees_with_itself_and_says_where_it_ends(fitted: Fitted) -> None:
+    cost = fitted.cost
     for rollouts, context in ((1, 10), (30, 900), (60, 3000)):
         mixed = cost.mixed_iteration_s(Iteration(rollouts, context))
         assert cost.decode_curve(rollouts).seconds(context) == pytest.approx(mixed, rel=1e-12)
@@ -197,8 +199,8 @@ def test_the_cost_model_agrees_with_itself_and_says_where_it_ends(made: Path) ->
     assert "extrapolated" in said
 
 
-def test_pieces_are_continuous_and_rise(made: Path) -> None:
-    content = calibrate([made]).content
+def test_pieces_are_continuous_and_rise(fitted: Fitted) -> None:
+    content = copy.deepcopy(fitted.content)
     content["cost"]["iteration"]["rollout_pieces"] = [[0, 1e-4], [8, 3e-5], [32, 6e-5]]
     cost = FittedCost.from_mapping(content)
     fixed = content["cost"]["iteration"]["fixed_s"]
@@ -215,30 +217,3 @@ def test_packing_by_hand() -> None:
     # a prefix of 2 once, responses of 10 and 7 padded to 10; the lone rollout stays dense
     shared = TrainLoad(load.groups, shared_prefix=True)
     assert Packing(20).fed(shared) == (2 + 20 + 5, 2, 2 * 2 + 2 * 10 * (10 + 2) + 5 * 5)
-
-
-def test_runs_that_differ_say_in_which_key(run: Path, tmp_path: Path) -> None:
-    other = write_world(tmp_path / "other", steps=4)
-    content = json.loads((other / "scenario.json").read_text())
-    content["scenario"]["engine"]["task"] = {"name": "collatz", "log_sd": 0.3}
-    (other / "scenario.json").write_text(json.dumps(content))
-    with pytest.raises(ScenarioError, match=r"differ in engine\.task \(None and \{'name'"):
-        calibrate([run, other])
-    content["scenario"]["engine"].pop("task")
-    content["scenario"]["engine"]["max_seqs"] = 65
-    (other / "scenario.json").write_text(json.dumps(content))
-    with pytest.raises(ScenarioError, match=r"differ in engine\.max_seqs \(64 and 65\)"):
-        calibrate([run, other])
-
-
-def test_a_folder_without_a_run_and_a_simulated_run_are_told_apart(
-    run: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ScenarioError, match="empty holds no run; give the folder of a finished"):
-        calibrate([tmp_path / "empty"])
-    summary = json.loads((run / "summary.json").read_text())
-    (run / "summary.json").write_text(json.dumps({**summary, "world": "simulated"}))
-    (run / "provenance.json").unlink()
-    with pytest.raises(ScenarioError, match="is a simulated run, which tells nothing of a machine"):
-        calibrate([run])

@@ -17,14 +17,17 @@ from rollcast.calibration.calibrate import Fitted, calibrate
 from rollcast.calibration.cli import register
 from rollcast.calibration.folder import RunFolder
 from rollcast.calibration.forecast import MeasuredWorkload, forecast, measured_by_step
-from rollcast.calibration.pages import validation_page, validation_report, validation_text
+from rollcast.calibration.pages import validation_report, validation_text
 from rollcast.calibration.validate import Validation, machine_noise, noise_floor, ranking, validate
+from rollcast.simulator.cli.app import main
+from rollcast.simulator.scenario.trust import kept
 from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.values.chance import Drawn
-from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.measured import ResampledWorkload
 from rollcast.simulator.workload.recorded import RecordedWorkload
-from tests.calibration.worlds import slow_down, write_world
+from tests.calibration.worlds import edit_json, slow_down, write_world
 
+Capture = pytest.CaptureFixture[str]
 APRIL = "april(over_sampling=2)"
 
 
@@ -60,6 +63,7 @@ def test_a_replay_of_unseen_runs_is_close(replayed: Validation) -> None:
         assert abs(check.total_error) < 0.05
         assert np.allclose(check.step_errors("staleness"), 0.0, atol=1e-9)
     assert [check.held_out for check in replayed.checks] == [False, True, True]
+    assert [check.run.policy for check in replayed.checks] == ["sync", "sync", "april"]
 
 
 def test_without_noise_a_replay_is_exact(tmp_path: Path) -> None:
@@ -135,63 +139,6 @@ def test_draws_differ_and_stay_within_bounds(fitted: Fitted) -> None:
     assert min(slopes) >= 0
 
 
-def test_the_measured_workload_keeps_what_the_run_had(runs: dict[str, Path]) -> None:
-    run = RunFolder.open(runs["april-0"])
-    segments = run.segments()
-
-    class Model:
-        max_new_tokens, max_prompt_tokens = 200, 100
-
-        def draw(
-            self,
-            group: int,
-            size: int,
-            attempt: int = 0,
-            version: int = 0,
-            prompt: int | None = None,
-            visit: int = 0,
-        ) -> GroupDraw:
-            return GroupDraw(7, (3,) * size, (0.5,) * size)
-
-    table = run.rollouts
-    columns = (table[name].tolist() for name in ("group", "attempt", "index", "finished"))
-    finished = {(g, a, i): bool(f) for g, a, i, f in zip(*columns, strict=True)}
-    workload = MeasuredWorkload(RecordedWorkload(segments, 200), Model(), finished)
-    whole = next(g for g in range(99) if all(finished.get((g, 0, i)) for i in range(6)))
-    lengths = {
-        i: t
-        for g, i, t, f in zip(
-            *(table[n].tolist() for n in ("group", "index", "total_tokens", "finished")),
-            strict=True,
-        )
-        if g == whole and f
-    }
-    assert list(workload.draw(whole, 6).new_tokens) == [lengths[i] for i in range(6)]
-    assert workload.unmeasured == 0
-    assert workload.draw(10**6, 2).new_tokens == (3, 3)
-    assert workload.unmeasured == 2
-    key = next(key for key, done in finished.items() if not done)
-    reached = max(
-        t
-        for g, i, t in zip(
-            *(table[n].tolist() for n in ("group", "index", "total_tokens")), strict=True
-        )
-        if (g, i) == (key[0], key[2])
-    )
-    assert workload.draw(key[0], 6).new_tokens[key[2]] >= max(reached, 3)
-
-
-def test_the_report_is_one_page(replayed: Validation, tmp_path: Path) -> None:
-    validation_report.write(tmp_path / "out", replayed)
-    assert {entry.name for entry in (tmp_path / "out").iterdir()} == set(validation_report.FILES)
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert not re.search(r'(src|href)=["\'](?!data:)', page)
-    assert "april" in page
-    content = json.loads((tmp_path / "out" / "validation.json").read_text())
-    assert len(content["runs"]) == 3
-    assert (tmp_path / "out" / "validation.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_report_says_what_the_terminal_warns_of(
     replayed: Validation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,7 +149,10 @@ def test_the_report_says_what_the_terminal_warns_of(
     validation_report.show(checked)
     shown = " ".join(capsys.readouterr().out.split())
     validation_report.write(tmp_path / "out", checked)
+    assert {entry.name for entry in (tmp_path / "out").iterdir()} == set(validation_report.FILES)
+    assert (tmp_path / "out" / "validation.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "out" / "report.html").read_text()
+    assert not re.search(r'(src|href)=["\'](?!data:)', page)
     listed = page.partition("<h3>To beware of</h3>")[2].partition("</aside>")[0]
     found = validation_text.warnings(checked.to_json())
     assert any("the run itself warned: a <strange> thing [" in warning for warning in found)
@@ -229,23 +179,6 @@ def test_only_like_is_ranked_with_like(fitted: Fitted, tmp_path: Path) -> None:
     assert "Fastest first, measured, 8 steps: " in said
     assert "Fastest first, measured, 8 steps with group_size=4: " in said
     assert "5 steps" not in said
-
-
-def test_settings_are_shown_without_their_sections() -> None:
-    setting = "workload.group_size=16, engine.task.log_sd=0.3, workload.lengths=[1, 2.5]"
-    shown = "group_size=16, log_sd=0.3, lengths=[1, 2.5]"
-    assert validation_text.short_setting(setting) == shown
-    assert validation_text.short_setting("") == ""
-
-
-def test_the_page_does_not_overflow_a_telephone(replayed: Validation) -> None:
-    """What may be wider than the screen scrolls in a box of its own."""
-    page = validation_page.page(replayed.to_json())
-    assert '<meta name="viewport" content="width=device-width, initial-scale=1"/>' in page
-    assert re.search(r"\.scroll \{[^}]*overflow-x: auto", page)
-    for wide in re.finditer("<table", page):
-        assert re.search(r'<div class="scroll"[^>]*>$', page[: wide.start()])
-    assert "<img" not in page
 
 
 @pytest.mark.parametrize("columns", [80, 120, 200])
@@ -280,12 +213,6 @@ def test_the_command_line(runs: dict[str, Path], tmp_path: Path) -> None:
     assert "add --force" in str(again.exception)
 
 
-def test_runs_of_one_policy_are_known_by_one_name(tmp_path: Path) -> None:
-    """A policy that draws takes the run's seed: that does not make it another policy."""
-    made = [write_world(tmp_path / f"{s}", policy="pods(keep=3)", seed=s, steps=5) for s in (0, 3)]
-    assert {RunFolder.open(run).policy for run in made} == {"pods(keep=3)"}
-
-
 def test_runs_at_several_levels_widen_the_interval(tmp_path: Path) -> None:
     """A machine that is slow all through one run of three: a fourth may be anywhere near."""
     made = [write_world(tmp_path / f"{s}", seed=s, steps=10, outliers=0.0) for s in range(4)]
@@ -301,3 +228,57 @@ def test_runs_at_several_levels_widen_the_interval(tmp_path: Path) -> None:
     level = np.exp(np.mean(np.log([1.0, 1.25, 0.9])))
     real = measured_by_step(target)["step_s"].sum()
     assert three.point["step_s"].sum() == pytest.approx(level * real, rel=0.05)
+
+
+def test_lengths_that_a_run_never_had_are_drawn_and_unfinished_ones_go_on(
+    runs: dict[str, Path], fitted: Fitted
+) -> None:
+    run = RunFolder.open(runs["april-0"])
+    table = run.rollouts
+    columns = (table[n].tolist() for n in ("group", "attempt", "index", "finished", "total_tokens"))
+    finished: dict[tuple[int, int, int], bool] = {}
+    reached: dict[tuple[int, int, int], int] = {}
+    for group, attempt, index, done, tokens in zip(*columns, strict=True):
+        finished[group, attempt, index] = bool(done)
+        reached[group, attempt, index] = max(tokens, reached.get((group, attempt, index), 0))
+    model = ResampledWorkload(fitted.groups, 200, 1)
+    workload = MeasuredWorkload(RecordedWorkload(run.segments(), 200), model, finished)
+    for group in {key[0] for key in finished}:
+        drawn = workload.draw(group, 6).new_tokens
+        for index in range(6):
+            key = (group, 0, index)
+            if key in finished:
+                same = drawn[index] == reached[key]
+                assert same if finished[key] else drawn[index] >= reached[key]
+    before = workload.unmeasured
+    assert before >= sum(not done for done in finished.values())
+    assert list(workload.draw(10**6, 2).new_tokens) == list(model.draw(10**6, 2).new_tokens)
+    assert workload.unmeasured == before + 2
+
+
+def test_a_run_of_a_policy_of_ones_own_is_validated_from_another_folder(
+    fitted: Fitted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Its folder keeps ``modules``, by which the policy is found; trusted only when told so."""
+    home = tmp_path / "home"
+    home.mkdir()
+    text = "from rollcast.simulator.policies.pods import PODS\nclass Mine(PODS): NAME = ''\n"
+    (home / "validated_here.py").write_text(text)
+    run = write_world(tmp_path / "run", policy="pods(keep=3)", seed=3, steps=5)
+    assert RunFolder.open(run).policy == "pods(keep=3)"  # its seed makes no other policy
+    scenario = json.loads((run / "scenario.json").read_text())["scenario"]
+    own = kept({**scenario, "policy": "validated_here:Mine(keep=3)"}, home)
+    edit_json(run / "scenario.json", scenario=own, policy_spelt="validated_here:Mine(keep=3)")
+    fitted.write(tmp_path / "fitted.json")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    asked = ["validate", "../fitted.json", "../run", "--draws", "1", "--json"]
+    for options, code in (([], 2), (["--trust-modules"], 0)):
+        with pytest.raises(SystemExit) as stop:
+            main([*asked, *options])
+        assert stop.value.code == code
+        out, said = capsys.readouterr()
+        assert ("add --trust-modules" in said) is bool(code)
+    [checked] = json.loads(out)["runs"]
+    assert checked["policy"] == "validated_here:Mine(keep=3)"
+    assert abs(checked["total"]["error"]) < 0.3

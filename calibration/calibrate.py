@@ -153,32 +153,36 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     if runs[0].of_actors:
         slower = {} if probed is None else probed.slower
         apart, apart_errors = actors.costs(runs, rest, pulses, slower)
+    cost = {
+        "iteration": scaled(of_iterations.cost(), of_rollout),
+        "dense": scaled(dense.cost(), of_update),
+        "shared_prefix": None if shared is None else scaled(shared.cost(), of_update),
+        "sync_s": middle["sync"],
+        "switch_to_train_s": middle["to_train"],
+        "switch_to_rollout_s": middle["to_rollout"],
+        "actors": apart,
+        "packing": None if packed is None else packed.to_mapping(),
+        "skips_equal_rewards": done.skips_equal_rewards,
+    }
+    described = iterations.describe(of_iterations, samples)
+    fits = {
+        "iteration": {**described, "step_ratio": of_rollout * described["step_ratio"]},
+        "dense": updates.describe(dense),
+        "shared_prefix": None if shared is None else updates.describe(shared),
+        "overheads": {name: _spread(seconds) for name, seconds in rest.items()},
+        "actors": None if apart_errors is None else {"standard_errors": apart_errors},
+    }
+    known = {"iteration": of_iterations.fit, "dense": dense.fit}
     return Fitted(
         {
             "schema": SCHEMA,
-            "cost": {
-                "iteration": scaled(of_iterations.cost(), of_rollout),
-                "dense": scaled(dense.cost(), of_update),
-                "shared_prefix": None if shared is None else scaled(shared.cost(), of_update),
-                "sync_s": middle["sync"],
-                "switch_to_train_s": middle["to_train"],
-                "switch_to_rollout_s": middle["to_rollout"],
-                "actors": apart,
-                "packing": None if packed is None else packed.to_mapping(),
-                "skips_equal_rewards": done.skips_equal_rewards,
-            },
+            "cost": cost,
             "range": _covered(samples, done, collected, probed),
             "policies": sorted({run.policy for run in runs}),
-            "fits": {
-                "iteration": _described(of_iterations, samples, of_rollout),
-                "dense": updates.describe(dense),
-                "shared_prefix": None if shared is None else updates.describe(shared),
-                "overheads": {name: _spread(seconds) for name, seconds in rest.items()},
-                "actors": None if apart_errors is None else {"standard_errors": apart_errors},
-            },
+            "fits": fits,
             "covariance": {
-                "iteration": _covariance(of_iterations.fit.names, of_iterations.fit.covariance),
-                "dense": _covariance(dense.fit.names, dense.fit.covariance),
+                name: {"names": list(fit.names), "matrix": fit.covariance.tolist()}
+                for name, fit in known.items()
             },
             "step_ratios": ratios.round(6).tolist(),
             "step_pulses": np.concatenate(pulses)[: len(ratios)].round(6).tolist(),
@@ -192,13 +196,6 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
 def _pulses(run: RunFolder, speed: MachineSpeed | None) -> FloatArray:
     pulses = None if speed is None else speed.of(run)
     return steady(len(run.steps["step"])) if pulses is None else pulses
-
-
-def _described(
-    fit: iterations.IterationFit, samples: iterations.Samples, level: float
-) -> dict[str, Any]:
-    described = iterations.describe(fit, samples)
-    return {**described, "step_ratio": level * described["step_ratio"]}
 
 
 def _responses(collected: responses.Responses) -> dict[str, Any]:
@@ -242,10 +239,6 @@ def _spread(seconds: FloatArray) -> dict[str, float]:
         "p05_s": low,
         "p95_s": high,
     }
-
-
-def _covariance(names: Sequence[str], matrix: FloatArray) -> dict[str, Any]:
-    return {"names": list(names), "matrix": matrix.tolist()}
 
 
 def _step_ratios(

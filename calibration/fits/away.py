@@ -11,8 +11,7 @@ from rollcast.calibration.fits.robust import FloatArray
 
 
 class Idle:
-    """The times in which an engine had no request, from segments as (submitted, ended), each of
-    shape (segments,), seconds."""
+    """The times in which an engine had no request. submitted_s, end_s: of segments."""
 
     def __init__(self, submitted_s: FloatArray, end_s: FloatArray) -> None:
         order = np.argsort(submitted_s, kind="stable")

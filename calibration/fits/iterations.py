@@ -58,25 +58,34 @@ class Samples:
         return len(self.rollout_s)
 
 
+_PREFILL = {
+    "prefilling": "prefilling_s",
+    "prefill": "per_prefill_token_s",
+    "pairs": "per_prefill_pair_s",
+}
+"""Terms of prefilling beside the admission: an iteration that does it at all, each token, each pair
+of a token and one that it attends to."""
+
+
 @dataclass(frozen=True)
 class Prefill:
-    """What prefilling costs, beside the admission: an iteration that does it at all, each token,
-    each pair of a token and one that it attends to; seconds, with standard errors."""
+    """Seconds of prefilling and their standard errors, by key of ``cost.iteration``."""
 
-    fixed_s: float
-    token_s: float
-    pair_s: float
-    fixed_error_s: float = 0.0
-    token_error_s: float = 0.0
-    pair_error_s: float = 0.0
+    cost: dict[str, float]
+    errors: dict[str, float]
 
-    def of(self, counts: dict[str, FloatArray]) -> FloatArray:
-        """Seconds of prefilling in each iteration."""
-        tokens = counts["prefill_tokens"]
+    @classmethod
+    def of(cls, fit: Fit) -> Prefill:
+        """Of its terms in a fit."""
+        return cls(
+            {key: fit[term] for term, key in _PREFILL.items()},
+            {key: fit.error(term) for term, key in _PREFILL.items()},
+        )
+
+    def seconds(self, counts: dict[str, FloatArray]) -> FloatArray:
+        """Of prefilling in each iteration."""
         return np.asarray(
-            self.fixed_s * (tokens > 0)
-            + self.token_s * tokens
-            + self.pair_s * counts["prefill_pairs"]
+            sum(self.cost[_PREFILL[name]] * term for name, term in _prefill_terms(counts).items())
         )
 
 
@@ -100,9 +109,7 @@ class IterationFit:
             "fixed_s": ratio * self.fit["fixed"],
             "rollout_pieces": pieces,
             "per_context_token_s": ratio * self.fit["context"],
-            "prefilling_s": ratio * self.prefill.fixed_s,
-            "per_prefill_token_s": ratio * self.prefill.token_s,
-            "per_prefill_pair_s": ratio * self.prefill.pair_s,
+            **{key: ratio * seconds for key, seconds in self.prefill.cost.items()},
             "per_admission_s": ratio * self.fit["admission"],
         }
 
@@ -191,23 +198,18 @@ def fit_iterations(samples: Samples, probed: Samples | None = None) -> Iteration
         as_tokens = {**terms, "admission": counts["prefill_tokens"]}
         first = fit(as_tokens, samples.seconds, samples.step)
         bound_s = min(first[piece_name(knots[-1])], first["admission"])
-        prefill = Prefill(0.0, bound_s / 2, 0.0, token_error_s=bound_s / math.sqrt(12.0))
+        nothing = dict.fromkeys(_PREFILL.values(), 0.0)
+        prefill = Prefill(
+            {**nothing, "per_prefill_token_s": bound_s / 2},
+            {**nothing, "per_prefill_token_s": bound_s / math.sqrt(12.0)},
+        )
     else:
         terms |= {"prefill": counts["prefill_tokens"], "pairs": counts["prefill_pairs"]}
         kept = needed(terms, samples.seconds, ("pairs",))
         fitted = fit({name: terms[name] for name in kept}, samples.seconds, samples.step)
-        prefill_cost = Prefill(
-            0.0,
-            fitted["prefill"],
-            fitted["pairs"],
-            0.0,
-            fitted.error("prefill"),
-            fitted.error("pairs"),
-        )
-        return _fitted(
-            samples, fitted, knots, samples.seconds / fitted.ratios, prefill_cost, assumed=False
-        )
-    prefill_s = prefill.of(counts)
+        fitted_s = samples.seconds / fitted.ratios
+        return _fitted(samples, fitted, knots, fitted_s, Prefill.of(fitted), assumed=False)
+    prefill_s = prefill.seconds(counts)
     rest = np.maximum(samples.seconds - prefill_s, 0.05 * samples.seconds)
     fitted = fit(terms, rest, samples.step)
     return _fitted(samples, fitted, knots, rest / fitted.ratios + prefill_s, prefill, assumed)
@@ -229,19 +231,19 @@ def _fitted(
 def _probed_prefill(probed: Samples) -> Prefill:
     """What prefilling costs in a probe's iterations, all else fitted beside it."""
     counts = probed.counts
-    extra = {
-        "admission": counts["prefill_rollouts"],
+    extra = {"admission": counts["prefill_rollouts"], **_prefill_terms(counts)}
+    terms = {**_terms(probed, _choose_knots(probed)), **extra}
+    kept = needed(terms, probed.seconds, ("prefilling", "pairs"))
+    fitted = fit({name: terms[name] for name in kept}, probed.seconds, probed.step)
+    return Prefill.of(fitted)
+
+
+def _prefill_terms(counts: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    return {
         "prefilling": (counts["prefill_tokens"] > 0).astype(float),
         "prefill": counts["prefill_tokens"],
         "pairs": counts["prefill_pairs"],
     }
-    terms = {**_terms(probed, _choose_knots(probed)), **extra}
-    kept = needed(terms, probed.seconds, ("prefilling", "pairs"))
-    fitted = fit({name: terms[name] for name in kept}, probed.seconds, probed.step)
-    return Prefill(
-        *(fitted[name] for name in ("prefilling", "prefill", "pairs")),
-        *(fitted.error(name) for name in ("prefilling", "prefill", "pairs")),
-    )
 
 
 def _terms(samples: Samples, knots: Sequence[int]) -> dict[str, FloatArray]:
@@ -300,9 +302,7 @@ def describe(fit: IterationFit, samples: Samples) -> dict[str, Any]:
         for n in fit.fit.names
         if n not in ("prefill", "pairs")
     }
-    errors["prefilling_s"] = ratio * fit.prefill.fixed_error_s
-    errors["per_prefill_token_s"] = ratio * fit.prefill.token_error_s
-    errors["per_prefill_pair_s"] = ratio * fit.prefill.pair_error_s
+    errors |= {key: ratio * error for key, error in fit.prefill.errors.items()}
     return {
         "standard_errors": errors,
         "residual_ratio": quantiles(fit.fit.ratios),

@@ -14,17 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from rollcast.calibration.fits import turns
 from rollcast.calibration.fits.lengths import fit_owned
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.fits.turns import Turned
-from rollcast.calibration.folder import RunFolder, Table
+from rollcast.calibration.folder import RunFolder
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.rollout import CUT, FAILED
 from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, context_tokens
 
 MIN_GROUPS = 20
+_NAME = ["group", "attempt", "index"]
 _RESAMPLES = 200
 _DRIFT_SIGNIFICANT = 3.0  # standard errors
 _LARGEST_CORRELATION = 0.95
@@ -75,45 +77,23 @@ def collect(runs: Sequence[RunFolder]) -> Responses:
             "RUN_DIR", f"the runs' max_new_tokens differ ({', '.join(map(str, sorted(caps)))})"
         )
     turns.check_alike(runs)
-    parts, before = [], 0
-    turned: list[RecordedTrajectory] = []
-    for run in runs:
-        table = run.rollouts
-        keys = np.column_stack([table["group"], table["attempt"], table["index"]])
-        _, first = np.unique(keys, axis=0, return_index=True)
-        (
-            _,
-            from_end,
-        ) = np.unique(keys[::-1], axis=0, return_index=True)
-        last = len(keys) - 1 - from_end
-        _, group = np.unique(table["group"][last], return_inverse=True)
-        of_run = run.turned()
-        if of_run is not None:
-            turned += [of_run[name] for name in map(tuple, keys[last].astype(int).tolist())]
-        parts.append(
-            np.column_stack(
-                [
-                    group + before,
-                    table["total_tokens"][last],
-                    table["prompt_tokens"][last],
-                    table["finished"][last],
-                    table["truncated"][last] if of_run is None else _cut_short(table, last),
-                    table["reward"][last],
-                    table["version"][first],
-                ]
-            )
-        )
-        before += int(group.max()) + 1 if len(group) else 0
-    group, tokens, prompt, finished, capped, reward, launched = np.vstack(parts).T
+    rows = pd.concat([_rows(run).assign(run=number) for number, run in enumerate(runs)])
+    group = rows.groupby(["run", "group"]).ngroup().to_numpy().astype(np.int64)
+    names = ("total_tokens", "prompt_tokens", "finished", "cut_short", "reward", "launched")
+    tokens, prompt, finished, capped, reward, launched = (
+        rows[name].to_numpy(dtype=float) for name in names
+    )
     [cap] = caps
-    numbers = group.astype(np.int64)
-    all_turned = None
-    if turned:
-        most = max(int(run.section("workload", "turns").get("max_turns") or 0) for run in runs)
-        longest = max(len(rollout.trajectory.turns) for rollout in turned)
-        all_turned = Turned(numbers, turned, runs[0].environment, most or longest)
     collected = Responses(
-        numbers, tokens, prompt, finished > 0, capped > 0, reward, launched, cap, all_turned
+        group,
+        tokens,
+        prompt,
+        finished > 0,
+        capped > 0,
+        reward,
+        launched,
+        cap,
+        _turned(runs, rows, group),
     )
     if collected.groups < MIN_GROUPS:
         raise ScenarioError(
@@ -124,9 +104,31 @@ def collect(runs: Sequence[RunFolder]) -> Responses:
     return collected
 
 
-def _cut_short(table: Table, rows: Any) -> Any:
-    """Rollouts of several turns that a cap or their environment ended."""
-    return np.isin(table["ending"][rows], sorted(CUT | FAILED))
+def _rows(run: RunFolder) -> pd.DataFrame:
+    """The last segment of each rollout, in order of their names. launched: the first one's version.
+    cut_short: ended by a cap, or with turns by its environment."""
+    table = pd.DataFrame(run.rollouts)
+    first, last = (
+        table.drop_duplicates(_NAME, keep=kept).sort_values(_NAME, ignore_index=True)
+        for kept in ("first", "last")
+    )
+    cut = last["truncated"] if run.turned() is None else last["ending"].isin(CUT | FAILED)
+    return last.assign(launched=first["version"], cut_short=cut)
+
+
+def _turned(runs: Sequence[RunFolder], rows: pd.DataFrame, group: Any) -> Turned | None:
+    """Turn by turn; None for runs without turns."""
+    turned: list[RecordedTrajectory] = []
+    for number, run in enumerate(runs):
+        of_run = run.turned()
+        if of_run is not None:
+            names = rows.loc[rows["run"] == number, _NAME].astype(int)
+            turned += [of_run[name] for name in names.itertuples(index=False, name=None)]
+    if not turned:
+        return None
+    most = max(int(run.section("workload", "turns").get("max_turns") or 0) for run in runs)
+    longest = max(len(rollout.trajectory.turns) for rollout in turned)
+    return Turned(group, turned, runs[0].environment, most or longest)
 
 
 def turn_lengths(collected: Responses, turned: Turned) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from rollcast.calibration.calibrate import Fitted
@@ -17,30 +18,9 @@ def show(fitted: Fitted) -> None:
     table = Table(title="fitted costs", title_justify="left")
     for column in ("", "seconds", "standard error"):
         table.add_column(column, justify="left" if not column else "right")
-    errors = fits["iteration"]["standard_errors"]
-    for name, value in cost["iteration"].items():
-        if name == "rollout_pieces":
-            for start, slope in value:
-                _row(
-                    table,
-                    f"iteration: per rollout beyond {start}",
-                    slope,
-                    errors.get(f"rollouts>{start}"),
-                )
-        else:
-            _row(table, f"iteration: {name}", value, errors.get(name))
-    for layout in ("dense", "shared_prefix"):
-        if cost[layout] is not None:
-            for name, value in cost[layout].items():
-                _row(
-                    table,
-                    f"update ({layout}): {name}",
-                    value,
-                    fits[layout]["standard_errors"].get(name),
-                )
-    names = {"sync": "sync_s", "to_train": "switch_to_train_s", "to_rollout": "switch_to_rollout_s"}
-    for short, name in names.items():
-        _row(table, name, cost[name], fits["overheads"][short]["standard_error_s"])
+    for name, value, error in _costs(cost, fits):
+        if value:
+            table.add_row(name, f"{value:.3g}", "" if error is None else f"{error:.1g}")
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     console.print(table)
     lengths = fitted.content["lengths"]
@@ -53,9 +33,22 @@ def show(fitted: Fitted) -> None:
     )
 
 
-def _row(table: Any, name: str, value: float, error: float | None) -> None:
-    if value:
-        table.add_row(name, f"{value:.3g}", "" if error is None else f"{error:.1g}")
+def _costs(cost: dict[str, Any], fits: dict[str, Any]) -> Iterator[tuple[str, float, float | None]]:
+    """Name, seconds and standard error of each cost."""
+    errors = fits["iteration"]["standard_errors"]
+    for name, value in cost["iteration"].items():
+        if name == "rollout_pieces":
+            for start, slope in value:
+                error = errors.get(f"rollouts>{start}")
+                yield f"iteration: per rollout beyond {start}", slope, error
+        else:
+            yield f"iteration: {name}", value, errors.get(name)
+    for layout in ("dense", "shared_prefix"):
+        for name, value in (cost[layout] or {}).items():
+            yield f"update ({layout}): {name}", value, fits[layout]["standard_errors"].get(name)
+    names = {"sync": "sync_s", "to_train": "switch_to_train_s", "to_rollout": "switch_to_rollout_s"}
+    for short, name in names.items():
+        yield name, cost[name], fits["overheads"][short]["standard_error_s"]
 
 
 def _numbers(section: dict[str, Any], key: str = "lengths") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import date
 from typing import Any
 
@@ -59,23 +60,12 @@ def to_json(log: RunLog, outcome: Outcome) -> dict[str, Any]:
                 "drift_measured": float(known.few.values[4]),
             }
     if outcome.advice is not None:
+        answers = [asdict(answer) for answer in outcome.advice.answers]
         imported["advice"] = {
             "bottleneck": list(outcome.advice.bottleneck),
             "draws": outcome.advice.draws,
             "divided": outcome.advice.divided,
-            "what_ifs": [
-                {
-                    "key": a.key,
-                    "said": a.said,
-                    "speedup": a.speedup,
-                    "low": a.low,
-                    "high": a.high,
-                    "step_s": a.step_s,
-                    "settings": a.words,
-                    "why_not": a.why_not,
-                }
-                for a in outcome.advice.answers
-            ],
+            "what_ifs": [{"settings": answer.pop("words"), **answer} for answer in answers],
         }
     content["imported"] = imported
     return content

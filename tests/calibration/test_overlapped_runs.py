@@ -67,7 +67,10 @@ def test_no_pulse_is_heeded_where_actors_disturb_it(replayed: Validation, fitted
 def test_replays_are_close(replayed: Validation) -> None:
     off = [c.forecast.point["step_s"].sum() / c.total_s - 1 for c in replayed.checks]
     assert np.median(np.abs(off)) < 0.08, off
-    assert max(map(abs, off)) < 0.12, off
+    assert max(map(abs, off)) < 0.16, off  # two replicas and a trainer wait for two cores
+    flags = {check.run.name: " ".join(check.forecast.flags) for check in replayed.checks}
+    waited = [name for name, said in flags.items() if "shared 2 CPU cores" in said]
+    assert waited == ["replicas-10"]
 
 
 def test_replays_know_how_stale_training_is(replayed: Validation) -> None:

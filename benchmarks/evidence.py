@@ -4,27 +4,36 @@ Computes what papers published and what the simulator forecasts of it (`benchmar
 that as data in ``results/published.json``, and writes every table that documents show of it, and of
 the other results, between its markers (``<!-- table: NAME -->`` and ``<!-- end of table -->``).
 ``--tables`` computes nothing and writes the tables of the results that are there. Nothing is tuned
-to a published result: each section says what was taken from the paper and what from fits to other
-data, each row what had to be assumed, and a miss its likely reason.
+to a published result: ``claims/papers.yaml`` says what was taken from the paper and what from fits
+to other data, each row what had to be assumed, and a miss its likely reason.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from benchmarks.claims.common import Row, Section
+from benchmarks.runner import (
+    RESULTS,
+    ROOT,
+    markdown_table,
+    parser,
+    progress,
+    write_json,
+    write_text,
+)
 
-ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results"
-PAPERS = ("april", "sagc", "pods", "prefix_reuse", "frontier")
-DOCUMENTS = (ROOT / "docs" / "evidence.md",)
+DOCUMENTS = tuple(ROOT / "docs" / name for name in ("evidence.md", "importing.md", "intervals.md"))
 SCHEMA = "rollcast-published/1"
 
 HEAD = ("claim", "published", "forecast", "error", "assumed")
@@ -42,35 +51,37 @@ class MarkerError(ValueError):
     """A document asks for a table that nothing makes, or lacks the end of one."""
 
 
+@cache
+def papers() -> Mapping[str, Mapping[str, Any]]:
+    """What ``claims/papers.yaml`` says of each paper."""
+    text = (ROOT / "benchmarks" / "claims" / "papers.yaml").read_text("utf-8")
+    declared: Mapping[str, Mapping[str, Any]] = yaml.safe_load(text)
+    return declared
+
+
 def section_of(paper: str) -> Section:
-    """The rows of a paper, computed. Raises KeyError for one that is not in ``PAPERS``."""
-    if paper not in PAPERS:
-        raise KeyError(paper)
-    made: Section = import_module(f"benchmarks.claims.{paper}").section()
-    return made
+    """The rows of a paper, computed. Raises KeyError for one that is not declared."""
+    declared = papers()[paper]
+    module = import_module(f"benchmarks.claims.{paper}")
+    tables = module.tables() if hasattr(module, "tables") else []
+    return Section(**declared, rows=module.rows(), tables=tables)
 
 
 def read_sections(folder: Path = RESULTS) -> dict[str, Section]:
     """The sections of ``published.json`` by paper."""
-    content = json.loads((folder / "published.json").read_text("utf-8"))["sections"]
-    return {
-        paper: Section(
-            **{
-                **keys,
-                "rows": [Row(**row) for row in keys["rows"]],
-                "tables": [(title, table) for title, table in keys["tables"]],
-            }
-        )
-        for paper, keys in content.items()
-    }
+    sections = {}
+    for paper, keys in _results(folder, "published")["sections"].items():
+        rows = [Row(**row) for row in keys["rows"]]
+        tables = [(title, table) for title, table in keys["tables"]]
+        sections[paper] = Section(**{**keys, "rows": rows, "tables": tables})
+    return sections
 
 
 def write_sections(sections: Mapping[str, Section], folder: Path = RESULTS) -> None:
     """Writes ``published.json`` and ``published.md``."""
-    content = {paper: asdict(sections[paper]) for paper in PAPERS if paper in sections}
-    text = json.dumps({"schema": SCHEMA, "sections": content}, indent=1, ensure_ascii=False)
-    _write(folder / "published.json", f"{text}\n")
-    _write(folder / "published.md", page(list(read_sections(folder).values())))
+    content = {paper: asdict(sections[paper]) for paper in papers() if paper in sections}
+    write_json(folder / "published.json", {"schema": SCHEMA, "sections": content})
+    write_text(folder / "published.md", page(list(read_sections(folder).values())))
 
 
 def page(sections: Sequence[Section]) -> str:
@@ -85,13 +96,11 @@ def page(sections: Sequence[Section]) -> str:
     return "\n".join(parts)
 
 
-def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A table as Markdown, the last line ended."""
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+# Tables of documents, from the folder of results
 
 
-# Tables of documents
+def _results(folder: Path, name: str) -> Any:
+    return json.loads((folder / f"{name}.json").read_text("utf-8"))
 
 
 def published(folder: Path) -> str:
@@ -106,9 +115,8 @@ def published(folder: Path) -> str:
 
 def validation(folder: Path) -> str:
     """Each source of the validation suite: how far held-out figures are off, and targets met."""
-    content = json.loads((folder / "validation" / "validation.json").read_text("utf-8"))
     rows = []
-    for source in content["sources"]:
+    for source in _results(folder, "validation/validation")["sources"]:
         checks = [check for check in source["checks"] if check["target"] is not None]
         errors = [abs(c["value"]) for c in checks if c["target"] and "outside" not in c["name"]]
         if errors:
@@ -123,10 +131,100 @@ def real_policies(folder: Path) -> str:
     return (folder / "real_policies.md").read_text("utf-8").strip() + "\n"
 
 
+def speed(folder: Path) -> str:
+    """Seconds and memory of the simulator and of imports."""
+    rows = []
+    for row in _results(folder, "speed")["rows"]:
+        taken = f"{row['wall_s']:.3g} s, {row['peak_mb']:.0f} MB"
+        rows.append((row["work"].strip(), taken, row["target"], row["best_peer"]))
+    return markdown_table(("work", "rollcast", "target", "fastest other simulator"), rows)
+
+
+def prefix_reuse(folder: Path) -> str:
+    """Forward and backward with a shared prefix over the best dense microbatching."""
+    rows = []
+    for point in _results(folder, "prefix_reuse")["curve"]:
+        shape = [point[key] for key in ("prompt_tokens", "response_tokens", "rollouts", "groups")]
+        seconds = [f"{point[key]:.2f}" for key in ("dense_s", "reuse_s")]
+        ratios = [f"{point[key]:.2f}x" for key in ("ratio", "token_bound")]
+        rows.append([*map(str, shape), *seconds, *ratios])
+    head = ("prompt", "response", "group", "groups", "dense, s", "reuse, s", "speed-up", "bound")
+    return markdown_table(head, rows)
+
+
+def prefix_memory(folder: Path) -> str:
+    """Seconds and peak memory of one group, by layout."""
+    rows = []
+    for plan in _results(folder, "prefix_reuse")["memory"]:
+        name = f"{plan['layout']}, {plan['rows']} rollouts a microbatch"
+        again = {"none": "nothing", "all": "everything", "prefix": "the prefix"}[plan["checkpoint"]]
+        rows.append((name, again, f"{plan['seconds']:.1f}", f"{plan['peak_mib']:.0f}"))
+    return markdown_table(("layout", "recomputed", "seconds", "peak, MiB"), rows)
+
+
+def engine_overhead(folder: Path) -> str:
+    """Seconds of the adapter over those of ``LLM.generate``."""
+    content = _results(folder, "engine_overhead")
+    names = {
+        "llm_default": "`LLM.generate` as it comes",
+        "llm_matched": "with the adapter's settings",
+    }
+    rows = [
+        (names[key], *(f"{100 * (ratio[clock] - 1):+.1f} %" for clock in ("wall", "cpu")))
+        for key, ratio in content["ratio"].items()
+    ]
+    return markdown_table(("the adapter against", "seconds", "processor seconds"), rows)
+
+
+def intervals(folder: Path) -> str:
+    """Quick intervals against those of whole runs."""
+    rows = []
+    for row in _results(folder, "interval_quality")["rows"]:
+        unit = "x" if row.get("speedup") else " s"
+        ends = [f"{row[key][0]:.4g} to {row[key][1]:.4g}" for key in ("quick", "whole")]
+        widths = [f"{row[key]:.2f}" for key in ("width_ratio", "width_error")]
+        rows.append([row["case"], f"{row['point']:.4g}{unit}", *ends, *widths])
+    head = (
+        "case",
+        "figure",
+        "quick 90 %",
+        "whole runs 90 %",
+        "width, quick over whole",
+        "its error",
+    )
+    return markdown_table(head, rows)
+
+
+def own_run(folder: Path) -> str:
+    """Forecasts of a genuine TRL run with other settings, at two loads of the machine."""
+    names = {
+        "group_16": "16 rollouts per prompt",
+        "cap_96": "limit 96",
+        "base": "the first run repeated",
+    }
+    found = {(row["run"], row["round"]): row for row in _results(folder, "own_run")["rows"]}
+    rounds = sorted({name for _, name in found}, reverse=True)
+
+    def cell(row: Mapping[str, Any]) -> str:
+        forecast, low, high = (row["forecast"][key] for key in ("run_s", "low_s", "high_s"))
+        interval = f"{forecast:.3g} s ({low:.3g} to {high:.3g})"
+        return f"{interval}, {row['measured']['run_s']:.3g} s: {100 * row['error']:+.1f} %"
+
+    rows = [(text, *(cell(found[run, name]) for name in rounds)) for run, text in names.items()]
+    heads = [f"{name} machine: forecast (90 %), measured" for name in rounds]
+    return markdown_table(("run", *heads), rows)
+
+
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "published": published,
     "validation": validation,
     "real-policies": real_policies,
+    "speed": speed,
+    "prefix-reuse": prefix_reuse,
+    "prefix-memory": prefix_memory,
+    "engine-overhead": engine_overhead,
+    "intervals": intervals,
+    "own-run": own_run,
 }
 
 
@@ -143,27 +241,21 @@ def filled(text: str, name: str, folder: Path = RESULTS) -> str:
     return _TABLE.sub(table, text)
 
 
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f"{path.name}.partial")
-    draft.write_text(text, "utf-8")
-    draft.replace(path)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Computes, keeps and writes; exit code 2 with one sentence for a wrong marker."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence", description=__doc__)
-    parser.add_argument("--only", choices=PAPERS, action="append", help="compute this paper")
-    parser.add_argument("--tables", action="store_true", help="compute nothing")
-    options = parser.parse_args(arguments)
-    if not options.tables:
+    options = parser(__doc__)
+    options.add_argument("--only", choices=tuple(papers()), action="append", metavar="PAPER")
+    options.add_argument("--tables", action="store_true", help="compute nothing")
+    given = options.parse_args(arguments)
+    if not given.tables:
         sections = read_sections()
-        for paper in options.only or PAPERS:
-            print(paper, file=sys.stderr, flush=True)
+        for paper in given.only or papers():
+            progress(paper)
             sections[paper] = section_of(paper)
-        write_sections(sections)
+            write_sections(sections)
     try:
         for document in DOCUMENTS:
-            _write(document, filled(document.read_text("utf-8"), document.name))
+            write_text(document, filled(document.read_text("utf-8"), document.name))
     except MarkerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from benchmarks.claims.common import Row, Section, against, lognormal, percent, scenario, span
+from benchmarks.claims.common import Row, Table, against, lognormal, percent, scenario, span
 from benchmarks.published_lengths import lognormal_for_moments
 from rollcast.simulator.studies.simulate import Result
 from rollcast.simulator.workload.length_specs import length_presets
@@ -36,18 +35,6 @@ FLAT: dict[str, Any] = {
 }
 """Iterations that cost the same however many rollouts run."""
 
-MISSES = [
-    "Gains at the short end of the means lie above the published ones. The forecast aborts at the "
-    "next iteration's end and at no other cost, gives the buffer's rollouts back to an engine that "
-    "prefills at kernel speed, and has no drift of lengths over training.",
-    "Carried tokens: the first reading comes close, the second does not; which one the paper means "
-    "we do not know.",
-    "With DAPO the tokens generated hide the gain: the baseline refills with a whole wave as soon "
-    "as a group is rejected, so that its engine is as full as APRIL's; it keeps the short groups "
-    "and throws the others away. Counted in tokens trained on, APRIL's gain is far above. The "
-    "paper's baseline may refill later and lose less, or its rewards leave fewer groups to reject.",
-]
-
 
 @cache
 def lengths(mean: int, group_sd: float) -> LengthModel:
@@ -69,28 +56,22 @@ def run(model: str, spec: dict[str, Any], policy: list[Any], **keys: Any) -> Res
     return scenario(workload=workload, policy=policy, **shared, **keys)
 
 
-def generated_per_s(result: Result) -> float:
-    """Tokens generated over rollout time, once the buffer is full."""
+def rate(result: Result, tokens: str = "generated_tokens") -> float:
+    """Tokens a second of rollout time, once the buffer is full."""
     steps = result.run.steps[WARM_UP_STEPS:]
-    return sum(s.generated_tokens for s in steps) / sum(s.rollout_s for s in steps)
-
-
-def trained_per_s(result: Result) -> float:
-    """Tokens trained on over rollout time, once the buffer is full."""
-    steps = result.run.steps[WARM_UP_STEPS:]
-    return sum(s.trained_tokens for s in steps) / sum(s.rollout_s for s in steps)
+    return float(sum(getattr(s, tokens) for s in steps) / sum(s.rollout_s for s in steps))
 
 
 def gain(
     model: str,
     spec: dict[str, Any],
     base: list[Any],
-    rate: Callable[[Result], float] = generated_per_s,
+    tokens: str = "generated_tokens",
     **keys: Any,
 ) -> float:
     """What APRIL before ``base`` adds to the throughput of ``base``."""
     with_april = run(model, spec, [*APRIL, *base], **keys)
-    return rate(with_april) / rate(run(model, spec, base, **keys)) - 1
+    return rate(with_april, tokens) / rate(run(model, spec, base, **keys), tokens) - 1
 
 
 def buffered_share(result: Result) -> float:
@@ -130,30 +111,45 @@ def scaled_to(model: LengthModel, mean: int) -> LengthModel:
     return model.scaled(low)
 
 
-def grpo_rows() -> list[Row]:
-    rows, shares, held, most = [], [], [], []
-    for model, (low, high) in PUBLISHED.items():
-        gains = []
-        for mean in MEANS:
-            spec = lognormal(lengths(mean, 1_500))
-            result = run(model, spec, APRIL)
-            gains.append(generated_per_s(result) / generated_per_s(run(model, spec, [])) - 1)
-            shares.append(result.summary["carried_token_share"])
-            held.append(buffered_share(result))
-            most.append(result.summary["versions_per_rollout_max"])
-        claim = f"rollout throughput, {model}, GRPO, mean 11,000 to 8,000 tokens"
-        published = f"{percent(low)} to {percent(high)} on three data sets"
-        assumed = "which data set has which mean; prompt 256; sd 4,250, within a group 1,500"
-        rows.append(Row(claim, published, span(gains, percent), against(gains, low, high), assumed))
-    held_text, share_text = (span(x, lambda v: f"{100 * v:.0f} %") for x in (held, shares))
-    about, points = "about 40 %", against(held, 0.4, 0.4)
-    carried = "tokens carried over, of those that a step holds at its end"
-    rows.append(Row(carried, about, held_text, points, "this reading of the claim"))
-    points = against(shares, 0.4, 0.4)
-    sampled = "tokens carried over, of those that a step trains on"
-    rows.append(Row(sampled, about, share_text, points, "the other reading"))
-    agrees = "agrees" if max(most) <= 5 else "beyond"
-    return [*rows, Row("versions per rollout", "5 at most", str(max(most)), agrees, "30 steps")]
+@cache
+def with_april(model: str, mean: int) -> Result:
+    """APRIL on lengths of that mean."""
+    return run(model, lognormal(lengths(mean, 1_500)), APRIL)
+
+
+def throughput_row(model: str) -> Row:
+    """The gain of GRPO on data sets of all means."""
+    gains = []
+    for mean in MEANS:
+        base = run(model, lognormal(lengths(mean, 1_500)), [])
+        gains.append(rate(with_april(model, mean)) / rate(base) - 1)
+    low, high = PUBLISHED[model]
+    claim = f"rollout throughput, {model}, GRPO, mean 11,000 to 8,000 tokens"
+    published = f"{percent(low)} to {percent(high)} on three data sets"
+    assumed = "which data set has which mean; prompt 256; sd 4,250, within a group 1,500"
+    return Row(claim, published, span(gains, percent), against(gains, low, high), assumed)
+
+
+def carried_rows() -> list[Row]:
+    """What is carried over, and for how many versions."""
+    results = [with_april(model, mean) for model in PUBLISHED for mean in MEANS]
+    readings = {
+        "tokens carried over, of those that a step holds at its end": (
+            [buffered_share(result) for result in results],
+            "this reading of the claim",
+        ),
+        "tokens carried over, of those that a step trains on": (
+            [result.summary["carried_token_share"] for result in results],
+            "the other reading",
+        ),
+    }
+    rows = []
+    for claim, (shares, assumed) in readings.items():
+        text = span(shares, lambda share: f"{100 * share:.0f} %")
+        rows.append(Row(claim, "about 40 %", text, against(shares, 0.4, 0.4), assumed))
+    most = max(result.summary["versions_per_rollout_max"] for result in results)
+    agrees = "agrees" if most <= 5 else "beyond"
+    return [*rows, Row("versions per rollout", "5 at most", str(most), agrees, "30 steps")]
 
 
 def dapo_rows() -> list[Row]:
@@ -163,24 +159,19 @@ def dapo_rows() -> list[Row]:
         "wave of 32 groups as soon as one is rejected, and drops the surplus"
     )
     rows = []
-    for name, rate in (("generated", generated_per_s), ("trained on", trained_per_s)):
-        gains = [gain(model, spec, DAPO, rate) for model in PUBLISHED]
+    for name, tokens in (("generated", "generated_tokens"), ("trained on", "trained_tokens")):
+        gains = [gain(model, spec, DAPO, tokens) for model in PUBLISHED]
         claim = f"rollout throughput with DAPO, both models, tokens {name}"
         error = against(gains, 0.08, 0.11)
         rows.append(Row(claim, "+8 % to +11 %", span(gains, percent), error, assumed))
     return rows
 
 
-def section() -> Section:
+def rows() -> list[Row]:
     """The claims of APRIL."""
-    table = gain_by_mean()
-    return Section(
-        "APRIL",
-        "arXiv 2509.18521",
-        "From the paper: 32 x 8 rollouts from 64 groups in flight, cap 16,384, 8 GPUs, the range "
-        "of means and both spreads. From fits: H100 kernels. The lengths are the capped lognormal "
-        "with the published moments.",
-        [*grpo_rows(), *dapo_rows()],
-        MISSES,
-        [("Forecast of rollout throughput with APRIL over without, Qwen3-8B", table)],
-    )
+    return [*map(throughput_row, PUBLISHED), *carried_rows(), *dapo_rows()]
+
+
+def tables() -> list[Table]:
+    """What a paper's spreads, a reasoning model's and flat iterations do."""
+    return [("Forecast of rollout throughput with APRIL over without, Qwen3-8B", gain_by_mean())]

@@ -22,6 +22,10 @@ class Row:
     assumed: str
 
 
+Table = tuple[str, list[list[str]]]
+"""A title and rows, the first of which is the head."""
+
+
 @dataclass(frozen=True)
 class Section:
     """One paper's rows, and the notes and further tables below them."""
@@ -31,7 +35,7 @@ class Section:
     given: str
     rows: list[Row]
     misses: list[str]
-    tables: list[tuple[str, list[list[str]]]] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
 
 
 def percent(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.claims.common import Row, Section, relative, scenario
+from benchmarks.claims.common import Row, relative, scenario
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
@@ -27,15 +27,6 @@ OLD_HOST = (
 )
 
 ASSUMED = "prompt 128, spread of lengths; 4-bit weights priced as 16-bit; L40S trainer attention"
-MISSES = [
-    "One more rollout costs several times what is forecast, and so n = 64 is forecast too fast. "
-    "What is missing grows with n. The engine's host work is one part: 10 us a rollout and "
-    "iteration is an assumption, and the figures fitted to vLLM of mid-2024 (in brackets) come "
-    "nearer. Rows are padded to the longest of the n rollouts there, and here to that of the 16 "
-    "selected. Adapters and 4-bit weights in the engine's kernels, and rewards computed in Python, "
-    "are not modelled.",
-    "The memory row agrees by way of its padding: with lengths of one prompt only, 64 would fit.",
-]
 
 
 def workload(size: int) -> dict[str, Any]:
@@ -113,20 +104,13 @@ def memory_row() -> Row:
     )
 
 
-def section() -> Section:
-    """The claims of PODS."""
+def inference_row() -> Row:
     fall = inference_per_token_s(8) / inference_per_token_s(512)
     shown = ("21x", f"{fall:.1f}x", relative(fall, 21))
     assumed = "vLLM with room for 512 (the published recipe turns vLLM off); prompt, spread"
-    inference = Row("inference per token, 8 over 512 rollouts per A100", *shown, assumed)
-    return Section(
-        "PODS",
-        "arXiv 2504.13818; configuration in YixuanEvenXu/pods",
-        "From the paper and its configuration: model, GPU, m, one prompt a step, cap, mean length, "
-        "LoRA, recomputation, one reference pass, rows padded to the longest, sharded states on 8 "
-        "GPUs, and on one GPU engine and trainer side by side (no switch). From fits: L40S and "
-        "A100 kernels; trainer traffic on the H100. In brackets: with the engine's host work "
-        "fitted to vLLM of mid-2024.",
-        [*step_rows(), inference, memory_row()],
-        MISSES,
-    )
+    return Row("inference per token, 8 over 512 rollouts per A100", *shown, assumed)
+
+
+def rows() -> list[Row]:
+    """The claims of PODS."""
+    return [*step_rows(), inference_row(), memory_row()]

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import evidence
-from benchmarks.claims import frontier, pods, prefix_reuse, sagc
+from benchmarks import evidence, interval_quality, real_policies
+from benchmarks.claims import april, frontier, pods, prefix_reuse, sagc
 from benchmarks.claims.common import Row
+from benchmarks.measured import runs
+from benchmarks.runner import RESULTS, read_json
+from rollcast.simulator.studies.simulate import load, simulate
+from rollcast.simulator.studies.uncertainty import uncertainty
 
 KEPT = {row.claim: row for section in evidence.read_sections().values() for row in section.rows}
 
@@ -20,19 +24,26 @@ def test_tables_of_a_document_are_those_of_the_results(document: Path) -> None:
     assert evidence.filled(text, document.name) == text
 
 
-def test_the_page_is_that_of_the_results() -> None:
+def test_every_table_is_in_a_document_and_every_paper_in_the_results() -> None:
+    shown = "".join(document.read_text("utf-8") for document in evidence.DOCUMENTS)
+    assert all(f"<!-- table: {name} -->" in shown for name in evidence.TABLES)
     sections = evidence.read_sections()
-    assert tuple(sections) == evidence.PAPERS
-    page = (evidence.RESULTS / "published.md").read_text("utf-8")
+    assert list(sections) == list(evidence.papers())
+    for paper, section in sections.items():
+        kept = {key: getattr(section, key) for key in ("title", "source", "given", "misses")}
+        assert kept == evidence.papers()[paper]
+    page = (RESULTS / "published.md").read_text("utf-8")
     assert evidence.page(list(sections.values())) == page
 
 
 def sample() -> list[Row]:
-    """Of every paper what takes no more than a second or two, forecasts of runs among them."""
+    """Of every paper what takes no more than a few seconds, forecasts of runs among them."""
     return [
+        april.throughput_row("qwen3-4b"),
+        frontier.seven_row("fully_async"),
+        frontier.order_rows()[0],
         pods.memory_row(),
         *prefix_reuse.memory_rows(),
-        *frontier.order_rows()[:1],
     ]
 
 
@@ -47,6 +58,24 @@ def test_a_forecast_of_a_step_and_a_rate_is_what_the_code_gives() -> None:
     preset, _ = sagc.SETTINGS["Qwen2.5-3B GRPO"]
     rate = f"{100 * sagc.drawn_rate(preset, 8):.1f} %"
     assert KEPT["straggler rate at G = 8, Qwen2.5-3B GRPO"].forecast == rate
+
+
+def test_the_table_of_real_policies_is_that_of_the_committed_runs() -> None:
+    kept = (RESULTS / "real_policies.md").read_text("utf-8").splitlines()
+    folder = runs(real_policies.MEASURED)
+    names = {name: real_policies.ENTRIES[name] for name in ("synchronous", "all together")}
+    read = {
+        n: [real_policies.read(folder / f"{e}-{i}") for i in range(3)] for n, e in names.items()
+    }
+    assert real_policies.table(read).splitlines() == [*kept[:3], kept[-1]]
+
+
+def test_a_quick_interval_is_the_kept_one() -> None:
+    name, example, settings, _ = interval_quality.CASES[2]
+    (kept,) = (r for r in read_json(interval_quality.PATH, {})["rows"] if r["case"] == name)
+    result = simulate(load(evidence.ROOT / "examples" / f"{example}.yaml", *settings))
+    assert result.summary["step_s"] == pytest.approx(kept["point"], rel=1e-6)
+    assert uncertainty(result).intervals["step_s"] == pytest.approx(kept["quick"], rel=1e-6)
 
 
 @pytest.mark.parametrize(

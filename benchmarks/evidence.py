@@ -177,22 +177,17 @@ def engine_overhead(folder: Path) -> str:
 
 
 def intervals(folder: Path) -> str:
-    """Quick intervals against those of whole runs."""
+    """Quick intervals against those of whole runs, and how many are of nearly the same width."""
+    results = _results(folder, "interval_quality")["rows"]
     rows = []
-    for row in _results(folder, "interval_quality")["rows"]:
+    for row in results:
         unit = "x" if row.get("speedup") else " s"
         ends = [f"{row[key][0]:.4g} to {row[key][1]:.4g}" for key in ("quick", "whole")]
         widths = [f"{row[key]:.2f}" for key in ("width_ratio", "width_error")]
         rows.append([row["case"], f"{row['point']:.4g}{unit}", *ends, *widths])
-    head = (
-        "case",
-        "figure",
-        "quick 90 %",
-        "whole runs 90 %",
-        "width, quick over whole",
-        "its error",
-    )
-    return markdown_table(head, rows)
+    head = ("case", "figure", "quick 90 %", "whole runs 90 %", "width, quick over whole", "error")
+    inside = sum(row["within"] for row in results)
+    return f"{markdown_table(head, rows)}\n{inside} of {len(rows)} widths are within 15 %.\n"
 
 
 def own_run(folder: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.validation import draws, report
@@ -176,72 +176,21 @@ COST = LinearCost(
 )
 
 
-def one_by_one(requests: list[Request], engine: EngineSpec) -> list[tuple[float, float, bool]]:
-    """Plain reference, one iteration and one request at a time, with KV to spare: first token, last
-    token, and whether a chunk of prefill left exactly one token over."""
-    now, order = 0.0, sorted(range(len(requests)), key=lambda i: requests[i].arrival_s)
-    waiting: list[int] = []
-    running: list[int] = []
-    computed, made = [0] * len(requests), [0] * len(requests)
-    first, end = [0.0] * len(requests), [0.0] * len(requests)
-    one_left = [False] * len(requests)
-    while order or waiting or running:
-        while order and requests[order[0]].arrival_s <= now:
-            waiting.append(order.pop(0))
-        if not waiting and not running:
-            now = requests[order[0]].arrival_s
-            continue
-        while waiting and len(running) < engine.max_seqs:
-            running.append(waiting.pop(0))
-        scheduled = [i for i in running if made[i]]
-        budget, prefill, pairs, filling = engine.max_batched_tokens - len(scheduled), 0, 0, []
-        for i in scheduled:
-            computed[i] += 1
-        for i in running:
-            if not made[i] and budget > 0:
-                tokens = min(budget, requests[i].prompt_tokens - computed[i])
-                pairs += tokens * computed[i] + tokens * (tokens + 1) // 2
-                computed[i] += tokens
-                one_left[i] |= computed[i] == requests[i].prompt_tokens - 1
-                budget, prefill = budget - tokens, prefill + tokens
-                filling.append(i)
-        scheduled += filling
-        context, filled = (sum(computed[i] for i in some) for some in (scheduled, filling))
-        work = Iteration(len(scheduled), context, prefill, pairs, len(filling), filled)
-        now += draws.iteration_s(COST, work)
-        for i in scheduled:
-            if computed[i] >= requests[i].prompt_tokens:
-                made[i] += 1
-                first[i] = now if made[i] == 1 else first[i]
-                if made[i] == requests[i].new_tokens:
-                    end[i] = now
-                    running.remove(i)
-    return list(zip(first, end, one_left, strict=True))
-
-
-REQUESTS = st.lists(
-    st.builds(
-        Request,
-        st.integers(1, 300),
-        st.integers(1, 60),
-        st.floats(0, 3).map(lambda s: round(s, 3) + 1e-4),
-    ),
-    min_size=1,
-    max_size=12,
-)
-
-
-@settings(max_examples=examples(30), deadline=None)
-@given(REQUESTS, st.integers(1, 6), st.integers(64, 200))
-def test_arrivals_are_served_as_one_by_one(
-    requests: list[Request], max_seqs: int, max_batched: int
-) -> None:
-    engine = EngineSpec(max_seqs, max_batched, kv_tokens=100_000, prefix_caching=False)
-    expected = one_by_one(requests, engine)
-    assume(not any(one_left for _, _, one_left in expected))  # priced as a decoded token
-    for served, (first, end, _) in zip(serve(requests, engine, COST), expected, strict=True):
-        assert served.first_token_s == pytest.approx(first, abs=1e-6)
-        assert served.end_s == pytest.approx(end, abs=1e-6)
+def test_requests_are_served_as_they_arrive() -> None:
+    """The first is prefilled in two chunks, the second arrives during the first of them and shares
+    the other, the third comes when all are gone."""
+    engine = EngineSpec(2, 64, kv_tokens=100_000, prefix_caching=False)
+    requests = [Request(10, 1, 5.0), Request(100, 2, 0.0), Request(10, 1, 0.001)]
+    last, long, short = serve(requests, engine, COST)
+    chunk_s = COST.mixed_iteration_s(Iteration(1, 64, 64, 64 * 65 // 2, 1, 64))
+    pairs = 36 * 64 + 36 * 37 // 2 + 10 * 11 // 2
+    both_s = chunk_s + COST.mixed_iteration_s(Iteration(2, 110, 46, pairs, 2, 110))
+    end_s = both_s + COST.decode_curve(1).seconds(101)
+    alone_s = 5.0 + COST.mixed_iteration_s(Iteration(1, 10, 10, 55, 1, 10))
+    expected = [(alone_s, alone_s), (both_s, end_s), (both_s, both_s)]
+    for served, (first_s, end_s) in zip((last, long, short), expected, strict=True):
+        assert served.first_token_s == pytest.approx(first_s, abs=1e-8)
+        assert served.end_s == pytest.approx(end_s, abs=1e-8)
 
 
 def test_no_requests_and_ones_that_never_fit() -> None:

@@ -71,7 +71,7 @@ def _last(
     y: FloatArray, covariates: FloatArray, least: float, alpha: float, noise: float
 ) -> tuple[int, float] | None:
     """Place and size of a shift among the last rows; None where there is none."""
-    from scipy.stats import t as student
+    from scipy.special import stdtr
 
     count = len(y)
     moving = covariates[:, np.ptp(covariates, axis=0) > 1e-9]
@@ -98,7 +98,7 @@ def _last(
     errors = left_y - size * left_steps[:, best]
     alike = _alike(errors)
     value = float(values[best]) * math.sqrt((1 - alike) / (1 + alike))
-    if 2 * student.sf(value, free) * len(places) > alpha:
+    if 2 * stdtr(free, -value) * len(places) > alpha:
         return None
     return place, size
 

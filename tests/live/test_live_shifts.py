@@ -11,7 +11,7 @@ from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.live.shifts import AFTER, ALPHA, BEFORE, shifts
 from tests.laws import examples
 
-RUNS, STEPS, SERIES = 120, 120, 4
+RUNS, STEPS, SERIES = 60, 120, 4
 
 
 def series(

@@ -80,14 +80,14 @@ def test_a_run_becomes_a_scenario(
 def test_the_scenario_of_dumped_tokens_runs(tmp_path: Path) -> None:
     written.nemo_dump(tmp_path / "log", written.run())
     out = tmp_path / "mine"
-    given = ("--gpu", "h100-sxm", "--model", "qwen3-0.6b")
+    given = ("--gpu", "h100-sxm", "--model", "qwen3-0.6b", "--no-advise")
     assert _call("import", tmp_path / "log", "--out", out, *given) == 0
     assert (out / "lengths.csv").exists()
     assert _call("simulate", out / "scenario.yaml", "--set", "steps=3") == 0
 
 
 def test_as_json(verl: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _call("import", verl, "--json") == 0
+    assert _call("import", verl, "--json", "--no-advise") == 0
     content = json.loads(capsys.readouterr().out)
     assert (content["stack"], content["level"], content["unread"]) == ("verl", 1, 0)
     assert all(f["lines"] == f["used"] + f["other"] + f["unread"] for f in content["files"])
@@ -117,10 +117,10 @@ def test_a_folder_is_replaced_only_if_it_is_an_import(
     verl: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "mine"
-    assert _call("import", verl, "--out", out) == 0
+    assert _call("import", verl, "--out", out, "--no-advise") == 0
     assert _call("import", verl, "--out", out) == 2
     assert "holds another import; add --force" in capsys.readouterr().err
-    assert _call("import", verl, "--out", out, "--force") == 0
+    assert _call("import", verl, "--out", out, "--force", "--no-advise") == 0
     (out / "notes.txt").write_text("mine")
     assert _call("import", verl, "--out", out, "--force") == 2
     assert "holds no import alone" in capsys.readouterr().err
@@ -135,14 +135,14 @@ def test_a_full_disk_leaves_what_stood_there(
     from rollcast.calibration.logs import write
 
     out = tmp_path / "mine"
-    assert _call("import", verl, "--out", out) == 0
+    assert _call("import", verl, "--out", out, "--no-advise") == 0
     before = (out / "steps.csv").read_bytes()
 
     def full(path: Path, value: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(write, "write_json", full)
-    assert _call("import", verl, "--out", out, "--force") == 2
+    assert _call("import", verl, "--out", out, "--force", "--no-advise") == 2
     assert (out / "steps.csv").read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "run"]
 
@@ -232,21 +232,6 @@ def test_only_whole_groups_become_a_trace(tmp_path: Path) -> None:
     assert set(table.columns) == {"group", "index", "prompt_tokens", "new_tokens"}
     rows[0]["new_tokens"] = None  # type: ignore[assignment]
     assert lengths_table(read_log([written.lines(tmp_path / "b.jsonl", rows)])) is None
-
-
-@pytest.mark.parametrize(
-    ("more", "policy"),
-    [
-        ({}, []),
-        ({"training/off_policy/trajectory_staleness/mean": 1.0}, ["one_step_off"]),
-    ],
-)
-def test_the_policy_that_the_run_itself_had(
-    tmp_path: Path, more: dict[str, float], policy: list[str]
-) -> None:
-    log = read_log([written.verl_file(tmp_path / "a.jsonl", written.run(), **more)])
-    [part] = [part for part in draft(log) if part.key == "policy"]
-    assert part.value == policy
 
 
 def test_dumps_alone_do_not_say_that_anything_overlapped(

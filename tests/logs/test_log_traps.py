@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
 from rollcast.simulator.stacks.settings import value
 from tests.logs import written
@@ -45,6 +46,8 @@ def test_verl_overlapped_by_what_is_logged(tmp_path: Path, sign: dict[str, float
     assert log.steps["generation_s"].isna().all()
     assert log.steps["wait_s"].tolist() == [t.generation_s for t in truth]
     assert any("only the wait" in gap.why for gap in log.gaps)
+    [policy] = [part.value for part in draft(log) if part.key == "policy"]
+    assert policy == ["one_step_off"]
 
 
 def test_verl_is_overlapped_in_all_of_its_steps_if_in_any(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from threading import Event
 from typing import Any
 
 import pytest
-import yaml
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.explore import start
@@ -21,8 +20,6 @@ from rollcast.simulator.explore.knobs import chosen, described, knobs, starts, t
 from rollcast.simulator.explore.questions import Memory, Questions, workers
 from rollcast.simulator.explore.view import Asked, view
 from rollcast.simulator.explore.work import (
-    LEAST_STEPS,
-    MOST_STEPS,
     Choice,
     Outcome,
     outcome,
@@ -165,15 +162,6 @@ def test_what_cannot_run_is_a_sentence(tiny: Scenario) -> None:
     found = outcome(Choice(tiny.raw, "one_step_off"))
     assert found.figures is None
     assert "needs cluster.placement: disaggregated" in found.problem
-
-
-def test_few_steps_are_simulated() -> None:
-    def data(groups: int) -> dict[str, dict[str, int]]:
-        return {"workload": {"batch_groups": groups, "group_size": 8}}
-
-    assert steps_for(data(1)) == MOST_STEPS
-    assert steps_for(data(10_000)) == LEAST_STEPS
-    assert LEAST_STEPS <= steps_for(data(32)) <= MOST_STEPS
 
 
 def test_prices_and_steps_are_no_part_of_a_choice(tiny: Scenario) -> None:
@@ -359,12 +347,3 @@ def test_a_port_in_use_is_said(cli: Cli, tmp_path: Path, monkeypatch: pytest.Mon
         code, _, err = cli("explore", tmp_path / "tiny.yaml", "--port", port)
     assert code == 2
     assert f"--port: cannot use {port}: " in err
-
-
-def test_a_wrong_scenario_is_said_before_anything_starts(cli: Cli, tmp_path: Path) -> None:
-    wrong = yaml.safe_load(TINY)
-    wrong["stepz"] = 3
-    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
-    code, _, err = cli("explore", tmp_path / "wrong.yaml", "--no-browser")
-    assert code == 2
-    assert "stepz: unknown key; did you mean steps" in err

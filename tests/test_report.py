@@ -210,6 +210,7 @@ def test_assumptions_have_kinds_and_sources() -> None:
     assert said["workload.group_size"].source == "april.yaml"
     presets = {row.key: row for row in of_presets(scenario)}
     assert presets["gpu.usd_per_hour"].kind == "assumed"
+    assert "workload.lengths.within_sd" not in presets
     assert presets["gpu.bandwidth_bytes_per_s"].kind == "datasheet"
     assert presets["workload.lengths.median_tokens"].value.startswith("4573 ± ")
     assert "qwen" in presets["model"].source.lower()
@@ -217,12 +218,3 @@ def test_assumptions_have_kinds_and_sources() -> None:
     assert defaults["cost.roofline.sync_fixed_s"].kind == "fitted"
     assert all(row.source for row in defaults.values())
     assert not defaults.keys() & said.keys()
-
-
-def test_a_value_given_in_place_of_a_presets_is_no_presets() -> None:
-    scenario = load(
-        ROOT / "examples" / "april.yaml", "workload.lengths.within_sd=0.9", "gpu.usd_per_hour=7"
-    )
-    presets = {row.key: row for row in of_presets(scenario)}
-    assert "workload.lengths.within_sd" not in presets
-    assert "gpu.usd_per_hour" not in presets

@@ -181,9 +181,6 @@ STEPS = Table(
         ),
     ),
 )
-NOT_IN_STEPS = ("staleness", "policy", "taken_rollouts")
-"""Fields of a StepRecord without a column of their own."""
-
 ROLLOUTS = Table(
     "rollouts.csv",
     "one row a segment of a rollout on a replica, in the order in which they ended: several for "
@@ -247,8 +244,6 @@ ROLLOUTS = Table(
         ),
     ),
 )
-NOT_IN_ROLLOUTS = ("outcome",)  # columns of segments that the file spells as ``trained``
-
 ENVIRONMENTS = Table(
     "environments.csv",
     "one row a call of a rollout's environment, or of what judges it, in the order in which the "

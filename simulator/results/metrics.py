@@ -54,11 +54,6 @@ class GpuLane:
     busy: dict[str, FloatArray] = field(default_factory=dict)
     idle: dict[str, FloatArray] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        """``replica 3``, or ``trainer``."""
-        return f"replica {self.replica}" if self.replica >= 0 else "trainer"
-
 
 # Sets of intervals: arrays of shape (n, 2) of starts and ends, sorted and disjoint
 

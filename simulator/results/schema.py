@@ -25,8 +25,6 @@ RUN_SCHEMA = "rollcast-run/1"
 OUR_SCHEMAS = "rollcast-"  # start of every schema's name
 PACKED = ".gz"  # ending of a file that was compressed later
 LAYOUTS = ("dense", "shared_prefix")
-
-
 _ANYTHING = Keys()
 
 
@@ -44,11 +42,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a run. real: of the real engine only. optional: not of every run."""
+    """A file of a run. optional: not of every run."""
 
     name: str
     meaning: str
-    real: bool = False
     optional: bool = False
 
 
@@ -90,10 +87,8 @@ class Document(File):
 
 
 @dataclass(frozen=True, slots=True)
-class Lines(File):
+class Lines(Document):
     """A file of JSON lines. shape: of each, checked when read."""
-
-    shape: Keys = _ANYTHING
 
 
 def _seconds(name: str, meaning: str, needed: bool = False, least: float = 0.0) -> Column:
@@ -292,7 +287,6 @@ TIMELINE = File("timeline.png", "a picture of the run", optional=True)
 ITERATIONS = Table(
     "iterations.csv",
     "one row an iteration of the engine, in order of time",
-    real=True,
     columns=(
         _count("version", "of the weights"),
         _seconds("start_s", "when it began, on the run's clock", needed=True),
@@ -318,7 +312,6 @@ BEAT = Figure(1e-9, most=1e6)
 PULSES = Table(
     "pulses.csv",
     "how fast the machine was: a fixed piece of work, timed before the first step and after each",
-    real=True,
     optional=True,
     columns=(
         _count("steps_done", "when it was timed", needed=True),
@@ -329,7 +322,6 @@ PULSES = Table(
 UPDATES = Lines(
     "updates.jsonl",
     "one line an update: what the trainer reports, and the step's accuracy",
-    real=True,
     optional=True,
     shape=Keys(
         {
@@ -345,27 +337,23 @@ UPDATES = Lines(
 BOARD = File(
     "events.out.tfevents.rollcast",
     "curves for TensorBoard: one event a step, of reward, loss, seconds, tokens and the engine",
-    real=True,
     optional=True,
 )
 PROVENANCE = Document(
     "provenance.json",
     "versions, hardware and the date; never names or paths of a machine",
-    real=True,
     shape=Keys({"versions": Named(Text())}, may={"date": Text()}),
 )
 
 EVENTS = Lines(
     "events.jsonl",
     "one line a verb of the loop: what the world was asked, when and what it answered",
-    real=True,
     optional=True,
     shape=Keys({"verb": Text(), "at_s": Figure()}),
 )
 FAULTS = Table(
     "faults.csv",
     "one row an actor that was lost and replaced while the run went on",
-    real=True,
     optional=True,
     columns=(
         _seconds("at_s", "when that was noticed", needed=True),
@@ -377,7 +365,6 @@ FAULTS = Table(
 FAILURES = Table(
     "failures.csv",
     "one row a call of a rollout's environment that brought no answer",
-    real=True,
     optional=True,
     columns=(
         _seconds("at_s", "when it was over", needed=True),
@@ -390,7 +377,6 @@ FAILURES = Table(
 ARRIVALS = Table(
     "arrivals.csv",
     "one row a replica and weight sync, of runs of several processes",
-    real=True,
     optional=True,
     columns=(
         _count("version", "of the weights that came", needed=True),
@@ -458,12 +444,10 @@ PLAN: tuple[File, ...] = (PLAN_JSON, PLAN_CSV, PLAN_SCENARIO, REPORT, TORNADO_CS
 PROBE_SCHEMA = "rollcast-probe/2"
 PROBE_FILE = "probe.json"
 PROBE_UPDATE = {
-    "computed_tokens": Figure(whole=True),
-    "padding_tokens": Figure(whole=True),
-    "rollouts": Figure(whole=True),
-    "microbatches": Figure(whole=True),
-    "log_prob_s": Figure(),
-    "total_s": Figure(),
+    **dict.fromkeys(
+        ("computed_tokens", "padding_tokens", "rollouts", "microbatches"), Figure(whole=True)
+    ),
+    **dict.fromkeys(("log_prob_s", "total_s"), Figure()),
 }
 """Figures of a probe's update."""
 
@@ -487,7 +471,6 @@ _AS_COLUMNS = {name: ListOf(ITERATIONS[name].shape, least=1) for name in PROBE_B
 PROBE = Document(
     PROBE_FILE,
     "updates of made-up batches and bursts of made-up rollouts, timed",
-    real=True,
     shape=Keys(
         {
             "schema": Choice((PROBE_SCHEMA,)),

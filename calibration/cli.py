@@ -238,7 +238,7 @@ def import_log(
     from rollcast.calibration.logs.gather import read_log
     from rollcast.calibration.pages import import_file as fitted
     from rollcast.calibration.pages import import_page as page
-    from rollcast.calibration.pages.import_show import show_outcome
+    from rollcast.calibration.pages.import_text import show_outcome
     from rollcast.calibration.tokenizer import token_counter
     from rollcast.simulator.results.write import plain
 

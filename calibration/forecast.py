@@ -1,17 +1,12 @@
 """Forecasts of a run from a fitted file, with intervals.
 
-Two modes, never mixed. *replay*: the run's own lengths and rewards, so that only the costs are
-judged. *predict*: lengths and rewards drawn from the fitted models, which judges the whole
-forecast.
+*replay*: the run's own lengths and rewards, so that only the costs are judged. *predict*: lengths
+and rewards drawn from the fitted models, which judges the whole forecast.
 
-An interval has three sources: the parameters, drawn from their covariance; lengths, rewards and
-seed (predict only); and the machine, which is slower or faster all through some runs, and whose
-steps take now more and now less. For that a level is drawn for the run, and stretches of
-consecutive steps of one run of the calibration are drawn again (`simulator.studies.bootstrap`).
-
-Where run and calibration both measured the machine's speed (`calibration.fits.machine_speed`), a
-forecast can be made for the machine as it was in that run: costs at the run's speed, and only what
-that leaves unexplained as noise. Otherwise it is for the calibration's machine as it typically was.
+Intervals hold the parameters (drawn from their covariance), lengths, rewards and seed (predict
+only) and the machine: a level of the run, and stretches of consecutive steps of a calibrated run
+drawn again. Where run and calibration measured the machine's speed (`fits.machine_speed`), costs
+can be those at the run's speed.
 """
 
 from __future__ import annotations

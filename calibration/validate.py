@@ -30,12 +30,12 @@ _ABSOLUTE = ("bubble", "staleness")  # may be 0: errors are differences, not sha
 
 @dataclass(frozen=True)
 class Check:
-    """One run against its forecast. measured: `METRICS` by step. held_out: whether the run, by its
-    policy and seed, is not among those calibrated on. setting: where its scenario differs from the
-    first run's, policy, seed and steps apart; policies are ranked within one setting and number of
-    steps. pulses: the
-    machine's around each step over the calibration's, short and long, shape (steps, 2), where both
-    took them."""
+    """One run against its forecast.
+
+    measured: `METRICS` by step. held_out: whether it was not calibrated on. setting: where its
+    scenario differs from the first run's, policy, seed and steps apart. pulses: the machine's
+    around each step over the calibration's, short and long, shape (steps, 2), where both have them.
+    """
 
     run: RunFolder
     held_out: bool
@@ -103,8 +103,7 @@ class Check:
 
     @property
     def error_at_own_level(self) -> float:
-        """Median absolute error of step time once the run's `level` is taken out: what is left when
-        a machine that was slower, or faster, all through the run is not held against the model."""
+        """Median absolute error of step time once the run's `level` is taken out."""
         return float(np.median(np.abs((1.0 + self.step_errors("step_s")) / self.level - 1.0)))
 
     def step_errors(self, metric: str) -> FloatArray:
@@ -337,9 +336,8 @@ def quality(checks: Sequence[Check]) -> dict[str, dict[str, float]]:
 
 
 def machine_noise(fitted: Fitted) -> dict[str, float]:
-    """How far measured phases of the calibration are from what their work typically takes: medians
-    over its steps, at the machine's speed where that was taken. No cost model that sees only the
-    work could replay these steps more closely."""
+    """Medians over the calibration's steps of how far phases are from what their work typically
+    takes: no cost model that sees only the work could replay them more closely."""
     ratios = np.array(fitted.content["step_ratios"])
     off = np.abs(ratios - 1.0)
     return {"rollout_s": float(np.median(off[:, 0])), "train_s": float(np.median(off[:, 1]))}

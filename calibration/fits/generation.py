@@ -1,9 +1,8 @@
 """How long a batch of rollouts takes to generate: the cluster's own arithmetic without its events.
 
-All rollouts of a step are handed out at once, as in synchronous training. Between two events of a
-replica (a response ends, another takes its slot) the batch is constant, and the cost model's curve
-gives the time of any number of iterations in closed form. What the simulated cluster does beside
-that (preemption, prefill beside decoding) is left out: of use where thousands of steps are priced.
+All rollouts of a step are handed out at once. Between two events of a replica the batch is
+constant, and the cost model's curve gives the time of any number of iterations in closed form.
+Preemption, and prefill beside decoding, are left out.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """What an engine iteration takes, from a run's iterations.
 
 An iteration lasts until the next one begins, and the first of a step from the step's first submit:
-so queueing requests, grading what finished and the engine's own bookkeeping are in its time, and
-the iterations of a step add up to its rollout time, but for what all rollouts spent away with their
-environments. Times are at the machine's reference speed (`calibration.fits.machine_speed`). The fit
-gives the typical iteration; a busy machine is slower than that now and then, and what this comes to
-over a step is its *ratio*: rollout time measured over rollout time fitted. The costs are those of
-the median step.
+the iterations of a step add up to its rollout time, less the time that all rollouts spent in their
+environments. Times are at the machine's reference speed. The fit gives the typical iteration; a
+step's *ratio* is its measured over its fitted rollout time, and costs are those of the median step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Fits the lognormal random-effects model of response lengths to observed groups.
 
-Maximum likelihood with what the cap does to the data: a response at the cap is not a length but a
-lower bound (right-censored), unless it ran away. The length presets were made with it, and lengths
-measured in a run of one's own can be fitted the same way.
+Maximum likelihood; a response at the cap is not a length but a lower bound (right-censored), unless
+it ran away.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Factors on costs by phase from what a log timed: a prior, and what the steps say against it.
 
-Each figure that a log timed is the sum of some phases times their factors. What is held against the
-forecast is the median over the steps of the log of measured over forecast, with its standard error;
-the factors' priors are log-normal about 1. Where one figure holds one phase this is the mean of the
-two, weighted by precision; where it holds several, the priors say which of them is to blame.
+Each timed figure is the sum of some phases times their factors. The median over the steps of the
+log of measured over forecast, with its standard error, is held against log-normal priors about 1.
+Where a figure holds one phase this is the mean of the two, weighted by precision; where it holds
+several, the priors say which of them is to blame.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Coefficients from a log of a model or board that nobody knows: the shape is a straight line.
+"""Coefficients from a log of an unknown model or board: straight lines.
 
 Generation is fitted by the iterations of its slowest replica and by the rollouts running in them;
-an update and a grading pass by rollouts and tokens. All through the origin, so that another batch,
-group or cap is priced in proportion: a constant that thirty steps of one size seem to show is as
-often an artefact of their noise.
+an update and a grading pass by rollouts and tokens. All go through the origin, so that another
+batch, group or cap is priced in proportion.
 """
 
 from __future__ import annotations

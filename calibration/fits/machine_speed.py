@@ -1,9 +1,8 @@
-"""How fast the machine was during a run, by its speed probe (`engine.trainer.pulse`): a fixed small
+"""The machine's speed during a run, by its speed probe (`engine.trainer.pulse`): a fixed small
 computation, timed all through the run.
 
-A machine that is slower in one hour than in the next is slower in its probe too. So measured times
-are divided by the probe's, before costs are fitted to them, and a run with a probe of its own can
-be judged at that speed: what is left of its error is the model's.
+Measured times are divided by the probe's before costs are fitted, and a run with a probe of its own
+can be judged at its own speed: what is left of its error is the model's.
 """
 
 from __future__ import annotations

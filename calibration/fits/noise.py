@@ -1,11 +1,9 @@
 """What no count of work explains: machines that are slower in one run, and in some steps on end.
 
-Two models of it. `MachineNoise`, of several runs that were calibrated on: a level for each run, and
-stretches of consecutive steps drawn again. `RandomWalk`, of one run that goes on: a local level
-(Harvey, Forecasting, Structural Time Series Models, 1989, chapter 2): what is seen is a level and
-noise, and the level is a random walk. How far it walks a step beside the noise is known poorly from
-tens of steps, so that it is not estimated but weighed: each of a few ratios by the likelihood of
-the series, from Kalman's filter.
+`MachineNoise`, of several calibrated runs: a level for each run, and stretches of consecutive steps
+drawn again. `RandomWalk`, of one run that goes on: a level that walks at random, seen with noise
+(Harvey, Forecasting, Structural Time Series Models, 1989, chapter 2). Few steps tell poorly how far
+the level walks, so a few ratios are weighed by their likelihood, from Kalman's filter.
 """
 
 from __future__ import annotations

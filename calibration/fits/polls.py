@@ -1,8 +1,7 @@
-"""Generation whose end is seen late, by a trainer that looks only now and then.
+"""Generation whose end is seen late, by a trainer that polls.
 
-What such a log times is the time to the look that found it done, a multiple of the pause between
-looks. One such figure says little; that the figures of all steps have the mean which the forecasts
-of those steps have when they are rounded up too says how long generation really takes.
+Such a log times a multiple of the pause between polls. That the figures of all steps have the mean
+of their forecasts, rounded up too, tells how long generation really takes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Costs that price an update in no time, for the many short runs of a what-if.
 
-A roofline's trainer deals thousands of rows to microbatches each time it is asked. Between batches
-of one kind its phases are as good as straight lines, so they are asked for once.
+Between batches of one kind a trainer's phases are as good as straight lines: asked for once.
 """
 
 from __future__ import annotations

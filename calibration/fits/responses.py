@@ -1,9 +1,8 @@
-"""How long a run's responses were and what they earned, as a workload that draws more like them.
+"""Lengths and rewards of a run's responses, as a workload that draws more like them.
 
-Lengths follow the random-effects model of `simulator.workload.lengths`; a rollout that the run
-never finished is a censored observation, at the tokens it had reached. Rewards follow
-`simulator.workload.rewards`, fitted by moments within and between groups; their standard errors
-come from resampling groups.
+Lengths follow the random-effects model of `simulator.workload.lengths`; an unfinished rollout is a
+censored observation. Rewards follow `simulator.workload.rewards`, fitted by moments within and
+between groups; their standard errors come from resampled groups.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Robust regression of times on counts: no coefficient below 0, and outliers that do not matter.
 
-Times of a busy machine err to one side: a share of the iterations takes several times as long. The
-fit is an MM-estimate (Yohai, Ann. Statist. 15, 1987): errors are relative to the fitted time, a
-Huber start gives their scale, and Tukey's biweight leaves out what is far off. Standard errors are
-the sandwich of an M-estimator with clusters (the steps), since what slows one iteration slows its
-neighbours too.
+An MM-estimate (Yohai, Ann. Statist. 15, 1987): errors are relative to the fitted time, a Huber
+start gives their scale, and Tukey's biweight leaves out what is far off. Standard errors are the
+sandwich of an M-estimator with clusters (the steps), as neighbouring iterations err together.
 """
 
 from __future__ import annotations

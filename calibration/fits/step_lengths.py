@@ -1,12 +1,10 @@
 """Lengths of responses from a few figures a step: mean, longest, shortest, share cut.
 
-The lengths are those of `simulator.workload.lengths`: ``ln X = mu + b z + w e`` with z of the
-prompt and e of the rollout, cut at the cap, and a share that runs away to it. Of the B x G
-responses of a step a log says the mean (normal about its expectation, with the variance that B
-prompts of G responses have), the longest and the shortest (order statistics: the distribution of
-the maximum of B independent groups), and how many were cut. Their log-likelihoods are added up (a
-composite likelihood; Varin, Reid and Firth, Statist. Sinica 21, 2011), with priors on what thirty
-steps do not say; errors are the sandwich of that, step by step.
+The model is that of `simulator.workload.lengths`: ``ln X = mu + b z + w e`` with z of the prompt
+and e of the rollout, cut at the cap, and a share that runs away to it. Of the B x G responses of a
+step a log says the mean, the longest and the shortest (order statistics), and how many were cut.
+Their log-likelihoods are added up (a composite likelihood; Varin, Reid and Firth, Statist. Sinica
+21, 2011), with priors on what thirty steps do not say; errors are the sandwich, step by step.
 """
 
 from __future__ import annotations

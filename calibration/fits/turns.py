@@ -1,10 +1,8 @@
-"""How many turns the rollouts of runs took, what their environments said, and how long that took,
-as sections of a scenario that draw more like them.
+"""Turns of rollouts, answers of environments and their seconds, as sections of a scenario.
 
 What was stopped is a censored observation: of a turn's tokens, of the seconds of an answer, and of
-the number of turns, which a cap, a failure and a timeout cut off too. Times that ended by a retry
-count as one; where slots are held for a call, a boot is part of the first answer, which then says
-nothing of answers.
+the number of turns. Times that ended by a retry count as one; where slots are held for a call, a
+boot is part of the first answer, which then says nothing of answers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Updates to target: how many more updates a policy needs than synchronous ones, from real runs.
 
-Simulated rewards are drawn, not learned, so what a policy costs in sample efficiency is for real
-runs to say. Learning curves of two policies are compared as a whole: the factor by which one has to
-be stretched along the updates to lie on the other, by least squares, with an interval from
-resampling the residuals in stretches (a circular block bootstrap). ``rollcast plan`` takes it as
-``plan.quality``.
+Learning curves of two policies are compared as a whole: the factor by which one has to be stretched
+along the updates to lie on the other, by least squares, with an interval from resampled residuals
+(a circular block bootstrap). ``rollcast plan`` takes it as ``plan.quality``.
 """
 
 from __future__ import annotations

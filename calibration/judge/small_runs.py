@@ -1,8 +1,8 @@
 """Simulated runs of a fitted scenario, small enough that dozens of them take seconds.
 
-Replicas that share the work evenly are alike: a run with a part of them and the same part of the
-batch has the same rollout phase, but for the longest of its fewer responses. Its updates are priced
-as those of the whole batch.
+Replicas that share the work evenly are alike: a run with a part of them and of the batch has the
+same rollout phase, but for the longest of its fewer responses. Updates are priced as the whole
+batch's.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from rollcast.calibration.fits.model import Fit
 from rollcast.calibration.importing import Outcome
 from rollcast.calibration.judge.hold_out import Judged
 from rollcast.calibration.logs.run_log import LEVELS, RunLog
+from rollcast.simulator.cli.console import console
 from rollcast.simulator.costs.scaled import PHASES
 from rollcast.simulator.results.figures import seconds, share
 
@@ -105,3 +106,38 @@ def notes(outcome: Outcome, log: RunLog) -> list[str]:
     """What the user should know."""
     sentences: Sequence[str] = (*log.notes, *outcome.notes)
     return list(dict.fromkeys(sentences))
+
+
+def show_outcome(log: RunLog, outcome: Outcome) -> None:
+    """Prints fits, their judgement, the advice and notes."""
+    from rich.table import Table
+    from rich.text import Text
+
+    screen = console()
+    known = outcome.fit
+    if known is not None:
+        screen.print(Text(f"costs: {shape(known)}"))
+        rows = [
+            f"{phase} {factor} ({interval})"
+            for phase, factor, interval, source in factors(known)
+            if not source.startswith("assumed")
+        ]
+        if rows:
+            screen.print(Text(f"factors, 90 %: {'; '.join(rows)}"))
+        rows = [f"{key} {value} +- {error}" for key, value, error in lengths(known, outcome)]
+        if rows:
+            screen.print(Text(f"lengths: {'; '.join(rows)}"))
+    for judgement in outcome.judged:
+        screen.print(Text(f"forecast of {judged(judgement)}", style="bold"))
+    if outcome.advice is not None:
+        for line in outcome.advice.bottleneck:
+            screen.print(Text(line))
+        grid = Table(title=Text("what would make it faster"), title_justify="left")
+        for name in ("change", "speed-up", "90 % interval", "how, in this stack"):
+            grid.add_column(name, overflow="fold")
+        for row in advice_rows(outcome):
+            grid.add_row(*(Text(cell) for cell in row))
+        screen.print(grid)
+    for note in notes(outcome, log):
+        if note not in log.notes:
+            screen.print(Text(f"note: {note}"))

@@ -21,6 +21,133 @@ Runs = Annotated[
         metavar="RUN_DIR", show_default=False, help="Folders that rollcast run --out wrote."
     ),
 ]
+Output = Annotated[
+    Path, typer.Option("-o", "--output", metavar="FILE", help="Where the fitted file goes.")
+]
+ProbeFile = Annotated[
+    Path | None,
+    typer.Option("--probe", metavar="FILE", help="What rollcast probe wrote."),
+]
+FittedFile = Annotated[
+    Path, typer.Argument(metavar="FITTED.json", show_default=False, help="From calibrate.")
+]
+ValidationMode = Annotated[
+    str,
+    typer.Option(
+        "--mode",
+        metavar="replay|predict",
+        help="replay: the runs' own lengths; judges the costs. predict: lengths are forecast too.",
+    ),
+]
+Lengths = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--lengths",
+        metavar="RUN_DIR",
+        help="Predict with the lengths and rewards of this run, for example a short "
+        "synchronous run on other prompts. May be given several times.",
+    ),
+]
+AtPulse = Annotated[
+    bool | None,
+    typer.Option(
+        "--pulse/--no-pulse",
+        show_default=False,
+        help="--pulse: judge each run at the machine speed measured in it (default in replay, "
+        "except where actors work at the same time). --no-pulse: at the calibration's speed "
+        "(default in predict).",
+    ),
+]
+ReportFolder = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Write JSON, picture, report here.")
+]
+Draws = Annotated[
+    int,
+    typer.Option("--draws", metavar="N", help="Parameter draws for the intervals."),
+]
+Logs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="LOG", show_default=False, help="Files or folders of one run, of any trainer."
+    ),
+]
+ImportFolder = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Write the scenario and the run's tables here."),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="The model, where the log names no preset: a preset, or the folder of one.",
+    ),
+]
+GpuName = Annotated[
+    str | None,
+    typer.Option("--gpu", metavar="NAME", help="The GPU, a preset: logs do not name it."),
+]
+StackName = Annotated[
+    str | None,
+    typer.Option("--stack", metavar="NAME", help="Which trainer wrote it, where two could have."),
+]
+TokenizerName = Annotated[
+    str | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="PATH_OR_NAME",
+        help="Counts the tokens of dumped text: a tokenizer.json, its folder, or a name on the "
+        "Hugging Face Hub.",
+    ),
+]
+DriftOption = Annotated[
+    str,
+    typer.Option(
+        "--drift",
+        metavar="freeze|extrapolate",
+        help="freeze: lengths stay as at the end of the log. extrapolate: their trend goes on.",
+    ),
+]
+Advise = Annotated[
+    bool,
+    typer.Option(
+        "--advise/--no-advise",
+        help="Simulate changes that may make it faster (some seconds).",
+    ),
+]
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="Follow a run that is under way: its progress, its expected end, and changes. "
+        "With --out, import it when it ends.",
+    ),
+]
+RunSteps = Annotated[
+    int | None,
+    typer.Option(
+        "--steps",
+        metavar="N",
+        help="With --follow: number of updates of the run, if its settings do not say.",
+    ),
+]
+Every = Annotated[
+    float | None,
+    typer.Option(
+        "--every",
+        metavar="SECONDS",
+        help="With --follow: interval at which the files are read, in seconds.  [default: 2]",
+    ),
+]
+PatienceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--patience",
+        metavar="SECONDS",
+        help="With --follow: seconds without a change in the files after which the run counts "
+        "as over.  [default: ten times the longest step, at least 600]",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -33,13 +160,8 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     runs: Runs,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where the fitted file goes.")
-    ] = Path("fitted.json"),
-    probe: Annotated[
-        Path | None,
-        typer.Option("--probe", metavar="FILE", help="What rollcast probe wrote."),
-    ] = None,
+    output: Output = Path("fitted.json"),
+    probe: ProbeFile = None,
     as_json: Json = False,
 ) -> None:
     """Fit costs, lengths and rewards to real runs.
@@ -61,45 +183,13 @@ def calibrate(
 
 
 def validate(
-    fitted: Annotated[
-        Path, typer.Argument(metavar="FITTED.json", show_default=False, help="From calibrate.")
-    ],
+    fitted: FittedFile,
     runs: Runs,
-    mode: Annotated[
-        str,
-        typer.Option(
-            "--mode",
-            metavar="replay|predict",
-            help="replay: the runs' own lengths; judges the costs. predict: lengths are forecast "
-            "too.",
-        ),
-    ] = "replay",
-    lengths: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--lengths",
-            metavar="RUN_DIR",
-            help="Predict with the lengths and rewards of this run, for example a short "
-            "synchronous run on other prompts. May be given several times.",
-        ),
-    ] = None,
-    at_pulse: Annotated[
-        bool | None,
-        typer.Option(
-            "--pulse/--no-pulse",
-            show_default=False,
-            help="--pulse: judge each run at the machine speed measured in it (default in replay, "
-            "except where actors work at the same time). --no-pulse: at the calibration's speed "
-            "(default in predict).",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write JSON, picture, report here.")
-    ] = None,
-    draws: Annotated[
-        int,
-        typer.Option("--draws", metavar="N", help="Parameter draws for the intervals."),
-    ] = 40,
+    mode: ValidationMode = "replay",
+    lengths: Lengths = None,
+    at_pulse: AtPulse = None,
+    out: ReportFolder = None,
+    draws: Draws = 40,
     force: Force = False,
     as_json: Json = False,
     trust_modules: TrustModules = False,
@@ -138,91 +228,18 @@ def validate(
 
 
 def import_log(
-    logs: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="LOG", show_default=False, help="Files or folders of one run, of any trainer."
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Write the scenario and the run's tables here."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="The model, where the log names no preset: a preset, or the folder of one.",
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", metavar="NAME", help="The GPU, a preset: logs do not name it."),
-    ] = None,
-    stack: Annotated[
-        str | None,
-        typer.Option(
-            "--stack", metavar="NAME", help="Which trainer wrote it, where two could have."
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="PATH_OR_NAME",
-            help="Counts the tokens of dumped text: a tokenizer.json, its folder, or a name on the "
-            "Hugging Face Hub.",
-        ),
-    ] = None,
-    drift: Annotated[
-        str,
-        typer.Option(
-            "--drift",
-            metavar="freeze|extrapolate",
-            help="freeze: lengths stay as at the end of the log. extrapolate: their trend goes on.",
-        ),
-    ] = "freeze",
-    advise: Annotated[
-        bool,
-        typer.Option(
-            "--advise/--no-advise",
-            help="Simulate changes that may make it faster (some seconds).",
-        ),
-    ] = True,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow",
-            help="Follow a run that is under way: its progress, its expected end, and changes. "
-            "With --out, import it when it ends.",
-        ),
-    ] = False,
-    run_steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps",
-            metavar="N",
-            help="With --follow: number of updates of the run, if its settings do not say.",
-        ),
-    ] = None,
-    every: Annotated[
-        float | None,
-        typer.Option(
-            "--every",
-            metavar="SECONDS",
-            help="With --follow: interval at which the files are read, in seconds.  [default: 2]",
-        ),
-    ] = None,
-    patience: Annotated[
-        float | None,
-        typer.Option(
-            "--patience",
-            metavar="SECONDS",
-            help="With --follow: seconds without a change in the files after which the run counts "
-            "as over.  [default: ten times the longest step, at least 600]",
-        ),
-    ] = None,
+    logs: Logs,
+    out: ImportFolder = None,
+    model: ModelName = None,
+    gpu: GpuName = None,
+    stack: StackName = None,
+    tokenizer: TokenizerName = None,
+    drift: DriftOption = "freeze",
+    advise: Advise = True,
+    follow: Follow = False,
+    run_steps: RunSteps = None,
+    every: Every = None,
+    patience: PatienceOption = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:

@@ -28,30 +28,9 @@ def measured(collected: Responses) -> MeasuredGroups:
     ``MOST_GROUPS`` groups as many are kept, evenly over the run. A rollout of several turns keeps
     those that it had, and goes on as the other did.
     """
-    rng = np.random.default_rng(0)
-    tokens, rewards = collected.tokens.copy(), collected.reward.copy()
     graded = collected.finished & np.isfinite(collected.reward)
     means = _mean_logs(collected, graded)
-    logs = means[collected.group]
-    turned = (
-        None
-        if collected.turned is None
-        else [rollout.trajectory for rollout in collected.turned.rollouts]
-    )
-    for i in np.flatnonzero(~graded & np.isfinite(logs)).tolist():
-        able = np.flatnonzero(graded & _further(collected, turned, i))
-        if len(able):
-            nearest = able[np.argsort(np.abs(logs[able] - logs[i]), kind="stable")[:_DONORS]]
-            donor = int(rng.choice(nearest))
-            tokens[i], rewards[i] = collected.tokens[donor], collected.reward[donor]
-            if collected.turned is not None and turned is not None:
-                turned[i] = continued(collected.turned.rollouts[i], turned[donor])
-                tokens[i] = turned[i].new_tokens
-        elif collected.turned is not None and turned is not None:
-            turned[i] = continued(collected.turned.rollouts[i], turned[i])
-            tokens[i], rewards[i] = turned[i].new_tokens, 0.0
-        else:
-            tokens[i], rewards[i] = collected.cap, 0.0
+    tokens, rewards, turned = _filled(collected, graded, means[collected.group])
     owners = np.flatnonzero(np.isfinite(means))
     most = MOST_GROUPS
     if turned is not None:
@@ -73,6 +52,28 @@ def measured(collected: Responses) -> MeasuredGroups:
         if turned is None
         else tuple(tuple(MeasuredTurns.of(turned[i]) for i in row.tolist()) for row in rows),
     )
+
+
+def _filled(
+    collected: Responses, graded: NDArray[np.bool_], logs: FloatArray
+) -> tuple[FloatArray, FloatArray, list[Trajectory] | None]:
+    """Tokens, rewards and turns of each rollout, the unfinished filled in. logs: mean log length of
+    its group."""
+    rng = np.random.default_rng(0)
+    tokens, rewards = collected.tokens.copy(), collected.reward.copy()
+    of_turns = [] if collected.turned is None else collected.turned.rollouts
+    turned = None if collected.turned is None else [rollout.trajectory for rollout in of_turns]
+    for i in np.flatnonzero(~graded & np.isfinite(logs)).tolist():
+        able, donor = np.flatnonzero(graded & _further(collected, turned, i)), i
+        if len(able):
+            nearest = able[np.argsort(np.abs(logs[able] - logs[i]), kind="stable")[:_DONORS]]
+            donor = int(rng.choice(nearest))
+        tokens[i] = collected.tokens[donor] if donor != i else collected.cap
+        rewards[i] = collected.reward[donor] if donor != i else 0.0
+        if turned is not None:
+            turned[i] = continued(of_turns[i], turned[donor])
+            tokens[i] = turned[i].new_tokens
+    return tokens, rewards, turned
 
 
 def _further(

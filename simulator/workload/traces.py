@@ -250,7 +250,7 @@ def _csv_format(names: Sequence[str], file: Path) -> tuple[str, Sequence[str]]:
         if present.intersection(columns):
             missing = [column for column in columns if column not in present]
             _fail(f"{file} lacks the column {', '.join(missing)}; {_ACCEPTED}")
-    _fail(f"{file} has no known header ({_shown(','.join(names))}); {_ACCEPTED}")
+    _fail(f"{file} has no header that is known ({_shown(','.join(names))}); {_ACCEPTED}")
 
 
 def _request(values: Sequence[object], columns: Sequence[str], where: str) -> TraceGroup:

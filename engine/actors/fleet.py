@@ -105,8 +105,8 @@ class Fleet:
         return [replica.poll for replica in self.replicas]
 
     def receive(self, ready: Sequence[Ref]) -> Iterator[tuple[Replica, Notice | Loss]]:
-        """The notices in these, in each replica's order, then the losses; a replica polls again
-        when the next notice is asked for."""
+        """The notices in these, in each replica's order, then the losses; a lost replica is to be
+        replaced before the next item is asked for."""
         there = set(ready)
         for replica in self.replicas:
             if replica.poll not in there:

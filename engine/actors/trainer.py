@@ -111,7 +111,8 @@ class TrainerActor:
         return TrainerReady(self._trainer.context_tokens, machine_name(), versions())
 
     def step(self, part: Part) -> tuple[Updated, Any]:
-        """One `Part`, and the new weights; None for weights of a part that is not final."""
+        """Trains on one `Part`; returns the result and the new weights (None after a part that is
+        not final)."""
         trainer, start_s = self._mine, self._timer()
         try:
             with _others_there():

@@ -3,13 +3,18 @@ forgotten. What crosses is pickled, as between processes."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
+
+import pytest
 
 from rollcast.engine.actors.transport import ActorLostError, Lane, Need
 
@@ -160,3 +165,17 @@ class Lent:
             return
         for actor in self._started:
             self._transport.kill(actor)
+
+
+@contextmanager
+def ray_started(**options: Any) -> Iterator[Any]:
+    """A Ray of this machine, whose processes find `FOLDERS`."""
+    from rollcast.engine.actors.on_ray import RayTransport
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        paths = [*map(str, FOLDERS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        transport = RayTransport(**options)
+        yield transport
+        transport.close()

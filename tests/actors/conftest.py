@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from actor_threads import FOLDERS, Lent
+from actor_threads import Lent, ray_started
 
 HAVE_VLLM = importlib.util.find_spec("vllm") is not None
 HAVE_RAY = importlib.util.find_spec("ray") is not None
@@ -24,15 +22,8 @@ if HAVE_VLLM:
 def ray_transport() -> Iterator[Any]:
     if not HAVE_RAY:
         pytest.skip("Ray is not installed (rollcast[ray])")
-    from rollcast.engine.actors.on_ray import RayTransport
-
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        paths = [*map(str, FOLDERS), *filter(None, [os.environ.get("PYTHONPATH")])]
-        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        transport = RayTransport()
+    with ray_started() as transport:
         yield transport
-        transport.close()
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -24,7 +23,7 @@ from actor_fakes import (
     kill_signed,
     signed,
 )
-from actor_threads import FOLDERS
+from actor_threads import ray_started
 from running_actors import CAP, PLAN, STEPS, drive, made, make, rows
 
 from rollcast.engine.actors.fleet import Recipe
@@ -44,17 +43,11 @@ ray = pytest.importorskip("ray", reason="Ray is not installed (rollcast[ray])")
 
 @pytest.fixture(scope="module")
 def ray_transport() -> Iterator[Any]:
-    from rollcast.engine.actors.on_ray import RayTransport
-
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        paths = [*map(str, FOLDERS), *filter(None, [os.environ.get("PYTHONPATH")])]
-        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    with pytest.MonkeyPatch.context() as patch:
         # As where others have started Ray: it hides the GPUs from who has asked for none.
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
-        transport = RayTransport(gpus=4)
-        yield transport
-        transport.close()
+        with ray_started(gpus=4) as transport:
+            yield transport
 
 
 @pytest.fixture

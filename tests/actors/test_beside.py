@@ -20,7 +20,7 @@ from rollcast.simulator.results.schema import PROBE
 from rollcast.simulator.world import ClusterShape
 from tests.turns.oracle import TurnTask
 
-ITERATION_S, TOKEN_S = 2e-3, 2e-4
+ITERATION_S, TOKEN_S = 4e-3, 4e-4
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_of_rollouts_with_turns_the_first_is_timed() -> None:
         assert all(set(group.baseline_rewards) == {0.0, 1.0} for group in part.groups)
     finally:
         world.close()
-    assert all(one.iterations >= 3 and one.update_beside_s > ITERATION_S for one in found)
+    assert all(one.iterations >= 1 and one.update_beside_s > ITERATION_S for one in found)
     assert task.prompt(5, 3) == TurnTask().prompt(5, 3)
 
 
@@ -96,10 +96,11 @@ def asked(shape: ClusterShape) -> Any:
     )
 
 
-def test_a_probe_may_time_nothing_else(world: EngineWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_may_time_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from rollcast.engine import probe
 
+    world = make(1, iteration_s=ITERATION_S / 2, token_s=TOKEN_S / 2).world
     monkeypatch.setattr(probe, "prepare", lambda local_files: None)
     monkeypatch.setattr(probe, "start_actors", lambda spec, first_turns, routing: world)
     content = probe.probe(asked(ClusterShape(1, 1, 1, False)), beside_only=True)

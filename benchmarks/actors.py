@@ -130,7 +130,6 @@ FIGURES: Sequence[tuple[str, str, str, Callable[[Round], float]]] = (
 
 
 def table(rounds: Sequence[Round]) -> list[str]:
-    """Lines of Markdown."""
     lines = [
         f"# Actors on two cores, {len(rounds)} rounds",
         "",
@@ -148,7 +147,6 @@ def table(rounds: Sequence[Round]) -> list[str]:
 
 
 def main() -> None:
-    """Measures, adds to what there is, and prints."""
     options = parser(__doc__)
     options.add_argument("--rounds", type=int, default=1, help="five minutes each; 0 only reports")
     options.add_argument("--fresh", action="store_true", help="forget the rounds there are")

@@ -175,7 +175,6 @@ def measure(requests: int, repeats: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures and writes the results."""
     options = parser(__doc__)
     options.add_argument("--requests", type=int, default=192)
     options.add_argument("--repeats", type=int, default=5)

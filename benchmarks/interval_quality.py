@@ -46,7 +46,6 @@ Draws = NDArray[np.float64]
 
 
 def width(draws: Draws) -> float:
-    """Of the 90 % interval."""
     low, high = ends(draws).tolist()
     return float(high - low)
 

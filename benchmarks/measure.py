@@ -47,7 +47,6 @@ class Measurement:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
         return f"{self.entry}-{self.seed}"
 
 
@@ -115,7 +114,6 @@ def _runs(name: str, entry: Any) -> Iterator[Measurement]:
 
 
 def command(campaign: Campaign, run: Measurement, out: Path, resume: bool) -> list[str]:
-    """The command line of one run."""
     settings = {**run.settings, "policy": run.policy, "steps": run.steps}
     return [
         *(sys.executable, "-m", "rollcast", "run", str(campaign.scenario), "--no-plot"),

@@ -46,19 +46,16 @@ class Ran:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Its summary.json."""
         content: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
         return content
 
     @property
     def steps(self) -> pd.DataFrame:
-        """Its steps.csv, without both ends."""
         steps = pd.read_csv(self.folder / "steps.csv")
         return steps.iloc[SETTLED : len(steps) - DRAINED]
 
     @property
     def step_s(self) -> float:
-        """Mean seconds a step."""
         return float(self.steps["step_s"].mean())
 
     @property
@@ -91,7 +88,6 @@ def forecast(out: Path, steps: int) -> None:
 
 
 def table(out: Path) -> list[str]:
-    """Lines of Markdown."""
     lines = [
         "| policy | step s | against sync | rollout s | train s | replica idle | trainer idle "
         "| staleness | forecast step s | off by |",
@@ -172,7 +168,6 @@ def picture(out: Path) -> None:
 
 
 def slug(name: str) -> str:
-    """A folder's name."""
     return name.replace(" ", "_")
 
 

@@ -17,10 +17,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
-from benchmarks.runner import RESULTS, parser, read_json, write_json, write_text
-from rollcast.simulator.scenario.file import RawScenario
-from rollcast.simulator.scenario.scenario import build_scenario
-from rollcast.simulator.studies.simulate import simulate
+from benchmarks.runner import RESULTS, parser, read_json, simulated, write_json, write_text
 
 PAGE = RESULTS / "pearl.md"
 KEPT = PAGE.with_suffix(".json")
@@ -79,7 +76,7 @@ def measured(model: str, gpus: int, groups: int, answers: Any) -> Found:
     rollout, train, sampled = [], [], []
     for seed in range(SEEDS[groups]):
         given = scenario(model, gpus, groups, answers, seed)
-        result = simulate(build_scenario(RawScenario(given)))
+        result = simulated(**given)
         run, summary = result.run, result.summary
         rollout += [record.rollout_s for record in run.steps]
         train += [record.train_s for record in run.steps]

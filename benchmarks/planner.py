@@ -163,7 +163,6 @@ def large() -> None:
 
 
 def main() -> None:
-    """Prints the tables."""
     options = parser(__doc__)
     options.add_argument("--problems", type=int, default=20)
     options.add_argument("--first", type=int, default=0)

@@ -130,7 +130,6 @@ def draw(runs: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 
 def main() -> None:
-    """Reads the runs and writes the results."""
     options = parser(__doc__)
     options.add_argument("--runs", type=Path, help="folders of runs (default: the committed ones)")
     options.add_argument("--seeds", type=int, default=3)

@@ -13,9 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollcast.simulator.errors import RollcastError, RunError
+
+if TYPE_CHECKING:
+    from rollcast.simulator.studies.simulate import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -43,6 +46,14 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(description=doc, formatter_class=form)
 
 
+def simulated(**keys: Any) -> Result:
+    """A run of the scenario with these top-level keys."""
+    from rollcast.simulator.scenario.file import RawScenario
+    from rollcast.simulator.studies.simulate import from_raw, simulate
+
+    return simulate(from_raw(RawScenario(keys)))
+
+
 def progress(text: str) -> None:
     """A line on stderr, at once."""
     print(text, file=sys.stderr, flush=True)
@@ -57,7 +68,6 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Writes results as JSON."""
     write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -80,7 +80,6 @@ LENGTHS = {
 
 
 def run(policy: str, steps: int, *settings: str, seed: int = 0) -> Result:
-    """The scenario's run of so many steps."""
     raw = parse_scenario(SCENARIO)
     return simulate(from_raw(raw, f"steps={steps}", *settings, seed=seed).with_policy(policy))
 

@@ -65,7 +65,6 @@ def lengths(peer: str | None, median: float = 3000) -> str:
 
 
 def scenario(**given: object) -> str:
-    """A scenario with linear costs."""
     shape = {"replicas": 1, "groups": 512, "size": 1, "cap": 16384, "steps": 1, "policy": "[]"}
     engine = {"routing": "round_robin", "kv_tokens": 421_000, "environment": ""}
     return SCENARIO.format(**{**shape, **engine, "lengths": lengths(None), **given})

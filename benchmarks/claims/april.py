@@ -7,8 +7,9 @@ import statistics
 from functools import cache
 from typing import Any
 
-from benchmarks.claims.common import Row, Table, against, lognormal, percent, scenario, span
+from benchmarks.claims.common import Row, Table, against, lognormal, percent, span
 from benchmarks.published_lengths import lognormal_for_moments
+from benchmarks.runner import simulated
 from rollcast.simulator.studies.simulate import Result
 from rollcast.simulator.workload.length_specs import length_presets
 from rollcast.simulator.workload.lengths import LengthModel
@@ -53,7 +54,7 @@ def run(model: str, spec: dict[str, Any], policy: list[Any], **keys: Any) -> Res
     }
     cluster = {"replicas": 8, "trainer_gpus": 8}
     shared = {"model": model, "gpu": "h100-sxm", "cluster": cluster, "steps": 30}
-    return scenario(workload=workload, policy=policy, **shared, **keys)
+    return simulated(workload=workload, policy=policy, **shared, **keys)
 
 
 def rate(result: Result, tokens: str = "generated_tokens") -> float:
@@ -168,7 +169,6 @@ def dapo_rows() -> list[Row]:
 
 
 def rows() -> list[Row]:
-    """The claims of APRIL."""
     return [*map(throughput_row, PUBLISHED), *carried_rows(), *dapo_rows()]
 
 

@@ -1,4 +1,4 @@
-"""What the claims of every paper share: rows, sections, errors, and running a scenario."""
+"""What the claims of every paper share: rows, sections and errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollcast.simulator.scenario.file import RawScenario
-from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from rollcast.simulator.workload.lengths import LengthModel
 
 
@@ -54,11 +52,6 @@ def against(values: Sequence[float], low: float, high: float) -> str:
 
 def span(values: Sequence[float], form: Callable[[float], str]) -> str:
     return f"{form(min(values))} to {form(max(values))}"
-
-
-def scenario(**keys: Any) -> Result:
-    """Runs a scenario given as its top-level keys."""
-    return simulate(from_raw(RawScenario(keys)))
 
 
 def lognormal(model: LengthModel) -> dict[str, Any]:

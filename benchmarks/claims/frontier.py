@@ -10,8 +10,9 @@ import statistics
 from functools import cache
 from typing import Any
 
-from benchmarks.claims.common import Row, lognormal, percent, relative, scenario
+from benchmarks.claims.common import Row, lognormal, percent, relative
 from benchmarks.published_lengths import lognormal_for_moments
+from benchmarks.runner import simulated
 from rollcast.simulator.spans import TRAINED
 from rollcast.simulator.studies.simulate import Result
 
@@ -101,7 +102,7 @@ def workload(
 def seven(policy: str, rollout_gpus: int | None = None) -> Result:
     """verl's setting for Qwen2.5-7B, a sixteenth of it: 8 GPUs, 32 x 16 rollouts, cap 28,672."""
     cluster = {"replicas": 8} if rollout_gpus is None else apart(rollout_gpus, 8)
-    return scenario(
+    return simulated(
         model="qwen2.5-7b",
         gpu="h100-sxm",
         cluster=cluster,
@@ -124,7 +125,6 @@ SEVEN = {
 
 
 def seven_row(policy: str) -> Row:
-    """A policy's gain at the best split."""
     claim, text, published = SEVEN[policy]
     seconds, gpus = best(policy)
     gain = step_s(seven("sync")) / seconds
@@ -150,7 +150,7 @@ def v1(policy: str, rollout_replicas: int | None = None) -> Result:
             "tensor_parallel": 2,
             "trainer_gpus": 32 - 2 * rollout_replicas,
         }
-    return scenario(
+    return simulated(
         model="qwen3-30b-a3b",
         gpu="h100-sxm",
         cluster=cluster,
@@ -193,7 +193,7 @@ def v1_rows() -> list[Row]:
 @cache
 def ordered(policy: str, max_seqs: int = 32, prompts: int | None = None, steps: int = 3) -> Result:
     """Rollout phases of long responses: 100 x 8 on 8 replicas, cap 65,536."""
-    return scenario(
+    return simulated(
         cluster={"replicas": 8},
         engine={"max_seqs": max_seqs, "kv_tokens": 1_300_000},
         cost={"linear": LINEAR},
@@ -278,6 +278,5 @@ def shown_rows() -> list[Row]:
 
 
 def rows() -> list[Row]:
-    """The claims of the frontier."""
     made = [*map(seven_row, SEVEN), *v1_rows(), *order_rows(), *sorted_rows()]
     return [*made, *shown_rows()]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.claims.common import Row, relative, scenario
+from benchmarks.claims.common import Row, relative
+from benchmarks.runner import simulated
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
@@ -41,7 +42,7 @@ def workload(size: int) -> dict[str, Any]:
 
 def step_s(size: int, **host: float) -> float:
     """Mean step on one L40S that trains on 16 of ``size`` rollouts."""
-    summary = scenario(
+    summary = simulated(
         model="qwen2.5-3b",
         gpu="l40s",
         workload=workload(size),
@@ -54,7 +55,7 @@ def step_s(size: int, **host: float) -> float:
 
 def inference_per_token_s(rollouts: int) -> float:
     """Rollout seconds per token of one A100 with that many rollouts at once."""
-    summary = scenario(
+    summary = simulated(
         model="qwen2.5-3b",
         gpu="a100-80gb",
         engine={"max_seqs": 512},
@@ -112,5 +113,4 @@ def inference_row() -> Row:
 
 
 def rows() -> list[Row]:
-    """The claims of PODS."""
     return [*step_rows(), inference_row(), memory_row()]

@@ -125,11 +125,9 @@ def fastest_row() -> Row:
 
 
 def rows() -> list[Row]:
-    """The claims of prefix reuse."""
     return [fastest_row(), *memory_rows(), grouper_row()]
 
 
 def tables() -> list[Table]:
-    """Speed-ups of other shapes."""
     title = "Forecast speed-up of forward and backward, of its bound N (P + S) / (P + N S)"
     return [(title, speed_up_table(trainer_on_h20("full")))]

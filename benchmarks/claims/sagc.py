@@ -7,8 +7,9 @@ import statistics
 from functools import cache
 from typing import Any
 
-from benchmarks.claims.common import Row, Table, relative, scenario
+from benchmarks.claims.common import Row, Table, relative
 from benchmarks.published_lengths import straggler_rate
+from benchmarks.runner import simulated
 from rollcast.simulator.loop.selection import is_straggler
 from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import SAGC
@@ -49,7 +50,7 @@ def setting(preset: str, size: int) -> dict[str, Any]:
 
 
 def run(preset: str, size: int, steps: int, policy: list[Any], seed: int = 0) -> Result:
-    return scenario(**setting(preset, size), steps=steps, policy=policy, seed=seed)
+    return simulated(**setting(preset, size), steps=steps, policy=policy, seed=seed)
 
 
 def drawn_rate(preset: str, size: int, groups: int = 8_000) -> float:
@@ -162,7 +163,6 @@ def rate_table() -> list[list[str]]:
 
 
 def rows() -> list[Row]:
-    """The claims of SAGC."""
     return [*rate_rows(), *time_rows(), *separation_rows()]
 
 

@@ -46,7 +46,6 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The configuration in words."""
         return (
             f"run {self.run}: {'packed' if self.packed else 'one sequence a microbatch'}, "
             f"recomputation {self.recompute}, {self.replicas} replicas, {self.in_flight} in flight"
@@ -59,7 +58,6 @@ class Row:
 
     @cached_property
     def load(self) -> TrainLoad:
-        """What a step trains on."""
         samples = PACKED_SAMPLES if self.packed else SAMPLES
         return TrainLoad([(PROMPT, [COMPLETION] * GROUP)] * (samples // GROUP))
 

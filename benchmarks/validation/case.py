@@ -44,7 +44,6 @@ class Case:
 
     @property
     def full_name(self) -> str:
-        """Group and name."""
         return f"{self.group}: {self.name}"
 
 
@@ -151,7 +150,6 @@ def alternating(rows: Iterable[T], key: Callable[[T], Hashable]) -> list[Role]:
 
 
 def error_text(cases: Sequence[Case]) -> str:
-    """Bias and worst case."""
     worst = max(cases, key=lambda case: abs(case.error))
     return f"bias {bias(cases):+.1%}, worst {worst.error:+.1%} ({worst.name})"
 

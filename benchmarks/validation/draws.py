@@ -31,7 +31,6 @@ def interval(
 
 
 def iteration_s(cost: CostModel, work: Iteration) -> float:
-    """Seconds of any iteration."""
     if work.prefill_tokens:
         return cost.mixed_iteration_s(work)
     return cost.decode_curve(work.rollouts).seconds(work.context_tokens)

@@ -52,7 +52,6 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The row in words."""
         short = self.model.rsplit("/", 1)[-1]
         return f"{short}, {self.gpus} GPU, {self.batch} x {self.length}+{self.length}"
 

@@ -48,13 +48,11 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The row in words."""
         size = f"{self.batch} x {self.context}"
         return f"{self.model}, {self.gpu}, tp {self.tensor_parallel}, {self.backend}, {size}"
 
     @property
     def role(self) -> Role:
-        """Whether a constant was fitted to it."""
         if self.model == "qwen3-30b-a3b":
             kind = (self.phase, self.tensor_parallel, self.backend)
             return "calibrated" if kind == ("prefill", 1, "vllm") else "held out"
@@ -72,12 +70,10 @@ def _cost(name: str, precision: Format, gpu: str, gpus: int) -> RooflineCost:
 
 
 def case_of(row: Row) -> Case:
-    """The row and its forecast."""
     cost = _cost(row.model, row.precision, row.gpu, row.tensor_parallel)
     guess, low, high = forecast(cost, work(row.phase, row.batch, row.context))
     return Case(row.group, row.name, "ms", row.latency_ms, guess, row.role, low, high)
 
 
 def judge(rows: Sequence[Row]) -> Judged:
-    """Every row."""
     return Judged([case_of(row) for row in rows])

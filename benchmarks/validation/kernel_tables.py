@@ -39,7 +39,6 @@ class Row:
 
     @property
     def work(self) -> Iteration:
-        """What the step computes."""
         return work(self.phase, self.batch, self.context)
 
 
@@ -78,5 +77,4 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
 
 
 def judge(rows: Sequence[Row]) -> Judged:
-    """Every row."""
     return Judged(list(cases(rows)))

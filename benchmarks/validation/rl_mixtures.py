@@ -81,7 +81,6 @@ class Row:
 
 
 def judge(rows: Sequence[Row]) -> Judged:
-    """A case for each step, by model."""
     spelt = ", ".join(f"{row.name} {row.training_s:.0f} and {row.switches_s:.0f} s" for row in rows)
     return Judged(
         [Case(row.model, row.name, "s", row.step_s, row.forecast_s) for row in rows],

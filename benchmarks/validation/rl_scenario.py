@@ -68,12 +68,10 @@ class Run:
 
     @property
     def max_new_tokens(self) -> int:
-        """The cap on a response."""
         return self.total_tokens - self.prompt_tokens
 
     @property
     def stack(self) -> str:
-        """The framework as its name is written."""
         return FRAMEWORKS[self.framework]
 
 
@@ -176,7 +174,6 @@ def megatron(
 
 
 def _trainer(run: Run) -> dict[str, Any]:
-    """The trainer's options."""
     options: dict[str, Any] = {
         "log_prob_passes": run.log_prob_passes,
         "minibatches": run.minibatches,

@@ -63,7 +63,6 @@ def forecast_s(keys: Mapping[str, Any], draw: int | None = None) -> float:
 
 @lru_cache(maxsize=32)
 def finished(run: Row) -> Result:
-    """Its scenario, simulated."""
     return simulate(built(scenario(run)))
 
 

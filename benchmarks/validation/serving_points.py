@@ -48,7 +48,6 @@ def _cost(engine: Engine, gpus: int, whole: bool, apart: bool) -> RooflineCost:
 
 
 def cost_of(row: Row) -> RooflineCost:
-    """The costs of the deployment."""
     whole = row.expert_parallel > 1
     return _cost(row.engine, row.tensor_parallel, whole, row.data_parallel_attention)
 
@@ -75,5 +74,4 @@ def cases(rows: Sequence[Row]) -> Iterator[Case]:
 
 
 def judge(rows: Sequence[Row]) -> Judged:
-    """Every point."""
     return Judged(list(cases(rows)))

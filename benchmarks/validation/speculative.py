@@ -36,7 +36,6 @@ class Row:
 
     @property
     def options(self) -> Speculative:
-        """How it drafts."""
         base = Speculative(
             method=self.method, tokens=self.tokens, tokens_per_step=self.tokens_per_step
         )
@@ -60,7 +59,6 @@ def gain(row: Row) -> float:
 
 
 def case_of(row: Row) -> Case:
-    """The gain of a row."""
     name = (
         f"{row.model}, {row.gpus} x {row.gpu}, {row.tokens} drafted, "
         f"{row.options.expected_tokens:g} gained, {row.rollouts} at a time"
@@ -70,5 +68,4 @@ def case_of(row: Row) -> Case:
 
 
 def judge(rows: Sequence[Row]) -> Judged:
-    """Every row."""
     return Judged([case_of(row) for row in rows])

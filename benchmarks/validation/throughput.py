@@ -50,7 +50,6 @@ class Row:
 
     @property
     def group(self) -> str:
-        """What it is averaged with."""
         kind = "mixture" if "x" in self.model.split()[-1] else "dense"
         several = ", over PCIe" if self.gpu == "l40s" and self.tensor_parallel > 1 else ""
         return f"{self.gpu}, {self.precision}, {kind}{several}"
@@ -75,7 +74,6 @@ def _cost(name: str, gpu: str, precision: str, tensor_parallel: int) -> Roofline
 
 
 def cost_of(row: Row) -> RooflineCost:
-    """The replica's costs without host work."""
     return _cost(row.model, row.gpu, row.precision, row.tensor_parallel)
 
 

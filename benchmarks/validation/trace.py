@@ -36,12 +36,10 @@ class Row:
 
     @property
     def request(self) -> Request:
-        """What was asked."""
         return Request(self.prompt_tokens, self.new_tokens, self.queued_s)
 
     @property
     def served(self) -> Served:
-        """What came back."""
         return Served(self.first_token_s, self.last_token_s)
 
 

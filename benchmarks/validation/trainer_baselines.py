@@ -75,7 +75,6 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The baseline in words."""
         weights = "adapters" if self.lora else "all weights"
         return (
             f"{self.gpu}, {self.model}, {self.kind}, {self.gpus} GPU, {self.length} tokens, "
@@ -84,7 +83,6 @@ class Row:
 
     @property
     def full_name(self) -> str:
-        """The model as `architectures` has it."""
         return _FULL_NAMES.get(self.model, self.model)
 
     @property
@@ -106,7 +104,6 @@ class Row:
 
     @property
     def load(self) -> TrainLoad:
-        """What the step trains on."""
         return TrainLoad([(0, [self.length] * (self.micro_batches * self.gpus))])
 
 

@@ -44,7 +44,6 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The step in words."""
         split = ", ".join(
             f"{key.removesuffix('_parallel')} {n}"
             for key, n in zip(SPLITS, self.parallel, strict=True)
@@ -59,7 +58,6 @@ class Row:
 
     @property
     def step_s(self) -> float:
-        """As published."""
         return self.batch * self.length / (self.tokens_per_gpu_s * self.gpus)
 
     @property

@@ -21,7 +21,7 @@ RESIDENT: dict[str, Any] = {
     # Their trainer pads before it selects (trainer/randomgrpo_trainer.py, _prepare_inputs).
     "trainer": {"weights": "lora", "batching": "padded_to_batch"},
 }
-# The engine's host work as fitted to vLLM of mid-2024 (costs.roofline.ROOFLINE_SOURCES).
+# The engine's host work as fitted to vLLM of mid-2024 (simulator/costs/presets/engines.yaml).
 OLD_HOST = (
     {"host_s": 1.2e-3, "host_per_rollout_s": 6.4e-5},
     {"host_s": 2.5e-3, "host_per_rollout_s": 1.26e-4},

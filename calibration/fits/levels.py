@@ -30,7 +30,7 @@ PRIOR_SD = {
 """How far presets are off, standard deviation of the log. Decode and prefill: 5 to 10 % on the
 engine's own tables, and a host from 0.5 to 2 times the assumed; trainers: 0.45 to 1.7 between
 kernels; syncs and switches: a tenth to several times (benchmarks/results/validation/validation.md,
-simulator/costs/roofline/draws.py)."""
+simulator/costs/presets/spreads.yaml)."""
 FLOOR = 0.02
 """What the shape of a phase is off by however many steps are seen: lengths made from a mean and a
 maximum, phases one after another. Standard deviation of the log."""

@@ -94,12 +94,8 @@ class Gpu(Options):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], field: str = "gpu") -> Gpu:
-        """A GPU by field name, each a number or ``{value, kind, source}``.
-
-        ``preset: NAME`` starts from a preset; otherwise memory, bandwidth and bf16 flop are
-        required and the efficiencies default to typical ones, marked as assumed. Raises
-        ScenarioError naming the key that is unknown, missing or out of range.
-        """
+        """A GPU by field name, each a number or ``{value, kind, source}``, or changes of ``preset:
+        NAME``. Raises ScenarioError naming the key that is unknown, missing or out of range."""
         check_unknown_keys(mapping, keys(cls), field)
         values: dict[str, Any] = {}
         provenance: dict[str, Provenance] = {}

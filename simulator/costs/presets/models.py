@@ -33,20 +33,12 @@ _heads = partial(Doc, unit="heads")
 class Model(Options):
     """A decoder-only transformer with gated MLPs (SwiGLU), dense or mixture of experts.
 
-    Widths are in elements. ``intermediate`` is the MLP width of a dense layer, and
-    ``moe_intermediate`` that of one expert; ``moe_layers`` layers hold experts (None: all of them
-    where ``experts`` > 0).
-
-    Attention is of four kinds. Grouped queries over all tokens is what a layer has by default.
-    ``windowed_layers`` of them see the last ``window_tokens`` only. With ``kv_lora_rank`` it is
-    latent (MLA, DeepSeek-V2, arXiv 2405.04434): the cache holds one vector of ``kv_lora_rank +
-    qk_rope_head_dim`` a token and layer, whatever the heads. ``linear_layers`` keep a state of
-    constant size in place of a cache (gated delta nets, Qwen3-Next).
-
-    Weights are kept in ``precision``, a format for attention, MLPs and experts or a mapping by
-    part (`simulator.costs.presets.precision`), and the KV cache takes ``kv_bytes_per_element``.
-    ``weight_bytes_per_parameter`` overrides the bytes of every weight; products then run at the
-    16 bit peak.
+    Layers attend to all tokens with grouped queries; ``windowed_layers`` of them to the last
+    ``window_tokens`` only. With ``kv_lora_rank`` attention is latent (MLA, DeepSeek-V2, arXiv
+    2405.04434): the cache holds one vector of ``kv_lora_rank + qk_rope_head_dim`` a token and
+    layer. ``linear_layers`` keep a state of constant size in place of a cache (gated delta nets,
+    Qwen3-Next). ``weight_bytes_per_parameter`` overrides the bytes of every weight; products then
+    run at the 16 bit peak.
     """
 
     FIELD = "model"
@@ -216,8 +208,7 @@ class Model(Options):
 
     @property
     def replicated_parameters(self) -> int:
-        """Of these, those that every GPU of a tensor-parallel replica holds whole: the projections
-        to the latent widths of MLA."""
+        """Of these, what every GPU of a replica holds whole: projections to latent widths."""
         if not self.kv_lora_rank:
             return 0
         latent = self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim
@@ -343,15 +334,13 @@ class Model(Options):
         return self.linear_layers * values * self.linear_head_dim * STATE_BYTES
 
     def kv_bytes_per_token_of(self, rollout_tokens: int) -> float:
-        """Bytes that a rollout of ``rollout_tokens`` holds, per token: windowed layers hold their
-        window of it and linear layers their states."""
+        """Bytes per token that a rollout of ``rollout_tokens`` holds, with windows and states."""
         seen = min(1.0, self.window_tokens / rollout_tokens) if self.windowed_layers else 1.0
         layers = self.full_layers + self.windowed_layers * seen
         return layers * self.kv_bytes_per_layer + self.state_bytes / rollout_tokens
 
     def kv_shards(self, gpus: int) -> int:
-        """Into how many parts ``gpus`` tensor-parallel GPUs split the cache; more of them than
-        heads hold copies, and the latent cache of MLA is held whole by each."""
+        """Parts into which ``gpus`` tensor-parallel GPUs split the cache; none of MLA's."""
         return 1 if self.kv_lora_rank else min(gpus, self.kv_heads)
 
     @property
@@ -375,16 +364,14 @@ class Model(Options):
 
     @property
     def kv_width(self) -> int:
-        """Elements of keys and values of one token in a layer, as attention multiplies them in
-        training: those of MLA are projected from their latent vector first."""
+        """Elements of keys and values of one token in a layer in training (of MLA, projected)."""
         if self.kv_lora_rank:
             return self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim + self.v_head_dim)
         return 2 * self.kv_heads * self.head_dim
 
     @property
     def absorbed_flop_per_layer(self) -> int:
-        """The same in decoding: MLA multiplies the latent vectors themselves, its projections
-        being absorbed in those of queries and outputs (DeepSeek-V2, arXiv 2405.04434)."""
+        """The same in decoding: MLA multiplies the latent vectors themselves (arXiv 2405.04434)."""
         if self.kv_lora_rank:
             return 2 * self.heads * (2 * self.kv_lora_rank + self.qk_rope_head_dim)
         return self.attention_flop_per_layer
@@ -396,18 +383,17 @@ class Model(Options):
 
     @property
     def linear_attention_flop_per_token(self) -> int:
-        """Flop of all linear layers for one token, their projections aside, as they are trained: in
-        chunks of C, with five C x C products of a head's width d in each and three with its d x d
-        state (gated delta nets, arXiv 2412.06464, section 3.3)."""
+        """Flop of all linear layers for one token in training, projections aside: in chunks of C
+        five C x C products of a head's width d, and three with its d x d state (gated delta nets,
+        arXiv 2412.06464, section 3.3)."""
         width = self.linear_head_dim
         head = 10 * LINEAR_CHUNK * width + 6 * width * width
         return self.linear_layers * self.linear_value_heads * head
 
     @property
     def attention_elements_per_token(self) -> tuple[int, int]:
-        """Elements of one token that attention of a layer makes, residual stream and norms aside:
-        (of a layer with keys and values, of a linear one). Queries, keys and values before and
-        after rotation (of MLA, as latent vectors and projected), and its output."""
+        """Elements of one token that attention of a layer makes (with keys and values, linear):
+        queries, keys and values before and after rotation or projection, and its output."""
         if self.kv_lora_rank:
             query = self.qk_nope_head_dim + self.qk_rope_head_dim
             latent = self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim
@@ -421,10 +407,9 @@ class Model(Options):
     def experts_touched(self, tokens: float) -> float:
         """Expected distinct experts of a layer that ``tokens`` tokens reach.
 
-        An expert is chosen by a token with probability q, whose mean over experts is m = k / E and
-        whose standard deviation ``routing_skew`` m. With q of a Beta distribution, as shares of a
-        Dirichlet are, the mean of ``1 - (1 - q)^n`` has a closed form; uniform routing gives
-        ``E (1 - (1 - k/E)^n)``. A skew of more than sqrt(0.9 (1/m - 1)) counts as that.
+        The chance q of an expert is Beta distributed with mean m = k / E and standard deviation
+        ``routing_skew`` m (at most sqrt(0.9 (1/m - 1)) m): the mean of ``1 - (1 - q)^n`` has a
+        closed form.
         """
         if not self.experts:
             return 0.0

@@ -9,8 +9,8 @@ Batching = Literal["packed", "padded", "padded_to_batch", "one_sequence"]
 
 
 class Work(NamedTuple):
-    """Counts of one sequence or microbatch: tokens computed, positions that reach the LM head,
-    query-key pairs of causal attention, and of it within a window (0 where no layer has one)."""
+    """Counts of a sequence or microbatch: tokens, positions in the LM head, query-key pairs,
+    and pairs within a window (0 where no layer has one)."""
 
     tokens: int
     head_tokens: int
@@ -19,13 +19,12 @@ class Work(NamedTuple):
 
 
 def near_pairs(before: int, tokens: int, window: int) -> float:
-    """Pairs of ``tokens`` queries after ``before`` others, each with the last ``window`` tokens at
-    most: x^2 / 2 up to the window and w x - w^2 / 2 beyond, from one end to the other."""
-    ends = [
-        at * at / 2 if at <= window else window * at - window * window / 2
-        for at in (before, before + tokens)
-    ]
-    return ends[1] - ends[0]
+    """Pairs of ``tokens`` queries after ``before`` others, each with the last ``window`` tokens."""
+
+    def up_to(at: int) -> float:
+        return at * at / 2 if at <= window else window * at - window * window / 2
+
+    return up_to(before + tokens) - up_to(before)
 
 
 def dense_work(prompt_tokens: int, response_tokens: int, window: int = 0) -> Work:
@@ -74,11 +73,9 @@ def pad(
     least: tuple[int, int] = (0, 0),
     window: int = 0,
 ) -> list[Work]:
-    """Sequences in order as rows of one width: the longest prompt and the longest response of the
-    microbatch, ``least`` of each at least (the batch's, where rows are padded to that).
-
-    A microbatch has ``most_rows`` rows at most, and ``budget_tokens`` tokens, padding included,
-    unless one row has more. Padding is computed like any token: products, logits and attention.
+    """Sequences in order as rows of one width: the microbatch's longest prompt and response, at
+    least ``least`` of each. It has at most ``most_rows`` rows, and ``budget_tokens`` tokens with
+    padding unless one row has more. Padding is computed like any token.
     """
     microbatches: list[Work] = []
     rows, prompt, response = 0, *least

@@ -17,7 +17,7 @@ from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, FIELD, Train
 from rollcast.simulator.errors import ScenarioError
 
 WORKING_BYTES = 6  # zero1 holds whole: a bf16 weight and an fp32 gradient
-GRADIENT_BYTES = 4  # of state_bytes_per_parameter: the gradient, which WORKING_BYTES has
+GRADIENT_BYTES = 4  # of what a trained parameter takes: the gradient, which WORKING_BYTES has
 
 
 class Talk(NamedTuple):

@@ -9,25 +9,13 @@ from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
 
 # The options of a trainer of their own: nothing beside them, states spread over all its GPUs.
-ALONE: Mapping[str, Any] = {
-    "tensor_parallel": 1,
-    "context_parallel": 1,
-    "pipeline_parallel": 1,
-    "virtual_stages": 1,
-    "expert_parallel": 1,
-    "shard": True,
-    "sharding": None,
-    "recompute_layers": None,
-    "reference_model": None,
-    "reference_gpus": 0,
-    "critic": False,
-    "critic_model": None,
-    "critic_gpus": 0,
-    "reward_passes": 0,
-    "reward_model": None,
-    "reward_gpus": 0,
-    "log_prob_passes": 1,
-}
+_UNSPLIT = (
+    *("tensor_parallel", "context_parallel", "pipeline_parallel", "virtual_stages"),
+    *("expert_parallel", "shard", "sharding", "recompute_layers", "log_prob_passes"),
+    *("reference_model", "reference_gpus", "critic", "critic_model", "critic_gpus"),
+    *("reward_passes", "reward_model", "reward_gpus"),
+)
+ALONE: Mapping[str, Any] = {name: getattr(TrainerOptions, name) for name in _UNSPLIT}
 # And of those that are not trained: weights as a forward reads them.
 JUDGES: Mapping[str, Any] = {
     "weights": "lora",
@@ -38,8 +26,7 @@ JUDGES: Mapping[str, Any] = {
 
 
 class Role(NamedTuple):
-    """A model beside the policy, of another model (None: the policy's) or on ``gpus`` of its own
-    (0: on the policy's)."""
+    """A model beside the policy: ``model`` (None: as the policy) on ``gpus`` (0: the policy's)."""
 
     name: Literal["reference", "critic", "reward"]
     model: str | Model | None
@@ -63,9 +50,7 @@ def beside(
 ) -> dict[str, float]:
     """The policy's phases with those of the others: one after another on its GPUs, side by side on
     GPUs of their own. What a critic's update takes beyond the policy's is ``critic``."""
-    phases = dict(policy)
-    judged = 0.0
-    updated = 0.0
+    phases, judged, updated = dict(policy), 0.0, 0.0
     for role, phases_s in others:
         forward_s = phases_s.get("log_prob", 0.0)
         update_s = sum(phases_s.values()) - forward_s if role.trained else 0.0

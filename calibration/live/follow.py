@@ -1,10 +1,9 @@
-"""Looking at a log while it grows: the edge that waits, reads, and tells what it sees.
+"""Follows a log while it grows: the part that waits, reads and reports.
 
-Files are looked at (name, size, time, and their first bytes where those changed), and what was
-added is read when something has changed. The pause after a reading is `REST` times what it took: a
-log of any size costs a tenth of one core at most. A line that is
-being written is not counted before its end is there. What a file that was truncated, rotated or
-replaced held before is kept, unless its steps begin anew.
+Files are compared by name, size, time and first bytes; what was added is read. The pause after a
+reading is `REST` times its duration: a log of any size costs a tenth of one core at most. A line
+without its end is not counted. Steps of a file that was truncated, rotated or replaced are kept,
+unless its steps begin anew.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ _WHOLE_ANEW = (".json",)
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a file looks like without reading it; head: its first bytes; ended: whether its last
-    byte ends a line."""
+    """A file's state. head: its first bytes; ended: whether its last byte ends a line."""
 
     inode: int
     size: int
@@ -44,10 +42,10 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What there is to tell. new: whether anything is. state: None until a step could be read.
-    now_s: by the clock. waited_s: since the files last changed. late: that no step came for long.
-    notices: what happened to the files. waiting: why there is no step yet. over: why this is the
-    last."""
+    """The result of one look. new: whether it differs from the one before. state: None until a step
+    could be read. now_s: by the clock. waited_s: since the files last changed. late: a sentence
+    where no step came for long. notices: events of the files. waiting: why there is no step yet.
+    over: why this is the last look."""
 
     now_s: float
     state: State | None = None
@@ -97,15 +95,15 @@ class Asked:
 
 
 def follow(asked: Asked, clock: Clock | None = None) -> Iterator[Seen]:
-    """What is to be seen at each look; the last says why it is over.
+    """Yields each look; the last says why it is over.
 
-    Raises LogError as `GrowingLog.read` does, where the log is not one that more lines could mend.
+    Raises LogError as `GrowingLog.read` does, where no further lines could help.
     """
-    import pandas  # noqa: F401 - what only the first reading waits for is no part of its time
+    import pandas  # noqa: F401 - so that the first reading is not timed with the imports
     import scipy.stats  # noqa: F401
 
     clock = clock or Clock()
-    state_of = _Told(GrowingLog(asked.paths, asked.stack))
+    state_of = _Reading(GrowingLog(asked.paths, asked.stack))
     files: Mapping[str, Stamp] = {}
     changed_s, steady = clock.now(), False
     pending = True
@@ -136,8 +134,8 @@ def follow(asked: Asked, clock: Clock | None = None) -> Iterator[Seen]:
 
 
 @dataclass
-class _Told:
-    """What was read so far."""
+class _Reading:
+    """The log as far as it was read."""
 
     growing: GrowingLog
     log: RunLog | None = None
@@ -151,7 +149,7 @@ class _Told:
     def read(
         self, asked: Asked, files: Mapping[str, Stamp], steady: bool, now: float
     ) -> Seen | None:
-        """Reads the log anew; None where nothing new came of it."""
+        """Reads what was added; None where nothing is new."""
         try:
             log = self.growing.read()
         except NoStepsError as error:
@@ -182,7 +180,7 @@ class _Told:
         return Seen(now, current, notices=notices) if new or notices else None
 
     def _noticed(self, log: RunLog | None) -> tuple[str, ...]:
-        """What was lost with a file, said once."""
+        """A sentence on steps lost with a file, once."""
         if not self.lost or self.log is None:
             self.lost = ""
             return ()
@@ -199,7 +197,7 @@ class _Told:
         return (f"{lost}: steps {gone.min()} to {gone.max()}, which it no longer holds, {kept}",)
 
     def over(self, asked: Asked, waited: float, pending: bool) -> str:
-        """Why it is; nothing where it is not."""
+        """Why the run counts as over; empty where it does not."""
         if self.state is not None and self.state.finished:
             return "all steps are logged"
         patience = asked.patience_s
@@ -215,8 +213,8 @@ class _Told:
 
 
 def joined(before: RunLog | None, now: RunLog) -> RunLog:
-    """The log with the steps before its first that an earlier reading had, and settings that it no
-    longer has. Steps that begin anew are another run's."""
+    """``now``, with earlier steps and further settings of the reading before. A log whose steps
+    begin anew is another run's."""
     if before is None or before.stack != now.stack:
         return now
     import pandas as pd
@@ -245,41 +243,34 @@ def _without_unfinished(log: RunLog, files: Mapping[str, Stamp]) -> tuple[RunLog
 
 
 def look(paths: Sequence[Path], before: Mapping[str, Stamp]) -> dict[str, Stamp]:
-    """The files and what they look like now. A file that goes while it is looked at is left out."""
+    """The present state of the files; a file that vanishes meanwhile is left out."""
     stamps: dict[str, Stamp] = {}
     for path in paths:
-        names = (
-            [path]
-            if not path.is_dir()
-            else [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
-        )
-        for entry in names:
+        inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+        for entry in inside if path.is_dir() else [path]:
             try:
-                had = before.get(str(entry))
-                status = entry.stat()
-                same = had is not None and (had.inode, had.size, had.changed_ns) == (
-                    status.st_ino,
-                    status.st_size,
-                    status.st_mtime_ns,
-                )
-                stamps[str(entry)] = had if had is not None and same else _stamp(entry, status)
+                stamps[str(entry)] = _stamp(entry, before.get(str(entry)))
             except OSError:
                 continue
     return stamps
 
 
-def _stamp(path: Path, status: os.stat_result) -> Stamp:
+def _stamp(path: Path, had: Stamp | None) -> Stamp:
+    status = path.stat()
+    known = (status.st_ino, status.st_size, status.st_mtime_ns)
+    if had is not None and (had.inode, had.size, had.changed_ns) == known:
+        return had
     with path.open("rb") as file:
         head = file.read(_HEAD)
         ended = True
         if status.st_size:
             file.seek(max(status.st_size - 1, 0))
             ended = file.read(1) in (b"\n", b"")
-    return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, head, ended)
+    return Stamp(*known, head, ended)
 
 
 def _damage(before: Mapping[str, Stamp], now: Mapping[str, Stamp]) -> str:
-    """What happened to a file that was not merely written on."""
+    """A sentence on a file that was not merely appended to; empty for none."""
     for name, had in before.items():
         if name.endswith(_WHOLE_ANEW):
             continue

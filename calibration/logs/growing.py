@@ -1,9 +1,8 @@
-"""A log that grows, of which each look reads what was added since the one before.
+"""A log that grows: each look reads what was added, and returns what `read_log` would.
 
-Consoles, lines of JSON and event files go on from the end of the last line or record that was
-whole; what has no end yet counts, as in `read_log`, for that look alone. Other files (tables,
-documents, packed ones, dumps of other kinds) are read again where they changed, and those that did
-not change are not opened. What came of a look is what `read_log` makes of the same files.
+Consoles, lines of JSON and event files are continued after the last whole line or record; a part
+without its end counts for that look alone. Other files (tables, documents, packed ones, dumps of
+other kinds) are read again where they changed.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rollcast.calibration.logs.errors import LogError
 from rollcast.calibration.logs.gather import Dumps, gathered, named, read_log
@@ -22,9 +22,8 @@ from rollcast.calibration.logs.scanned import Reader, Scanned
 _TAIL = 256
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """What a file looks like from outside."""
+class _Mark(NamedTuple):
+    """A file's state."""
 
     inode: int
     size: int
@@ -42,8 +41,8 @@ class _Mark:
 
 @dataclass(slots=True)
 class _Known:
-    """A file as far as it was read. reader: what may go on; None for one that is read whole. tail:
-    the last bytes before ``reached``."""
+    """A file as far as it was read. reader: None for one that is read whole. tail: the last bytes
+    before ``reached``."""
 
     mark: _Mark
     found: Scanned
@@ -54,14 +53,14 @@ class _Known:
     def grew(self, file: LogFile, mark: _Mark) -> bool:
         """Whether nothing but its end has changed. Raises LogError."""
         if self.reader is None or self.reached.offset < START:
-            return False  # of its first bytes, all were not there when it was told what it is
+            return False  # its kind was told by fewer bytes than `START`
         if mark.inode != self.mark.inode or mark.size < self.reached.offset:
             return False
         return _before(file, self.reached.offset) == self.tail
 
 
 class GrowingLog:
-    """The log of a run that goes on. paths, stack: as of `read_log`."""
+    """The log of a run that continues. paths, stack: as in `read_log`."""
 
     def __init__(self, paths: Sequence[Path], stack: str | None = None) -> None:
         self._paths, self._stack, self._wanted = paths, stack, named(stack)
@@ -94,7 +93,7 @@ class GrowingLog:
         self._known, self._dumps = {}, Dumps(self._wanted)
 
     def _changed(self, files: Sequence[LogFile], marks: dict[str, _Mark]) -> dict[str, _Known]:
-        """Those that are gone, or hold something else than before."""
+        """Files that are gone or were not merely appended to."""
         here = {file.name: file for file in files}
         return {
             name: known
@@ -104,7 +103,7 @@ class GrowingLog:
         }
 
     def _read(self, file: LogFile, mark: _Mark) -> None:
-        """What was added to a file; all of a new one."""
+        """Reads what was added to a file, or all of a new one."""
         known = self._known.get(file.name)
         if known is None:
             scanned, reader = begun(file, self._dumps.take)
@@ -122,7 +121,7 @@ class GrowingLog:
 
 
 def _finished(known: _Known, dumps: Dumps) -> Scanned:
-    """What a file gave, with what has no end yet."""
+    """A file's content, with a last part that has no end yet."""
     if known.reader is None:
         return known.found
     scanned = known.found.copied()

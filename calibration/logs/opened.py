@@ -1,9 +1,8 @@
-"""Files, folders and archives: what there is to read, and its bytes and lines, bounded.
+"""Files, folders and archives: their bytes and lines, bounded.
 
-A file is never held whole unless its format needs it (`content`, up to `MOST_AT_ONCE`). Packed
-files (``.gz``, ``.bz2``, ``.xz``, and the members of a ``.zip``) are unpacked as they are read, and
-given up where they grow beyond reason. Nothing is ever executed, and links that lead out of a
-folder are not followed.
+A file is held whole only where its format needs it (`content`, up to `MOST_AT_ONCE`). Packed files
+(``.gz``, ``.bz2``, ``.xz``, and the members of a ``.zip``) are unpacked as they are read, and given
+up where they grow beyond reason.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ _PASSED_OVER = {".git", "__pycache__", "node_modules"}
 
 @dataclass(slots=True)
 class Reached:
-    """How far a file was read: its bytes, and its lines or records, up to the end of the last that
-    was whole."""
+    """Bytes and lines (or records) of a file that were read, up to the end of the last whole
+    one."""
 
     offset: int = 0
     count: int = 0
@@ -61,32 +60,31 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file to read. member: the name within a zip archive. name: what messages call it."""
+    """A file to read. member: its name within a zip archive."""
 
     path: Path
     member: str = ""
 
     @property
     def name(self) -> str:
-        """Its path, and within an archive its name there."""
+        """For messages: its path, and within an archive its name there."""
         return f"{self.path}:{self.member}" if self.member else str(self.path)
 
     @property
     def inner(self) -> str:
-        """The last part of its name, without what packing added."""
+        """The last part of its name, without the suffix of a packer."""
         last = (self.member or self.path.name).rsplit("/", 1)[-1]
         return last.removesuffix(".gz").removesuffix(".bz2").removesuffix(".xz")
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The folders that it lies in, outermost first, then `inner`."""
+        """Its folders, outermost first, then `inner`."""
         inside = self.member.split("/")[:-1] if self.member else []
         return (*self.path.parts[:-1], *inside, self.inner)
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Its bytes, unpacked. Raises LogError where it cannot be read, or unpacks beyond reason,
-        while it is read."""
+        """Its bytes, unpacked. Raises LogError, also while it is read."""
         with ExitStack() as stack:
             try:
                 file = self._opened(stack)
@@ -124,8 +122,7 @@ class LogFile:
 
     @property
     def plain(self) -> bool:
-        """Whether it is neither packed nor in an archive, nor in UTF-16: its bytes are its own.
-        Raises LogError."""
+        """Whether it is neither packed, nor in an archive, nor UTF-16. Raises LogError."""
         if self.member:
             return False
         with self.open() as file:
@@ -155,12 +152,12 @@ class LogFile:
         since: Reached | None = None,
         whole: bool = False,
     ) -> Iterator[tuple[int, bytes, bool]]:
-        """Number from 1, bytes without the end of line, and whether the line has its end.
+        """Yields number from 1, bytes without the end of line, and whether the line has its end.
 
-        Lines that hold none of ``cues`` are counted and passed over, unless ``every`` says, at that
-        moment, that all are wanted. A line that is too long is counted as unread and left out. A
-        packed file that breaks off is read as far as it goes. since: where to begin, in a file that
-        is not packed; it moves on. whole: leaves a last line without its end for later.
+        cues: bytes of the lines that are wanted. every: whether, at that moment, all lines are.
+        since: where to begin in a file that is not packed; it moves on. whole: leaves a last line
+        without its end for later. Other lines and lines that are too long are counted; a packed
+        file that breaks off is read as far as it goes.
         """
         since = Reached() if since is None else since
         number = since.count
@@ -192,8 +189,8 @@ class LogFile:
             tally.skip(number + 1, "the packed file breaks off here")
 
     def _blocks(self, start: int) -> Iterator[tuple[bytes | None, bool, int]]:
-        """Whole lines, many at once, whether they end with an end of line, and where in the file
-        that is; None for a line that is too long."""
+        """Yields many whole lines at once (None for a line that is too long), whether they end with
+        an end of line, and the offset after them."""
         parts: list[bytes] = []
         held, until = 0, start
         with self.open() as file:
@@ -232,8 +229,8 @@ def _holds(line: bytes, cues: Sequence[bytes]) -> bool:
 
 
 class _Bounded(io.RawIOBase):
-    """What a packed file unpacks to, given up where it grows beyond reason. Where it breaks off, it
-    ends, and reading on says why."""
+    """An unpacked file, given up where it grows beyond reason. Where the packed file breaks off it
+    ends, and reading on raises the reason."""
 
     def __init__(self, file: IO[bytes], packed: int, name: str) -> None:
         self._file, self._name = file, name
@@ -264,7 +261,7 @@ class _Bounded(io.RawIOBase):
 
 
 class _Utf16(io.RawIOBase):
-    """A text in UTF-16, as PowerShell writes what it redirects, in UTF-8."""
+    """A UTF-16 text, as PowerShell redirects it, in UTF-8."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._left = file, b""
@@ -292,8 +289,8 @@ def _bounded(file: IO[bytes], packed: int, name: str) -> IO[bytes]:
 
 
 def find(paths: Sequence[Path]) -> list[LogFile]:
-    """The files that ``paths`` name: themselves, what lies in folders and zip archives, in natural
-    order (``2.jsonl`` before ``10.jsonl``).
+    """The files of ``paths``, folders and zip archives, in natural order (``2.jsonl`` before
+    ``10.jsonl``).
 
     Raises LogError for a path that does not exist, one given twice, and too many files.
     """

@@ -1,8 +1,8 @@
-"""Rows of several sinks, of parts of a run and of two writers become one row a step.
+"""Merges the rows of several sinks, writers and parts of a run into one row a step.
 
-Within a file, a step that is said again with other numbers is a resumption: the later counts.
-Several files of one run agree where they overlap, or the one that begins later resumed the other;
-two that begin with the same step and disagree are two runs.
+Within a file, a step that is logged again with other numbers is a resumption: the later counts.
+Files of one run agree where they overlap, or the one that begins later resumed the other; two that
+begin with the same step and disagree are two runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CLOSE = 0.01
 """Relative: old consoles print three decimals, TRL's four digits."""
 _TINY = 0.002
 _SAME = 2
-"""So many further rows of the only step, with no figure that it had not, are other steps."""
+"""Further rows of the only step, without a new key, from which they count as other steps."""
 
 
 @dataclass(slots=True)

@@ -32,19 +32,17 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """A run, as its log tells it.
+    """A run, as far as its log holds it.
 
-    stack: which trainer wrote it. steps, rollouts, requests: tables with the columns of
-    `calibration.logs.columns`, every one of them there, NaN where nothing was logged; ``step`` is
-    the run's own number, in rising order, each once. level: 0 to 3, the highest at which it and all
-    below are there. gaps: why it is no higher, and what is missing at those that are reached.
-    settings: by our key. overlapped: whether rollouts were made beside the training. outside:
-    phases that ``step_s`` leaves out in this stack. tool_tokens_inside: whether the steps' lengths
-    of responses hold what tools wrote. tallies: what was read of each file that mattered. notes:
-    sentences for the user. ignored: files that were none of a log. name: of the files together.
-    words: the stack's key for each of our columns; advice: its settings for a change of the run.
-    pads: whether its updates pad every rollout to the longest of the batch. exceeded: what becomes
-    of groups beyond its bound on staleness, as `fully_async` calls it.
+    steps, rollouts, requests: tables with all columns of `calibration.logs.columns`, NaN where
+    nothing was logged; ``step`` is the run's own number, rising, each once. level: 0 to 3, the
+    highest that is there with all below. gaps: what is missing. settings: by our key. overlapped:
+    whether rollouts were made beside the training. outside: phases that ``step_s`` leaves out.
+    tool_tokens_inside: whether the steps' lengths of responses include tokens written by tools.
+    tallies: of each file that mattered. notes: sentences for the user. ignored: number of files
+    without log. name: of the files together. words: the stack's key by our column; advice: its
+    settings by change of the run. pads: whether updates pad every rollout to the longest of the
+    batch. exceeded: what happens to groups beyond the bound on staleness, as in `fully_async`.
     tokenized: whether text was counted with a tokenizer.
     """
 

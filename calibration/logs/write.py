@@ -19,14 +19,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCENARIO = "scenario.yaml"
-SAID = "import.json"
+CONTENT = "import.json"
 FITTED, REPORT = "fitted.json", "report.html"
 FILES = (
-    SCENARIO,
-    SAID,
-    draft.LENGTHS_FILE,
-    FITTED,
-    REPORT,
+    *(SCENARIO, CONTENT, draft.LENGTHS_FILE, FITTED, REPORT),
     *(table.name for table in columns.TABLES),
 )
 WHAT = "import"
@@ -40,10 +36,10 @@ def check_target(folder: Path, force: bool) -> None:
 def holds_import(folder: Path) -> bool:
     """Whether a folder is an import and nothing else."""
     names = {entry.name for entry in folder.iterdir()}
-    if SAID not in names or not names <= set(FILES):
+    if CONTENT not in names or not names <= set(FILES):
         return False
     try:
-        content = read_json(folder / SAID, "")
+        content = read_json(folder / CONTENT, "")
     except ScenarioError:
         return False
     return isinstance(content, dict) and content.get("schema") == columns.LOG_SCHEMA
@@ -57,8 +53,8 @@ def write(
     fitted: Mapping[str, Any] | None = None,
     report: str | None = None,
 ) -> None:
-    """Writes tables, settings, the scenario, and what was fitted into ``folder``. Raises
-    ScenarioError as `check_target` does, and where the disk refuses."""
+    """Writes tables, settings, scenario, fits and report into ``folder``. Raises ScenarioError as
+    `check_target` does, and where the disk refuses."""
 
     def fill(work: Path) -> None:
         _table(work / columns.STEPS.name, log.steps)
@@ -73,7 +69,7 @@ def write(
             _table(work / draft.LENGTHS_FILE, lengths)
         head = f"Made by rollcast import from {log.name} ({log.stack}); what is assumed says so."
         (work / SCENARIO).write_text(draft.to_yaml(parts, head), encoding="utf-8")
-        write_json(work / SAID, to_json(log, parts))
+        write_json(work / CONTENT, to_json(log, parts))
         if fitted is not None:
             write_json(work / FITTED, fitted)
         if report is not None:
@@ -95,7 +91,7 @@ def _table(path: Path, table: pd.DataFrame) -> None:
 
 
 def to_json(log: RunLog, parts: Sequence[draft.Part]) -> dict[str, Any]:
-    """What was read, and what of it a scenario is made of."""
+    """The content of import.json: what was read, and the scenario's parts with their sources."""
     return {
         "schema": columns.LOG_SCHEMA,
         "stack": log.stack,

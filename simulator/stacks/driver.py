@@ -1,9 +1,9 @@
-"""The loop, turned inside out: another stack asks for one batch after the other, and the loop runs
-until it hands one over.
+"""The simulator's loop inside another stack's process: the stack asks for one batch after another,
+and the loop runs until it hands one over.
 
-The loop is the simulator's own, and so are the policies: what is launched, kept, filtered and
-selected is decided where it is in a simulation. A world between the two (`HandedOver`) plays the
-trainer: an update is done when the stack asks for the batch after it.
+A world between the two (`HandedOver`) stands for the trainer: an update is done when the stack asks
+for the next batch. The loop is made here and not by `simulator.runs.drive`, which lies above the
+stacks: a stack's process has neither scenarios nor costs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ FORMAT = 1
 
 
 class HandedOver:
-    """The half of a world that trains: batches go to the stack, which trains and brings the weights
-    to the replicas by itself.
+    """The trainer's half of a world. Batches go to the stack, which trains and syncs the weights.
 
-    handed: the batch that the stack has not taken yet. version: updates whose weights the replicas
-    have.
+    handed: the batch that the stack has not taken yet. version: of the replicas' weights.
     """
 
     def __init__(self) -> None:
@@ -48,7 +46,7 @@ class HandedOver:
 
     @property
     def now_s(self) -> float:
-        """Wall-clock seconds since this process made it."""
+        """Wall-clock seconds since it was made."""
         return time.perf_counter() - self._zero
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
@@ -58,11 +56,11 @@ class HandedOver:
         self.handed = self._training = batch
 
     def sync_weights(self) -> None:
-        """Notes that the stack brings the weights."""
+        """Notes that the stack syncs the weights."""
         self._syncing = True
 
     def oracle_tokens(self, rollout: Rollout) -> None:
-        """Nobody knows lengths here."""
+        """None: lengths are not known in a real run."""
         return None
 
     def take(self) -> TrainBatch:
@@ -73,11 +71,11 @@ class HandedOver:
         return batch
 
     def begin_at(self, version: int) -> None:
-        """Goes on from a checkpoint, whose weights the replicas have."""
+        """Continues from a checkpoint, whose weights the replicas have."""
         self.version = self._updates = version
 
     def _trained(self) -> list[Event]:
-        """What the stack has done meanwhile. Raises RunError where nothing is under way."""
+        """The end of a sync or an update. Raises RunError where nothing is under way."""
         if self._syncing:
             self._syncing, self.version = False, self._updates
             return [Synced(())]
@@ -89,28 +87,24 @@ class HandedOver:
 
 
 class StackWorld(World, Protocol):
-    """A world whose trainer is another stack's; see `HandedOver`."""
+    """A world whose trainer is another stack's; its methods are those of `HandedOver`."""
 
     handed: TrainBatch | None
 
-    def take(self) -> TrainBatch:
-        """The batch handed over."""
-        ...
+    def take(self) -> TrainBatch: ...  # noqa: D102
 
-    def begin_at(self, version: int) -> None:
-        """Goes on from a checkpoint."""
-        ...
+    def begin_at(self, version: int) -> None: ...  # noqa: D102
 
     def keep_only(self, groups: Collection[int]) -> None:
-        """Forgets what it keeps of every other group."""
+        """Drops the data of every other group."""
         ...
 
 
 class Driver:
     """Runs a loop on a stack's world, a batch at a time.
 
-    check: raises for a plan that the stack cannot carry out, which a policy that learns may come to
-    in the middle of a run. decision: the log of the latest step, as a simulated run has it.
+    check: raises for a plan that the stack cannot carry out; a policy that learns may make one in
+    the middle of a run. decision: of the latest step, as in a simulated run.
     """
 
     def __init__(
@@ -126,8 +120,8 @@ class Driver:
     def next_batch(self, step: int) -> TrainBatch:
         """The batch of ``step``, once its rollouts are done.
 
-        A first step beyond the loop's is that of a run that goes on without a state: the policies
-        begin anew. Raises RunError where steps are asked for out of turn, and as the loop does.
+        A later first step than the loop's continues a run without its state: the policies begin
+        anew. Raises RunError for steps out of turn, and as the loop does.
         """
         loop = self.loop
         if step != loop.next_step:
@@ -148,28 +142,21 @@ class Driver:
 
     @property
     def record(self) -> StepRecord:
-        """Of the step whose batch was handed over last."""
+        """The record of the step whose batch was handed over last."""
         if self.loop.step is None:
             raise RunError("no step has been opened")
         return self.loop.step.record
 
     @property
     def figures(self) -> dict[str, float]:
-        """Of that step, for a log: counts, the share of tokens by age, the policies' own."""
+        """Figures of that step for a log: counts, staleness, the policies' own."""
         record = self.record
         tokens = sum(record.staleness.values())
         aged = sum(age * count for age, count in record.staleness.items())
         counted = (
-            "launched_groups",
-            "resumed_groups",
-            "rejected_groups",
-            "buffered_groups",
-            "stragglers",
-            "generated_tokens",
-            "trained_tokens",
-            "dropped_tokens",
-            "masked_tokens",
-            "resumed_tokens",
+            *("launched_groups", "resumed_groups", "rejected_groups", "buffered_groups"),
+            *("stragglers", "generated_tokens", "trained_tokens", "dropped_tokens"),
+            *("masked_tokens", "resumed_tokens"),
         )
         figures = {name: float(getattr(record, name)) for name in counted}
         figures["mean_staleness"] = aged / tokens if tokens else 0.0
@@ -181,13 +168,13 @@ class Driver:
         }
 
     def state(self) -> dict[str, Any]:
-        """Where it stands after a batch was handed over, as plain data; its update counts as done.
+        """The loop's state after a batch was handed over, as plain data; its update counts as done.
         Raises RunError for a policy whose state is no plain data."""
         loop = save_work(self.loop)
         return {"format": FORMAT, "policy_text": self.exported.policy, "loop": loop}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a `state`. Raises RunError for that of another policy, or for none."""
+        """Continues from a `state`. Raises RunError for that of another policy, or for none."""
         if state.get("format") != FORMAT or state.get("policy_text") != self.exported.policy:
             raise RunError(
                 f"the saved state is of the policy {state.get('policy_text')!r}, and this is "
@@ -205,7 +192,7 @@ class Driver:
 
 
 def write_state(path: Path, state: Any) -> None:
-    """Writes a state beside a stack's own checkpoint, whole or not at all."""
+    """Writes a state beside a stack's own checkpoint, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(state), encoding="utf-8")
@@ -213,7 +200,7 @@ def write_state(path: Path, state: Any) -> None:
 
 
 def read_state(path: Path | None) -> Any:
-    """A state that `write_state` wrote; None where there is none. Raises RunError for a file that
+    """Reads a state that `write_state` wrote; None without a file. Raises RunError for a file that
     cannot be read."""
     if path is None or not path.exists():
         return None
@@ -224,12 +211,12 @@ def read_state(path: Path | None) -> Any:
 
 
 def policy_memory(driver: Driver) -> Any:
-    """The policies' own state alone, as plain data: for a stack that keeps the rollouts itself."""
+    """The policies' states alone, as plain data: for a stack that keeps the rollouts itself."""
     return save_state(driver.loop.policy, driver.loop.policy_state)
 
 
 def recall(driver: Driver, memory: Any) -> None:
-    """Takes up a `policy_memory`. Raises RunError for that of other policies."""
+    """Restores a `policy_memory`. Raises RunError for that of other policies."""
     try:
         driver.loop.policy_state = load_state(driver.loop.policy, memory)
     except ValueError as error:

@@ -1,10 +1,9 @@
 """Inside slime: the function of ``--rollout-function-path``, driven by the simulator's loop.
 
-slime's own functions do the work (``slime.rollout.sglang_rollout``: ``generate_and_rm`` samples and
-rewards one response, ``abort`` stops every engine), and what else is needed is taken from there, as
-other modules of slime have moved; the loop says what is launched, when a step
-ends, what is kept for the next one and what is trained on. Written against slime v0.3.1 and read
-against its main branch of August 2026; slime is imported when a function is called, never before.
+slime samples (``slime.rollout.sglang_rollout``: ``generate_and_rm`` samples and rewards one
+response, ``abort`` stops every engine); the loop decides what is launched, when a step ends, what
+is kept and what is trained on. Written against slime v0.3.1 and read against its main branch of
+August 2026; slime is imported when a function is called, never before.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from rollcast.simulator.stacks.slime.samples import from_plain_sample, plain_sam
 from rollcast.simulator.world import Ended, Event, TrainBatch
 
 TAG = "rollcast"
-"""The key of a sample's metadata under which its group and index are, and the rewards that its
-advantage is taken from."""
+"""Key of a sample's metadata: its group and index, and the rewards of its advantage's baseline."""
 
 EPSILON = 1e-6
 """slime's, beside a standard deviation (``_post_process_rewards``)."""

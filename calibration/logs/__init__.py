@@ -14,7 +14,8 @@ The way of a log, in one direction only (an import contract keeps it):
   is which of ours, how their records of rollouts look; and a few pure functions for what keys alone
   do not say (overlap, what lies inside what). `readers.table` reads our own tables.
 - `recognise`: which stack wrote something, by the keys in it, never by a version.
-- `scan`: one file, read once, into rows of metrics, rollouts and settings, each with its line.
+- `scan`: one file, read once, into rows of metrics, rollouts and settings, each with its line
+  (`scanned`); `json_rows` and `console_lines` are its readers of texts.
 - `overlay`: rows of several sinks, of resumed parts and of two writers become one row a step; two
   runs are refused. `rollouts`: rollouts and requests as columns, groups numbered.
 - `gather`: all files into a `RunLog` (`run_log`), the data that all that follows stands on: tables

@@ -5,13 +5,14 @@ A folder here that holds a ``launch.yaml`` is a stack, and `stack.all_stacks` fi
 - ``launch.yaml``: its launch settings and ours, in one table that is read in both directions, and
   its words for advice; ``launch.py``, where some settings imply others.
 - ``costs.yaml``: presets of ``cost.roofline.stack`` and its trainers' defaults, with sources.
-- ``log.py``: its log's keys, and a parser where its console or dumps have a syntax of their own.
+- ``log.yaml``: its log's keys, console and dumps; ``log.py``: functions for what data cannot say.
 - ``export.py``: a plan in its settings; ``limits.py``: what of a plan it cannot carry out, and why;
   ``hooks.py``: what runs inside the stack's own process after ``rollcast export``.
 
 Only ``launch.yaml`` is needed. In common: `stack` (a stack and its files), `settings` (names of a
-run's settings), `launch` (the table), `log_format`, `consoles` and `syntax` (logs), `exporting`,
-`exported`, `limits` and `driver` (exports, and the loop inside another stack's process).
+run's settings), `launch` (the table), `log_format`, `log_file`, `consoles`, `records` and `syntax`
+(logs), `exporting`, `exported`, `limits` and `driver` (exports, and the loop inside another stack's
+process).
 
 Nothing here imports costs, workloads or scenarios: a stack is described by data and pure
 functions, and its hooks need the loop and the policies alone.

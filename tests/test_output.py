@@ -359,6 +359,20 @@ def test_what_a_killed_process_leaves_is_cleared_away(
     assert not any(path.name.startswith(".") for path in out.iterdir())
 
 
+def test_leftovers_of_earlier_versions_refuse_no_folder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / ".out.4711.partial").mkdir(parents=True)
+    (tmp_path / ".out.4712.partial").mkdir()
+    (tmp_path / ".outer.1.partial").mkdir()
+    check_target(out, force=False)
+    write_folder(out, fill_with("new"))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        ".outer.1.partial",
+        "out",
+        "summary.json",
+    ]
+
+
 def test_only_our_own_runs_are_replaced(tmp_path: Path) -> None:
     out = tmp_path / "out"
     write_folder(out, fill_with("old"))

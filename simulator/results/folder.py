@@ -7,6 +7,7 @@ cleared by the next; a lock keeps out a second writer.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -174,8 +175,10 @@ def _clear_leftovers(place: Path, folder: Path) -> None:
 
 
 def _leftovers(place: Path, folder: Path) -> list[Path]:
-    paths = (_beside(place, folder, kind) for kind in ("complete", "lock", "partial", "replaced"))
-    return [path for path in paths if path.exists()]
+    """Leftovers; earlier versions had a process number in the name."""
+    name = re.escape(folder.name[:_LONGEST])
+    ours = re.compile(rf"\.{name}(\.\d+)?\.(partial|complete|replaced|lock)")
+    return sorted(place / entry for entry in os.listdir(place) if ours.fullmatch(entry))
 
 
 def _move_up(work: Path, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """The validation suite: what others measured and published, against the simulator's forecast.
 
-One module per source, each with a ``source(data)`` that returns a ``verdict.Source``: the cases,
-what was used to calibrate, what was held out, and where the forecast misses. Nothing is tuned to a
-case that counts as held out. ``python -m benchmarks.validation`` regenerates all of it.
+`sources.yaml` declares the sources: tables, texts, checks with their targets, reasons for misses.
+One module per source turns its rows into cases (measured and forecast); `suite` judges them all.
+Nothing is tuned to a case that counts as held out. ``python -m benchmarks.validation`` computes
+all of it again.
 """

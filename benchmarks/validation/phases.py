@@ -109,8 +109,8 @@ def totals(found: Sequence[Case]) -> Iterator[str]:
         step_s = sum(case.measured for case in phases)
         error = sum(case.forecast for case in phases) / step_s - 1
         missed = [f"{c.group} {c.error:+.0%}" for c in phases if not met(c, step_s)]
-        verdict = f"not met: {', '.join(missed)}" if missed else "met in every phase"
-        yield f"{name}, sum of the judged phases {error:+.0%}, {verdict}"
+        result = f"not met: {', '.join(missed)}" if missed else "met in every phase"
+        yield f"{name}, sum of the judged phases {error:+.0%}, {result}"
 
 
 def judge(rows: Sequence[Row]) -> Judged:

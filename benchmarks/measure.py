@@ -176,13 +176,13 @@ def keep(folder: Path, out: Path, iterations: bool = True) -> None:
                 continue
             if file.optional and not source.exists():  # of a simulated run
                 continue
-            if isinstance(file, schema.Document):
-                shutil.copyfile(source, draft / file.name)
-            elif isinstance(file, schema.Table):
+            if isinstance(file, schema.Table):
                 rounded = pd.read_csv(source).round(DIGITS).to_csv(index=False)
                 _compress(rounded.encode(), draft / file.name)
             elif isinstance(file, schema.Lines):
                 _compress(source.read_bytes(), draft / file.name)
+            elif isinstance(file, schema.Document):
+                shutil.copyfile(source, draft / file.name)
         if out.exists():
             shutil.rmtree(out)
         draft.rename(out)

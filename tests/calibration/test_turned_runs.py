@@ -57,7 +57,6 @@ def environment(times: float = 1.0, slots: int | None = None, **more: Any) -> di
 
 UNSEEN: dict[str, tuple[str, dict[str, Any]]] = {
     "five times as slow": (APRIL, environment(5.0)),
-    "slots bind": (APRIL, environment(1.0, 6)),
     "closed": (APRIL, environment(1.0, 6, put_away="close")),
     "budget": ("token_budget(turns=2,tokens=20)", environment()),
 }
@@ -92,13 +91,9 @@ def test_a_replay_is_near_whatever_environments_take(
     assert check.held_out
 
 
-@pytest.mark.parametrize("times", [0.2, 5.0])
-def test_a_prediction_has_the_targets_environments(
-    fitted: Fitted, tmp_path: Path, times: float
-) -> None:
+def test_a_prediction_has_the_targets_environments(fitted: Fitted, tmp_path: Path) -> None:
     """Against the mean of many runs of the truth: one of five steps is luck."""
-    away = environment(times)
-    folder = write_world(tmp_path / "unseen", seed=11, environment=away, **WORK)
+    folder = write_world(tmp_path / "unseen", seed=11, environment=environment(5.0), **WORK)
     target = RunFolder.open(folder)
     scenario = build_scenario(RawScenario({**target.scenario, "steps": 60, "seed": 5}))
     truth = run(scenario.world(), scenario.policy, scenario.plan, 60)

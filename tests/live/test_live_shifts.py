@@ -29,9 +29,7 @@ def series(
     return 0.3 + 0.5 * mean + 0.4 * longest + 0.07 * noise, np.column_stack([mean, longest])
 
 
-@pytest.mark.parametrize(
-    ("alike", "heavy"), [(0.0, False), (0.0, True), (0.3, False), (0.6, False)]
-)
+@pytest.mark.parametrize(("alike", "heavy"), [(0.0, False), (0.0, True), (0.6, False)])
 def test_false_alarms_are_as_rare_as_said(alike: float, heavy: bool) -> None:
     told = sum(
         bool(shifts(*series(seed, alike=alike, heavy=heavy), least_ratio=1.1))

@@ -15,18 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
 
 from rollcast.engine.actors.fleet import Fleet, Loss, Recipe, Replica
 from rollcast.engine.actors.local import LocalTransport
-from rollcast.engine.actors.messages import (
-    Abort,
-    Aborted,
-    Loaded,
-    Notice,
-    Ready,
-    Slept,
-)
+from rollcast.engine.actors.messages import Abort, Aborted, Loaded, Notice, Ready, Slept
 from rollcast.engine.actors.sleep import Sleepers
 from rollcast.engine.actors.trainer import Part, Updated
 from rollcast.engine.actors.transport import ActorLostError, Transport
@@ -46,17 +38,7 @@ from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.recorded import UnderWay
 from rollcast.simulator.plan import Layout, Placement
 from rollcast.simulator.rollout import UNSHARED, Key, Rollout, Segment
-from rollcast.simulator.world import (
-    ClusterShape,
-    Ended,
-    Event,
-    Synced,
-    TrainBatch,
-    Trained,
-)
-
-if TYPE_CHECKING:
-    pass
+from rollcast.simulator.world import ClusterShape, Ended, Event, Synced, TrainBatch, Trained
 
 PULSE_SHARE = 0.02
 """Largest share of a run's time that its trainer spends on the speed probe."""

@@ -79,15 +79,12 @@ def watched(world: EngineWorld) -> list[Part]:
 @pytest.mark.parametrize(
     ("policy", "seed", "ranks", "sleeps"),
     [
-        ("sync", 0, 1, False),
         ("sync", 1, 3, False),
         ("april(over_sampling=2)", 2, 1, False),
         ("one_step_off", 3, 2, False),
-        ("fully_async(max_staleness=2)", 0, 1, False),
         ("fully_async(max_staleness=2)", 1, 2, False),
         ("pipeline_rl", 2, 1, False),
         ("streaming", 3, 2, False),
-        ("sync", 4, 1, True),
         ("sync", 5, 2, True),
         ("april(over_sampling=2)", 0, 2, True),
     ],

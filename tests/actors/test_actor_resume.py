@@ -41,8 +41,6 @@ POLICIES = [
     ("sync", 0),
     ("april(over_sampling=2)", 0),
     ("one_step_off", 1),
-    ("one_step_off(steps=2)", 0),
-    ("fully_async(max_staleness=2)", 0),
     ("fully_async(max_staleness=2)", 1),
     ("fully_async(max_staleness=3, sync_every=2)", 1),
     ("pipeline_rl", 0),

@@ -239,18 +239,6 @@ class Trainer:
         self._hand_back()
         return rows
 
-    def response_log_probs(
-        self, groups: Sequence[SampledGroup], *, shared_prefix: bool = False
-    ) -> list[list[list[float]]]:
-        """The log-probability of each response token as an update computes it, by group and
-        rollout."""
-        newest = max((max(r.versions, default=0) for g in groups for r in g.rollouts), default=0)
-        examples = self._examples(groups, newest, None)
-        work = Work(shared_prefix, Clock(self.model.device))
-        self._passes.observe(examples, work, keep=True)
-        rows = iter(examples)
-        return [[work.old[next(rows)].tolist() for _ in group.rollouts] for group in groups]
-
     def pulse(self) -> Beat:
         """See `engine.trainer.pulse`; all ranks take it at the same time."""
         with self._passes.gathered():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tiny_models import build, make_groups
+from tiny_models import build, make_groups, response_log_probs
 from torch import Tensor
 
 from rollcast.engine.edges import SampledGroup, TrainerState
@@ -97,7 +97,7 @@ def looks(case: Case, sequences: Sequence[Sequence[int]], ranks: bool = True) ->
     assert beat.long_s > 0
     return (
         trainer.log_probs(sequences),
-        trainer.response_log_probs(groups, shared_prefix=case.shared),
+        response_log_probs(trainer, groups, case.shared),
     )
 
 

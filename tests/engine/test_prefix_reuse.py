@@ -25,6 +25,7 @@ from tiny_models import (  # noqa: E402
     make_groups,
     naive_log_probs,
     relative_error,
+    response_log_probs,
 )
 
 from rollcast.engine.trainer import (  # noqa: E402
@@ -78,7 +79,7 @@ def test_dense_and_shared_are_the_naive_gradient_in_float64(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_shared_log_probabilities_are_the_models_own(kind):
     model = build(kind)
-    found = Trainer(model, config()).response_log_probs(GROUPS, shared_prefix=True)
+    found = response_log_probs(Trainer(model, config()), GROUPS, True)
     for group, rows in zip(GROUPS, found, strict=True):
         for rollout, row in zip(group.rollouts, rows, strict=True):
             with torch.no_grad():
@@ -155,8 +156,8 @@ def test_low_precision_is_as_near_to_the_truth_as_dense(dtype, kind):
     gradient_tolerance, log_prob_tolerance = TOLERANCE[dtype]
     assert dense < gradient_tolerance
     assert shared < min(gradient_tolerance, 2 * dense)
-    found = Trainer(low, config()).response_log_probs(GROUPS, shared_prefix=True)
-    for rows, expected in zip(found, Trainer(exact).response_log_probs(GROUPS), strict=True):
+    found = response_log_probs(Trainer(low, config()), GROUPS, True)
+    for rows, expected in zip(found, response_log_probs(Trainer(exact), GROUPS), strict=True):
         for row, wanted in zip(rows, expected, strict=True):
             assert row == pytest.approx(wanted, abs=log_prob_tolerance, rel=0)
 

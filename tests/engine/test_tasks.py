@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -202,15 +203,10 @@ def test_a_warm_start_learns_is_kept_and_reproducible(short_start: Path, tmp_pat
 
 
 def test_the_worded_start_adapts_the_bare_one(short_start: Path) -> None:
-    recipe = Recipe(**{**SHORT_FIELDS, "style": "worded"})
-    worded = warm_start.warm_start(recipe, folder=short_start.parent)
+    worded = warm_start.warm_start(replace(SHORT, style="worded"), folder=short_start.parent)
     assert worded != short_start
-    assert (worded / "model.safetensors").read_bytes() != (
-        short_start / "model.safetensors"
-    ).read_bytes()
-
-
-SHORT_FIELDS = {name: getattr(SHORT, name) for name in SHORT.__dataclass_fields__}
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (worded, short_start)]
+    assert weights[0] != weights[1]
 
 
 def test_a_preamble_computed_once_gives_the_loss_of_one_in_every_row() -> None:
@@ -256,17 +252,18 @@ def test_a_warm_start_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_progress_bar_in_a_pipe(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    warm_start.warm_start(Recipe(**{**SHORT_FIELDS, "steps": 1}), folder=tmp_path)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_progress_bar_on_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_progress_bar_on_a_terminal_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    terminal: bool,
 ) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    warm_start.warm_start(Recipe(**{**SHORT_FIELDS, "steps": 1}), folder=tmp_path)
-    assert "warm start, loss" in capfd.readouterr().err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    warm_start.warm_start(replace(SHORT, steps=1), folder=tmp_path)
+    said = capfd.readouterr()
+    assert ("warm start, loss" in said.err) == terminal
+    assert terminal or said == ("", "")
 
 
 # Other tasks

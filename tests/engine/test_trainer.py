@@ -20,6 +20,7 @@ from tiny_models import (  # noqa: E402
     make_groups,
     naive_log_probs,
     relative_error,
+    response_log_probs,
 )
 
 from rollcast.engine.edges import TrainerState  # noqa: E402
@@ -179,19 +180,24 @@ def test_dapo_leaves_out_groups_without_variance():
     assert Trainer(model, config).step([flat], shared_prefix=True, version=0).updates == 0
 
 
-def test_the_ratio_is_to_what_each_token_was_sampled_with():
-    model = build("qwen3")
-    own = Trainer(model).response_log_probs(GROUPS)
-    shifted = [
+def sampled_with_ratio(model: Any, ratio: float) -> list[SampledGroup]:
+    """The groups, each token sampled with that much less probability than the model gives it."""
+    own = response_log_probs(Trainer(model), GROUPS)
+    return [
         dataclasses.replace(
             group,
             rollouts=[
-                dataclasses.replace(r, log_probs=[x - math.log(1.1) for x in row])
+                dataclasses.replace(r, log_probs=[x - math.log(ratio) for x in row])
                 for r, row in zip(group.rollouts, rows, strict=True)
             ],
         )
         for group, rows in zip(GROUPS, own, strict=True)
     ]
+
+
+def test_the_ratio_is_to_what_each_token_was_sampled_with():
+    model = build("qwen3")
+    shifted = sampled_with_ratio(model, 1.1)
     tiny = {"learning_rate": 1e-12}
     sampled = Trainer(model, TrainerConfig(**tiny))
     metrics = sampled.step(shifted, shared_prefix=True, version=0)
@@ -204,17 +210,7 @@ def test_the_ratio_is_to_what_each_token_was_sampled_with():
 
 def test_truncated_importance_weights_scale_the_gradient():
     model = build("qwen3")
-    own = Trainer(model).response_log_probs(GROUPS)
-    groups = [
-        dataclasses.replace(
-            group,
-            rollouts=[
-                dataclasses.replace(r, log_probs=[x - gap for x in row])
-                for r, row in zip(group.rollouts, rows, strict=True)
-            ],
-        )
-        for gap, group, rows in zip([math.log(1.5)] * 3, GROUPS, own, strict=True)
-    ]
+    groups = sampled_with_ratio(model, 1.5)
     plain = TrainerConfig(old_log_probs="trainer", max_grad_norm=None)
     truth = gradients(model, groups, plain, False)
     for cap, factor in ((2.0, 1.5), (1.2, 1.2)):
@@ -236,7 +232,7 @@ def test_advantages_come_from_the_baseline_rewards():
 def test_log_probs_are_the_models_at_the_sampling_temperature(temperature):
     model = build("qwen3")
     trainer = Trainer(model, TrainerConfig(temperature=temperature))
-    found = trainer.response_log_probs(GROUPS)
+    found = response_log_probs(trainer, GROUPS)
     scaled = copy.deepcopy(model)
     scaled.lm_head.weight.data /= temperature
     for group, rows in zip(GROUPS, found, strict=True):
@@ -295,7 +291,7 @@ def test_it_learns_which_token_pays():
     first = None
     for step in range(12):
         probe = [SampledGroup(prompt, [_one(t, 0.0) for t in tokens], [0.0])]
-        log_probs = [row[0] for row in trainer.response_log_probs(probe)[0]]
+        log_probs = [row[0] for row in response_log_probs(trainer, probe)[0]]
         first = first if first is not None else log_probs[5]
         rollouts = [
             SampledRollout([t], [lp], [step], float(t == 5))

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from rollcast.engine.trainer import SampledGroup, SampledRollout, Trainer, TrainerConfig
+from rollcast.engine.trainer.clock import Clock
+from rollcast.engine.trainer.passes import Work
 
 VOCABULARY = 61
 KINDS = ("qwen3", "llama", "qwen3_moe", "mixtral")
@@ -123,6 +125,18 @@ def gradients(
         for name, parameter in model.named_parameters():
             parameter.copy_(before[name])
     return found
+
+
+def response_log_probs(
+    trainer: Trainer, groups: Sequence[SampledGroup], shared_prefix: bool = False
+) -> list[list[list[float]]]:
+    """Of each response token as an update computes it, by group and rollout."""
+    newest = max(max(r.versions) for group in groups for r in group.rollouts)
+    examples = trainer._examples(groups, newest, None)
+    work = Work(shared_prefix, Clock(trainer.model.device))
+    trainer._passes.observe(examples, work, keep=True)
+    rows = iter(examples)
+    return [[work.old[next(rows)].tolist() for _ in group.rollouts] for group in groups]
 
 
 def relative_error(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:

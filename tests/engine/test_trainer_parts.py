@@ -18,15 +18,24 @@ GROUPS = make_groups([(6, [5, 1, 8, 3]), (11, [2, 7, 4]), (3, [6, 6]), (5, [9, 2
 LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": dataclasses.replace(GSPO, clip_low=0.2, clip_high=9)}
 
 
-def trained(config: TrainerConfig, parts: list[Any], shared: bool = False) -> tuple[Any, Any]:
-    """The weights after these parts of one batch, and what the last of them reported."""
-    model = build("llama")
-    trainer = Trainer(model, config)
+def feed(trainer: Trainer, parts: list[Any], shared: bool = False, version: int = 0) -> Any:
+    """Trains on one batch in parts; the metrics of the last one."""
     for place, part in enumerate(parts):
         final = place == len(parts) - 1
-        metrics = trainer.step(part, shared_prefix=shared, version=0, final=final)
+        metrics = trainer.step(part, shared_prefix=shared, version=version, final=final)
         assert metrics.updates == int(final)
-    return {name: p.detach().clone() for name, p in model.named_parameters()}, metrics
+    return metrics
+
+
+def trained(config: TrainerConfig, parts: list[Any], shared: bool = False) -> tuple[Any, Any]:
+    """The weights after these parts of one batch, and what the last of them reported."""
+    trainer = Trainer(build("llama"), config)
+    metrics = feed(trainer, parts, shared)
+    return weights(trainer.model), metrics
+
+
+def weights(model: Any) -> dict[str, Any]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def largest_difference(a: Any, b: Any) -> float:
@@ -41,33 +50,30 @@ def test_parts_make_the_update_of_the_whole(name: str, shared: bool, old: Any) -
         loss=LOSSES[name], learning_rate=1e-2, max_grad_norm=0.1, old_log_probs=old
     )
     whole, told = trained(config, [GROUPS], shared)
-    start = {n: p.detach().clone() for n, p in build("llama").named_parameters()}
-    assert largest_difference(whole, start) > 1e-3
+    assert largest_difference(whole, weights(build("llama"))) > 1e-3
     for parts in ([GROUPS[:1], GROUPS[1:]], [GROUPS[:2], GROUPS[2:3], GROUPS[3:]]):
-        weights, metrics = trained(config, parts, shared)
-        assert largest_difference(weights, whole) < 1e-9
+        found, metrics = trained(config, parts, shared)
+        assert largest_difference(found, whole) < 1e-9
         assert metrics.loss == pytest.approx(told.loss, rel=1e-9, abs=1e-12)
         assert metrics.grad_norm == pytest.approx(told.grad_norm, rel=1e-9)
 
 
 def test_the_batch_after_one_in_parts_is_as_ever() -> None:
     config = TrainerConfig(learning_rate=1e-2)
-    models = [build("llama"), build("llama")]
-    for model, parts in zip(models, ([GROUPS], [GROUPS[:2], GROUPS[2:]]), strict=True):
-        trainer = Trainer(model, config)
-        for place, part in enumerate(parts):
-            final = place == len(parts) - 1
-            trainer.step(part, shared_prefix=False, version=0, final=final)
-        trainer.step(GROUPS, shared_prefix=False, version=1)
-    one, other = ({n: p.detach() for n, p in model.named_parameters()} for model in models)
-    assert largest_difference(one, other) < 1e-9
+    found = []
+    for parts in ([GROUPS], [GROUPS[:2], GROUPS[2:]]):
+        trainer = Trainer(build("llama"), config)
+        feed(trainer, parts)
+        feed(trainer, [GROUPS], version=1)
+        found.append(weights(trainer.model))
+    assert largest_difference(*found) < 1e-9
 
 
 def test_a_part_that_fails_drops_what_came_before() -> None:
     config = TrainerConfig(learning_rate=1e-2)
     model = build("llama")
     trainer = Trainer(model, config)
-    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    before = weights(model)
     trainer.step(GROUPS[:1], shared_prefix=False, version=0, final=False)
     broken = GROUPS[1].rollouts[0]
     nan = dataclasses.replace(broken, log_probs=[float("nan")] * len(broken.response))
@@ -75,10 +81,8 @@ def test_a_part_that_fails_drops_what_came_before() -> None:
     with pytest.raises(NonFiniteLoss):
         trainer.step([group], shared_prefix=False, version=0)
     assert all(torch.equal(before[n], p) for n, p in model.named_parameters())
-    trainer.step(GROUPS, shared_prefix=False, version=0)
-    whole, _ = trained(config, [GROUPS])
-    after = {n: p.detach() for n, p in model.named_parameters()}
-    assert largest_difference(after, whole) < 1e-9
+    feed(trainer, [GROUPS])
+    assert largest_difference(weights(model), trained(config, [GROUPS])[0]) < 1e-9
 
 
 def test_a_state_is_taken_up_without_the_parts_since() -> None:
@@ -89,10 +93,8 @@ def test_a_state_is_taken_up_without_the_parts_since() -> None:
     kept = {name: tensor.clone() for name, tensor in state.tensors.items()}
     trainer.step(GROUPS[:1], shared_prefix=False, version=0, final=False)
     trainer.load_state(dataclasses.replace(state, tensors=kept))
-    trainer.step(GROUPS, shared_prefix=False, version=0)
-    whole, _ = trained(config, [GROUPS])
-    after = {n: p.detach() for n, p in model.named_parameters()}
-    assert largest_difference(after, whole) < 1e-9
+    feed(trainer, [GROUPS])
+    assert largest_difference(weights(model), trained(config, [GROUPS])[0]) < 1e-9
 
 
 @pytest.mark.parametrize("options", [{"minibatches": 2}, {"epochs": 2}])
@@ -109,7 +111,7 @@ def test_memory_is_handed_back_between_updates(monkeypatch: pytest.MonkeyPatch) 
     for shares in (False, True):
         trainer = Trainer(build("llama"), TrainerConfig(), hands_back=shares)
         for step in range(2):
-            trainer.step(GROUPS, shared_prefix=False, version=step)
+            feed(trainer, [GROUPS], version=step)
         trainer.log_probs([[3, 4, 5]])
         assert len(handed_back) == 3 * shares
 
@@ -123,7 +125,5 @@ def test_the_peak_of_memory_is_that_of_one_update(
     monkeypatch.setattr(Trainer, "_reset_peak", lambda self: resets.append(None))
     trainer = Trainer(build("llama"), TrainerConfig(learning_rate=1e-2))
     for version in range(2):
-        for place, part in enumerate(parts):
-            final = place == len(parts) - 1
-            trainer.step(part, shared_prefix=False, version=version, final=final)
+        feed(trainer, parts, version=version)
         assert len(resets) == version + 1

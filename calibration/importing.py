@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast, get_args
 
 from rollcast.calibration.fits import log_responses as own_rollouts
 from rollcast.calibration.fits import model as fits
@@ -41,11 +42,9 @@ class Outcome:
 
 def drift_of(text: str) -> Drift:
     """What ``--drift`` says. Raises ScenarioError for anything else."""
-    if text == "freeze":
-        return "freeze"
-    if text == "extrapolate":
-        return "extrapolate"
-    raise ScenarioError("--drift", f"must be freeze or extrapolate, got {text!r}")
+    if text not in get_args(Drift):
+        raise ScenarioError("--drift", f"must be freeze or extrapolate, got {text!r}")
+    return cast(Drift, text)
 
 
 def outcome(

@@ -55,16 +55,8 @@ def from_figures(
     where a step has none: the cap if responses were cut, else its median."""
     rng = np.random.default_rng(0)
     batches: list[Batch | None] = []
-    columns = (
-        steps.column(name)
-        for name in (
-            "rollouts",
-            "mean_new_tokens",
-            "max_new_tokens",
-            "truncated_share",
-            "mean_prompt_tokens",
-        )
-    )
+    names = ("rollouts", "mean_new_tokens", "max_new_tokens", "truncated_share")
+    columns = [steps.column(name) for name in (*names, "mean_prompt_tokens")]
     for count, mean, longest, cut, prompt in zip(*columns, strict=True):
         if not math.isfinite(mean) or mean < 1:
             batches.append(None)

@@ -64,13 +64,10 @@ def fit_counts(
     free = [0, *(i for i in (1, 2) if at[i] > 3 * _SMALLEST_SD)]
     free += [3] if runaway > 1e-3 * max(capped, 1e-9) and runaway > 0 else []
     steps = [1e-3, 1e-2 * at[1], 1e-2 * at[2], 1e-2 * runaway]
-    errors = standard_errors(counted.negative_log_likelihood, at, steps, free)
     names = ("median", "between_sd", "within_sd", "runaway")
-    named = {names[i]: error for i, error in errors.items()}
-    if "median" in named:
-        named["median"] *= math.exp(mu)
+    errors = standard_errors(counted.negative_log_likelihood, names, at, steps, free)
     between_sd, within_sd = (0.0 if sd <= 1.01 * _SMALLEST_SD else sd for sd in at[1:3])
-    return CountFit(math.exp(mu), between_sd, within_sd, runaway, named)
+    return CountFit(math.exp(mu), between_sd, within_sd, runaway, errors)
 
 
 @dataclass(frozen=True, slots=True)

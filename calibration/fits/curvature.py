@@ -12,12 +12,14 @@ from rollcast.calibration.fits.robust import FloatArray
 
 def standard_errors(
     negative_log_likelihood: Callable[..., float],
+    names: Sequence[str],
     at: Sequence[float],
     steps: Sequence[float],
     free: Sequence[int],
-) -> dict[int, float]:
-    """Of the parameters numbered ``free``, by central differences of ``steps``; those that the data
-    say nothing of have none."""
+) -> dict[str, float]:
+    """By name, of the parameters numbered ``free``, by central differences of ``steps``; those that
+    the data say nothing of have none. The first parameter is the log of a median, and its error
+    that of the median (delta method)."""
     here = np.array(at)
 
     def moved(*shifts: tuple[int, float]) -> float:
@@ -36,4 +38,7 @@ def standard_errors(
                 + moved((i, -1), (j, -1))
             ) / (4.0 * steps[i] * steps[j])
     variances = np.diag(np.linalg.pinv(hessian))
-    return {i: math.sqrt(v) for i, v in zip(free, variances, strict=True) if v > 0.0}
+    errors = {names[i]: math.sqrt(v) for i, v in zip(free, variances, strict=True) if v > 0.0}
+    if names[0] in errors:
+        errors[names[0]] *= math.exp(at[0])
+    return errors

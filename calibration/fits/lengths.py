@@ -116,11 +116,8 @@ def fit_owned(
     parameters, log_likelihood = _maximise(observed)
     errors = _standard_errors(observed, parameters)
     mu, between_sd, within_sd, runaway = parameters
-    median = math.exp(mu)
-    if "median_tokens" in errors:
-        errors["median_tokens"] *= median  # delta method: the fit is in mu = ln(median)
     return LengthFit(
-        median_tokens=median,
+        median_tokens=math.exp(mu),
         between_sd=between_sd,
         within_sd=within_sd,
         runaway=runaway,
@@ -266,11 +263,11 @@ def _maximise(observed: _Observed) -> tuple[tuple[float, float, float, float], f
 def _standard_errors(
     observed: _Observed, parameters: tuple[float, float, float, float]
 ) -> dict[str, float]:
-    """Standard errors of the parameters inside their bounds, median_tokens' being that of mu."""
+    """Standard errors of the parameters inside their bounds."""
     names = ("median_tokens", "between_sd", "within_sd", "runaway")
     smallest = (-math.inf, 2 * _SMALLEST_SD, 2 * _SMALLEST_SD, 1e-4 * observed.capped_share)
     free = [i for i in range(4) if parameters[i] > smallest[i]]
     _, between_sd, within_sd, runaway = parameters
     steps = (1e-3, 1e-3 * between_sd, 1e-3 * within_sd, 1e-2 * runaway)
-    errors = standard_errors(partial(_negative_log_likelihood, observed), parameters, steps, free)
-    return {names[i]: error for i, error in errors.items()}
+    likelihood = partial(_negative_log_likelihood, observed)
+    return standard_errors(likelihood, names, parameters, steps, free)

@@ -9,7 +9,7 @@ several, the priors say which of them is to blame.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -113,7 +113,7 @@ def figures(steps: Steps, overlapped: bool) -> tuple[Figure, ...]:
     )
     late_s = np.nan_to_num(steps.column("poll_s")) / 2  # on average
     return tuple(
-        _trusted(Figure(figure.name, figure.phases, figure.seconds - late_s))
+        _trusted(replace(figure, seconds=figure.seconds - late_s))
         if figure.name == "generation_s"
         else figure
         for figure in whole
@@ -129,9 +129,7 @@ def _sum(steps: Steps, names: tuple[str, ...]) -> FloatArray:
 
 def _trusted(figure: Figure) -> Figure:
     with np.errstate(invalid="ignore"):
-        return Figure(
-            figure.name, figure.phases, np.where(figure.seconds > 0, figure.seconds, np.nan)
-        )
+        return replace(figure, seconds=np.where(figure.seconds > 0, figure.seconds, np.nan))
 
 
 def _rest(
@@ -144,22 +142,18 @@ def _rest(
     left = steps.whole_s - np.sum([np.nan_to_num(f.seconds) for f in timed], axis=0)
     if overlapped:
         left = left - np.nan_to_num(steps.column("wait_s"))
-        return (
-            (Figure("rest_s", ("rest",), np.maximum(left, 0.0)),)
-            if "update" in timed_phases
-            else ()
-        )
+    rest = Figure("rest_s", ("rest",), np.maximum(left, 0.0))
+    if overlapped:
+        return (rest,) if "update" in timed_phases else ()
     missing = [
         phase for phase in ("decode", "prefill", "log_prob", "update") if phase not in timed_phases
     ]
     if "log_prob" in missing and {"decode", "update"} <= timed_phases:
         missing.remove("log_prob")  # a trainer without a pass of its own
     inside = (*missing, *remaining)
-    if missing:
-        return (_trusted(Figure("step_s" if not timed_phases else "rest of step_s", inside, left)),)
-    if remaining:
-        return (_trusted(Figure("rest of step_s", tuple(remaining), left)),)
-    return (Figure("rest_s", ("rest",), np.maximum(left, 0.0)),)
+    if not inside:
+        return (rest,)
+    return (_trusted(Figure("rest of step_s" if timed_phases else "step_s", inside, left)),)
 
 
 def fit_levels(forecast: Phases, timed: tuple[Figure, ...], quiet: Flags) -> Levels:

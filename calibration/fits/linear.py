@@ -119,10 +119,10 @@ def fit_linear(
     for phase, name in (("sync", "sync_s"), ("rest", "train_fixed_s")):
         figure = by.get(phase)
         if figure is not None and figure is not generation:
-            coefficients[name] = _middle(figure.seconds, quiet)
+            coefficients[name] = middle(figure.seconds, quiet)
     switch = by.get("switch")
     if switch is not None and colocated and switch.name == "switch_s":
-        coefficients["switch_to_rollout_s"] = _middle(switch.seconds, quiet)
+        coefficients["switch_to_rollout_s"] = middle(switch.seconds, quiet)
     seen = {phase: figure.name for phase, figure in by.items() if phase not in ("prefill", "rest")}
     rounded = {name: float(f"{value:.6g}") for name, value in coefficients.items()}
     return LinearFit(rounded, spreads, seen, tuple(assumed))
@@ -153,15 +153,14 @@ def _forward_s(work: _Work, coefficients: Mapping[str, float]) -> float:
     return coefficients["log_prob_per_token_s"] or whole / 3
 
 
-def _middle(seconds: FloatArray, quiet: Flags) -> float:
+def middle(seconds: FloatArray, quiet: Flags) -> float:
+    """The median of the quiet steps that have it, at least 0; 0 where none has."""
     kept = seconds[quiet & np.isfinite(seconds)]
     return max(float(np.median(kept)), 0.0) if len(kept) else 0.0
 
 
 def _fitted(
-    terms: dict[str, FloatArray],
-    seconds: FloatArray,
-    quiet: Flags,
+    terms: dict[str, FloatArray], seconds: FloatArray, quiet: Flags
 ) -> tuple[list[float], float]:
     """A coefficient a term, and how far their level is off (standard deviation of the log)."""
     kept = quiet & np.isfinite(seconds) & (seconds > 0)
@@ -181,8 +180,6 @@ def _fitted(
 
 def _counted(engines: Engines, batches: Sequence[Batch]) -> tuple[FloatArray, FloatArray]:
     """Iterations of the replica that ends last, and rollouts running in them, by step."""
-    counted = [
-        iterations_and_running(engines, batch.prompt_tokens, batch.groups) for batch in batches
-    ]
+    counted = [iterations_and_running(engines, b.prompt_tokens, b.groups) for b in batches]
     iterations, running = np.array(counted, dtype=float).T
     return iterations, running

@@ -12,7 +12,7 @@ import numpy as np
 from rollcast.calibration.fits import placeholders, polls
 from rollcast.calibration.fits.batches import Batch
 from rollcast.calibration.fits.levels import Figure, Levels, fit_levels, fixed_update_s
-from rollcast.calibration.fits.linear import fit_linear
+from rollcast.calibration.fits.linear import fit_linear, middle
 from rollcast.calibration.fits.log_scenario import (
     TRAINER,
     built,
@@ -123,7 +123,7 @@ def _roofline(measured: Measured) -> LogCosts:
     steps, parts, batches = measured.steps, measured.parts, measured.batches
     timed, quiet = measured.timed, measured.all_quiet
     section = cost_parts(measured.log, steps, parts)
-    rest_s = _rest_s(timed)
+    rest_s = next((middle(f.seconds, quiet) for f in timed if f.phases == ("rest",)), 0.0)
     if rest_s:
         source = "median of what remains of a step"
         section.append(Part("cost.roofline.rest_s", round(rest_s, 4), source))
@@ -213,11 +213,3 @@ def _scale(levels: Levels) -> dict[str, float]:
             factors[phase] = float(f"{factor:.4g}")
         factors[f"{phase}_sd"] = float(f"{min(max(sd, 0.005), 3.0):.3g}")
     return factors
-
-
-def _rest_s(timed: Sequence[Figure]) -> float:
-    for figure in timed:
-        if figure.phases == ("rest",):
-            kept = figure.seconds[np.isfinite(figure.seconds)]
-            return max(float(np.median(kept)), 0.0) if len(kept) else 0.0
-    return 0.0

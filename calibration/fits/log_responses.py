@@ -76,9 +76,8 @@ def _whole(table: pd.DataFrame, tokens_from: str) -> Rollouts | None:
     table = table[table["new_tokens"] >= 1]
     if table.empty:
         return None
-    return Rollouts(
-        table.assign(new_tokens=table["new_tokens"].round().astype("int64")), tokens_from
-    )
+    tokens = table["new_tokens"].round().astype("int64")
+    return Rollouts(table.assign(new_tokens=tokens), tokens_from)
 
 
 def batches_of(rollouts: Rollouts, steps: Steps, usual_prompt: int) -> list[Batch | None]:
@@ -139,14 +138,7 @@ class Fitted:
         groups = self.groups
         if len(groups) <= _SOME:
             return groups
-        rows = np.linspace(0, len(groups) - 1, _SOME).round().astype(int).tolist()
-        return MeasuredGroups(
-            tuple(groups.version[i] for i in rows),
-            tuple(groups.prompt_tokens[i] for i in rows),
-            tuple(groups.new_tokens[i] for i in rows),
-            tuple(groups.rewards[i] for i in rows),
-            groups.max_new_tokens,
-        )
+        return groups.only(np.linspace(0, len(groups) - 1, _SOME).round().astype(int).tolist())
 
 
 def fit_rollouts(
@@ -174,9 +166,8 @@ def fit_rollouts(
         collected = replace(collected, reward=np.where(graded, collected.reward, 0.0))
     drift = float(lengths["lengths"]["drift_per_step"])
     if drift:
-        moved = np.rint(collected.tokens * np.exp(-drift * collected.launched)).clip(
-            1, collected.cap
-        )
+        moved = np.rint(collected.tokens * np.exp(-drift * collected.launched))
+        moved = moved.clip(1, collected.cap)
         collected = replace(collected, tokens=np.where(collected.capped, collected.cap, moved))
     groups = measured_groups.measured(collected)
     count = len(groups)

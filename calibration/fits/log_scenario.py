@@ -10,7 +10,7 @@ from typing import Any
 from rollcast.calibration.fits import placeholders
 from rollcast.calibration.fits.generation import Engines
 from rollcast.calibration.fits.steps import Steps
-from rollcast.calibration.logs.draft import Part
+from rollcast.calibration.logs.draft import Part, nested
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
@@ -23,16 +23,7 @@ TRAINER = "cost.roofline.trainer"
 
 def mapping(parts: Iterable[Part]) -> dict[str, Any]:
     """The nested keys of the parts that have a value."""
-    data: dict[str, Any] = {}
-    for part in parts:
-        if part.value is None:
-            continue
-        *above, last = part.key.split(".")
-        place = data
-        for name in above:
-            place = place.setdefault(name, {})
-        place[last] = part.value
-    return data
+    return nested((part.key, part.value) for part in parts if part.value is not None)
 
 
 def built(
@@ -89,31 +80,22 @@ def cost_parts(log: RunLog, steps: Steps, parts: Sequence[Part]) -> list[Part]:
     known, parts_found = log.settings, []
     eager = known.get("run.enforce_eager")
     if eager is not None and isinstance(eager.value, bool):
-        parts_found.append(
-            Part(
-                "cost.roofline.cuda_graphs",
-                not eager.value,
-                f"{eager.theirs} is {eager.value} in {eager.place}",
-            )
-        )
+        source = f"{eager.theirs} is {eager.value} in {eager.place}"
+        parts_found.append(Part("cost.roofline.cuda_graphs", not eager.value, source))
     passes = sum(steps.has(name) for name in ("log_prob_s", "reference_s"))
     if steps.has("update_s"):
-        parts_found.append(
-            Part(f"{TRAINER}.log_prob_passes", passes, "the passes that the log times")
-        )
+        source = "the passes that the log times"
+        parts_found.append(Part(f"{TRAINER}.log_prob_passes", passes, source))
     minibatches = _minibatches(known, parts)
     if minibatches is not None:
         parts_found.append(minibatches)
     dynamic, rows = value(known, "run.dynamic_batches"), whole(known, "run.micro_batch_rollouts")
     room = whole(known, "run.max_pass_tokens")
     if dynamic is True and room:
-        place = known["run.max_pass_tokens"]
-        parts_found.append(
-            Part(f"{TRAINER}.microbatch_tokens", room, f"{place.theirs} in {place.place}")
-        )
+        source = known["run.max_pass_tokens"].source
+        parts_found.append(Part(f"{TRAINER}.microbatch_tokens", room, source))
     elif dynamic is not True and rows:
-        place = known["run.micro_batch_rollouts"]
-        source = f"{place.theirs} in {place.place}"
+        source = known["run.micro_batch_rollouts"].source
         parts_found.append(Part(f"{TRAINER}.batching", "padded", f"fixed rows a pass: {source}"))
         parts_found.append(Part(f"{TRAINER}.microbatch_rollouts", rows, source))
     return parts_found
@@ -123,17 +105,11 @@ def _minibatches(known: Settings, parts: Sequence[Part]) -> Part | None:
     """Optimiser steps of an update."""
     batch = setting(parts, "workload.batch_groups")
     size = setting(parts, "workload.group_size")
-    for key, all_of_it in (
-        ("run.mini_batch_groups", batch),
-        ("run.mini_batch_rollouts", batch * size),
-    ):
+    whole_batch = {"run.mini_batch_groups": batch, "run.mini_batch_rollouts": batch * size}
+    for key, all_of_it in whole_batch.items():
         per_update = whole(known, key)
         if per_update:
             times = math.ceil(all_of_it / per_update) * (whole(known, "run.iterations") or 1)
-            place = known[key]
-            return Part(
-                f"{TRAINER}.minibatches",
-                max(times, 1),
-                f"the batch over {place.theirs} in {place.place}",
-            )
+            source = f"the batch over {known[key].source}"
+            return Part(f"{TRAINER}.minibatches", max(times, 1), source)
     return None

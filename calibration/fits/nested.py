@@ -75,15 +75,12 @@ def fit_nested(data: Nested) -> NestedFit:
     at = [mu, *spreads]
     free = [0, *(i for i in (1, 2, 3) if at[i] > 10 * _SMALLEST_SD)]
     steps = [1e-3, *(1e-2 * spread for spread in spreads)]
-    errors = standard_errors(sums.negative_log_likelihood, at, steps, free)
-    named = {names[i]: error for i, error in errors.items()}
-    if "median" in named:
-        named["median"] *= math.exp(mu)  # delta method: the fit is in the log
+    errors = standard_errors(sums.negative_log_likelihood, names, at, steps, free)
     between_sd, within_sd, sd = (
         0.0 if spread <= 1.01 * _SMALLEST_SD else spread for spread in spreads
     )
     count, cut = len(data.value), len(data.reached)
-    return NestedFit(math.exp(mu), between_sd, within_sd, sd, named, count, cut)
+    return NestedFit(math.exp(mu), between_sd, within_sd, sd, errors, count, cut)
 
 
 @dataclass(frozen=True, slots=True)

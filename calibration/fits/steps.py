@@ -97,17 +97,15 @@ def steps_of(log: RunLog) -> Steps:
     """The steps of a log; an update on rollouts of an earlier one belongs to that one's step."""
     table = _with_updates(log.steps)
     seconds = table["step_s"].to_numpy(dtype=float)
+    busy = np.zeros(len(table), dtype=bool)
     for phase in ("validation", "checkpoint"):
         inside = (table[f"{phase}_inside"] == 1).to_numpy()
-        seconds = seconds - np.where(inside, np.nan_to_num(_column(table, f"{phase}_s")), 0.0)
+        taken = np.where(inside, np.nan_to_num(_column(table, f"{phase}_s")), 0.0)
+        seconds = seconds - taken
+        busy |= taken > 0
     for name in sorted(log.outside & {"sync_s", "switch_s"}):
         seconds = seconds + np.nan_to_num(_column(table, name))
     first = (table["first"] == 1).to_numpy()
-    busy = np.zeros(len(table), dtype=bool)
-    for phase in ("validation", "checkpoint"):
-        busy |= (np.nan_to_num(_column(table, f"{phase}_s")) > 0) & (
-            table[f"{phase}_inside"] == 1
-        ).to_numpy()
     quiet = ~first & ~busy & (~(seconds <= 0))
     if quiet.sum() < LEAST_STEPS:
         quiet = ~first & ~(seconds <= 0)
@@ -123,12 +121,10 @@ def _column(table: pd.DataFrame, name: str) -> FloatArray:
 def _with_updates(table: pd.DataFrame) -> pd.DataFrame:
     """One row a generation: seconds of further updates on its rollouts are added to its own."""
     later = (table["generates"] == 0).to_numpy()
-    if not later.any():
+    if not later.any() or later.all():
         return table.reset_index(drop=True)
     owner = np.maximum(np.cumsum(~later) - 1, 0)
     updates = table[~later].reset_index(drop=True)
-    if updates.empty:
-        return table.reset_index(drop=True)
     for name in _SECONDS:
         sums = table[name].groupby(owner).sum(min_count=1)
         updates[name] = sums.reindex(range(len(updates))).to_numpy()

@@ -15,6 +15,7 @@ from rollcast.calibration.fits.model import Drift, Fit
 from rollcast.calibration.fits.steps import Steps
 from rollcast.calibration.judge.beside import beside
 from rollcast.calibration.judge.small_runs import LAST_STEPS, WARM_STEPS, SmallRun
+from rollcast.calibration.logs.columns import WORDS
 from rollcast.calibration.logs.draft import Part
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import RunError, ScenarioError
@@ -225,25 +226,10 @@ def _cost(known: Fit, change: WhatIf) -> dict[str, Any]:
     return {**known.cost, "roofline": roofline}
 
 
-_WORDS = {
-    "generation_s": "generation",
-    "wait_s": "the trainer's wait for rollouts",
-    "log_prob_s": "log-probabilities",
-    "reference_s": "the reference model",
-    "values_s": "the critic's values",
-    "update_s": "the update",
-    "critic_update_s": "the critic's update",
-    "reward_s": "rewards",
-    "sync_s": "the weights' way to the engine",
-    "switch_s": "switches between rollout and training",
-    "data_s": "preparing batches",
-}
-
-
 def bottleneck(known: Fit, log: RunLog, steps: Steps) -> tuple[str, ...]:
     """Where a step's time goes, with the log's own names of it."""
     whole = steps.median_s
-    timed = {name: steps.median(name) for name in _WORDS}
+    timed = {name: steps.median(name) for name in WORDS}
     timed = {name: s for name, s in timed.items() if math.isfinite(s) and s > 0}
     sentences: list[str] = []
     if timed and math.isfinite(whole) and whole > 0:
@@ -251,11 +237,10 @@ def bottleneck(known: Fit, log: RunLog, steps: Steps) -> tuple[str, ...]:
         first = order[0]
         share = timed[first] / whole
         sentences.append(
-            f"{_WORDS[first]} ({named(log, first)}) is {100 * share:.0f} % of a step: "
-            "the bottleneck"
+            f"{WORDS[first]} ({named(log, first)}) is {100 * share:.0f} % of a step: the bottleneck"
         )
         rest = [
-            f"{_WORDS[name]} ({named(log, name)}) {100 * timed[name] / whole:.0f} %"
+            f"{WORDS[name]} ({named(log, name)}) {100 * timed[name] / whole:.0f} %"
             for name in order[1:4]
             if timed[name] > 0.02 * whole
         ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollcast.calibration.fits.noise import RandomWalk
-from rollcast.calibration.fits.robust import FloatArray
+from rollcast.calibration.fits.robust import FloatArray, spread
 from rollcast.simulator.studies.bootstrap import block_rows
 from rollcast.simulator.studies.interval import LEVEL, ends
 
@@ -49,7 +49,6 @@ def left(
     rng = np.random.default_rng(seed)
     level, last = _levelled(seconds, moved)
     logs = np.log(level)
-    spread = 1.4826 * float(np.median(np.abs(logs - np.median(logs))))
     walk = RandomWalk.of(logs[-last:] if last < len(logs) else logs)
     rows = max(round(min(ahead, _MOST_DRAWN)), 1)
     # how far the mean of the steps so far is from their true one, and what the next ones do
@@ -58,7 +57,7 @@ def left(
     sure = math.hypot(
         _UNSURE / math.sqrt(last),
         _WANDERS,
-        1.25 * spread / math.sqrt(last) if last < len(logs) else 0.0,
+        1.25 * spread(logs) / math.sqrt(last) if last < len(logs) else 0.0,
     )
     moves = walk.shift + walk.means(ahead, _DRAWS, rng) + sure * rng.standard_normal(_DRAWS)
     totals = ahead * np.maximum(levels + coming, 0.0) * np.exp(moves)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rollcast.calibration.live.monitor import State, late, state
@@ -144,7 +144,7 @@ class _Reading:
     lost: str = ""
     stalled: bool = False
     unfinished: bool = False
-    error: LogError | None = field(default=None)
+    error: LogError | None = None
 
     def read(
         self, asked: Asked, files: Mapping[str, Stamp], steady: bool, now: float
@@ -181,15 +181,12 @@ class _Reading:
 
     def _noticed(self, log: RunLog | None) -> tuple[str, ...]:
         """A sentence on steps lost with a file, once."""
-        if not self.lost or self.log is None:
-            self.lost = ""
+        lost, self.lost = self.lost, ""
+        if not lost or self.log is None:
             return ()
-        lost, before = self.lost, self.log.steps["step"]
         if log is None:
-            self.lost = ""
             return (f"{lost}; it holds no step yet",)
-        now = log.steps["step"]
-        self.lost = ""
+        before, now = self.log.steps["step"], log.steps["step"]
         gone = before[~before.isin(now)]
         if gone.empty:
             return (lost,)

@@ -28,6 +28,13 @@ _LATE = 3.0
 """Times the longest step so far, without a new one, that are told."""
 _ALONE = ("sync_s", "switch_s")
 """Phases that do not depend on lengths."""
+_WORDS = {
+    **columns.WORDS,
+    "step_s": "a step",
+    "reward_s": "judging",
+    "advantage_s": "advantages",
+    "switch_s": "switching between rollout and training",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +162,7 @@ def _warnings(log: RunLog, steps: Steps) -> tuple[Warned, ...]:
                 Warned(
                     name,
                     log.words.get(name, name),
-                    _meaning(name),
+                    _WORDS.get(name, name),
                     shift.ratio,
                     int(number[shift.place]),
                     int(number[shift.noticed]),
@@ -207,21 +214,3 @@ def _tokens(steps: Steps) -> list[FloatArray]:
         total = np.log(steps.column("mean_new_tokens") * counts)
         longest = np.log(steps.column("max_new_tokens"))
     return [total, longest]
-
-
-def _meaning(name: str) -> str:
-    meanings = {
-        "step_s": "a step",
-        "generation_s": "generation",
-        "update_s": "the update",
-        "log_prob_s": "log-probabilities",
-        "reference_s": "the reference model",
-        "values_s": "the critic's values",
-        "critic_update_s": "the critic's update",
-        "reward_s": "judging",
-        "advantage_s": "advantages",
-        "data_s": "preparing batches",
-        "sync_s": "the weights' way to the engine",
-        "switch_s": "switching between rollout and training",
-    }
-    return meanings.get(name, name)

@@ -91,12 +91,8 @@ def progress(seen: Seen) -> str:
     if known is None:
         return seen.over or f"waiting for the first step ({seen.waiting})"
     of = f" of {known.planned} ({100 * known.done / known.planned:.0f} %)" if known.planned else ""
-    parts = [f"step {known.done}{of}", f"{seconds(known.step_s)} a step"]
-    if not seen.over:
-        parts.append(end(known, seen.now_s))
-    if seen.over:
-        parts.append(f"over: {seen.over}")
-    return ", ".join(parts)
+    until = f"over: {seen.over}" if seen.over else end(known, seen.now_s)
+    return f"step {known.done}{of}, {seconds(known.step_s)} a step, {until}"
 
 
 def end(known: State, now_s: float) -> str:

@@ -173,3 +173,18 @@ PHASES = (
     "switch_s",
 )
 """The parts of a step that its rest is what remains of."""
+
+WORDS = {
+    "generation_s": "generation",
+    "wait_s": "the trainer's wait for rollouts",
+    "log_prob_s": "log-probabilities",
+    "reference_s": "the reference model",
+    "values_s": "the critic's values",
+    "update_s": "the update",
+    "critic_update_s": "the critic's update",
+    "reward_s": "rewards",
+    "sync_s": "the weights' way to the engine",
+    "switch_s": "switches between rollout and training",
+    "data_s": "preparing batches",
+}
+"""Phases in sentences."""

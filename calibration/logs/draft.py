@@ -104,6 +104,18 @@ def replaced(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(result)
 
 
+def nested(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Mappings within mappings, of values by dotted key."""
+    tree: dict[str, Any] = {}
+    for key, item in items:
+        place = tree
+        *above, last = key.split(".")
+        for name in above:
+            place = place.setdefault(name, {})
+        place[last] = item
+    return tree
+
+
 def missing(parts: Iterable[Part]) -> tuple[Part, ...]:
     """Those that the user has to give."""
     return tuple(part for part in parts if part.value is None)
@@ -147,7 +159,7 @@ def _setting(settings: Settings, key: str) -> Part | None:
     kind = {"engine.prefix_caching": bool, "gpu": str}.get(key)
     if (whole(settings, key) is None) if kind is None else not isinstance(setting.value, kind):
         return None
-    return Part(key, setting.value, f"{setting.theirs} in {setting.place}")
+    return Part(key, setting.value, setting.source)
 
 
 def _nobody(key: str, presets: str) -> Part:
@@ -326,7 +338,7 @@ def _policy(log: RunLog) -> Part:
     if not log.overlapped:
         return Part("policy", [], "rollouts and training took turns")
     if own is not None and own.implied:
-        return Part("policy", own.value, f"{own.theirs} in {own.place}")
+        return Part("policy", own.value, own.source)
     bound = value(known, "run.max_staleness")
     if isinstance(bound, int | float) and not isinstance(bound, bool) and 0 < bound <= _OLDEST:
         setting = known["run.max_staleness"]
@@ -334,7 +346,7 @@ def _policy(log: RunLog) -> Part:
         syncs = whole(known, "run.sync_every")
         if syncs is not None and 1 < syncs <= bound + 1:
             options["sync_every"] = syncs
-        source = f"{setting.theirs} in {setting.place}; exceeded as {log.stack} does"
+        source = f"{setting.source}; exceeded as {log.stack} does"
         return Part("policy", [{"fully_async": options}], source)
     return Part("policy", ["one_step_off"], "assumed: rollouts were made beside the training", True)
 
@@ -346,14 +358,7 @@ def to_yaml(parts: Sequence[Part], head: str = "") -> str:
     """A scenario's text: each value with its source as a comment; what is missing as a comment
     alone. head: comment at the top."""
     lines = [f"# {line}" for line in head.splitlines()]
-    tree: dict[str, Any] = {}
-    for part in parts:
-        place = tree
-        *above, last = part.key.split(".")
-        for name in above:
-            place = place.setdefault(name, {})
-        place[last] = part
-    lines.extend(_lines(tree, 0))
+    lines.extend(_lines(nested((part.key, part) for part in parts), 0))
     return "\n".join(lines) + "\n"
 
 

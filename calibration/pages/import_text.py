@@ -85,20 +85,14 @@ def advice_rows(outcome: Outcome) -> list[tuple[str, str, str, str]]:
         return []
     rows = []
     for answer in outcome.advice.answers:
-        words = answer.words
         if answer.why_not:
             rows.append((answer.said, "-", "-", f"not simulated: {answer.why_not}"))
         elif answer.key == "as_run":
             rows.append((answer.said, "1", "", f"{seconds(answer.step_s)} a step, simulated"))
         else:
-            rows.append(
-                (
-                    answer.said,
-                    f"{answer.speedup:.2f}x ({answer.sure})",
-                    f"{answer.low:.2f} to {answer.high:.2f}",
-                    words,
-                )
-            )
+            speedup = f"{answer.speedup:.2f}x ({answer.sure})"
+            interval = f"{answer.low:.2f} to {answer.high:.2f}"
+            rows.append((answer.said, speedup, interval, answer.words))
     return rows
 
 

@@ -214,8 +214,5 @@ def _table(rows: list[dict[str, str]], caption: str) -> Markup:
     if not rows:
         return Markup()
     columns = [Column(name, text=name in _WORDS or not i) for i, name in enumerate(rows[0])]
-    return table(columns, [_row(list(row.values())) for row in rows], caption)
-
-
-def _row(cells: list[str]) -> Row:
-    return Row([breakable(cells[0]), *cells[1:]])
+    cells = [list(row.values()) for row in rows]
+    return table(columns, [Row([breakable(name), *rest]) for name, *rest in cells], caption)

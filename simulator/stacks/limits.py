@@ -59,14 +59,11 @@ class Limits:
                 )
 
 
-def _sizes_change(policy: Chain, base: StepPlan) -> bool:
-    return len(policy.group_sizes(frozenset({base.batch.group_size}))) > 1
-
-
 def check_sizes(policy: Chain, base: StepPlan) -> None:
     """Raises ScenarioError where a batch would hold now more and now fewer rollouts: a selection
     keeps so many of each group, and the number of groups changes with their size."""
-    if _sizes_change(policy, base) and policy.plan(base, policy.init()).select:
+    sizes = policy.group_sizes(frozenset({base.batch.group_size}))
+    if len(sizes) > 1 and policy.plan(base, policy.init()).select:
         raise ScenarioError(
             "policy",
             "a selection beside changing group sizes makes batches of changing size, and the "

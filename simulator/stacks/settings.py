@@ -101,6 +101,11 @@ class Setting:
     place: Place
     implied: bool = False
 
+    @property
+    def source(self) -> str:
+        """Their key and where it stands."""
+        return f"{self.theirs} in {self.place}"
+
     def implies(self, key: str, value: Any) -> Setting:
         """Another setting, of ours, that follows from this one."""
         return Setting(key, value, self.theirs, self.place, True)

@@ -119,9 +119,9 @@ class MeasuredGroups:
             order = sorted(range(len(groups._rows())), key=lambda i: groups.version[i])
         except ScenarioError as error:
             raise ScenarioError(FIELD, f"{name}: {error}") from None
-        return groups._of(order)
+        return groups.only(order)
 
-    def _of(self, rows: list[int]) -> MeasuredGroups:
+    def only(self, rows: list[int]) -> MeasuredGroups:
         """The groups of these numbers."""
         columns: dict[str, Any] = {
             key: tuple(getattr(self, key)[i] for i in rows) for key in _COLUMNS
@@ -159,7 +159,7 @@ class MeasuredGroups:
 
     def drawn(self, rng: np.random.Generator) -> MeasuredGroups:
         """As many groups, drawn from these with replacement: a bootstrap."""
-        return self._of(np.sort(rng.integers(len(self), size=len(self))).tolist())
+        return self.only(np.sort(rng.integers(len(self), size=len(self))).tolist())
 
 
 class ResampledWorkload(AddressedWorkload):

@@ -34,12 +34,10 @@ EPSILON = 1e-6
 
 _ENDINGS: dict[str, Ending] = {"completed": "stop", "truncated": "length", "failed": "stop"}
 _NORMALISED = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
-_REFUSED = {
-    "group_rm": "--group-rm",
-    "dynamic_sampling_filter_path": "--dynamic-sampling-filter-path",
-    "buffer_filter_path": "--buffer-filter-path",
-    "rollout_all_samples_process_path": "--rollout-all-samples-process-path",
-}
+_REFUSED = (
+    *("group_rm", "dynamic_sampling_filter_path", "buffer_filter_path"),
+    "rollout_all_samples_process_path",
+)
 
 
 @dataclass(slots=True)
@@ -299,23 +297,22 @@ class Adapter:
 
     def _check(self, args: Any) -> None:
         """Raises RunError where slime's arguments are not those of the plan."""
-        for name, flag in _REFUSED.items():
+        for name in _REFUSED:
             if getattr(args, name, None):
-                raise RunError(f"{flag} has no place beside this rollout function; leave it out")
+                raise RunError(
+                    f"{_flag(name)} has no place beside this rollout function; leave it out"
+                )
         first = self.exported.first
         wanted = {
-            "rollout_batch_size": ("--rollout-batch-size", first.batch.groups),
-            "n_samples_per_prompt": ("--n-samples-per-prompt", trained_size(first)),
-            "rollout_max_response_len": (
-                "--rollout-max-response-len",
-                self.exported.max_new_tokens,
-            ),
+            "rollout_batch_size": first.batch.groups,
+            "n_samples_per_prompt": trained_size(first),
+            "rollout_max_response_len": self.exported.max_new_tokens,
         }
-        for name, (flag, value) in wanted.items():
+        for name, value in wanted.items():
             if getattr(args, name) != value:
                 raise RunError(
-                    f"{flag} is {getattr(args, name)}, and the plan was made for {value}; use the "
-                    "exported arguments, or export again"
+                    f"{_flag(name)} is {getattr(args, name)}, and the plan was made for {value}; "
+                    "use the exported arguments, or export again"
                 )
         if not args.partial_rollout:
             raise RunError("--partial-rollout is missing; slime would drop what it interrupts")
@@ -373,6 +370,10 @@ class Adapter:
                 adapter.load(self.args.load, rollout_id)
 
         return DataSource
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def state_path(folder: str, rollout_id: int) -> Path:

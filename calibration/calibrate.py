@@ -66,8 +66,7 @@ class Fitted:
         return None if speed is None else speed.of(run)
 
     def noise(self, at_speed: bool) -> MachineNoise:
-        """What the machine did to its runs. at_speed: only what the machine's measured speed leaves
-        unexplained."""
+        """The noise of its runs. at_speed: what the machine's measured speed does not explain."""
         measured = np.array(self.content["step_ratios"])
         if not at_speed:
             measured[:, :3] *= by_phase(np.array(self.content["step_pulses"]))
@@ -249,8 +248,7 @@ def _step_ratios(
     shared: updates.UpdateFit | None,
     rest: dict[str, FloatArray],
 ) -> FloatArray:
-    """Measured over typical time of each step in order, at the reference speed: rollout, update,
-    and all the rest; then the number of its run. Shape (steps, 4)."""
+    """Measured over typical seconds of rollout, update and rest; then the run. Shape (steps, 4)."""
     update = np.ones(len(done))
     for layout, fit in ((False, dense), (True, shared)):
         mine = done["shared"] == layout

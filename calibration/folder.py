@@ -54,8 +54,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, trust_modules: Trust = False) -> RunFolder:
-        """Opens a run's folder. trust_modules: whether a forecast of it may import the policies of
-        one's own that it names."""
+        """Opens a run's folder. trust_modules: whether forecasts may import policies it names."""
         if not path.is_dir():
             raise _wrong(f"{path} is not a folder; {_GIVE}")
         if not any(place(path, file.name).exists() for file in (schema.SUMMARY, schema.SCENARIO)):
@@ -345,8 +344,7 @@ def _short(value: Any) -> str:
 
 
 def _ending(name: str) -> int:
-    """The number of an ending; of one that this version does not know, that of a response which
-    came to its own end."""
+    """The number of an ending; unknown ones count as "stop"."""
     return ENDINGS.index(name) if name in ENDINGS else ENDINGS.index("stop")
 
 

@@ -233,8 +233,7 @@ def _priced_at_level(target: RunFolder) -> bool:
 
 
 def _own_scenario(target: RunFolder) -> Scenario:
-    """The target's scenario but for workload and costs; its policy keeps the run's seed, as its
-    draws belong to its decisions."""
+    """The target's scenario without workload and costs; its policy keeps the run's seed."""
     data = dict(target.scenario)
     counts = target.section("workload")
     data["steps"] = len(target.steps["step"])
@@ -265,8 +264,7 @@ def _measured(target: RunFolder, model: Workload) -> MeasuredWorkload:
 
 
 def _rules(fitted: Fitted, target: RunFolder) -> TurnRules:
-    """What becomes of measured rollouts with turns in the target: its caps and its patience, and
-    environments as much slower as the two runs' scenarios say that they are."""
+    """The target's caps and patience, and its environments' seconds over the calibration's."""
     turns = target.section("workload", "turns")
     context = target.section("workload").get("max_context_tokens")
     rules = TurnRules.of(target.cap, context, target.environment)
@@ -343,8 +341,7 @@ def _by_step(result: Run) -> dict[str, FloatArray]:
 
 
 def _away(result: Run) -> FloatArray:
-    """The share of each step's rollout phase in which no rollout was with a replica, shape
-    (steps,)."""
+    """Share of each step's rollout phase without a rollout on any replica, shape (steps,)."""
     steps = result.steps
     if not len(result.calls):
         return np.zeros(len(steps))

@@ -107,8 +107,7 @@ class Check:
         return float(np.median(np.abs((1.0 + self.step_errors("step_s")) / self.level - 1.0)))
 
     def step_errors(self, metric: str) -> FloatArray:
-        """Of each step: forecast over measured less 1; forecast less measured where that may be
-        0."""
+        """By step: forecast over measured less 1, or their difference where that may be 0."""
         point, real = self.forecast.point[metric], self.measured[metric]
         if metric in _ABSOLUTE:
             return np.asarray(point - real)
@@ -285,7 +284,7 @@ def _flat(scenario: Mapping[str, Any], field: str = "") -> Iterator[tuple[str, A
 
 
 def by_policy(checks: Sequence[Check]) -> dict[str, list[Check]]:
-    """The checks of each policy in each setting, in the order in which they first appear."""
+    """The checks by policy and setting, in the order of their first run."""
     checks_by: dict[str, list[Check]] = {}
     for check in checks:
         checks_by.setdefault(check.label, []).append(check)

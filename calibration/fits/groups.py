@@ -57,8 +57,7 @@ def measured(collected: Responses) -> MeasuredGroups:
 def _filled(
     collected: Responses, graded: NDArray[np.bool_], logs: FloatArray
 ) -> tuple[FloatArray, FloatArray, list[Trajectory] | None]:
-    """Tokens, rewards and turns of each rollout, the unfinished filled in. logs: mean log length of
-    its group."""
+    """Tokens, rewards and turns of each rollout. logs: mean log length of its group."""
     rng = np.random.default_rng(0)
     tokens, rewards = collected.tokens.copy(), collected.reward.copy()
     of_turns = [] if collected.turned is None else collected.turned.rollouts

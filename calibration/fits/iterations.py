@@ -88,8 +88,7 @@ class Prefill:
 
 @dataclass(frozen=True)
 class IterationFit:
-    """The fit, the median step's ratio, every step's ratio to it, what prefilling costs, and
-    whether that of a token was assumed."""
+    """The fit, the median step's ratio, every step's ratio to it, and the cost of prefilling."""
 
     fit: Fit
     knots: tuple[int, ...]

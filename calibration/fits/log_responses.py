@@ -26,8 +26,7 @@ _SOME = 768
 
 @dataclass(frozen=True)
 class Rollouts:
-    """rollouts.csv with tokens of every response. tokens_from: `FROM_LOG`, or how text became
-    tokens."""
+    """rollouts.csv with the tokens of every response. tokens_from: `FROM_LOG` and the like."""
 
     table: pd.DataFrame
     tokens_from: str
@@ -63,8 +62,7 @@ def rollouts_of(log: RunLog, steps: Steps, cap: int) -> Rollouts | None:
 
 
 def _ended(table: pd.DataFrame, log: RunLog, cap: int) -> pd.DataFrame:
-    """With the token that ends a response, which dumps leave out: where the logged means hold
-    it."""
+    """Adds the end token, which dumps leave out, where the logged means include it."""
     logged = log.steps.set_index("step")["mean_new_tokens"]
     means = table.groupby("step")["new_tokens"].mean()
     off = (logged.reindex(means.index) - means).median()

@@ -57,8 +57,7 @@ class MachineSpeed:
         return np.column_stack([long if self.of_actors else short_s / self.short_s, long])
 
     def of(self, run: RunFolder) -> FloatArray | None:
-        """The pulse around each step of ``run`` over this one, shape (steps, 2); None where the run
-        has none."""
+        """The pulse around each step over this one, shape (steps, 2); None without pulses."""
         pulses = by_step(run)
         return None if pulses is None else self.ratios(*pulses.T)
 

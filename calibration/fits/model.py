@@ -107,15 +107,13 @@ class Fit:
         }
 
     def _back(self, slope: float, drift: Drift) -> float:
-        """Log of the mean lengths of the log's last quarter over those of its end: what does not
-        drift on stays as it was there."""
+        """Log ratio of mean lengths, last quarter over end; 0 where the drift goes on."""
         return -slope * self.logged / 8 if drift == "freeze" else 0.0
 
     def batches_ahead(
         self, ahead: Sequence[int], drift: Drift, rng: np.random.Generator, sampled: bool
     ) -> list[Batch]:
-        """Batches of the steps so many after the last. sampled: whether the lengths' parameters are
-        drawn too."""
+        """Batches so many steps after the last. sampled: draws the lengths' parameters too."""
         draw = self._drawer(drift, rng, sampled)
         walk = self.length.drawn(list(ahead), rng) if sampled else np.zeros(len(ahead))
         longer = np.exp(np.clip(self.length.shift + walk, -1.5, 1.5))

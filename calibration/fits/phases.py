@@ -67,8 +67,7 @@ def phases_of(
 def _trained(
     cost: CostModel, batches: Sequence[Batch]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Seconds of grading passes, of updates and of the rest of each step; straight lines through
-    those of some steps, from the shortest batch to the longest."""
+    """Seconds of grading passes, updates and rest by step, interpolated between some steps."""
     tokens = np.array([batch.tokens for batch in batches], dtype=float)
     order = np.argsort(tokens, kind="stable")
     at = np.unique(np.linspace(0, len(batches) - 1, min(_PRICED, len(batches))).round().astype(int))

@@ -317,8 +317,7 @@ def _scaled(covariance: float, variance: float, sd: float) -> float:
 def _mean_if_let_end(
     overall: float, best: dict[str, float], lengths: dict[str, Any], cap: int
 ) -> float:
-    """The mean success probability, let every response end, with which the share of right answers
-    at this cap is ``overall``."""
+    """Mean success probability without a cap, given the share of right answers at this cap."""
     from rollcast.simulator.workload.length_specs import lengths_from_spec
     from rollcast.simulator.workload.rewards import rewards_from_spec
     from rollcast.simulator.workload.synthetic import SyntheticWorkload

@@ -146,8 +146,7 @@ def spread(values: FloatArray) -> float:
 
 
 def _nonnegative(X: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
-    """Weighted least squares with no coefficient below 0, by its normal equations: the terms are
-    few and the samples many."""
+    """Weighted least squares with no coefficient below 0, by its normal equations."""
     from scipy.optimize import nnls
 
     A, b = X * weights[:, None], y * weights

@@ -267,8 +267,7 @@ def _of_cut(figures: FewFigures, share: FloatArray) -> FloatArray:
 def _of_longest(
     figures: FewFigures, level: FloatArray, w: float, runaway: float, groups: FloatArray
 ) -> FloatArray:
-    """Log density of the log of the longest of all responses, given that none was cut: how many
-    were is told by their share."""
+    """Log density of the log of the longest response, given that none was cut."""
     at = np.log(np.maximum(figures.longest - 0.5, 1.0))[:, None]
     _, weights = _nodes()
     u = (at - level) / w
@@ -299,8 +298,7 @@ def _of_shortest(
 
 
 def _cut_moments(level: FloatArray, w: float, cap: int) -> tuple[FloatArray, FloatArray]:
-    """Mean and mean square of min(X, cap) + 1/2, X log-normal about ``level``: whole tokens are
-    rounded up."""
+    """Mean and mean square of min(X, cap) + 1/2, X log-normal about ``level``."""
     log_cap = math.log(cap)
     u = (log_cap - level) / w
     safe = np.minimum(level, 40.0)

@@ -197,8 +197,7 @@ def _compared(answer: Answer, base: list[float], changed: list[float]) -> Answer
 def _timed(
     runs: Sequence[tuple[str, SmallRun]], point: int, draws: int, length: int
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Mean step of each run as fitted, over ``point`` steps, and of each draw, over ``length``; and
-    why those that failed did."""
+    """Mean step by run, of ``point`` steps as fitted and ``length`` a draw; errors by run."""
     timed, failed = {}, {}
     for key, run in runs:
         try:

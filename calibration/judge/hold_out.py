@@ -100,8 +100,7 @@ def hold_out(
 
 
 def _of_runs(known: Fit, first: Steps, ahead: list[int], drift: Drift) -> FloatArray:
-    """Seconds of the steps ahead, shape (draws, steps), from simulated runs at the level to which
-    the first steps had moved. Raises ScenarioError or RunError."""
+    """Seconds of the steps ahead in simulated runs, shape (draws, steps)."""
     length = min(len(ahead), _MOST_SIMULATED)
     run = SmallRun.of(known, (), known.cost, drift)
     times = [run.steps_s(draw, length) for draw in range(1, _RUNS + 1)]

@@ -72,8 +72,7 @@ def updates_to_target(
 
 
 def qualities(curves: Mapping[str, Sequence[FloatArray]], reference: str) -> dict[str, Quality]:
-    """`updates_to_target` of each policy against ``reference``, those of which something can be
-    said."""
+    """`updates_to_target` of each policy against ``reference``, where it is not None."""
     if reference not in curves:
         return {}
     by_policy = {
@@ -106,8 +105,7 @@ def _smooth(curve: FloatArray) -> FloatArray:
 
 
 def _stretch(reference: FloatArray, policy: FloatArray) -> float:
-    """The factor for which ``policy[t]`` is nearest to ``reference[t / factor]``, in the mean over
-    the updates that both have, which are a third of the policy's at least."""
+    """The factor for which ``policy[t]`` is nearest to ``reference[t / factor]`` on average."""
     factor = _nearest(reference, policy, _FACTORS)
     apart = _FACTORS[1] / _FACTORS[0]
     return _nearest(reference, policy, np.geomspace(factor / apart, factor * apart, 15))

@@ -97,8 +97,7 @@ class SmallRun:
         return int(self.cost.kv_pool_tokens or 1 << 40)
 
     def steps_s(self, draw: int, steps: int) -> FloatArray:
-        """Seconds of each step once the run has warmed up, shape (steps,). Raises ScenarioError or
-        RunError."""
+        """Seconds a step after warm-up, shape (steps,). Raises ScenarioError or RunError."""
         records = simulate(self.scenario(draw, steps + WARM_STEPS + LAST_STEPS)).run.steps
         return np.array([record.step_s for record in records[WARM_STEPS:-LAST_STEPS]])
 
@@ -108,8 +107,7 @@ class SmallRun:
 
 
 def _divisor(parts: Sequence[Part]) -> int:
-    """The least common divisor of replicas and batch that makes a step small enough; else the
-    greatest."""
+    """The least common divisor of replicas and batch with small steps; else the greatest."""
     batch = int(setting(parts, "workload.batch_groups"))
     size = int(setting(parts, "workload.group_size"))
     replicas = int(setting(parts, "cluster.replicas") or 1)

@@ -130,8 +130,7 @@ def late(seen: State, waited_s: float) -> str | None:
 
 
 def _seconds(steps: Steps) -> tuple[FloatArray, bool, np.ndarray]:
-    """Seconds of each row of the log, whether by the clock, and which rows; the steps that warm up
-    are left out, validations and checkpoints are not."""
+    """Seconds of each row without warm-up, whether by the clock, and the rows' numbers."""
     warm = steps.column("first") == 1
     logged = steps.column("logged_s")
     between = np.diff(logged, prepend=np.nan)

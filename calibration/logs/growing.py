@@ -41,8 +41,7 @@ class _Mark(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """A file as far as it was read. reader: None for one that is read whole. tail: the last bytes
-    before ``reached``."""
+    """A file read up to ``reached``, after ``tail``. reader: None for one that is read whole."""
 
     mark: _Mark
     found: Scanned

@@ -51,8 +51,7 @@ _PASSED_OVER = {".git", "__pycache__", "node_modules"}
 
 @dataclass(slots=True)
 class Reached:
-    """Bytes and lines (or records) of a file that were read, up to the end of the last whole
-    one."""
+    """Bytes and lines (or records) that were read, up to the end of the last whole one."""
 
     offset: int = 0
     count: int = 0

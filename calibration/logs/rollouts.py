@@ -212,8 +212,7 @@ def _name_groups(table: pd.DataFrame, group_size: int | None) -> None:
 
 
 def _split(table: pd.DataFrame, by_prompt: np.ndarray, group_size: int) -> None:
-    """Splits groups that only their prompt names and that have several times the size: a step may
-    ask the same twice."""
+    """Splits groups of one prompt that are several times as large: a step may ask it twice."""
     by_group = table.groupby("group")["group"]
     sizes, part = by_group.transform("size"), by_group.cumcount() // group_size
     later = by_prompt & (sizes % group_size == 0) & (part > 0)
@@ -222,8 +221,7 @@ def _split(table: pd.DataFrame, by_prompt: np.ndarray, group_size: int) -> None:
 
 
 def _without_repeats(table: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The table without steps whose rollouts are, in order, those of the step before (updates on
-    the same rollouts, dumped again), and the number of such steps."""
+    """The table without steps that repeat the rollouts of the step before, and their number."""
     import numpy as np
 
     same = ["prompt", "characters", "new_tokens", "reward"]

@@ -34,8 +34,7 @@ from rollcast.simulator.results.figures import seconds, share
 
 
 def draw(content: dict[str, Any]) -> bytes:
-    """A picture (png): a panel a run with its steps in their intervals, and run times at the
-    end."""
+    """A picture (png): a panel of steps in their intervals a run, and one of run times."""
     from matplotlib.figure import Figure
 
     runs = content["runs"]

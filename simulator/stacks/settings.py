@@ -92,8 +92,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting that a log gives. key: ours, of `MEANINGS`. theirs: the stack's own key. implied:
-    whether the value is what theirs comes to."""
+    """A logged setting. key: of `MEANINGS`. theirs: the stack's key. implied: follows from it."""
 
     key: str
     value: Any

@@ -130,8 +130,7 @@ def _tensor(data: bytes) -> float | str | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Number, wire type and value of each field of a message: an int for a varint, else bytes.
-    Raises IndexError for what is no message."""
+    """Number, wire type and value of each field. Raises IndexError for what is no message."""
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)
@@ -177,8 +176,7 @@ _CRC = _table()
 
 
 def _masked(data: bytes) -> int:
-    """The masked CRC-32C that a TFRecord holds (core/lib/hash/crc32c.h: rotated, and a constant
-    added)."""
+    """The masked CRC-32C of a TFRecord (core/lib/hash/crc32c.h)."""
     value = 0xFFFFFFFF
     for byte in data:
         value = value >> 8 ^ _CRC[(value ^ byte) & 0xFF]

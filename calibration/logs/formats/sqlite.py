@@ -27,6 +27,5 @@ def rows(content: bytes, table: str, columns: tuple[str, ...]) -> Iterator[tuple
 
 
 def _without_journal(content: bytes) -> bytes:
-    """The same file marked as one without a write-ahead log, which memory cannot have (bytes 18 and
-    19 of the header, sqlite.org/fileformat.html)."""
+    """Marks a file as one without a write-ahead log (sqlite.org/fileformat.html, bytes 18, 19)."""
     return content[:18] + b"\x01\x01" + content[20:]

@@ -23,8 +23,7 @@ def _overlapped(rows: Iterable[Raw], settings: Settings) -> bool:
 
 
 def _derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
-    """An update's time without its log-probability passes; a rollout phase beside the training is
-    no generation time."""
+    """Takes log-probability passes out of updates, and overlapped rollouts out of generation."""
     if "log_prob_s" in row and "update_s" in row:
         row["update_s"] -= row["log_prob_s"]
     if overlapped:

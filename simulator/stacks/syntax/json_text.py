@@ -32,8 +32,7 @@ def parse(text: bytes | str) -> Any:
 
 
 def _value(text: bytes | str) -> Any:
-    """As ``json.loads``, which is asked itself where the text is not plain UTF-8 without anything
-    around its value: a line of a dump costs a third less so."""
+    """As ``json.loads``, but a third faster for plain UTF-8 with nothing around the value."""
     try:
         plain = text if isinstance(text, str) else text.decode()
         value, end = _scan(plain, 0)

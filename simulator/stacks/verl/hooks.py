@@ -36,8 +36,7 @@ PARTITION = "train"
 
 @dataclass(slots=True)
 class _Prompt:
-    """A prompt that the trainer launched, which a group stands for. done: its trajectories, by
-    session, once it is finished."""
+    """A group's prompt at the trainer. done: its trajectories by session, once finished."""
 
     uid: str
     group: int

@@ -60,8 +60,7 @@ class Fitted:
         return machine if isinstance(machine, Mapping) else {}
 
     def pulses(self, run: RunFolder) -> FloatArray | None:
-        """The pulse around each step of ``run`` over the one that the costs are stated at, short
-        and long, shape (steps, 2); None where either has none."""
+        """The pulse by step over the costs' own, short and long, (steps, 2); None where unknown."""
         speed = self.speed
         return None if speed is None else speed.of(run)
 

@@ -175,8 +175,7 @@ class RunFolder:
 
     @cached_property
     def pulses(self) -> Table | None:
-        """pulses.csv by column: the machine's speed before the first step and after each; None for
-        a run without it."""
+        """pulses.csv by column: the machine's speed around each step; None for a run without it."""
         if not self._has(schema.PULSES):
             return None
         table, steps = read_table(self.path, schema.PULSES, FIELD), len(self.steps["step"])
@@ -307,8 +306,7 @@ def check_alike(runs: Sequence[RunFolder]) -> None:
 
 
 def check_same(path: Path, provenance: object, run: RunFolder) -> None:
-    """Raises ScenarioError where what lies in ``path`` was measured on other hardware or with other
-    versions than ``run``."""
+    """Raises ScenarioError where ``path`` and ``run`` differ in hardware or versions."""
     recorded = provenance if isinstance(provenance, Mapping) else {}
     _check_keys(SAME, path, recorded, run.path, run.provenance)
 

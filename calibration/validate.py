@@ -71,8 +71,7 @@ class Check:
 
     @property
     def step_s_at_calibrations_pulse(self) -> FloatArray:
-        """Measured step times, each phase divided by the pulse around it; as they were measured
-        where that is not known."""
+        """Measured step times over the pulse around each phase; as measured where it is unknown."""
         real = self.measured
         if self.pulses is None:
             return real["step_s"]
@@ -265,8 +264,7 @@ def _run_json(check: Check) -> dict[str, Any]:
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Where two scenarios differ, as ``key=value`` of the other; policy, seed, costs and what only
-    names or prolongs a run left out."""
+    """Where scenarios differ, as ``key=value`` of the other, without `_NO_SETTING`."""
     a, b = (dict(_flat(scenario)) for scenario in (one, other))
     changed = [key for key in {**a, **b} if a.get(key) != b.get(key)]
     return ", ".join(f"{key}={b.get(key)}" for key in changed)

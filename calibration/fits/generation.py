@@ -49,8 +49,7 @@ def generation_s(
 def iterations_and_running(
     engines: Engines, prompt_tokens: int, groups: Sequence[Sequence[int]]
 ) -> tuple[int, int]:
-    """Iterations of decoding until the last response is there, and the rollouts running in them
-    summed, each of the replica that has most of it."""
+    """Decoding iterations, and rollouts running in them summed, each of the busiest replica."""
     counted = [
         _decoded(engines, prompt_tokens, share, None)[:2] for share, _ in _shares(engines, groups)
     ]

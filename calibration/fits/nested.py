@@ -52,8 +52,7 @@ class NestedFit:
 
 
 def fit_nested(data: Nested) -> NestedFit:
-    """The model under which ``data`` are most likely. Raises ValueError for fewer than two times
-    that ended."""
+    """The most likely model. Raises ValueError for fewer than two times that ended."""
     from scipy.optimize import minimize
 
     if len(data.value) < 2:

@@ -61,8 +61,7 @@ class MachineNoise:
         return cls(levels, runs)
 
     def drawn(self, steps: int, rng: np.random.Generator) -> FloatArray:
-        """Ratios by step, shape (steps, 3): stretches of steps of one measured run, at the level of
-        a further run."""
+        """Ratios of steps of one run at a further run's level, shape (steps, 3)."""
         run = self.runs[int(rng.integers(len(self.runs)))]
         [rows] = stretches(run, steps, 1, rng)
         return np.asarray(rows * self._further_level(rng))

@@ -68,8 +68,7 @@ class Responses:
 
 
 def collect(runs: Sequence[RunFolder]) -> Responses:
-    """The rollouts of ``runs``. Raises ScenarioError (``RUN_DIR``) for different caps, and for too
-    few groups."""
+    """The runs' rollouts. Raises ScenarioError (``RUN_DIR``) for different caps or few groups."""
     caps = {run.cap for run in runs}
     if len(caps) > 1:
         raise ScenarioError(

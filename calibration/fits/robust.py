@@ -140,8 +140,7 @@ def _positive(fitted: FloatArray, y: FloatArray) -> FloatArray:
 
 
 def spread(values: FloatArray) -> float:
-    """A standard deviation that outliers do not move: of normal values, from the median of their
-    distances from the median."""
+    """A robust standard deviation: scaled median distance from the median."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 

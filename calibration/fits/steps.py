@@ -132,8 +132,7 @@ def _with_updates(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def changes(steps: Steps) -> tuple[Change, ...]:
-    """Where another part of the run begins: other numbers of rollouts, another cap, or phases that
-    are faster or slower from there on at equal tokens."""
+    """Where batch size, cap or speed at equal tokens changes for good."""
     changed = _of_sizes(steps)
     start = changed[-1].place if changed else 0
     changed.extend(_of_speed(steps, start))

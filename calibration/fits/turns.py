@@ -47,8 +47,7 @@ class Turned:
 
 
 def check_alike(runs: Sequence[RunFolder]) -> None:
-    """Raises ScenarioError (``RUN_DIR``) for runs of which only some have turns, or whose
-    environments are not the same."""
+    """Raises ScenarioError (``RUN_DIR``) where turns or environments differ between runs."""
     first = runs[0]
     for run in runs[1:]:
         for key, describe_section in (("turns", _has_turns), ("environment.turn_s", _stated)):

@@ -154,8 +154,7 @@ def _half(parts: Sequence[Part]) -> list[WhatIf]:
 
 
 def advise(known: Fit, log: RunLog, steps: Steps, drift: Drift) -> Advice:
-    """Simulates the what-ifs, each with the same draws of lengths and costs as the run itself, half
-    of them in a process beside this one."""
+    """Simulates the what-ifs and the run with the same draws, half of them in a second process."""
     asked = what_ifs(known, log)
     runs: dict[str, SmallRun] = {}
     failed: dict[str, str] = {}

@@ -210,8 +210,7 @@ class _Reading:
 
 
 def joined(before: RunLog | None, now: RunLog) -> RunLog:
-    """``now``, with earlier steps and further settings of the reading before. A log whose steps
-    begin anew is another run's."""
+    """``now`` with the earlier steps and settings of ``before``, unless its steps begin anew."""
     if before is None or before.stack != now.stack:
         return now
     import pandas as pd

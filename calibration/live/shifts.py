@@ -30,8 +30,7 @@ _MOST_ALIKE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """place: of the first value at the new level; noticed: of the one that told it. ratio: of the
-    new level to the old, at equal covariates."""
+    """place, noticed: values at which it began and was seen. ratio: new level over old."""
 
     place: int
     noticed: int

@@ -24,8 +24,7 @@ Tell = Callable[[Seen], None]
 
 @contextmanager
 def shown(as_json: bool) -> Iterator[Tell]:
-    """Yields what tells each sight: JSON lines if wanted, a table that stays in its place on a
-    terminal, else lines."""
+    """Yields the printer of a look: JSON lines, a table in its place on a terminal, or lines."""
     if as_json:
         yield lambda seen: _line(json.dumps(to_json(seen))) if seen.new else None
     elif sys.stdout.isatty():

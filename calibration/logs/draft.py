@@ -33,8 +33,7 @@ _OLDEST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A key of a scenario. value: None where nothing gives it. source: where it is from, as a
-    comment. assumed: whether nothing in the log says so."""
+    """A key of a scenario. value: None if unknown. source: a comment. assumed: not of the log."""
 
     key: str
     value: Any
@@ -355,8 +354,7 @@ def _policy(log: RunLog) -> Part:
 
 
 def to_yaml(parts: Sequence[Part], head: str = "") -> str:
-    """A scenario's text: each value with its source as a comment; what is missing as a comment
-    alone. head: comment at the top."""
+    """A scenario's text, each value with its source, missing ones as comments. head: at the top."""
     lines = [f"# {line}" for line in head.splitlines()]
     lines.extend(_lines(nested((part.key, part) for part in parts), 0))
     return "\n".join(lines) + "\n"

@@ -55,8 +55,7 @@ def read_log(
 
 
 class Dumps:
-    """Rollouts by the stack that dumped them. wanted: the only stack that counts; None: any.
-    tokens: as in `read_log`."""
+    """Rollouts by stack. wanted: the only stack to take, or None. tokens: as in `read_log`."""
 
     def __init__(self, wanted: StackLog | None, tokens: Callable[[str], int] | None = None) -> None:
         self._wanted, self.tokens = wanted, tokens

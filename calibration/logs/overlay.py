@@ -23,8 +23,7 @@ _SAME = 2
 
 @dataclass(slots=True)
 class Step:
-    """A step's numbers by the stack's own keys, and where they begin. first: of a start or a
-    resumption."""
+    """A step's numbers by the stack's keys, and their place. first: of a start or a resumption."""
 
     values: dict[str, float]
     place: Place
@@ -34,8 +33,7 @@ class Step:
 
 @dataclass(slots=True)
 class Series:
-    """The steps of a file, or of several. repeated: steps that were logged again with other
-    numbers."""
+    """Steps of one file or several. repeated: steps logged again with other numbers."""
 
     kind: int
     file: str

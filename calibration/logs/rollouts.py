@@ -73,8 +73,7 @@ class Rollouts:
         return other
 
     def take(self, record: Rollout | Session, file: LogFile) -> None:
-        """Adds one. Raises LogError where two files hold one step of a stack that writes it into
-        one, and beyond `MOST_ROLLOUTS`."""
+        """Adds one. Raises LogError for two files of one step, and beyond `MOST_ROLLOUTS`."""
         if isinstance(record, Session):
             sessions = self._sessions.setdefault(record.group, {})
             had = sessions.get(record.order)

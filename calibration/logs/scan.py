@@ -35,8 +35,7 @@ _DUMP = re.compile(r"(?i)(?:[\w.-]*rollout[\w.-]*|[a-z]{0,8}[_-]?\d+)\.pth?")
 
 
 def scan(file: LogFile, take: Take) -> Scanned:
-    """Reads a file. Raises LogError where nothing of it can be read, or it unpacks beyond
-    reason."""
+    """Reads a file. Raises LogError where it cannot be read or unpacks beyond reason."""
     scanned, reader = begun(file, take)
     if reader is not None:
         reader.read(Reached(), whole=False)

@@ -200,8 +200,7 @@ def write_state(path: Path, state: Any) -> None:
 
 
 def read_state(path: Path | None) -> Any:
-    """Reads a state that `write_state` wrote; None without a file. Raises RunError for a file that
-    cannot be read."""
+    """A state of `write_state`; None without a file. Raises RunError for an unreadable file."""
     if path is None or not path.exists():
         return None
     try:

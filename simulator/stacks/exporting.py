@@ -48,8 +48,7 @@ class Planned:
 
     @property
     def exported(self) -> Exported:
-        """What the stack's process needs to know of it. Raises ScenarioError for a policy whose
-        class has no name."""
+        """The plan for the stack's process. Raises ScenarioError for a policy without a name."""
         try:
             policy = spell(self.policy)
         except ValueError as error:

@@ -94,8 +94,7 @@ class Launch:
         return {**read, **{setting.key: setting for setting in more}}
 
     def conflicts(self, given: Iterable[Given]) -> list[tuple[Setting, Setting]]:
-        """Settings that were given twice with different values, with equal right: the first of two
-        is taken."""
+        """Settings given twice with different values and equal right; the first of two is taken."""
         return self._ranked(given)[1]
 
     def _ranked(
@@ -149,8 +148,7 @@ class Launch:
 
 
 def load_launch(path: Path) -> Launch:
-    """The table in a file. Raises ValueError that names the file and the key for one that is not
-    as this module's docstring says."""
+    """The table in a file. Raises ValueError, with file and key, where it is not as said above."""
     data = read_yaml(path)
     where = f"{path.parent.name}/{path.name}"
     if not isinstance(data, dict) or data.get("form") not in FORMS:

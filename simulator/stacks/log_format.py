@@ -39,8 +39,7 @@ _VALIDATED = ("val", "eval")
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """A row of metrics. line: of its file; the number of the record in a binary one. logged_s: when
-    it was logged, in seconds since the epoch."""
+    """A row of metrics. line: or record, of its file. logged_s: seconds since the epoch."""
 
     step: int
     values: Raw
@@ -49,8 +48,7 @@ class Metrics:
 
 
 class Origin(NamedTuple):
-    """Where a dumped record is. folders: of its file, outermost first. name: of the file, without
-    the suffix of a packer."""
+    """A dumped record's place. folders: outermost first. name: of the file, without ``.gz``."""
 
     folders: Sequence[str]
     name: str
@@ -58,8 +56,7 @@ class Origin(NamedTuple):
 
     @property
     def of_validation(self) -> bool:
-        """Whether the name of the file or of its folder says that this is a validation, which
-        stacks dump in the same form."""
+        """Whether file or folder is named as a validation, which is dumped in the same form."""
         last = self.folders[-1] if self.folders else ""
         return last[:4].lower().startswith(_VALIDATED) or self.name.startswith(_VALIDATED)
 
@@ -127,8 +124,7 @@ class Dump:
 
 
 class Console(Protocol):
-    """Reads a stack's metrics from the cleaned lines of a console, one after another. open: whether
-    a block of several lines is being read."""
+    """Reads metrics from a console's cleaned lines, in order. open: within a block of lines."""
 
     open: bool
 

@@ -148,8 +148,7 @@ _COMMAND = re.compile(
 
 
 def from_command(text: str, line: int) -> list[Given]:
-    """The options of a command line: ``--name value``, ``--name=value``, ``--flag`` and ``a.b=c``;
-    names without their dashes. Empty for other text."""
+    """Options of a command line, names without dashes, and ``a.b=c``; empty for other text."""
     if len(text) > 100_000 or not (" --" in text or "=" in text) or not _COMMAND.search(text):
         return []
     return _options(text, line)

@@ -13,8 +13,7 @@ MAGIC = b"SQLite format 3\x00"
 
 
 def rows(content: bytes, table: str, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table, in order of their number; none where there is no such table or column.
-    Raises CannotReadError for what is no database."""
+    """A table's rows in order; none if it or a column is missing. Raises CannotReadError."""
     try:
         with closing(sqlite3.connect(":memory:")) as base:
             base.deserialize(_without_journal(content))

@@ -45,8 +45,7 @@ def __getattr__(name: str) -> Any:
 
 
 def export(plan: Planned, launch: Launch) -> Export:
-    """The arguments and the hook. Raises ScenarioError, which names the policy, for a plan that
-    slime cannot carry out."""
+    """Arguments and hook. Raises ScenarioError, naming the policy, if slime cannot carry it out."""
     plan.check("slime")
     LIMITS.check(plan.policy, plan.base)
     check_sizes(plan.policy, plan.base)

@@ -345,8 +345,7 @@ class Adapter:
         write_state(state_path(folder, rollout_id), state)
 
     def load(self, folder: str | None, rollout_id: int | None) -> None:
-        """Takes up the state after ``rollout_id``, if there is one. Raises RunError for a file that
-        cannot be read."""
+        """Loads the state after ``rollout_id``, if any. Raises RunError for an unreadable file."""
         if folder is None or rollout_id is None:
             return
         self._restored = read_state(state_path(folder, rollout_id))

@@ -23,8 +23,7 @@ _LENGTHS = ("rollout/response_lengths", "rollout/total_lengths")
 
 
 class Rows(PrintedMapping):
-    """``perf N: {...}`` of two writers. Of ``rollout N: {...}`` the lengths alone: the other
-    figures repeat those of ``perf``, averaged otherwise."""
+    """``perf N: {...}`` of two writers; of ``rollout N: {...}`` the lengths alone."""
 
     def end(self) -> Iterable[Metrics]:
         """The row of a mapping."""

@@ -13,15 +13,13 @@ _ARRAY = "rollcast.array"
 
 
 def plain_sample(sample: Any) -> dict[str, Any]:
-    """A sample's own ``to_dict``, copied, its arrays spelt out. Raises RunError for what JSON does
-    not hold, such as a picture."""
+    """A sample's ``to_dict`` with arrays spelt out. Raises RunError for what JSON does not hold."""
     plain: dict[str, Any] = _plain(sample.to_dict())
     return plain
 
 
 def from_plain_sample(kind: Any, data: Mapping[str, Any]) -> Any:
-    """The sample that `plain_sample` made ``data`` of. kind: its class. Raises KeyError, TypeError
-    or ValueError for anything else."""
+    """The sample of `plain_sample`. kind: its class. Raises KeyError, TypeError or ValueError."""
     return kind.from_dict(_made(data))
 
 

@@ -17,8 +17,7 @@ class NotJsonError(ValueError):
 
 
 def parse(text: bytes | str) -> Any:
-    """The value that ``text`` spells; NaN and infinities as Python's own JSON has them. Raises
-    NotJsonError."""
+    """The value of a JSON text, NaN and infinities allowed. Raises NotJsonError."""
     try:
         return _value(text)
     except RecursionError:

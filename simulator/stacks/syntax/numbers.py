@@ -14,8 +14,7 @@ _LONGEST = 200
 
 
 def number(text: str) -> float | None:
-    """The number that ``text`` spells and nothing else; None for other text. nan and infinities are
-    numbers here: who asks decides."""
+    """The number that all of ``text`` spells, nan and infinities included; else None."""
     if len(text) > _LONGEST:
         return None
     match = _WHOLE.fullmatch(text)
@@ -28,8 +27,7 @@ def number(text: str) -> float | None:
 
 
 def scalar(value: object) -> float | None:
-    """A number out of a parsed file: itself, or the only entry of a list; None for anything else,
-    flags included."""
+    """A parsed number, or the only entry of a list; None for anything else, flags included."""
     for _ in range(4):
         if isinstance(value, list) and len(value) == 1:
             value = value[0]

@@ -8,8 +8,7 @@ from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
-    """How many GPUs: a batch is as many rollouts a GPU as its passes hold, times the GPUs. Without
-    vLLM each of them generates, whatever ``vllm_mode`` is."""
+    """GPUs are a batch's rollouts over those of a GPU's passes; without vLLM each GPU generates."""
     engine, batch = settings.get("run.engine"), settings.get("run.batch_rollouts")
     alone = engine is not None and engine.value is False
     if engine is not None and alone:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import signal
+import struct
 import subprocess
+import sys
+import termios
 from collections.abc import Sequence
+
+ROLLCAST = [sys.executable, "-m", "rollcast.simulator.cli.app"]
 
 
 def started(argv: Sequence[str]) -> subprocess.Popen[str]:
@@ -16,6 +24,24 @@ def started(argv: Sequence[str]) -> subprocess.Popen[str]:
         text=True,
         preexec_fn=_heed_signals,
     )
+
+
+def on_a_terminal(command: Sequence[str], columns: int = 200) -> bytes:
+    """What a command that succeeds writes to its terminal."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
+    running = subprocess.Popen(command, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    written = b""
+    try:
+        while part := os.read(master, 65536):
+            written += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(master)
+    assert running.wait(60) == 0, written
+    return written
 
 
 def _heed_signals() -> None:

@@ -6,10 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -20,35 +18,11 @@ import pytest
 
 from rollcast.simulator.cli.app import main
 from tests.conftest import Cli
-from tests.processes import started
+from tests.processes import ROLLCAST, on_a_terminal, started
+from tests.scenarios import TINY
 
-TINY = """\
-cluster: {replicas: 2}
-engine: {max_seqs: 8, max_batched_tokens: 2048, kv_tokens: 100000}
-workload:
-  batch_groups: 4
-  group_size: 4
-  prompt_tokens: 100
-  max_new_tokens: 1000
-  lengths: {family: lognormal, median_tokens: 200, between_sd: 0.65, within_sd: 0.30}
-  rewards: {family: beta_bernoulli, mean: 0.5, between_sd: 0.3}
-policy:
-  - april: {over_sampling: 2.0}
-cost:
-  linear:
-    iteration_s: 6.0e-3
-    per_rollout_s: 2.0e-5
-    per_context_token_s: 2.2e-8
-    per_prefill_token_s: 4.0e-6
-    train_per_token_s: 1.0e-5
-    train_fixed_s: 0.0
-    sync_s: 1.0
-steps: 3
-seed: 0
-"""
 POLICY = "policy:\n  - april: {over_sampling: 2.0}\n"
 TABLES = ("spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "summary.json")
-ROLLCAST = [sys.executable, "-m", "rollcast.simulator.cli.app"]
 
 
 @pytest.fixture
@@ -491,34 +465,16 @@ def test_a_reader_that_goes_away_and_letters_that_are_missing(tiny: Path) -> Non
     plain = outside(
         "compare", str(tiny), "--policy", "'é: april'", COLUMNS="80", PYTHONIOENCODING="ascii"
     )
-    assert plain.returncode == 0, plain.stderr
+    assert (plain.returncode, plain.stderr) == (0, "")  # a pipe sees no progress
     assert plain.stdout.isascii()
     assert max(map(len, plain.stdout.splitlines())) <= 80
     assert "speed-" in plain.stdout
 
 
-def test_a_terminal_sees_a_progress_bar_and_a_pipe_does_not(tiny: Path) -> None:
-    import fcntl
-    import termios
-
-    assert outside("simulate", str(tiny)).stderr == ""
-    pid, master = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [*ROLLCAST, "simulate", str(tiny)])
-    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-    shown = b""
-    while True:
-        try:
-            chunk = os.read(master, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(master)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+def test_a_terminal_sees_a_progress_bar(tiny: Path) -> None:
+    shown = on_a_terminal([*ROLLCAST, "simulate", str(tiny)], columns=80)
     assert b"0/3" in shown
-    assert "step time" in shown.decode()
+    assert b"step time" in shown
 
 
 @pytest.mark.parametrize(

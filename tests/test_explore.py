@@ -31,7 +31,7 @@ from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import from_raw, load, simulate
 from tests.conftest import Cli
-from tests.test_cli import TINY
+from tests.scenarios import TINY
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -10,7 +10,7 @@ import pytest
 
 from rollcast.simulator.explore.guard import is_allowed
 from tests.browser.test_browser_explore import served
-from tests.test_cli import TINY
+from tests.scenarios import TINY
 
 SOCKET = {
     "Connection": "Upgrade",

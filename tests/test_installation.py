@@ -123,8 +123,6 @@ def test_the_command_starts_beside_packages_with_our_names(scripts: Path, decoys
         said = succeeded(call(*command, "--help", **where))
         assert all(f"  {name} " in said for name in ("simulate", "run", "calibrate", "validate"))
         assert "wrong" not in said
-    version = succeeded(call(scripts / "rollcast", "--version", **where))
-    assert version.startswith("rollcast ")
 
 
 def test_an_example_is_found_and_simulated(scripts: Path, decoys: Path) -> None:
@@ -134,10 +132,9 @@ def test_an_example_is_found_and_simulated(scripts: Path, decoys: Path) -> None:
         "from rollcast.simulator.scenario.examples import folder; print(folder())"
     )
     found = succeeded(call(scripts / "python", "-c", find, decoys, **where)).strip()
-    for name in ("april", "trace"):
-        asked = ("simulate", Path(found) / f"{name}.yaml", "--set", "steps=2", "--out", name)
-        succeeded(call(scripts / "rollcast", *asked, "--no-plot", **where))
-        assert (decoys / name / "summary.json").is_file()
+    asked = ("simulate", Path(found) / "trace.yaml", "--set", "steps=2", "--out", "out")
+    succeeded(call(scripts / "rollcast", *asked, "--no-plot", "--draws", "0", **where))
+    assert (decoys / "out" / "summary.json").is_file()
 
 
 def test_packages_with_our_old_names_stay_the_users(scripts: Path, decoys: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from rollcast.simulator.results.write import plain, write_run
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
+from tests.scenarios import COST
 
 SCENARIO = """\
 cluster: {replicas: 2, placement: disaggregated, trainer_gpus: 1}
@@ -39,17 +41,8 @@ workload:
   lengths: {family: lognormal, median_tokens: 200, between_sd: 0.65, within_sd: 0.30, runaway: 0.05}
   rewards: {family: beta_bernoulli, mean: 0.5, between_sd: 0.3}
 policy: []
-cost:
-  linear:
-    iteration_s: 6.0e-3
-    per_rollout_s: 2.0e-5
-    per_context_token_s: 2.2e-8
-    per_prefill_token_s: 4.0e-6
-    train_per_token_s: 1.0e-5
-    sync_s: 1.0
-    log_prob_per_token_s: 3.0e-6
-steps: 6
 """
+SCENARIO += f"{COST}    log_prob_per_token_s: 3.0e-6\nsteps: 6\n"
 POLICIES = [
     "sync",
     "april",
@@ -83,6 +76,7 @@ SUMMARY = (
 )
 
 
+@cache
 def ran(policy: str) -> Result:
     return simulate(from_raw(parse_scenario(SCENARIO), f"policy={policy}"))
 

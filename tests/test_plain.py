@@ -23,15 +23,7 @@ from rollcast.simulator.policy import Policy, chain
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies.simulate import from_raw
 from rollcast.simulator.values.plain import from_plain, to_plain
-
-SCENARIO = """
-cluster: {placement: disaggregated}
-engine: {kv_tokens: 65536}
-workload: {batch_groups: 4, group_size: 4, prompt_tokens: 5, max_new_tokens: 50,
-           lengths: {family: lognormal, median_tokens: 9, between_sd: 0.3, within_sd: 0.3}}
-cost: {linear: {iteration_s: 1.0e-3, per_rollout_s: 0, per_context_token_s: 0,
-                per_prefill_token_s: 0, train_per_token_s: 1.0e-5, train_fixed_s: 0, sync_s: 0}}
-"""
+from tests.scenarios import TINY
 
 
 class Pair(NamedTuple):
@@ -195,7 +187,7 @@ def test_a_state_that_is_no_plain_data_is_an_error_that_says_so(state: Any, said
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_policys_state_comes_back(name: str) -> None:
     spelt = "pods(keep=2)" if name == "pods" else name
-    world = from_raw(parse_scenario(SCENARIO)).world()
+    world = from_raw(parse_scenario(TINY), "cluster.placement=disaggregated").world()
     policy = parse_policy(spelt if name == "sagc" else f"sagc+{spelt}", seed=3)
     loop = Loop(world, policy, StepPlan(Batch(4, 4)))
     loop.run(5)

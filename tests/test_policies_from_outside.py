@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from rollcast.simulator.cli.app import main
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop.policy_state import load_state, save_state
 from rollcast.simulator.plan import Batch, StepPlan
@@ -22,25 +21,18 @@ from rollcast.simulator.policy import Policy, StepOutcome
 from rollcast.simulator.scenario.file import read_scenario
 from rollcast.simulator.scenario.trust import kept, kept_modules, named_modules
 from rollcast.simulator.studies.simulate import load, simulate
+from tests.conftest import Cli
+from tests.scenarios import COST
 
 PLAN = StepPlan(Batch(4, 4))
-SCENARIO = """
-cost:
-  linear:
-    iteration_s: 6.0e-3
-    per_rollout_s: 2.0e-5
-    per_context_token_s: 2.2e-8
-    per_prefill_token_s: 4.0e-6
-    train_per_token_s: 1.0e-5
-    train_fixed_s: 0.0
-    sync_s: 1.0
-engine: {kv_tokens: 100000}
+SCENARIO = f"""
+{COST}engine: {{kv_tokens: 100000}}
 workload:
   batch_groups: 2
   group_size: 4
   prompt_tokens: 10
   max_new_tokens: 64
-  lengths: {family: lognormal, median_tokens: 20, between_sd: 0.5, within_sd: 0.5}
+  lengths: {{family: lognormal, median_tokens: 20, between_sd: 0.5, within_sd: 0.5}}
 steps: 3
 """
 MODULE = '''
@@ -255,14 +247,13 @@ def test_a_missing_class_offers_those_that_are_there(place: Path) -> None:
     ],
 )
 def test_a_module_that_fails_is_told_with_its_own_error(
-    place: Path, capsys: pytest.CaptureFixture[str], source: str, words: str
+    place: Path, cli: Cli, source: str, words: str
 ) -> None:
     (place / "broken.py").write_text(source)
     (place / "scenario.yaml").write_text(SCENARIO)
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", "scenario.yaml", "--policy", "broken:Mine"])
-    assert ended.value.code == 2
-    [line] = capsys.readouterr().err.splitlines()
+    code, _, err = cli("compare", "scenario.yaml", "--policy", "broken:Mine")
+    assert code == 2
+    [line] = err.splitlines()
     assert line.startswith(f"error: policy.broken:Mine: importing broken failed: {words}")
     assert f"({place / 'broken.py'}, line 3)" in line
 
@@ -308,30 +299,28 @@ raise RuntimeError("its code ran")
 )
 @pytest.mark.parametrize("command", ["simulate", "compare", "plan", "explore"])
 def test_a_file_runs_no_code_of_its_own_unless_trusted(
-    place: Path, capsys: pytest.CaptureFixture[str], command: str, spelt: str
+    place: Path, cli: Cli, command: str, spelt: str
 ) -> None:
     (place / "evil.py").write_text(STRANGE)
     (place / "scenario.yaml").write_text(f"{SCENARIO}{spelt}\n")
-    with pytest.raises(SystemExit) as ended:
-        main([command, "scenario.yaml"])
-    assert ended.value.code == 2
-    [line] = capsys.readouterr().err.splitlines()
+    code, _, err = cli(command, "scenario.yaml")
+    assert code == 2
+    [line] = err.splitlines()
     assert "whose code would run; add --trust-modules" in line
     assert not (place / "was_run").exists()
 
 
 @pytest.mark.parametrize(("answer", "runs"), [("y", True), ("n", False)])
 def test_a_terminal_is_asked(
-    place: Path, monkeypatch: pytest.MonkeyPatch, answer: str, runs: bool
+    place: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, answer: str, runs: bool
 ) -> None:
     questions = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda text, **_: questions.append(text) or answer == "y")
     (place / "scenario.yaml").write_text(SCENARIO + "policy: [mine:Share]\n")
-    with pytest.raises(SystemExit) as ended:
-        main(["simulate", "scenario.yaml", "--set", "steps=1", "--draws", "0", "--json"])
-    assert ended.value.code == (0 if runs else 2)
+    code, _, _ = cli("simulate", "scenario.yaml", "--set", "steps=1", "--draws", "0", "--json")
+    assert code == (0 if runs else 2)
     assert questions == ["This file names mine:Share; importing it runs its code. Do you trust it?"]
 
 
@@ -342,14 +331,10 @@ def test_what_the_user_says_needs_no_trust(place: Path) -> None:
     assert named_modules(labelled) == []
 
 
-def test_a_run_keeps_the_folder_of_its_modules(
-    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_run_keeps_the_folder_of_its_modules(place: Path, cli: Cli) -> None:
     (place / "scenario.yaml").write_text(SCENARIO + "policy: [mine:Share]\n")
     options = ["--set", "steps=1", "--draws", "0", "--json", "--no-plot", "--out", "out"]
-    with pytest.raises(SystemExit) as ended:
-        main(["simulate", "scenario.yaml", "--trust-modules", *options])
-    assert ended.value.code == 0
+    assert cli("simulate", "scenario.yaml", "--trust-modules", *options)[0] == 0
     kept_data = json.loads((place / "out" / "scenario.json").read_text())["scenario"]
     assert kept_modules(kept_data) == place
     assert kept({"policy": ["april"]}, place) == {"policy": ["april"]}
@@ -386,27 +371,15 @@ def test_a_setting_reaches_its_parameter(place: Path) -> None:
         load("scenario.yaml", "policy.mine:Share.share=much", trust_modules=True)
 
 
-def test_the_command_line_compares_it_and_says_what_it_overrides(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_line_compares_it_and_says_what_it_overrides(place: Path, cli: Cli) -> None:
     (place / "scenario.yaml").write_text(SCENARIO)
     chains = ["sync", "mine:Share(share=1)", "both = one_step_off+mine:Share"]
     arguments = ["compare", "scenario.yaml", "--set", "cluster.placement=disaggregated"]
-    with pytest.raises(SystemExit) as ended:
-        main([*arguments, *(part for text in chains for part in ("--policy", text)), "--json"])
-    assert ended.value.code == 0
-    names = [row["policy"] for row in json.loads(capsys.readouterr().out)]
-    assert names == ["sync", "mine:Share(share=1)", "both"]
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "simulate",
-                "scenario.yaml",
-                "--set",
-                "policy=dynamic_sampling(surplus=train)+tail_batching",
-            ]
-        )
-    said = " ".join(capsys.readouterr().out.split())
+    code, out, _ = cli(*arguments, *(f"--policy={text}" for text in chains), "--json")
+    assert code == 0
+    assert [row["policy"] for row in json.loads(out)] == ["sync", "mine:Share(share=1)", "both"]
+    overridden = "policy=dynamic_sampling(surplus=train)+tail_batching"
+    said = " ".join(cli("simulate", "scenario.yaml", "--set", overridden)[1].split())
     assert "warning: in the policy, tail_batching overrides what dynamic_sampling decided" in said
     assert "surplus ('restart' in place of 'train')" in said
 
@@ -475,12 +448,11 @@ def test_an_entry_point_names_a_policy(installed: Path) -> None:
     assert launched(parse_policy("april")) == 2.0  # ours come first
 
 
-def test_presets_list_and_explain_it(installed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def presets(*arguments: str) -> Any:
-        with pytest.raises(SystemExit) as ended:
-            main(["presets", "policies", *arguments])
-        assert ended.value.code == 0
-        return capsys.readouterr().out
+def test_presets_list_and_explain_it(installed: Path, cli: Cli) -> None:
+    def presets(*arguments: str) -> str:
+        code, out, _ = cli("presets", "policies", *arguments)
+        assert code == 0
+        return out
 
     rows = {row["name"]: row for row in json.loads(presets("--json"))["policies"]}
     assert rows["generous"]["what it does"] == "Launches a share more than it needs."

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import rollcast
+from tests.scenarios import TINY
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "from_python.py"
@@ -105,17 +106,10 @@ def test_an_old_name_imported_first_in_a_checkout_is_no_second_copy() -> None:
 
 
 def test_costs_in_coefficients_do_not_wait_for_the_roofline() -> None:
-    scenario = (
-        "{engine: {kv_tokens: 100000}, cost: {linear: {iteration_s: 1.0e-3, "
-        "per_rollout_s: 0, per_context_token_s: 0, per_prefill_token_s: 0, train_fixed_s: 0, "
-        "train_per_token_s: 0, sync_s: 0}}, workload: {"
-        "batch_groups: 2, group_size: 2, max_new_tokens: 20, prompt_tokens: 8, lengths: "
-        "{family: lognormal, median_tokens: 9, between_sd: 0.0, within_sd: 0.1}}}"
-    )
     done = run(
         "import sys; from rollcast.simulator.scenario.file import parse_scenario; "
         "from rollcast.simulator.scenario.scenario import build_scenario; "
-        f"build_scenario(parse_scenario({scenario!r})); "
+        f"build_scenario(parse_scenario({TINY!r})); "
         "print(*(name for name in sys.modules if name.startswith('rollcast.simulator.costs.')))"
     )
     read = done.stdout.split()

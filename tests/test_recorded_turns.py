@@ -15,15 +15,8 @@ from rollcast.simulator.workload.draws import Trajectory, Turn
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, continued
 from tests.running import run
+from tests.scenarios import LINEAR
 
-LINEAR = {
-    "iteration_s": 6e-3,
-    "per_rollout_s": 2e-5,
-    "per_context_token_s": 2.2e-8,
-    "per_prefill_token_s": 4e-6,
-    "train_per_token_s": 1e-5,
-    "sync_s": 1.0,
-}
 CAP = 60
 OVERLAPPING = ("fully_async(max_staleness=2)", "one_step_off", "pipeline_rl")
 POLICIES = (

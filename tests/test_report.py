@@ -23,7 +23,7 @@ from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies import ranking
 from rollcast.simulator.studies.compare import compare
 from rollcast.simulator.studies.simulate import Result, from_raw, load, simulate
-from tests.test_cli import TINY
+from tests.scenarios import TINY
 
 ROOT = Path(__file__).parent.parent
 VOID = {"meta", "br", "path", "line", "circle", "rect", "link", "input", "wbr"}

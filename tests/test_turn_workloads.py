@@ -17,8 +17,10 @@ from rollcast.simulator.workload.draws import Trajectory
 from rollcast.simulator.workload.traces import read_trace
 from rollcast.simulator.workload.turn_presets import turn_presets
 from rollcast.simulator.workload.turns import Caps, Patience, trajectory
+from tests.scenarios import COST
 
-TEXT = """
+TEXT = (
+    """
 cluster: {{replicas: 2}}
 engine: {{kv_tokens: 400000}}
 workload:
@@ -27,11 +29,9 @@ workload:
   max_new_tokens: 200
   {workload}
 {more}
-cost:
-  linear: {{iteration_s: 6.0e-3, per_rollout_s: 2.0e-5, per_context_token_s: 2.2e-8,
-           per_prefill_token_s: 4.0e-6, train_per_token_s: 1.0e-5, train_fixed_s: 0.0, sync_s: 1.0}}
-steps: 2
 """
+    + f"{COST}steps: 2\n"
+)
 LENGTHS = "{family: lognormal, median_tokens: 40, between_sd: 0.3, within_sd: 0.3}"
 TURNS = (
     "{family: lognormal, median: 6, between_sd: 0.5, within_sd: 0.3, max_turns: 20, "

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +14,8 @@ from rollcast.simulator.cli.console import console
 from rollcast.simulator.report.markup import Markup, joined, tag
 from rollcast.simulator.values.visible import visible, visible_lines
 from tests.conftest import Cli
-from tests.test_cli import ROLLCAST, TINY
+from tests.processes import ROLLCAST, on_a_terminal
+from tests.scenarios import TINY
 
 NAME = "<script>x</script>\x1b[31m\x1b]0;owned\x07\x9b2J\u202e[bold]{x}"
 SHOWN = r"<script>x</script>\x1b[31m\x1b]0;owned\x07\x9b2J\u202e[bold]{x}"
@@ -74,26 +72,6 @@ def test_commands_show_names_as_text(named: Path, cli: Cli, asked: Sequence[str]
         assert SHOWN in out.replace("\n", "")
     if command == "compare":
         assert SHOWN_LABEL in out
-
-
-def on_a_terminal(command: list[str]) -> bytes:
-    """What a command sends to the terminal that it runs on."""
-    master, slave = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
-    running = subprocess.Popen(command, stdout=slave, stderr=slave, env=environment)
-    os.close(slave)
-    said = b""
-    while True:
-        try:
-            part = os.read(master, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        said += part
-    os.close(master)
-    assert running.wait(60) == 0, said
-    return said
 
 
 def test_a_terminal_is_sent_our_own_colours_alone(named: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from rollcast.simulator.explore.knobs import price_of
 from tests.browser.conftest import LAPTOP, PHONE, Opened
-from tests.test_cli import TINY
+from tests.scenarios import TINY
 
 Visit = Callable[..., Opened]
 ROOT = Path(__file__).parents[2]

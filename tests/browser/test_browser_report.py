@@ -10,7 +10,7 @@ import pytest
 
 from rollcast.simulator.cli.app import main
 from tests.browser.conftest import LAPTOP, Opened
-from tests.test_cli import TINY
+from tests.scenarios import TINY
 
 Visit = Callable[..., Opened]
 

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
 
-from rollcast.simulator.cli.app import main
 from rollcast.simulator.policies import POLICIES
 from rollcast.simulator.policies.described import describe
 from rollcast.simulator.values import declared
-
-
-def presets(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    with pytest.raises(SystemExit) as stop:
-        main(["presets", *argv])
-    said = capsys.readouterr()
-    assert (stop.value.code, said.err) == (0, "")
-    return said.out
+from tests.conftest import Cli
+from tests.processes import ROLLCAST, on_a_terminal
 
 
 def words(text: str) -> str:
@@ -45,16 +35,16 @@ def test_every_policy_says_in_a_sentence_what_it_does_and_where_from(name: str) 
 
 @pytest.mark.parametrize("columns", ["60", "200"])
 def test_the_list_and_every_page_fit_and_are_whole(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    said = presets(capsys, "policies")
+    said = cli("presets", "policies")[1]
     assert max(map(len, said.splitlines())) <= int(columns)
     cells = [[c.strip() for c in line.split("\u2502")] for line in said.splitlines()]
     listed = {cell[1] for cell in cells if len(cell) > 3}
     assert set(POLICIES) <= listed
     for name, kind in POLICIES.items():
-        page = presets(capsys, "policies", name)
+        page = cli("presets", "policies", name)[1]
         assert max(map(len, page.splitlines())) <= int(columns)
         flat, about = words(page), describe(kind)
         for text in (about.mechanism, about.source, *about.paragraphs):
@@ -64,34 +54,24 @@ def test_the_list_and_every_page_fit_and_are_whole(
                 assert words(text) in flat
 
 
-def test_a_page_of_json(capsys: pytest.CaptureFixture[str]) -> None:
-    facts = json.loads(presets(capsys, "policies", "sagc", "--json"))
+def test_a_page_of_json(cli: Cli) -> None:
+    facts = json.loads(cli("presets", "policies", "sagc", "--json")[1])
     found = {p["name"]: p for p in facts["parameters"]}
     assert list(found) == [option.key for option in declared(POLICIES["sagc"])]
     assert found["alpha"]["default"] == 0.1
     assert found["alpha"]["must be"] == "a number from 0 to 1"
-    [keep, *_] = json.loads(presets(capsys, "policies", "pods", "--json"))["parameters"]
+    [keep, *_] = json.loads(cli("presets", "policies", "pods", "--json")[1])["parameters"]
     assert "default" not in keep
-    alias = json.loads(presets(capsys, "policies", "dapo_filter", "--json"))
+    alias = json.loads(cli("presets", "policies", "dapo_filter", "--json")[1])
     assert alias["another name of"] == "dynamic_sampling"
 
 
 def test_a_pipe_gets_plain_text_and_a_terminal_bold() -> None:
-    command = [sys.executable, "-m", "rollcast.simulator.cli.app", "presets", "policies", "april"]
+    command = [*ROLLCAST, "presets", "policies", "april"]
     plain = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "\x1b" not in plain
     assert "over_sampling: a number from 1 to 1000" in plain
-    master, slave = pty.openpty()
-    shown = b""
-    with subprocess.Popen(command, stdout=slave, env={**os.environ, "TERM": "xterm"}):
-        os.close(slave)
-        try:
-            while part := os.read(master, 4096):
-                shown += part
-        except OSError:  # the other end is closed
-            pass
-    os.close(master)
-    assert b"\x1b[1m" in shown
+    assert b"\x1b[1m" in on_a_terminal(command)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from rollcast.simulator.results.write import write_run
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from tests.logs import written as tables
-from tests.test_cli import TINY
+from tests.scenarios import TINY
 
 
 def written(folder: Path, *changes: str) -> tuple[Result, RunLog]:

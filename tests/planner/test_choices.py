@@ -19,20 +19,10 @@ from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.plan_section import PlanSection
 from rollcast.simulator.scenario.scenario import outline
 from rollcast.simulator.values import read
+from tests.planner.test_plan import SCENARIO
 
-SCENARIO = """
-model: qwen3-8b
-gpu: h100-sxm
-cluster: {placement: colocated, replicas: 4, tensor_parallel: 2, trainer_gpus: 8}
-workload:
-  batch_groups: 8
-  group_size: 4
-  prompt_tokens: 64
-  max_new_tokens: 512
-  lengths: {family: lognormal, median_tokens: 100, between_sd: 0.5, within_sd: 0.4}
-steps: 2
-"""
-RAW = parse_scenario(SCENARIO)
+CUT = SCENARIO.replace("replicas: 8, tensor_parallel: 1", "replicas: 4, tensor_parallel: 2")
+RAW = parse_scenario(CUT)
 CLUSTER = cluster_of(outline(RAW), 8)
 
 
@@ -146,14 +136,14 @@ def test_policies_apart_go_with_gpus_apart() -> None:
 
 
 def test_a_scenario_whose_own_policy_a_choice_does_not_allow() -> None:
-    raw = parse_scenario(SCENARIO.replace("colocated", "disaggregated") + "policy: [one_step_off]")
+    raw = parse_scenario(CUT.replace("colocated", "disaggregated") + "policy: [one_step_off]")
     [choice] = enumerated(CLUSTER, {"placement": ["colocated"]}, ["sync"])
     assert isinstance(choice, Choice)
     assert choice.scenario(raw).shape.colocated
 
 
 def test_keys_of_the_scenarios_policy_are_policies() -> None:
-    raw = parse_scenario(SCENARIO + "policy: [april: {over_sampling: 2}]")
+    raw = parse_scenario(CUT + "policy: [april: {over_sampling: 2}]")
     section = read(PlanSection, {"choose": {"policy.april.over_sampling": [1.5, 3]}})
     asked = question(raw, section)
     assert [*asked.policies] == ["april(over_sampling=1.5)", "april(over_sampling=3)"]
@@ -164,7 +154,7 @@ def test_keys_of_the_scenarios_policy_are_policies() -> None:
 
 
 def test_other_models_gpus_are_held_too() -> None:
-    roles = SCENARIO + "cost: {roofline: {trainer: {reference_gpus: 8}}}\n"
+    roles = CUT + "cost: {roofline: {trainer: {reference_gpus: 8}}}\n"
     scenario = outline(parse_scenario(roles))
     cluster = cluster_of(scenario, 8)
     assert (cluster.gpus, cluster.other_gpus) == (16, 8)

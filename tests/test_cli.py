@@ -580,13 +580,6 @@ def test_a_stop_whose_exception_got_lost_is_honoured_at_the_next_step(
 # Words
 
 
-def test_a_hint_names_each_key_once(cli: Cli, tiny: Path) -> None:
-    tiny.write_text(TINY.replace("family: lognormal", "qqqq: lognormal"))
-    names = refused(cli("simulate", tiny)).partition("valid: ")[2].partition(" (")[0].split(", ")
-    assert "family" in names
-    assert len(names) == len(set(names))
-
-
 @pytest.mark.parametrize(
     "content", ["step:1 - reward:0.5 - time:3.2\n", '{"step": 1}\n{"step": 2}\n']
 )

@@ -21,8 +21,8 @@ from rollcast.simulator.scenario.scenario import outline
 from rollcast.simulator.values import read
 from tests.planner.test_plan import SCENARIO
 
-CUT = SCENARIO.replace("replicas: 8, tensor_parallel: 1", "replicas: 4, tensor_parallel: 2")
-RAW = parse_scenario(CUT)
+OF_TWO = SCENARIO.replace("replicas: 8, tensor_parallel: 1", "replicas: 4, tensor_parallel: 2")
+RAW = parse_scenario(OF_TWO)
 CLUSTER = cluster_of(outline(RAW), 8)
 
 
@@ -136,14 +136,14 @@ def test_policies_apart_go_with_gpus_apart() -> None:
 
 
 def test_a_scenario_whose_own_policy_a_choice_does_not_allow() -> None:
-    raw = parse_scenario(CUT.replace("colocated", "disaggregated") + "policy: [one_step_off]")
+    raw = parse_scenario(OF_TWO.replace("colocated", "disaggregated") + "policy: [one_step_off]")
     [choice] = enumerated(CLUSTER, {"placement": ["colocated"]}, ["sync"])
     assert isinstance(choice, Choice)
     assert choice.scenario(raw).shape.colocated
 
 
 def test_keys_of_the_scenarios_policy_are_policies() -> None:
-    raw = parse_scenario(CUT + "policy: [april: {over_sampling: 2}]")
+    raw = parse_scenario(OF_TWO + "policy: [april: {over_sampling: 2}]")
     section = read(PlanSection, {"choose": {"policy.april.over_sampling": [1.5, 3]}})
     asked = question(raw, section)
     assert [*asked.policies] == ["april(over_sampling=1.5)", "april(over_sampling=3)"]
@@ -154,7 +154,7 @@ def test_keys_of_the_scenarios_policy_are_policies() -> None:
 
 
 def test_other_models_gpus_are_held_too() -> None:
-    roles = CUT + "cost: {roofline: {trainer: {reference_gpus: 8}}}\n"
+    roles = OF_TWO + "cost: {roofline: {trainer: {reference_gpus: 8}}}\n"
     scenario = outline(parse_scenario(roles))
     cluster = cluster_of(scenario, 8)
     assert (cluster.gpus, cluster.other_gpus) == (16, 8)

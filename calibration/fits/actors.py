@@ -19,8 +19,7 @@ LEAST_ROUNDS = 5
 
 
 def slowdowns(rounds: Sequence[Mapping[str, Any]]) -> dict[str, FloatArray]:
-    """``iteration_beside`` and ``update_beside`` of each round of a probe, shape (rounds,) each.
-    Raises ScenarioError (``--probe``) for too few rounds."""
+    """``KEY_beside`` by key, each (rounds,). Raises ScenarioError (``--probe``) for too few."""
     usable = [row for row in rounds if row["iterations"] and row["update_alone_s"]]
     if len(usable) < LEAST_ROUNDS:
         raise ScenarioError("--probe", f"fewer than {LEAST_ROUNDS} rounds of beside")

@@ -52,8 +52,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Levels:
-    """Factors by phase, the standard deviation of their logs, and the phases that the log says
-    something of."""
+    """Factors by phase, standard deviations of their logs, and the figure behind a seen phase."""
 
     factors: dict[str, float]
     spreads: dict[str, float]

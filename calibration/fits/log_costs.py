@@ -91,8 +91,7 @@ class Measured:
         return np.ones(len(self.places), dtype=bool)
 
     def seen_late(self, forecast: Phases, factors: dict[str, float]) -> tuple[float, float]:
-        """A factor on generation where the trainer sees its end late, and the standard deviation of
-        its log; 1 and 0 where it is told at once."""
+        """Factor on generation whose end is seen late, and the sd of its log; 1 and 0 if not."""
         poll_s, measured = (self.steps.column(n)[self.places] for n in ("poll_s", "generation_s"))
         kept = np.isfinite(measured) & (measured > 0) & (poll_s > 0)
         if not kept.any():

@@ -84,8 +84,7 @@ def fit_nested(data: Nested) -> NestedFit:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """Sufficient statistics. n, mean, squares: of each rollout's times that ended, their number,
-    mean and centred sum of squares."""
+    """Sufficient statistics: count, mean and centred squares of each rollout's ended times."""
 
     data: Nested
     groups: int

@@ -22,8 +22,7 @@ _GRADES = ("log_prob", "reference")
 
 @dataclass(frozen=True)
 class Phases:
-    """Seconds of each phase of `simulator.costs.scaled.PHASES`, each of shape (steps,). poll_s: as
-    of a scenario."""
+    """Seconds by phase of `simulator.costs.scaled.PHASES`, (steps,). poll_s: of the scenario."""
 
     seconds: dict[str, FloatArray]
     poll_s: float = 0.0

@@ -47,8 +47,7 @@ class Series:
 
 
 def series(stack: StackLog, rows: Sequence[Metrics], kind: int, file: str) -> Series | None:
-    """The steps of a file; None where there is none. Raises LogError where a run begins anew, and
-    where all of several rows have one step's number."""
+    """A file's steps or None. Raises LogError where a run begins anew or all rows are one step."""
     result = Series(kind, file)
     same = 0
     first: int | None = None

@@ -22,8 +22,7 @@ LEVELS = (
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something that the log lacks. level: what it would take part in. column: ours, or a table's
-    name. why: what is missing, and how to have it."""
+    """Something that the log lacks. level: that needs it. column: or table. why: and the remedy."""
 
     level: int
     column: str

@@ -81,8 +81,7 @@ def holds_report(folder: Path) -> bool:
 
 
 def write(folder: Path, validation: Validation, force: bool = False) -> None:
-    """Writes validation.json, validation.png and report.html into ``folder``, all or none. Raises
-    ScenarioError (``--out``) as `check_target` does, and for a full disk."""
+    """Writes the three files, all or none. Raises ScenarioError (``--out``) as `check_target`."""
     content = validation.to_json()
     picture = draw(content)
 

@@ -16,8 +16,7 @@ _FUNCTIONS = ("named", "overlapped", "derive", "follow")
 
 
 def load_log(path: Path, module: Any) -> StackLog:
-    """The log format in a ``log.yaml``. module: its ``log.py``, or None. Raises ValueError that
-    names the file where it is not as `log_format` says."""
+    """The format in a ``log.yaml``. module: its ``log.py`` or None. Raises ValueError."""
     data: dict[str, Any] = dict(read_yaml(path))
     console = data.pop("console", None)
     try:

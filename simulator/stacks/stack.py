@@ -43,8 +43,7 @@ class Stack:
 
     @cached_property
     def costs(self) -> Mapping[str, Any]:
-        """Figures of its loop and its trainers with their sources, of ``costs.yaml``: read by
-        `simulator.costs.stacks`. Empty where nobody has measured any."""
+        """Figures with sources of ``costs.yaml``, for `simulator.costs.stacks`; empty if none."""
         path = self.folder / _COSTS_FILE
         return read_yaml(path) if path.is_file() else {}
 
@@ -62,8 +61,7 @@ class Stack:
         return (self.folder / "export.py").is_file()
 
     def export(self, plan: Planned) -> Export:
-        """A plan as the stack's own settings and hook, by ``export`` of its ``export.py``. Raises
-        ScenarioError for a plan that it cannot carry out."""
+        """A plan by the stack's ``export.py``. Raises ScenarioError if it cannot carry it out."""
         export: Export = self._module("export").export(plan, self.launch)
         return export
 

@@ -52,8 +52,7 @@ def is_events(start: bytes) -> bool:
 
 
 def events(file: IO[bytes], record: int = 0) -> Iterator[Event]:
-    """The scalars and texts of an event file, in order, after its first ``record`` records. Raises
-    DamagedError where it breaks off: what came before stands."""
+    """Scalars and texts after the first ``record`` records. Raises DamagedError at a break."""
     while True:
         header = file.read(_HEADER.size)
         if not header:

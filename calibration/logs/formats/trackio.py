@@ -20,8 +20,7 @@ _PROFILING = "profiling/"
 
 @dataclass(slots=True)
 class Tracked:
-    """A run. steps: by number, the row and where it began; what is profiled several times within a
-    step is added up. damaged: rows that are no JSON."""
+    """A run. steps: by number, first row and values, profiles summed. damaged: rows of no JSON."""
 
     steps: dict[int, tuple[int, dict[str, float]]] = field(default_factory=dict)
     config: list[Given] = field(default_factory=list)

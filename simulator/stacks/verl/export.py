@@ -49,8 +49,7 @@ MEGATRON = "model_engine=megatron"
 
 
 def export(plan: Planned, launch: Launch) -> Export:
-    """The overrides and the sampler. Raises ScenarioError, which names the policy, for a plan that
-    verl cannot carry out."""
+    """Overrides and sampler. Raises ScenarioError, naming the policy, if verl cannot do it."""
     plan.check("verl")
     settings = None if plan.learns else _own(plan, launch)
     if settings is not None:

@@ -312,8 +312,7 @@ class _Asked:
     def sample(
         self, global_steps: int, batch_size: int
     ) -> tuple[list[str], list[Mapping[str, Any]], dict[str, float]]:
-        """(keys, tags, metrics) of the batch of ``global_steps``. Raises RunError where verl's
-        batch is not the plan's, and as the loop does."""
+        """(keys, tags, metrics) of a batch. Raises RunError where verl's is not the plan's."""
         if batch_size != self._groups:
             raise RunError(
                 f"data.train_batch_size is {batch_size}, and the plan was made for {self._groups}; "

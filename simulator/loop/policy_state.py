@@ -17,7 +17,7 @@ import numpy as np
 
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.policy import Chain, Policy
-from rollcast.simulator.values.plain import check_type, from_plain, is_record
+from rollcast.simulator.values.plain import check_type, from_plain, is_record, make_record
 
 _TAG = "is"
 _MANY: dict[str, Callable[[list[Any]], Any]] = {
@@ -147,12 +147,7 @@ def _decode_record(data: dict[str, Any], records: dict[str, type]) -> Any:
         raise ValueError(f"not the fields of a {name}")
     values = {key: _decode(item, records) for key, item in given.items()}
     _check_fields(kind, values)
-    if issubclass(kind, tuple):
-        return kind(**values)
-    made = object.__new__(kind)
-    for key, value in values.items():
-        object.__setattr__(made, key, value)
-    return made
+    return make_record(kind, values)
 
 
 def _decode_array(data: dict[str, Any]) -> Any:

@@ -113,17 +113,9 @@ class InTurns(DerivedWorkload):
         answers = (self.max_new_tokens - 1) // self.turn_tokens
         return self.max_prompt_tokens + self.max_new_tokens + answers * self.observation_tokens
 
-    def draw(
-        self,
-        group: int,
-        size: int,
-        attempt: int = 0,
-        version: int = 0,
-        prompt: int | None = None,
-        visit: int = 0,
+    def _changed(
+        self, drawn: GroupDraw, group: int, attempt: int, prompt: int | None, visit: int
     ) -> GroupDraw:
-        """The base's, in turns; see `simulator.workload.build.Workload`."""
-        drawn = self.base.draw(group, size, attempt, version, prompt, visit)
         return replace(drawn, trajectories=[self._trajectory(n) for n in drawn.new_tokens])
 
     def _trajectory(self, tokens: int) -> Trajectory:

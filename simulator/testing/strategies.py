@@ -25,7 +25,6 @@ except ImportError as error:
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.base import CostModel, Curve, Iteration, TrainCost, TrainLoad
 from rollcast.simulator.loop.selection import ZeroVariance
 from rollcast.simulator.plan import (
@@ -245,7 +244,6 @@ class TableCost(CostModel):
     sync_s: float = 0.0
     switch_to_train_s: float = 0.0
     switch_to_rollout_s: float = 0.0
-    actors: ActorCosts | None = None
 
     def decode_curve(self, rollouts: int) -> Curve:
         """Seconds of a decode iteration over its context."""

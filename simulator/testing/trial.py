@@ -165,15 +165,8 @@ def try_on(
     unlimited. Raises ScenarioError and RunError."""
     tried = as_policy(policy)
     plan = StepPlan(Batch(batch_groups, group_size), prompts=Prompts(dataset=prompts))
-    return try_plan(world, tried, plan, steps)
-
-
-def try_plan(
-    world: World, policy: Policy, plan: StepPlan, steps: int, poll_s: float = 0.0
-) -> Trial:
-    """Runs ``policy`` from ``plan`` on a fresh world. Raises ScenarioError and RunError."""
     seen = world if isinstance(world, Watched) else Watched(world)
-    return Trial(policy, drive(Parts(policy, plan, poll_s), seen, steps), seen)
+    return Trial(tried, drive(Parts(tried, plan, 0.0), seen, steps), seen)
 
 
 def _workload(

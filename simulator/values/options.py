@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -242,15 +242,10 @@ def _union(arguments: tuple[Any, ...], bounds: Bounds) -> Reader:
         section = Section(tuple(kinds))
         result = Either(single[0], section) if single else section
     else:
-        if kinds or not _told_apart(single):
+        if kinds or any(isinstance(reader, Anything) for reader in single):
             single = [Anything()]
         result = single[0] if len(single) == 1 else AnyOf(tuple(single))
     return Nullable(result) if NoneType in arguments else result
-
-
-def _told_apart(readers: Sequence[Reader]) -> bool:
-    """Whether each says what it takes."""
-    return bool(readers) and not any(isinstance(reader, Anything) for reader in readers)
 
 
 # Options of a class

@@ -169,18 +169,24 @@ class _Record(Reader):
         values = {
             name: _reader(hint).read(value[name], f"{field}.{name}") for name, hint in hints.items()
         }
-        if issubclass(self.kind, tuple):
-            return self.kind(**values)
-        made = object.__new__(self.kind)  # what its constructor would compute is in the data
-        for name, item in values.items():
-            object.__setattr__(made, name, item)
-        return made
+        return make_record(self.kind, values)
 
 
 def is_record(kind: Any) -> bool:
     """Whether a class is a dataclass or a named tuple."""
     named_tuple = isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
     return named_tuple or (isinstance(kind, type) and is_dataclass(kind))
+
+
+def make_record(kind: Any, values: Mapping[str, Any]) -> Any:
+    """An object of a record class with these fields; what its constructor would compute is among
+    them."""
+    if issubclass(kind, tuple):
+        return kind(**values)
+    made = object.__new__(kind)
+    for name, item in values.items():
+        object.__setattr__(made, name, item)
+    return made
 
 
 @cache

@@ -78,6 +78,24 @@ class DerivedWorkload:
         """The base's."""
         return self.base.warnings
 
+    def draw(
+        self,
+        group: int,
+        size: int,
+        attempt: int = 0,
+        version: int = 0,
+        prompt: int | None = None,
+        visit: int = 0,
+    ) -> GroupDraw:
+        """The base's draw, changed; see `Workload.draw`."""
+        drawn = self.base.draw(group, size, attempt, version, prompt, visit)
+        return self._changed(drawn, group, attempt, prompt, visit)
+
+    def _changed(
+        self, drawn: GroupDraw, group: int, attempt: int, prompt: int | None, visit: int
+    ) -> GroupDraw:
+        raise NotImplementedError
+
 
 @runtime_checkable
 class WorkloadOfTurns(Workload, Protocol):

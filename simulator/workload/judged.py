@@ -35,19 +35,11 @@ class JudgedWorkload(DerivedWorkload):
         self._seconds = seconds
         self._seed = check_seed(seed)
 
-    def draw(
-        self,
-        group: int,
-        size: int,
-        attempt: int = 0,
-        version: int = 0,
-        prompt: int | None = None,
-        visit: int = 0,
+    def _changed(
+        self, drawn: GroupDraw, group: int, attempt: int, prompt: int | None, visit: int
     ) -> GroupDraw:
-        """The base's, with the seconds of each judgement."""
-        drawn = self.base.draw(group, size, attempt, version, prompt, visit)
         number, tried = address(group, attempt, prompt, visit)
-        seconds = self._drawn(number, size, tried)
+        seconds = self._drawn(number, len(drawn.new_tokens), tried)
         if drawn.trajectories is None:
             cap = self.max_new_tokens
             trajectories = [

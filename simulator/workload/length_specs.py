@@ -247,8 +247,8 @@ def length_presets() -> dict[str, LengthPreset]:
     return presets
 
 
-def lengths_from_spec(spec: object, field: str = FIELD) -> LengthModel:
+def lengths_from_spec(spec: object) -> LengthModel:
     """The model of a mapping of `DrawnLengths`, `MixtureLengths` or `PresetLengths`. Raises
-    ScenarioError naming the key under ``field``."""
-    made: ModelLengths = take(PresetLengths | MixtureLengths | DrawnLengths, spec, field)
+    ScenarioError naming the key."""
+    made: ModelLengths = take(PresetLengths | MixtureLengths | DrawnLengths, spec, FIELD)
     return made.model()

@@ -46,17 +46,9 @@ class WithOne(DerivedWorkload):
     group: int
     tokens: int
 
-    def draw(
-        self,
-        group: int,
-        size: int,
-        attempt: int = 0,
-        version: int = 0,
-        prompt: int | None = None,
-        visit: int = 0,
+    def _changed(
+        self, drawn: GroupDraw, group: int, attempt: int, prompt: int | None, visit: int
     ) -> GroupDraw:
-        """See `Workload.draw`."""
-        drawn = self.base.draw(group, size, attempt, version, prompt, visit)
         if group != self.group or attempt:
             return drawn
         return replace(drawn, new_tokens=[self.tokens, *drawn.new_tokens[1:]])

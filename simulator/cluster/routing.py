@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Hashable, Sequence, Sized
 from typing import Protocol
 
 from rollcast.simulator.rollout import Key, Rollout
@@ -62,31 +62,26 @@ class GroupAffinity(LeastLoaded):
 
     def __init__(self, replicas: Sequence[Loaded]) -> None:
         super().__init__(replicas)
-        self._homes: dict[int, int] = {}
+        self._homes: dict[Hashable, int] = {}
 
     def route(self, rollout: Rollout, queues: Queues) -> int:
-        """The group's replica."""
-        home = self._homes.get(rollout.group)
-        if home is None:
-            home = self._homes[rollout.group] = super().route(rollout, queues)
-        return home
-
-
-class SessionAffinity(LeastLoaded):
-    """Each turn to the replica of the one before, which may have its blocks; the first turn, and
-    the next one after new weights, to the least loaded."""
-
-    def __init__(self, replicas: Sequence[Loaded]) -> None:
-        super().__init__(replicas)
-        self._homes: dict[tuple[int, int, int], int] = {}
-
-    def route(self, rollout: Rollout, queues: Queues) -> int:
-        """The rollout's replica."""
-        name = (rollout.group, rollout.index, rollout.attempt)
+        """The replica that has its blocks."""
+        name = self._name(rollout)
         home = self._homes.get(name)
         if home is None:
             home = self._homes[name] = super().route(rollout, queues)
         return home
+
+    def _name(self, rollout: Rollout) -> Hashable:
+        return rollout.group
+
+
+class SessionAffinity(GroupAffinity):
+    """Each turn to the replica of the one before, which may have its blocks; the first turn, and
+    the next one after new weights, to the least loaded."""
+
+    def _name(self, rollout: Rollout) -> Hashable:
+        return rollout.group, rollout.index, rollout.attempt
 
     def new_weights(self) -> None:
         """Nobody has blocks any more."""

@@ -39,7 +39,7 @@ class Session(BaseSession):
     turn: the current one. observation_tokens: added by the environment so far. sampled: tokens so
     far; ``turn_end`` at the end of this turn. answered: whether the last turn was. judged, booted:
     whether it was judged, and its environment is up. balanced: whether it is placed by expected
-    tokens, on the replica ``placed`` for good.
+    tokens.
     """
 
     __slots__ = (
@@ -49,7 +49,6 @@ class Session(BaseSession):
         "booted",
         "judged",
         "observation_tokens",
-        "placed",
         "prompt_tokens",
         "reward",
         "sampled",
@@ -71,7 +70,6 @@ class Session(BaseSession):
         self.sampled = rollout.new_tokens
         self.turn_end = sum(turn.new_tokens for turn in trajectory.turns[: self.turn + 1])
         self.answered = self.judged = self.booted = self.balanced = False
-        self.placed: int | None = None
 
     @property
     def known(self) -> int:
@@ -101,11 +99,6 @@ class Session(BaseSession):
             return "turn" if trajectory.judged else trajectory.ending
         spent = self.tokens_left is not None and self.tokens_left <= self.turn_end - self.sampled
         return "budget" if spent or self.turns_left == 1 else "turn"
-
-    def launch(self, rollout: Rollout) -> None:
-        """It is submitted."""
-        super().launch(rollout)
-        self.placed = None
 
     def with_calls(self, segment: Segment) -> Segment:
         """A segment on a replica with its turn, and what came between it and the one before."""

@@ -227,9 +227,7 @@ class SimulatedCluster:
             session,
         )
         if session.balanced:
-            if session.placed is None:
-                session.placed = self._balance.place(rollout)
-            number = session.placed
+            number = self._balance.home(rollout)
         else:
             number = self._router.route(rollout, queues)
         queues[number].append(request)

@@ -36,7 +36,6 @@ def built_in() -> Mapping[str, type[Policy]]:
 
 
 def _folders() -> list[str]:
-    """Where the modules of this package lie."""
     return list(sys.modules[__package__].__path__)
 
 

@@ -188,7 +188,6 @@ def _number(value: str) -> float:
 
 
 def _shown(text: str) -> str:
-    """A cell as an error shows it."""
     text = text.strip()
     return repr(text if len(text) <= 40 else text[:37] + "...") if text else "empty"
 

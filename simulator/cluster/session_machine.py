@@ -217,10 +217,8 @@ class SessionMachine(Generic[S, C]):
         self._note(call, ended, at)
         session.call = None
         keeps = call.kind == "environment" and self._spec.held == "rollout" and session.flying
-        if keeps:
-            session.holds = True
-        else:
-            session.holds = False
+        session.holds = keeps
+        if not keeps:
             call.pool.free += 1
             self._waiting = True
 

@@ -107,9 +107,7 @@ class Session(BaseSession):
     def nothing(self, ending: Ending, now: int) -> Segment:
         """The segment of a rollout that is stopped, or ends, away from the replicas."""
         rollout, now_s = self.rollout, to_seconds(now)
-        reward = None
-        if ending != "aborted":
-            reward = self.reward
+        reward = None if ending == "aborted" else self.reward
         key = (rollout.group, rollout.index, self.attempt)
         segment = Segment(*key, -1, self.prompt_tokens, (), ending, now_s, now_s, reward=reward)
         return self.with_calls(segment)

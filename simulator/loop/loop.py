@@ -176,8 +176,7 @@ class Loop:
         """Whether the rollout phase is over: the stop rule holds, no group would grow too old and,
         where rollouts run on, the trainer is free."""
         plan, rollouts = step.plan, self.rollouts
-        if not step.launched:
-            step.launched = True  # with nothing due
+        step.launched = True  # if only with nothing due
         waits = not plan.keeps_running or self.trainer.quiet
         if self._poll_s and waits and step.look_s is None:
             step.look_s = self.world.now_s

@@ -176,8 +176,9 @@ class TableWorkload:
 
     def tokens(
         self, group: int, index: int, attempt: int, version: int, prompt: int, visit: int
-    ) -> tuple[object, ...]:
-        """The rollout's tokens: prompt, response, and between its turns what it observed."""
+    ) -> tuple[tuple[object, ...], int]:
+        """The rollout's tokens (prompt, response, and between its turns what it observed), and how
+        many of them it may have in common with others."""
         drawn = self.draw(group, index + 1, attempt, version, prompt, visit)
         kind = prompt % self.openings if self.openings else prompt
         asked = tuple((kind, i) for i in range(drawn.prompt_tokens))
@@ -188,7 +189,7 @@ class TableWorkload:
             after += sum(turn.observation_tokens for turn in turns)
         prefix = tuple((group, index, attempt, i) for i in range(after))
         begun = tuple(self.beginning(prompt, index, attempt, version))[:first]
-        return asked + (begun + prefix)[:after]
+        return asked + (begun + prefix)[:after], len(asked) + len(begun)
 
     def beginning(self, prompt: int, index: int, attempt: int, version: int) -> str:
         """What a rollout's response begins with, if it gets that far."""
@@ -212,15 +213,7 @@ class TableSharing:
     def path(self, index: int, version: int) -> Path:
         """See `simulator.workload.draws.Sharing.path`: an end for each token in common."""
         name = (self.group, index, self.attempt, self.drawn_at, self.prompt, self.visit)
-        tokens = self.workload.tokens(*name)
-        drawn = self.workload.draw(
-            self.group, index + 1, self.attempt, self.drawn_at, self.prompt, self.visit
-        )
-        first = drawn.new_tokens[index]
-        if drawn.trajectories is not None:
-            first = drawn.trajectories[index].turns[0].new_tokens
-        begun = self.workload.beginning(self.prompt, index, self.attempt, self.drawn_at)
-        common = drawn.prompt_tokens + min(len(begun), first)
+        tokens, common = self.workload.tokens(*name)
         return [(end, tokens[:end]) for end in range(1, common + 1)]
 
 

@@ -262,7 +262,7 @@ class ReferenceCluster:
         group, index, attempt = rollout.group, rollout.index, rollout.attempt
         drawn, version = self.drawn(rollout), self.first_version[group, index, attempt]
         asked = rollout.prompt, rollout.visit
-        tokens = self.workload.tokens(group, index, attempt, version, *asked)
+        tokens, _ = self.workload.tokens(group, index, attempt, version, *asked)
         assert len(tokens) == (
             drawn.prompt_tokens + drawn.new_tokens[index] + observed_in(drawn, index)
         )

@@ -1,9 +1,8 @@
 """The rules by which rollouts of several turns go on between their turns, for both worlds.
 
-A session is what a rollout's world keeps of it beside the replicas. Its next stage is a turn of the
-model, a call of its environment, its judging, or its end. It has at most one call under way: its
-environment's boot, the answer to a turn, or the judging. Calls want a slot of a pool and wait for
-it, first come, first served; then they take their time.
+A session is a rollout's state beside the replicas. Its next stage is a turn of the model, a call of
+its environment, its judging, or its end. At most one call is under way: a boot, an answer or a
+judgement. Calls wait for a slot of a pool, first come, first served.
 
 An instant goes in rounds. Calls that end at it, and turns that ended at it, are taken in the order
 of their rollouts' keys; each session goes on to its next stage. Then slots that are free go to
@@ -146,7 +145,7 @@ class SessionMachine(Generic[S, C]):
         return self._known[key]
 
     def turned(self, session: S) -> None:
-        """It goes on in the next round: its turn is over, at this instant, or all is."""
+        """The session's turn, or all of it, is over: it goes on in the next round."""
         self._turned[session] = None
 
     def next_stage(self, session: S) -> Stage:
@@ -178,7 +177,7 @@ class SessionMachine(Generic[S, C]):
         self._carry_out(call)
 
     def _release(self, session: S) -> None:
-        """It gives back the slot that it holds, if any."""
+        """Gives back the session's slot, if it holds one."""
         if session.holds:
             session.holds = False
             self._environments.free += 1
@@ -223,7 +222,7 @@ class SessionMachine(Generic[S, C]):
             self._waiting = True
 
     def _note(self, call: PendingCall, ended: CallEnd, at: float) -> None:
-        """The session's next segment tells of the call, as far as it went."""
+        """Adds the call, as far as it went, to the session's next segment."""
         end_s = self._seconds(at)
         start_s = end_s if call.start is None else self._seconds(call.start)
         times = (self._seconds(call.asked), start_s, max(start_s, end_s))

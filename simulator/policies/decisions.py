@@ -41,8 +41,8 @@ EXCLUSIVE: Mapping[str, str] = MappingProxyType(
         "filter": "which groups are rejected",
     }
 )
-"""What the rest of a policy rests upon, in words: two policies that each decide one of these make
-no sense together, unless the later one goes on from what the earlier one decided."""
+"""Decisions, in words, that two policies of a chain may not both make, unless the later one builds
+on the earlier one's."""
 
 
 def changed(before: StepPlan, after: StepPlan) -> frozenset[str]:

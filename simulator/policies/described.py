@@ -1,8 +1,7 @@
-"""What a policy is, told from its own docstring: there is no second text to keep in step.
+"""A policy's description, from its docstring.
 
-A policy's docstring begins with one sentence that says its mechanism, whose last brackets name
-where it comes from. The rest says how it works. What it raises is for callers in Python, and is
-left out here.
+The first sentence is its mechanism and ends with its source in brackets; the rest is how it works.
+Sentences that begin with "Raises" are left out.
 """
 
 from __future__ import annotations

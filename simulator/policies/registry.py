@@ -1,7 +1,5 @@
-"""The policies by name: those of this package, found in its modules, and those from outside.
-
-A module of this package that defines a `Policy` with a ``NAME`` adds it; nothing else need know.
-"""
+"""The policies by name: every `Policy` with a ``NAME`` in a module of this package, and those from
+outside."""
 
 from __future__ import annotations
 

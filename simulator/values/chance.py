@@ -1,8 +1,7 @@
-"""Where the draws of what is not known come from: a generator, or levels that somebody chose.
+"""Values of uncertain inputs: drawn from a generator, or set to chosen levels.
 
-What can be drawn asks for each uncertain input by its name, ``source/figure`` (``host
-time/host_s``), so that the same code draws all of them at once, only one source's, or puts one at
-its 5 % and 95 %.
+Each input is asked for by its name, ``source/figure`` (``host time/host_s``), so that the same code
+draws all of them, draws one source's, or puts one at its 5 % and 95 %.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ class Chance(Protocol):
     """Gives each uncertain input a value."""
 
     def normal(self, name: str) -> float:
-        """A standard normal; 0 is the input as it is taken to be."""
+        """A standard normal; 0 is the nominal value."""
 
     def factor(self, name: str, low: float, high: float) -> float:
-        """From ``low`` to ``high``, its logarithm uniform; 1 is the input as it is taken to be."""
+        """From ``low`` to ``high``, its logarithm uniform; 1 is the nominal value."""
 
     def normals(self, name: str, covariance: NDArray[np.float64]) -> NDArray[np.float64]:
         """Jointly normal with mean 0, shape (n,); covariance: shape (n, n)."""
@@ -49,12 +48,9 @@ class Drawn:
 
 
 class Levels:
-    """The named inputs at so many standard deviations of a normal, or at that quantile of what is
-    not normal; all others as they are taken to be.
-
-    names: those that were asked for and have some spread, in order, with the value that they got in
-    words.
-    """
+    """The named inputs at so many standard deviations of a normal, or at that quantile of another
+    distribution; all others at their nominal values. names: inputs with a spread, in the order
+    asked for, and the value of each in words."""
 
     def __init__(self, levels: Mapping[str, float] | None = None) -> None:
         self._levels = levels or {}

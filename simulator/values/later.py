@@ -8,11 +8,8 @@ from typing import Any, Union
 
 
 class Later:
-    """Stands for a class in an annotation of options, and makes objects of it.
-
-    A module imports the class for the type checker alone, and says
-    ``Section = Later("package.module", "Section")`` for the interpreter.
-    """
+    """Stands for a class in an annotation of options, and makes objects of it. The class itself is
+    imported for the type checker alone."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name

@@ -1,16 +1,15 @@
-"""Options: what a scenario, a spelt policy or a fitted file may say, declared once, by annotations.
+"""Options of scenarios, policies and fitted files, declared once, by annotations.
 
-An option is a field of a frozen dataclass, and its annotation is all there is to know of it::
+An option is a field of a frozen dataclass::
 
     @dataclass(frozen=True)
     class APRIL(Policy):
         over_sampling: Annotated[float, Between(1, 1000), Doc("groups launched a step ...")] = 2.0
 
-`read` makes such an object of a mapping, `check` looks at one that Python code built, and
-`declared` lists the options with their ranges, defaults, units and meanings, from which
-``rollcast explain`` makes its reference. Plain annotations do: ``share: float = 0.5`` is checked to
-be a finite number. What is wrong is said in one wording, by a ScenarioError that names the key:
-unknown (with the nearest valid name), missing, or not what it must be.
+`read` makes the object from a mapping, `check` checks one that Python code built, and `declared`
+lists the options with ranges, defaults, units and meanings, for ``rollcast explain``. Plain
+annotations do: ``share: float = 0.5`` is checked to be a finite number. A ScenarioError names the
+key that is unknown (with the nearest valid name), missing or wrong.
 """
 
 from __future__ import annotations

@@ -34,14 +34,13 @@ def test_each_round_times_the_same_work_alone_and_beside(world: EngineWorld) -> 
     done: list[int] = []
     found = measure(world, 4, 4, rounds=3, on_round=lambda: done.append(1))
     assert len(found) == len(done) == 3
-    updates = [one.update_alone_s for one in found]
-    assert min(updates) > 10 * ITERATION_S
-    assert max(updates) < 1.5 * min(updates)  # the same batch each time
+    assert sum(one.iterations for one in found) > 0
     for one in found:
-        assert one.iterations >= 5  # the update takes some
+        assert min(one.update_alone_s, one.update_beside_s) > 10 * ITERATION_S
         for seconds in (one.iterations_alone_s, one.iterations_beside_s):
-            assert ITERATION_S <= seconds / one.iterations < 5 * ITERATION_S
-        assert one.update_beside_s > 10 * ITERATION_S
+            assert seconds >= one.iterations * ITERATION_S
+    trained = {metrics.trained_tokens for _, metrics in world.log.updates}
+    assert len(trained) == 1  # the same batch each time
     assert world.quiet
     assert not world.log.arrivals  # no new weights, or responses would differ
 
@@ -67,7 +66,7 @@ def test_of_rollouts_with_turns_the_first_is_timed() -> None:
         assert all(set(group.baseline_rewards) == {0.0, 1.0} for group in part.groups)
     finally:
         world.close()
-    assert all(one.iterations >= 1 and one.update_beside_s > ITERATION_S for one in found)
+    assert all(one.update_beside_s > ITERATION_S for one in found)
     assert task.prompt(5, 3) == TurnTask().prompt(5, 3)
 
 

@@ -8,12 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 
+_SLOW = (
+    "torch.distributed.fsdp",
+    *(f"transformers.models.{kind}.modeling_{kind}" for kind in ("llama", "qwen3", "qwen3_moe")),
+)
+"""Imported once, in the process that all ranks are forks of."""
+
+
 class RankProcesses:
     """At most so many ranks; a case is a function of a module that can be imported, called in each
     with the number of ranks and what it is given."""
 
     def __init__(self, most: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([*_SLOW])
         self._pipes, self._processes = [], []
         for _ in range(most):
             mine, theirs = context.Pipe()

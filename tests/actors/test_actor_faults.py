@@ -203,10 +203,10 @@ def _refuse() -> Any:
 
 
 def test_a_driver_that_was_busy_for_long_suspects_nobody() -> None:
-    home = make(2, heartbeat_s=0.3)
+    home = make(2, heartbeat_s=0.8)
     world = home.world
     for _ in range(2):
-        time.sleep(0.4)
+        time.sleep(0.9)
         world._receive(0.0)
     result, _ = drive(home, "sync", steps=1)
     assert result.ledger.balance == 0

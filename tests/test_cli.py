@@ -180,7 +180,7 @@ TRACE = "group,index,prompt_tokens,new_tokens\n"
         (TRACE + "0,0,10,-5\n", "new_tokens"),
         (TRACE + "0,0,10,x\n", "new_tokens"),
         (TRACE + "0,0,10\n", "line 2 has 3 cells"),
-        ("a,b\n1,2\n", "no known header"),
+        ("a,b\n1,2\n", "no header that is known"),
         (TRACE + "".join(f"{g},{i},10,50\n" for g in range(8) for i in range(4)), "holds 8 groups"),
         (TRACE + "".join(f"{g},{i},10,50\n" for g in range(8) for i in range(3)), "holds 3 roll"),
     ],

@@ -22,10 +22,8 @@ def test_every_example_is_described() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_example_runs(name: str) -> None:
-    """A step of the large ones, and of the largest in part."""
-    large = {"agent.yaml": ("workload.batch_groups=8",), "peers.yaml": ()}
-    steps = 1 if name in large else 3
-    result = simulate(load(EXAMPLES / name, f"steps={steps}", *large.get(name, ())))
+    steps = 1 if name in ("agent.yaml", "peers.yaml") else 3
+    result = simulate(load(EXAMPLES / name, f"steps={steps}"))
     assert len(result.run.steps) == steps
     assert result.run.ledger.trained_tokens > 0
 

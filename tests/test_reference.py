@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.engine.options import SECTIONS
+from rollcast.simulator.cli.app import main
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import POLICIES
 from rollcast.simulator.scenario import examples
@@ -23,7 +24,6 @@ from rollcast.simulator.scenario.reference import FIRST, below, find, reference
 from rollcast.simulator.scenario.scenario import build_scenario
 from rollcast.simulator.scenario.sections import ScenarioModel, validate
 from rollcast.simulator.values import Anything, Nullable, Number, declared
-from tests.conftest import Cli
 from tests.laws import examples as of_law
 
 OPEN = ("ScenarioModel.policy", "PlanSection.choose", "PlanSection.quality")
@@ -110,34 +110,45 @@ def test_the_first_keys_are_thirty() -> None:
     assert set(keys) <= set(KEYS)
 
 
-def test_explain_prints_a_key_its_range_default_unit_and_source(cli: Cli) -> None:
-    code, out, _ = cli("explain", "policy.april.over_sampling")
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    captured = capsys.readouterr()
+    return int(left.value.code or 0), captured.out, captured.err
+
+
+def test_explain_prints_a_key_its_range_default_unit_and_source(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = said(capsys, "explain", "policy.april.over_sampling")
     assert code == 0
     for part in ("a number from 1 to 1000", "default  2", "batches", "published 64 groups"):
         assert part in out
-    code, out, _ = cli("explain", "cluster")
+    code, out, _ = said(capsys, "explain", "cluster")
     assert "cluster.trainer_gpus" in out
-    code, out, _ = cli("explain")
+    code, out, _ = said(capsys, "explain")
     assert all(key in out for key in ("cluster", "workload", "policy", "steps"))
-    code, out, _ = cli("explain", "--json", "workload.rewards.mean")
+    code, out, _ = said(capsys, "explain", "--json", "workload.rewards.mean")
     assert {entry["when"] for entry in json.loads(out)} == {
         "with family: beta_bernoulli",
         "with family: normal",
     }
-    code, _, err = cli("explain", "cluster.trainer_gpu")
+    code, _, err = said(capsys, "explain", "cluster.trainer_gpu")
     assert code == 2
     assert "did you mean cluster.trainer_gpus" in err
 
 
-def test_init_prints_an_example_or_lists_them(cli: Cli, tmp_path: Path) -> None:
-    code, out, _ = cli("init", "april")
+def test_init_prints_an_example_or_lists_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out, _ = said(capsys, "init", "april")
     assert (code, out) == (0, examples.text("april"))
     (tmp_path / "scenario.yaml").write_text(out)
     assert build_scenario(read_scenario(tmp_path / "scenario.yaml")).steps > 0
-    code, out, _ = cli("init")
+    code, out, _ = said(capsys, "init")
     assert code == 0
     assert all(name in out for name in examples.names())
-    code, _, err = cli("init", "aprl")
+    code, _, err = said(capsys, "init", "aprl")
     assert code == 2
     assert "april" in err
 

@@ -109,9 +109,9 @@ def test_the_command_line_prints_and_writes_it(
         rows = list(csv.DictReader(file))
     assert rows[0]["input"] in text
     assert (out / "tornado.png").read_bytes().startswith(b"\x89PNG")
-    again = ("--out", str(out), "--force", "--no-plot", "--json")
-    found = json.loads(cli("simulate", path, *options, *again)[1])
+    found = json.loads(cli("simulate", path, *options, "--json")[1])
     assert [row["input"] for row in found["tornado"]] == [row["input"] for row in rows]
+    assert cli("simulate", path, *options, "--out", str(out), "--force", "--no-plot")[0] == 0
     assert not (out / "tornado.png").exists()
     code, _, err = cli("simulate", path, "--tornado-key", "steps=1,2")
     assert code == 2

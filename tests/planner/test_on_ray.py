@@ -48,8 +48,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.mark.usefixtures("cluster")
 def test_a_plan_is_the_same_as_in_this_process() -> None:
-    choose = {**CHOOSE, "gpus": [8], "tensor_parallel": [1]}
-    asked = question(parse_scenario(f"{SCENARIO}plan: {{run: {{steps: 100}}, choose: {choose}}}\n"))
+    asked = question(parse_scenario(f"{SCENARIO}plan: {{run: {{steps: 100}}, choose: {CHOOSE}}}\n"))
     here = answer(asked, 1)
     there = answer(asked, OnRay(work_for(asked)))
     assert there.rows == here.rows

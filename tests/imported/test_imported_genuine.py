@@ -57,7 +57,6 @@ def test_replays_of_a_busy_cpu(name: str, within: float) -> None:
     [
         "verl_files/legacy_v0",
         "verl_files/colocate_async",
-        "trl_grpo_cpu/vllm_g8",
         "trl_grpo_cpu/vllm_two_updates",
         "trl_grpo_cpu/hf_logging5",
         "trl_grpo_cpu/vllm_groups16_loaded",

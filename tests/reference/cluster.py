@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Protocol
 
 from rollcast.simulator.cluster.replica import EngineSpec
@@ -73,34 +74,14 @@ class TokenWorkload(Workload, Protocol):
         ...
 
 
-@dataclass(frozen=True)
 class OnlyPromptsShared:
     """A workload of counts, with tokens: those of a prompt, and for each response its own."""
 
-    counts: Workload
-
-    @property
-    def max_new_tokens(self) -> int:
-        return self.counts.max_new_tokens
-
-    @property
-    def max_prompt_tokens(self) -> int:
-        return self.counts.max_prompt_tokens
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self.counts.warnings
-
-    def draw(
-        self,
-        group: int,
-        size: int,
-        attempt: int = 0,
-        version: int = 0,
-        prompt: int | None = None,
-        visit: int = 0,
-    ) -> GroupDraw:
-        return self.counts.draw(group, size, attempt, version, prompt, visit)
+    def __init__(self, counts: Workload) -> None:
+        self.max_new_tokens = counts.max_new_tokens
+        self.max_prompt_tokens = counts.max_prompt_tokens
+        self.warnings = counts.warnings
+        self.draw = cache(counts.draw)
 
     def tokens(
         self, group: int, index: int, attempt: int, version: int, prompt: int, visit: int

@@ -11,6 +11,7 @@ from rollcast.simulator.errors import ScenarioError
 
 Role = Literal["calibrated", "held out"]
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +130,17 @@ def held_out(cases: Iterable[Case]) -> list[Case]:
     return [case for case in cases if case.role == "held out"]
 
 
-def grouped(
-    cases: Iterable[Case], key: Callable[[Case], str] = lambda case: case.group
-) -> dict[str, list[Case]]:
-    """Cases by group, in order of first appearance."""
-    groups: dict[str, list[Case]] = {}
-    for case in cases:
-        groups.setdefault(key(case), []).append(case)
+def by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by their key, in order of first appearance."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups
+
+
+def grouped(cases: Iterable[Case]) -> dict[str, list[Case]]:
+    """Cases by group."""
+    return by(cases, lambda case: case.group)
 
 
 def alternating(rows: Iterable[T], key: Callable[[T], Hashable]) -> list[Role]:

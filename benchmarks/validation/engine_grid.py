@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.validation.architectures import architecture
-from benchmarks.validation.case import Case, Role
+from benchmarks.validation.case import Case, Role, by
 from benchmarks.validation.draws import interval, token_s
 from benchmarks.validation.files import column
 from benchmarks.validation.fitting import fit_relative
@@ -86,10 +86,7 @@ def fit_host(rows: Sequence[Row]) -> tuple[float, float]:
 
 def by_replica(grid: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
     """The rows by GPU and number of GPUs."""
-    kinds: dict[tuple[str, int], list[Row]] = {}
-    for row in grid:
-        kinds.setdefault((row.gpu, row.gpus), []).append(row)
-    return kinds
+    return by(grid, lambda row: (row.gpu, row.gpus))
 
 
 def named(grid: Sequence[Row]) -> Iterator[Case]:

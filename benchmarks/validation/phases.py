@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from benchmarks.validation.case import Case, Check, Role, bias, grouped, held_out, spread_text
+from benchmarks.validation.case import Case, Check, Role, bias, by, held_out, spread_text
 from benchmarks.validation.files import column
 from benchmarks.validation.rl_scenario import (
     DRAWS,
@@ -105,7 +105,7 @@ def met(case: Case, step_s: float) -> bool:
 
 def totals(found: Sequence[Case]) -> Iterator[str]:
     """A sentence for each step: met, or what of it is not."""
-    for name, phases in grouped(found, lambda case: case.name).items():
+    for name, phases in by(found, lambda case: case.name).items():
         step_s = sum(case.measured for case in phases)
         error = sum(case.forecast for case in phases) / step_s - 1
         missed = [f"{c.group} {c.error:+.0%}" for c in phases if not met(c, step_s)]

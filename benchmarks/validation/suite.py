@@ -16,6 +16,7 @@ from benchmarks.validation.case import (
     Case,
     Check,
     Source,
+    by,
     error_text,
     grouped,
     held_out,
@@ -163,7 +164,7 @@ def mean_checks(cases: Sequence[Case], mean: Mean) -> Iterator[Check]:
     for group, members in grouped(taken).items():
         note = error_text(members) if mean.note else ""
         if mean.split:
-            parts = grouped(members, lambda case: re.findall(mean.split, case.name)[0])
+            parts = by(members, lambda case: re.findall(mean.split, case.name)[0])
             texts = [f"{part}: {mape(some):.1%}" for part, some in sorted(parts.items())]
             note += "; " + ", ".join(texts)
         name = mean.name.format(group=group)

@@ -470,7 +470,11 @@ def test_an_offline_run_by_hand() -> None:
     assert found.gpu_s == pytest.approx(decoding + prompts, rel=0.1)
 
 
-def test_the_host_of_a_known_engine_is_recovered_from_its_throughput() -> None:
+def test_the_host_of_a_known_engine_is_recovered_from_its_throughput(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(throughput, "REQUESTS", {})
+    monkeypatch.setattr(throughput, "DEFAULT_REQUESTS", 200)
     rows = []
     for model in ("LLaMA v3.1 8B", "Mixtral 8x7B"):
         for tokens in ((128, 4096), (1000, 1000), (2048, 2048), (20_000, 2000)):

@@ -174,7 +174,7 @@ def test_processes_are_killed_at_random_moments(lent: Any, tmp_path: Path) -> No
     world = world_of(lent, tmp_path, ranks=2, iteration_s=5e-3)
 
     def kill() -> None:
-        for name in ("replica", "trainer", "replica"):
+        for name in ("replica", "trainer"):
             if stop.wait(random.uniform(0.05, 0.5)):
                 return
             while not (there := signed(tmp_path, name)):  # it is being replaced

@@ -99,12 +99,14 @@ def started(home: Path, ray_transport: Any) -> Iterator[tuple[EngineWorld, World
     world.close()
 
 
-def real_run(started: tuple[EngineWorld, WorldState], policy: str) -> tuple[Run, RecordedWorld]:
+def real_run(
+    started: tuple[EngineWorld, WorldState], policy: str, steps: int = STEPS
+) -> tuple[Run, RecordedWorld]:
     world, fresh = started
     world.keep_only(())
     world.load_state(fresh, EngineLog())
     record = RecordedWorld([], world, world.shape, world.name)
-    return run(record, parse_policy(policy, seed=5), PLAN, STEPS), record
+    return run(record, parse_policy(policy, seed=5), PLAN, steps), record
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -238,7 +240,7 @@ def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
 ) -> None:
     """The same decisions and weights; and no worker outlives its actor. On a CPU there is no memory
     to give up, for which a scenario is refused; the calls are the same."""
-    alone, _ = real_run(started, "sync")
+    alone, _ = real_run(started, "sync", steps=2)
     (one, fresh), kept = started, started[0].state().trainer
     assert not one.log.faults
     monkeypatch.setattr(
@@ -251,13 +253,13 @@ def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
         shape = world.shape
         assert (shape.gpus_per_replica, shape.trainer_gpus, shape.gpus) == (2, 2, 2)
         world.load_state(fresh, EngineLog())  # of one rank
-        result = run(world, parse_policy("sync", seed=5), PLAN, STEPS)
+        result = run(world, parse_policy("sync", seed=5), PLAN, 2)
         assert result.decisions == alone.decisions
         assert result.ledger.balance == 0
         assert not world.log.faults
         assert max(world.log.sync_differences) < 1e-4  # the weights are in both halves
         kinds = [phase.kind for phase in sorted(result.phases, key=lambda one: one.start_s)]
-        assert kinds.count("switch") == 2 * STEPS
+        assert kinds.count("switch") == 2 * 2
         expected = ["switch", "switch", "sync"]
         assert [kind for kind in kinds if kind in ("switch", "sync")][:3] == expected
         ours = world.state().trainer

@@ -45,21 +45,26 @@ def both_worlds(
     return measured, run(world, parse_policy(policy, seed=5), PLAN, STEPS), monitor
 
 
-@pytest.mark.parametrize("policy", ["sync", "april(over_sampling=2)"])
-@pytest.mark.parametrize("options", [AMPLE, NARROW, CROWDED], ids=["ample", "narrow", "crowded"])
+APRIL = "april(over_sampling=2)"
+CASES = {
+    "ample-sync": (AMPLE, "sync"),
+    "ample-april": (AMPLE, APRIL),
+    "narrow-april": (NARROW, APRIL),
+    "crowded-sync": (CROWDED, "sync"),
+}
+
+
+@pytest.mark.parametrize(("options", "policy"), CASES.values(), ids=CASES)
 def test_prefills_and_preemptions_are_those_of_the_rules(
     replicas: Callable[..., Any], options: dict[str, Any], policy: str
 ) -> None:
-    measured, expected, _ = both_worlds(replicas, policy, options)
+    measured, expected, monitor = both_worlds(replicas, policy, options)
     for column in COLUMNS:
         assert measured.segments[column].tolist() == expected.segments[column].tolist(), column
     assert measured.ledger == expected.ledger
     assert (measured.ledger.preemptions > 0) == (options is not AMPLE)
     assert (measured.ledger.reprefilled_tokens > 0) == (options is not AMPLE or policy != "sync")
 
-
-def test_iterations_and_rollouts_count_the_same_tokens(replicas: Callable[..., Any]) -> None:
-    measured, _, monitor = both_worlds(replicas, "april(over_sampling=2)", NARROW)
     iterations = monitor.world.log.iterations  # type: ignore[attr-defined]
     assert iterations["prefill_tokens"].sum() == measured.ledger.prefill_tokens
     assert iterations["preemptions"].sum() == measured.ledger.preemptions

@@ -64,21 +64,21 @@ def test_vllm_raises_in_a_step(home: Home, whole: Outcome, said: Any) -> None:
     require_same(outcome(home), whole, 2)
 
 
-def test_vllm_hangs_in_a_step(home: Home, whole: Outcome, said: Any) -> None:
+def test_vllm_hangs_in_a_step(home: Home, said: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         calls, step = count(), home.replica._engine.step
 
         def hanging() -> Any:
-            if home.replica.version == 1 and next(calls) == 3:
+            number = next(calls) if home.replica.version == 1 else 0
+            if number == 2:  # no sooner, as a busy machine takes long, too
+                patch.setattr(home.replica, "_step_timeout_s", 0.5)
+            if number == 3:
                 time.sleep(30)
             return step()
 
         patch.setattr(home.replica._engine, "step", hanging)
-        patch.setattr(home.replica, "_step_timeout_s", 0.5)
         assert home.run() == 2
     assert "vLLM did not return from an iteration within 0.5 s" in said()
-    assert home.run("--resume") == 0
-    require_same(outcome(home), whole, 1)
 
 
 def test_vllm_finds_no_work(home: Home, said: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_full_disk_while_writing_the_results(home: Home, whole: Outcome, said:
     require_same(outcome(home), whole, STEPS)
 
 
-def test_a_loss_that_is_not_finite(home: Home, whole: Outcome, said: Any) -> None:
+def test_a_loss_that_is_not_finite(home: Home, said: Any) -> None:
     from rollcast.engine.trainer import Trainer
 
     step = Trainer.step
@@ -156,8 +156,6 @@ def test_a_loss_that_is_not_finite(home: Home, whole: Outcome, said: Any) -> Non
         assert home.run() == 2
     assert "the loss of a microbatch of" in (text := said())
     assert "is nan" in text
-    assert home.run("--resume") == 0
-    require_same(outcome(home), whole, 2)
 
 
 def test_the_trainer_runs_out_of_memory(home: Home, whole: Outcome, said: Any) -> None:
@@ -179,17 +177,12 @@ def test_the_trainer_runs_out_of_memory(home: Home, whole: Outcome, said: Any) -
     require_same(outcome(home), whole, 1)
 
 
-def test_a_reward_function_that_fails(home: Home, whole: Outcome, said: Any) -> None:
+def test_a_reward_function_that_fails(home: Home, said: Any) -> None:
     run_rewards.arm("raise", after=20)
     assert home.run() == 2
     text = said()
     assert "Reward function run_rewards:even raised KeyError" in text
     assert "on the prompt 'count to" in text
-    run_rewards.arm(None)
-    assert home.run("--resume") == 0
-    resumed = outcome(home)
-    assert resumed.trained  # it failed in the second step or later
-    require_same(resumed, whole, min(resumed.trained))
 
 
 def test_a_prompt_longer_than_the_context(home: Home, said: Any) -> None:

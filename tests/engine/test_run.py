@@ -155,18 +155,8 @@ def in_first_step(home: Home, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(home.replica, "step", kill_myself)
 
 
-def in_results(home: Home, patch: pytest.MonkeyPatch) -> None:
-    """All steps are done; some of the tables are written."""
-    patch.setattr("rollcast.engine.run.write_json", lambda *arguments: kill_myself())
-
-
-KILLS = [
-    (in_first_step, 0),
-    (in_rollout, 2),
-    (in_update, 2),
-    (in_sync, 2),
-    (in_results, STEPS),
-]
+KILLS = [(in_first_step, 0), (in_update, 2), (in_sync, 2)]
+"""In a rollout: `test_more_steps_are_the_same_run`."""
 
 
 @pytest.mark.parametrize(("arm", "done"), KILLS, ids=[arm.__name__ for arm, _ in KILLS])

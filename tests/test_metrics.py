@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 import json
+import math
 from collections import defaultdict
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollcast import load
 from rollcast.simulator.results.metrics import (
     CAUSES,
     censored_mean,
@@ -20,6 +24,7 @@ from rollcast.simulator.results.metrics import (
 )
 from rollcast.simulator.rollout import Rollout, Segment, VersionTokens
 from rollcast.simulator.spans import TRAINED, PhaseSpan, Run, StepRecord
+from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.testing.strategies import TableCost, TableWorkload
 from rollcast.simulator.world import ClusterShape
 
@@ -318,3 +323,22 @@ def test_a_run_without_steps_has_no_figures() -> None:
     assert summary["bubble_fraction"] == 0
     assert summary["mean_reward"] is None
     assert summary["staleness"] == {}
+
+
+def test_figures_do_not_depend_on_how_python_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 3.12 on, `sum` of floats compensates for rounding."""
+    scenario = load("examples/dapo.yaml", "steps=4", "workload.max_new_tokens=2048")
+    plain = simulate(scenario)
+    kept = builtins.sum
+
+    def exact(numbers: Any, /, start: Any = 0) -> Any:
+        listed = list(numbers)
+        floats = [start, *listed]
+        if any(isinstance(number, float) for number in floats):
+            return math.fsum(floats)
+        return kept(listed, start)
+
+    monkeypatch.setattr(builtins, "sum", exact)
+    compensated = simulate(scenario)
+    assert compensated.summary == plain.summary
+    assert compensated.run.decisions == plain.run.decisions

@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from rollcast import load
 from rollcast.simulator.results import timeline
 from rollcast.simulator.results.figures import share
 from rollcast.simulator.results.lanes import covered, mean_running
 from rollcast.simulator.results.metrics import merged, running_over_time, summarise
 from rollcast.simulator.results.timeline import BINS, draw_comparison, draw_run
 from rollcast.simulator.spans import Run, StepRecord
+from rollcast.simulator.studies.compare import table
+from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.world import ClusterShape
 from tests.laws import examples
 from tests.test_metrics import REAL, add_segment, hand_made_runs, real_run
@@ -114,6 +117,20 @@ def test_the_comparison_writes_the_figures(figures: list[Figure]) -> None:
     assert share(april["bubble_fraction"]) in shown
     ends = [axes.get_xlim()[1] for axes in figures[0].axes]
     assert len(set(ends)) == 1
+
+
+def test_a_speed_up_in_the_picture_is_that_of_the_table(figures: list[Figure]) -> None:
+    """Per rollout taken in: a policy that doubles its groups doubles its batch."""
+    scenario = load("examples/april.yaml", "steps=3", "workload.batch_groups=4")
+    larger = load("examples/april.yaml", "steps=3", "workload.batch_groups=8")
+    results = {
+        "small": simulate(scenario.with_policy("sync")),
+        "large": simulate(larger.with_policy("sync")),
+    }
+    draw_comparison({name: result.run for name, result in results.items()}, io.BytesIO())
+    rows = table(results, None)
+    assert rows[1]["speedup"] > 1 > rows[0]["step_s"] / rows[1]["step_s"]
+    assert f"{rows[1]['speedup']:.2f}x" in texts(figures[0])
 
 
 def test_long_runs_show_their_first_steps_and_say_so(figures: list[Figure]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rollcast.simulator.costs.base import CostModel, TrainLoad
 
 _ONCE = ("gradient_exchange", "optimizer", "rest")
@@ -38,7 +40,7 @@ class Streamed:
             if not loads:
                 return 0.0
             phases = self._cost.train(_joined(loads)).phases_s
-            return sum(seconds for name, seconds in phases if name == "train")
+            return math.fsum(seconds for name, seconds in phases if name == "train")
 
         return max(train_s([*self._before, load]) - train_s(self._before), 0.0)
 

@@ -10,6 +10,7 @@ iterations in closed form, and so jumps from event to event.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -161,7 +162,7 @@ class TrainCost:
     @property
     def total_s(self) -> float:
         """Seconds of the whole update."""
-        return sum(seconds for _, seconds in self.phases_s)
+        return math.fsum(seconds for _, seconds in self.phases_s)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -147,7 +148,7 @@ MOSTLY = 0.9  # share of the time for which a trainer that bounds a step works
 def bound_by(summary: Mapping[str, Any], records: Sequence[StepRecord]) -> BoundBy:
     """The bottleneck of a run's steps: the longest part. Where training overlaps with rollout, the
     trainer and its syncs count only if they work for `MOSTLY` of the time."""
-    total_s = sum(record.step_s for record in records)
+    total_s = math.fsum(record.step_s for record in records)
     sync_s = summary["sync_s"] + summary["switch_s"]
     train_s = summary["train_s"]
     tail_s = summary["underfilled_fraction"] * summary["rollout_s"]

@@ -10,6 +10,7 @@ train on shorter ones. Unfinished rollouts are censored observations (`censored_
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -267,8 +268,8 @@ def underfilled_intervals(run: Run) -> list[FloatArray]:
 
 def underfilled_fraction(run: Run) -> float:
     """Underfilled share of the replica-seconds of all rollout phases."""
-    phases_s = sum(phase.seconds for phase in run.phases if phase.kind == "rollout")
-    few_s = sum(total_s(intervals) for intervals in underfilled_intervals(run))
+    phases_s = math.fsum(phase.seconds for phase in run.phases if phase.kind == "rollout")
+    few_s = math.fsum(total_s(intervals) for intervals in underfilled_intervals(run))
     return _ratio(few_s, run.shape.replicas * phases_s) or 0.0
 
 
@@ -424,17 +425,17 @@ def _times(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
         "fill_s": steady.fill_s,
         "drain_s": steady.drain_s,
         "steady_steps": [steady.start, steady.stop],
-        "rollout_s": sum((record.rollout_s for record in run.steps), 0.0),
-        "train_s": sum((record.train_s for record in run.steps), 0.0),
-        "sync_s": sum((record.sync_s for record in run.steps), 0.0),
-        "switch_s": sum((record.switch_s for record in run.steps), 0.0),
+        "rollout_s": math.fsum(record.rollout_s for record in run.steps),
+        "train_s": math.fsum(record.train_s for record in run.steps),
+        "sync_s": math.fsum(record.sync_s for record in run.steps),
+        "switch_s": math.fsum(record.switch_s for record in run.steps),
         "queue_s_mean": mean(segments["start_s"] - segments["submitted_s"]),
     }
 
 
 def _tokens(run: Run) -> dict[str, Any]:
     ledger = run.ledger
-    rollout_s = sum(record.rollout_s for record in run.steps)
+    rollout_s = math.fsum(record.rollout_s for record in run.steps)
     return {
         "generated_tokens": ledger.generated_tokens,
         "trained_tokens": ledger.trained_tokens,
@@ -463,7 +464,7 @@ def _utilisation(run: Run) -> dict[str, Any]:
         del idle["environment"]
     by_cause = {cause: _ratio(seconds, held_s) or 0.0 for cause, seconds in idle.items()}
     return {
-        "bubble_fraction": sum(by_cause.values()),
+        "bubble_fraction": math.fsum(by_cause.values()),
         "bubble_by_cause": by_cause,
         "underfilled_fraction": underfilled_fraction(run),
     }

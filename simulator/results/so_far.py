@@ -6,6 +6,7 @@ of the last step or the earliest submit of a rollout in flight.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ class Idle:
     @property
     def fraction(self) -> float:
         """All causes together."""
-        return sum(self.by_cause.values())
+        return math.fsum(self.by_cause.values())
 
 
 class IdleSoFar:

@@ -138,3 +138,26 @@ def _as_at_the_end(level: FloatArray, first: int, most: int, same: float) -> int
     apart = np.abs(level[first : most + 1] - level[-1])
     near = np.flatnonzero(apart <= same)
     return first + int(near[0] if len(near) else np.argmin(apart))
+
+
+def _taken_a_step(run: Run) -> float:
+    """Rollouts that a mean steady update takes in, before some of them are selected."""
+    return _mean_of(run, "taken_rollouts")
+
+
+def trained_a_step(run: Run) -> float:
+    """Rollouts that a mean steady update trains on."""
+    return _mean_of(run, "trained_rollouts")
+
+
+def _mean_of(run: Run, figure: str) -> float:
+    steady = steady_of(run)
+    records = run.steps[steady.start : steady.stop]
+    total: int = sum(getattr(record, figure) for record in records)
+    return total / max(len(records), 1)
+
+
+def per_rollout(runs: Sequence[Run]) -> FloatArray:
+    """Factors that normalise step times to the rollouts of the first run, shape (runs,)."""
+    taken = np.array([_taken_a_step(run) for run in runs])
+    return np.asarray(np.divide(taken[0], taken, out=np.ones_like(taken), where=taken > 0))

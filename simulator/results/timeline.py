@@ -33,6 +33,7 @@ from rollcast.simulator.results.drawing import (
 from rollcast.simulator.results.figures import NAMED, seconds
 from rollcast.simulator.results.lanes import STEPS_SHOWN, Timeline, gpu_shares, timeline_of
 from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR, FloatArray, summarise
+from rollcast.simulator.results.steady import per_rollout
 from rollcast.simulator.spans import Run
 
 if TYPE_CHECKING:
@@ -252,6 +253,7 @@ def _comparison_figure(runs: Mapping[str, Run], steps: int) -> Figure:
     for name, at_in in _COLUMNS.items():
         y, text = 1 - (_HEAD_IN - 0.12) / height, NAMED[name].heading
         figure.text(at_in / WIDTH_IN, y, text, ha="right", va="bottom", color=FAINT, fontsize=8)
+    factors = per_rollout([*runs.values()])
     longest_s, most = max(lane.span_s for lane in shown), max(lane.peak for lane in shown)
     for row, (run, timeline, summary) in enumerate(
         zip(runs.values(), shown, summaries, strict=True)
@@ -265,7 +267,9 @@ def _comparison_figure(runs: Mapping[str, Run], steps: int) -> Figure:
         if row == len(shown) - 1:
             strip.spines["bottom"].set_visible(True)
             time_axis(strip, longest_s)
-        _write_figures(figure, summary, shown[0].step_s, (top - 0.5) / height)
+        step_s = summary["step_s"] * factors[row]
+        speedup = shown[0].step_s / step_s if step_s else None
+        _write_figures(figure, {**summary, "speedup": speedup}, (top - 0.5) / height)
     heading = f"The first {steps} steps under each policy" if steps > 1 else "The first step"
     figure.text(0.012, 1 - 0.24 / height, heading, fontsize=12, weight="bold", va="center")
     total = max(lane.of_steps for lane in shown)
@@ -319,13 +323,8 @@ def _paint_shares(axes: Axes, shares: Mapping[str, FloatArray], span_s: float) -
     axes.set_ylim(0, 1)
 
 
-def _write_figures(
-    figure: Figure, summary: Mapping[str, Any], first_step_s: float | None, y: float
-) -> None:
+def _write_figures(figure: Figure, values: Mapping[str, Any], y: float) -> None:
     """Texts of a run's figures, right of its picture."""
-    step_s = summary["step_s"]
-    speedup = first_step_s / step_s if first_step_s and step_s else None
-    values = {**summary, "speedup": speedup}
     for name, at_in in _COLUMNS.items():
         weight = "bold" if name == "speedup" else "normal"
         text = NAMED[name].text(values)

@@ -11,10 +11,11 @@ from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.figures import FIGURES
 from rollcast.simulator.results.folder import is_ours
+from rollcast.simulator.results.steady import per_rollout, trained_a_step
 from rollcast.simulator.results.write import write_rows, write_run
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import StepRecord
-from rollcast.simulator.studies.ranking import Ranking, per_rollout, trained_a_step
+from rollcast.simulator.studies.ranking import Ranking
 from rollcast.simulator.studies.sampling_error import TOO_FEW
 from rollcast.simulator.studies.simulate import Result, simulate
 
@@ -77,7 +78,7 @@ def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[s
     ``sure`` (share of draws in which it is faster than the next)."""
     rows = []
     first = next(iter(results.values())).summary
-    factors = per_rollout([*results.values()]).tolist()
+    factors = per_rollout([result.run for result in results.values()]).tolist()
     for (name, result), factor in zip(results.items(), factors, strict=True):
         summary = result.summary
         row: dict[str, Any] = {"policy": name}

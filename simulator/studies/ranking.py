@@ -12,8 +12,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.simulator.results.steady import steady_of
-from rollcast.simulator.spans import Run, StepRecord
+from rollcast.simulator.results.steady import per_rollout
+from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.studies.redrawn import redrawn
 from rollcast.simulator.studies.short_runs import kind_of, widest
@@ -68,29 +68,6 @@ class Ranking:
         return [pair for pair in pairs if pair[2] < SURE]
 
 
-def taken_a_step(run: Run) -> float:
-    """Rollouts that a mean steady update takes in, before some of them are selected."""
-    return _mean_of(run, "taken_rollouts")
-
-
-def trained_a_step(run: Run) -> float:
-    """Rollouts that a mean steady update trains on."""
-    return _mean_of(run, "trained_rollouts")
-
-
-def _mean_of(run: Run, figure: str) -> float:
-    steady = steady_of(run)
-    records = run.steps[steady.start : steady.stop]
-    total: int = sum(getattr(record, figure) for record in records)
-    return total / max(len(records), 1)
-
-
-def per_rollout(results: Sequence[Result]) -> FloatArray:
-    """Factors that normalise step times to the rollouts of the first run, shape (results,)."""
-    taken = np.array([taken_a_step(result.run) for result in results])
-    return np.asarray(np.divide(taken[0], taken, out=np.ones_like(taken), where=taken > 0))
-
-
 def from_short_runs(
     results: Mapping[str, Result], on_step: Callable[[StepRecord], None] | None = None
 ) -> Ranking:
@@ -103,7 +80,8 @@ def from_short_runs(
         add_intervals(result, on_short_step=on_step, costs=costs, alike=alike).draws["step_s"]
         for result in runs
     ]
-    step_s, alike_s = np.array([result.summary["step_s"] for result in runs]), per_rollout(runs)
+    step_s = np.array([result.summary["step_s"] for result in runs])
+    alike_s = per_rollout([result.run for result in runs])
     drawn_s = np.column_stack(drawn) * alike_s
     return Ranking(tuple(results), step_s * alike_s, drawn_s, "short runs")
 
@@ -130,4 +108,5 @@ def redraw(
 
 
 def _step_s(results: Sequence[Result]) -> FloatArray:
-    return np.array([result.summary["step_s"] for result in results]) * per_rollout(results)
+    step_s = np.array([result.summary["step_s"] for result in results])
+    return step_s * per_rollout([result.run for result in results])

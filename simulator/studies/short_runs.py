@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -55,9 +56,9 @@ FIGURES = tuple(figure.name for figure in fields(Sums))
 def sums(records: Sequence[StepRecord]) -> Sums:
     """Over these steps."""
     return Sums(
-        sum(record.step_s for record in records),
-        sum(record.rollout_s for record in records),
-        sum(record.train_s for record in records),
+        math.fsum(record.step_s for record in records),
+        math.fsum(record.rollout_s for record in records),
+        math.fsum(record.train_s for record in records),
         float(sum(record.generated_tokens for record in records)),
     )
 
@@ -90,8 +91,8 @@ def widest(kinds: Iterable[Kind]) -> Kind:
 
 def in_turns(records: Sequence[StepRecord]) -> bool:
     """Whether rollouts, updates, syncs and switches follow one another."""
-    whole = sum(record.step_s for record in records)
-    parts = sum(
+    whole = math.fsum(record.step_s for record in records)
+    parts = math.fsum(
         record.rollout_s + record.train_s + record.sync_s + record.switch_s for record in records
     )
     return abs(parts - whole) <= 0.01 * whole

@@ -200,7 +200,7 @@ def _bar(of: _Input, run: Result, low: float, high: float) -> Bar:
 
 
 def _with_shares(bars: Sequence[Bar]) -> list[Bar]:
-    total = sum(bar.spread_s**2 for bar in bars)
+    total = math.fsum(bar.spread_s**2 for bar in bars)
     shared = [replace(bar, share=bar.spread_s**2 / total if total > 0 else 0.0) for bar in bars]
     return sorted(shared, key=lambda bar: -bar.spread_s)
 

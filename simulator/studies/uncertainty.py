@@ -9,6 +9,7 @@ instead; `benchmarks/interval_quality.py` compares both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 
@@ -216,7 +217,7 @@ class _Surrogate:
         self.in_turns = in_turns(records)
         steps = len(records)
         mean = {
-            name: sum(getattr(record, name) for record in records) / steps
+            name: math.fsum(getattr(record, name) for record in records) / steps
             for name in ("step_s", "rollout_s", "train_s", "sync_s", "switch_s")
         }
         self.base = {**mean, "tokens": 1.0}
@@ -245,7 +246,9 @@ class _Surrogate:
         }
         if self.in_turns:
             figures["rollout_s"] = base["rollout_s"] * rollout * moved["rollout_s"]
-            phases_s = sum(base[name] for name in ("rollout_s", "train_s", "sync_s", "switch_s"))
+            phases_s = math.fsum(
+                base[name] for name in ("rollout_s", "train_s", "sync_s", "switch_s")
+            )
             parts = (
                 figures["rollout_s"] + figures["train_s"] + figures["sync_s"] + figures["switch_s"]
             )

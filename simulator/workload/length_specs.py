@@ -106,7 +106,7 @@ class MixtureLengths(Options):
         """There are components, and their weights sum to 1."""
         if not self.components:
             raise self.refuse("components", "is empty; give {weight, family, ...} of each")
-        total = sum(part.weight for part in self.components)
+        total = math.fsum(part.weight for part in self.components)
         if not math.isclose(total, 1.0, abs_tol=1e-6):
             raise self.refuse("components", f"the weights sum to {total:g}; they must sum to 1")
 

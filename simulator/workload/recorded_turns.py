@@ -6,6 +6,7 @@ and booted again (``put_away: close``), its next call repeated earlier answers; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -89,7 +90,7 @@ class _Environment:
     def take(self, call: _Call, answers: bool) -> None:
         """answers: whether the call was to answer its turn; it only boots otherwise."""
         self._pieces_s += call.seconds
-        before = sum(self.seconds.get(turn, 0.0) for turn in range(call.turn))
+        before = math.fsum(self.seconds.get(turn, 0.0) for turn in range(call.turn))
         repeated_s = 0.0 if self.booted else (self.boot_s or 0.0) + before
         own_s = max(self._pieces_s - repeated_s, 0.0)
         self.booting = self.boot_s is None and not answers

@@ -69,8 +69,9 @@ class TokenWorkload(Workload, Protocol):
 
     def tokens(
         self, group: int, index: int, attempt: int, version: int, prompt: int, visit: int
-    ) -> tuple[object, ...]:
-        """Prompt and response of a rollout, drawn at this version."""
+    ) -> tuple[tuple[object, ...], int]:
+        """Prompt and response of a rollout, drawn at this version, and how many of them it may
+        have in common with others."""
         ...
 
 
@@ -85,11 +86,11 @@ class OnlyPromptsShared:
 
     def tokens(
         self, group: int, index: int, attempt: int, version: int, prompt: int, visit: int
-    ) -> tuple[object, ...]:
+    ) -> tuple[tuple[object, ...], int]:
         drawn = self.draw(group, index + 1, attempt, version, prompt, visit)
         asked = tuple((prompt, place) for place in range(drawn.prompt_tokens))
         own = range(drawn.new_tokens[index] + observed_in(drawn, index))
-        return (*asked, *((group, index, attempt, place) for place in own))
+        return (*asked, *((group, index, attempt, place) for place in own)), len(asked)
 
 
 def observed_in(drawn: GroupDraw, index: int) -> int:

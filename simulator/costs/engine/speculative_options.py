@@ -7,6 +7,7 @@ accepted, and by what drafting and verifying take at the batch size of the momen
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -121,9 +122,9 @@ class Speculative(Options):
         if self.tokens_per_step is not None:
             return self.tokens_per_step
         if isinstance(self.acceptance, tuple):
-            return 1.0 + sum(self.acceptance)
+            return 1.0 + math.fsum(self.acceptance)
         rate = self.acceptance or 0.0
-        return sum(rate**i for i in range(self.tokens + 1))
+        return math.fsum(rate**i for i in range(self.tokens + 1))
 
     def draft_of(self, model: Model) -> Model | None:
         """What drafts for ``model``; None where nothing is computed. Its LM head is that which it

@@ -110,7 +110,7 @@ class TrainerMemory(TrainerOptions):
 
     @property
     def _whole_parameters(self) -> float:
-        return sum(weights for weights, _ in self.layout.parts)
+        return math.fsum(weights for weights, _ in self.layout.parts)
 
     @cached_property
     def state_bytes_per_gpu(self) -> float:
@@ -120,7 +120,7 @@ class TrainerMemory(TrainerOptions):
             held *= 2
         if self.reward_passes and self._shares("reward"):
             held += self.layout.state_bytes(COMPUTE_BYTES, trained=False)
-        return held + sum(t.state_bytes_per_gpu for role, t in self.others if not role.gpus)
+        return held + math.fsum(t.state_bytes_per_gpu for role, t in self.others if not role.gpus)
 
     @cached_property
     def trained_bytes_per_gpu(self) -> float:
@@ -134,7 +134,7 @@ class TrainerMemory(TrainerOptions):
         if self.critic and self._shares("critic"):
             policy_bytes *= 2
         here = [trainer for role, trainer in self.others if not role.gpus]
-        return policy_bytes + sum(trainer.trained_bytes_per_gpu for trainer in here)
+        return policy_bytes + math.fsum(trainer.trained_bytes_per_gpu for trainer in here)
 
     def copies_s(self, pinned_bytes_per_s: float = math.inf) -> tuple[float, float]:
         """Seconds in which those reach host memory, and come back; pinned copies at
@@ -150,7 +150,7 @@ class TrainerMemory(TrainerOptions):
         computes with where a forward leaves them gathered."""
         model, layout = self.model, self.layout
         if not self.reshard_after_forward and self.kept in ("fsdp", "hybrid"):
-            return COMPUTE_BYTES * sum(weights for weights, _ in layout.parts)
+            return COMPUTE_BYTES * math.fsum(weights for weights, _ in layout.parts)
         embeddings = model.head_parameters * (1 if model.tied_embeddings else 2)
         dense = model.parameters - model.routed_parameters - embeddings
         layer = dense / self.tensor_parallel + model.routed_parameters / layout.expert_split

@@ -156,7 +156,7 @@ class Layout:
     @property
     def owned_parameters(self) -> float:
         """Weights that one GPU's optimiser updates."""
-        return sum(weights / self.sharers(copies) for weights, copies in self.parts)
+        return math.fsum(weights / self.sharers(copies) for weights, copies in self.parts)
 
     # --- how fast it talks ---
 
@@ -177,7 +177,7 @@ class Layout:
         """All weights, gathered once for one pass; 0 where they are not shared."""
         if self.options.kept not in ("fsdp", "hybrid"):
             return 0.0
-        return sum(self._ring_s(COMPUTE_BYTES * w, self.sharers(n)) for w, n in self.parts)
+        return math.fsum(self._ring_s(COMPUTE_BYTES * w, self.sharers(n)) for w, n in self.parts)
 
     def _ring_s(self, size_bytes: float, sharers: int) -> float:
         """An all-gather or reduce-scatter: (n - 1) / n of the bytes leave each GPU."""

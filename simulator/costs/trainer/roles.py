@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -53,7 +54,7 @@ def beside(
     phases, judged, updated = dict(policy), 0.0, 0.0
     for role, phases_s in others:
         forward_s = phases_s.get("log_prob", 0.0)
-        update_s = sum(phases_s.values()) - forward_s if role.trained else 0.0
+        update_s = math.fsum(phases_s.values()) - forward_s if role.trained else 0.0
         if role.gpus:
             judged, updated = max(judged, forward_s), max(updated, update_s)
             continue
@@ -61,6 +62,6 @@ def beside(
         if role.trained:
             phases["critic"] = phases.get("critic", 0.0) + update_s
     phases["log_prob"] = max(phases.get("log_prob", 0.0), judged)
-    shared_s = sum(phases.values()) - phases["log_prob"]
+    shared_s = math.fsum(phases.values()) - phases["log_prob"]
     phases["critic"] = phases.get("critic", 0.0) + max(0.0, updated - shared_s)
     return phases

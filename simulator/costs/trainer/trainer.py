@@ -7,6 +7,7 @@ B the responses in microbatches that read its keys and values, phase C the promp
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -376,4 +377,4 @@ def _seen(seconds: float, hidden: float, behind_s: float) -> float:
 
 
 def _slowest(phases: Sequence[dict[str, float]]) -> dict[str, float]:
-    return max(phases, key=lambda phases_s: sum(phases_s.values()))
+    return max(phases, key=lambda phases_s: math.fsum(phases_s.values()))

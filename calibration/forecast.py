@@ -96,7 +96,7 @@ class MeasuredWorkload:
         prompt: int | None = None,
         visit: int = 0,
     ) -> GroupDraw:
-        """The group's responses; see `simulator.workload.build.Workload.draw`."""
+        """The group's responses; see `simulator.workload.base.Workload.draw`."""
         known = [self._finished.get((group, attempt, index)) for index in range(size)]
         if all(known):
             return self._measured.draw(group, size, attempt, version, prompt, visit)

@@ -81,7 +81,7 @@ class ListedWorkload:
         prompt: int | None = None,
         visit: int = 0,
     ) -> GroupDraw:
-        """The first ``size`` rollouts of ``group``; see `simulator.workload.build.Workload`."""
+        """The first ``size`` rollouts of ``group``; see `simulator.workload.base.Workload`."""
         number = group if prompt is None else prompt
         lengths = self.lengths[number % len(self.lengths)]
         rewards = self.rewards[number % len(self.rewards)]

@@ -154,7 +154,7 @@ class TableWorkload:
         prompt: int | None = None,
         visit: int = 0,
     ) -> GroupDraw:
-        """See `simulator.workload.build.Workload.draw`."""
+        """See `simulator.workload.base.Workload.draw`."""
         number = group if prompt is None else prompt
         start = 7 * number + 11 * attempt + 2 * version + 5 * visit
         tells = bool(self.beginnings or self.openings)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rollcast.simulator.cli.arguments import Force, Json, NoPlot, Out, ScenarioPath, Seed, Settings
+from rollcast.simulator.cli.stopping import keep_on
 from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.stacks.stack import exporters
 
@@ -200,12 +201,11 @@ def _progress(steps: int) -> Iterator[Any]:
     from rollcast.simulator.cli.progress import progress_bar
 
     with progress_bar("", steps, text="starting the engine", transient=False) as update:
-        if update is None:
-            yield None
-            return
 
         def advance(progress: Progress) -> None:
-            update(completed=progress.record.step + 1, text=progress_text(progress))
+            keep_on(progress)
+            if update is not None:
+                update(completed=progress.record.step + 1, text=progress_text(progress))
 
         yield advance
 

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rollcast.simulator.cli import arguments as args
-from rollcast.simulator.cli.stopping import Stopped, keep_on, progress, stages, stoppable
+from rollcast.simulator.cli.stopping import (
+    Stopped,
+    as_asked,
+    keep_on,
+    progress,
+    stages,
+    stoppable,
+    until_stopped,
+)
 from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.errors import RollcastError, ScenarioError
 
@@ -246,7 +253,7 @@ def explore(
     from rollcast.simulator.explore.start import explore as show_page
     from rollcast.simulator.studies.simulate import load
 
-    with suppress(Stopped):  # Ctrl-C is how it ends
+    with until_stopped():
         show_page(
             load(scenario, *(settings or ()), seed=seed, trust_modules=trust(trust_modules)),
             port,
@@ -428,8 +435,9 @@ def _run(argv: Sequence[str] | None) -> int:
     _prepare_streams()
     arguments = _with_addresses(sys.argv[1:] if argv is None else argv)
     try:
-        _add_commands(arguments)
-        code = app(arguments, prog_name="rollcast", standalone_mode=False)
+        with as_asked():
+            _add_commands(arguments)
+            code = app(arguments, prog_name="rollcast", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except RollcastError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -14,8 +14,8 @@ _STOPS = tuple(  # those that this system has
 )
 
 
-class Stopped(BaseException):
-    """A signal asked the run to stop."""
+class Stopped(KeyboardInterrupt):
+    """A signal asked the run to stop. Libraries in C let a KeyboardInterrupt pass."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -29,6 +29,24 @@ def keep_on(_: Any) -> None:
     """Raises `Stopped` again if a library swallowed it."""
     if _stop_asked:
         raise _stop_asked[0]
+
+
+@contextmanager
+def as_asked() -> Iterator[None]:
+    """Raises `Stopped` in place of what a library made of it on its way: another error, an exit
+    code, nothing."""
+    try:
+        yield
+    finally:
+        keep_on(None)
+
+
+@contextmanager
+def until_stopped() -> Iterator[None]:
+    """For work that only a signal ends: being stopped is its success."""
+    with suppress(Stopped):
+        yield
+    _stop_asked.clear()
 
 
 @contextmanager

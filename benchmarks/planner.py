@@ -22,7 +22,7 @@ from benchmarks.runner import ROOT, parser, timed
 from rollcast.simulator.planner.choices import Choice, enumerated
 from rollcast.simulator.planner.measure import Measured, Task
 from rollcast.simulator.planner.planner import Question, answer, question, work_for
-from rollcast.simulator.planner.whole_run import quality_of, run_cost
+from rollcast.simulator.planner.whole_run import quality_of
 from rollcast.simulator.planner.workers import cores, local
 from rollcast.simulator.scenario.file import RawScenario, read_scenario
 
@@ -100,17 +100,8 @@ def brute_force(asked: Question, workers: int) -> tuple[dict[str, float], int]:
                 continue
             steps += result.steps
             setup = estimates[i].setup
-            made = run_cost(
-                asked.work,
-                step_s=result.step_s,
-                fill_s=result.fill_s,
-                taken=result.taken,
-                used=result.used,
-                trained=result.trained,
-                gpus=setup.gpus,
-                usd_per_gpu_hour=setup.usd_per_gpu_hour,
-                quality=quality_of(choices[i].policy, asked.quality),
-            )
+            quality = quality_of(choices[i].policy, asked.quality)
+            made = result.run_cost(asked.work, setup.gpus, setup.usd_per_gpu_hour, quality)
             if not list(asked.objective.beyond(setup, result, made)):
                 values[choices[i].name] = asked.objective.value(made)
     return values, steps

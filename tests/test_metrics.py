@@ -242,8 +242,10 @@ def test_summary_of_a_simulated_run(name: str) -> None:
     ends = ("trained_tokens", "masked_tokens", "dropped_tokens", "carried_tokens")
     assert summary["generated_tokens"] == sum(summary[end] for end in ends)
     assert summary["steps"] == 4
-    beside_s = summary["fill_s"] + summary["drain_s"]
-    assert summary["step_s"] * 4 + beside_s == pytest.approx(summary["makespan_s"])
+    start, stop = summary["steady_steps"]
+    steady_s = summary["step_s"] * (stop - start)
+    whole_s = summary["startup_s"] + steady_s + summary["drain_s"]
+    assert whole_s == pytest.approx(summary["makespan_s"])
     assert summary["step_s_p50"] <= summary["step_s_p95"]
     assert summary["gpu_hours"] == pytest.approx(run.shape.gpus * run.makespan_s / 3600)
     assert 0 < summary["bubble_fraction"] < 1

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollcast.simulator.results.figures import FIGURES
 from rollcast.simulator.results.metrics import run_summary, summarise
 from rollcast.simulator.results.steady import LEAST_STEPS, steady_of, steady_state
 from rollcast.simulator.testing import Trial, try_policy
@@ -20,7 +21,7 @@ seconds = st.lists(st.floats(0.0, 1e4), min_size=1, max_size=30)
 def test_a_run_that_carries_nothing_is_steady_from_its_first_step() -> None:
     times = [90.0, 10.0, 11.0, 9.0, 10.0, 12.0]  # the first is long by chance
     found = steady_state(times, [[0.0] * 6], [0.0] * 6, carries=False)
-    assert found == (0, 6, pytest.approx(np.mean(times)), pytest.approx(0), 0.0, True)
+    assert found == (0, 6, pytest.approx(np.mean(times)), 0.0, 0.0, True)
 
 
 @pytest.mark.parametrize("count", [10, 60])
@@ -31,8 +32,8 @@ def test_a_pipeline_that_fills(count: int, fill: int) -> None:
     times = [100.0 + NOISE[step] + (100.0 if step < fill else 0.0) for step in range(count)]
     found = steady_state(times, [ages])
     assert found.step_s == pytest.approx(100.0, abs=1.0)
-    assert found.fill_s == pytest.approx(100.0 * fill, abs=5.0)
     assert fill <= found.start <= 2 * fill
+    assert found.startup_s == pytest.approx(100.0 * (fill + found.start), abs=5.0)
     assert found.known
 
 
@@ -63,7 +64,7 @@ def test_no_more_than_half_is_start_up() -> None:
 def test_the_last_steps_wait_for_nothing() -> None:
     found = steady_state([300.0] + [100.0] * 8 + [40.0], [[0.0] + [1.0] * 9], drain=1)
     assert (found.start, found.stop, found.step_s) == (1, 9, 100.0)
-    assert (found.fill_s, found.drain_s) == (200.0, -60.0)
+    assert (found.startup_s, found.drain_s) == (300.0, 40.0)
 
 
 @pytest.mark.parametrize("count", [10, 11, 12, 13])
@@ -82,8 +83,12 @@ def test_the_parts_make_the_whole(times: list[float], data: st.DataObject) -> No
     drain = data.draw(st.integers(0, 40))
     found = steady_state(times, [data.draw(levels)], data.draw(levels), 0.5, drain)
     assert 0 <= found.start < found.stop <= len(times)
-    whole = len(times) * found.step_s + found.fill_s + found.drain_s
+    steady_s = (found.stop - found.start) * found.step_s
+    whole = found.startup_s + steady_s + found.drain_s
     assert whole == pytest.approx(math.fsum(times), abs=1e-6)
+    assert (found.startup_s > 0) <= (found.start > 0)
+    assert (found.drain_s > 0) <= (found.stop < len(times))
+    assert found.startup_s >= 0 <= found.drain_s
     assert not found.known or found.stop - found.start >= LEAST_STEPS
 
 
@@ -123,15 +128,18 @@ def test_ten_steps_say_what_sixty_do(policy: str) -> None:
     short, long = (tried(policy, steps).summary for steps in (10, 60))
     assert short["step_s"] == pytest.approx(long["step_s"], rel=0.02)
     for summary in (short, long):
-        beside_s = summary["fill_s"] + summary["drain_s"]
-        assert summary["steps"] * summary["step_s"] + beside_s == pytest.approx(
-            summary["makespan_s"]
-        )
+        start, stop = summary["steady_steps"]
+        beside_s = summary["startup_s"] + summary["drain_s"]
+        assert (stop - start) * summary["step_s"] + beside_s == pytest.approx(summary["makespan_s"])
     if policy == "sync":
-        assert (short["fill_s"], short["drain_s"]) == (pytest.approx(0, abs=1e-9), 0)
+        assert (short["startup_s"], short["drain_s"]) == (0, 0)
     if "async" in policy and "colocate" not in policy:
-        assert short["fill_s"] > 0.2 * short["step_s"]
-        assert short["fill_s"] == pytest.approx(long["fill_s"], abs=0.25 * long["step_s"])
+        extra, long_extra = (
+            summary["startup_s"] - summary["steady_steps"][0] * summary["step_s"]
+            for summary in (short, long)
+        )
+        assert extra > 0.2 * short["step_s"]
+        assert extra == pytest.approx(long_extra, abs=0.25 * long["step_s"])
 
 
 @pytest.mark.parametrize(
@@ -152,3 +160,26 @@ def test_a_run_too_short_to_tell_says_so(policy: str, steps: int, told: bool) ->
     assert bool(said) == told
     assert steady_of(run).known != told
     assert summarise(run)["step_s"] > 0
+
+
+def test_first_steps_shorter_than_the_steady_ones_take_their_time() -> None:
+    """Nothing is resumed in a run's first steps, so they may be shorter."""
+    found = steady_state([60.0, 80.0] + [100.0] * 8, [[0.0, 0.5] + [1.0] * 8])
+    assert (found.start, found.step_s, found.startup_s) == (2, 100.0, 140.0)
+
+
+@pytest.mark.parametrize(
+    ("startup_s", "steady_steps", "note"),
+    [
+        (0.0, [0, 20], "mean of 20, p95 2.0 s"),
+        (9.0, [6, 20], "mean of 14 steady after 9.0 s of start-up, p95 2.0 s"),
+        (0.0, [0, 19], "mean of 19 steady, p95 2.0 s"),
+    ],
+)
+def test_the_table_says_how_long_the_start_up_was(
+    startup_s: float, steady_steps: list[int], note: str
+) -> None:
+    summary = {"steps": 20, "steady_steps": steady_steps, "startup_s": startup_s}
+    (step_s,) = (figure for figure in FIGURES if figure.name == "step_s")
+    line = step_s.line({**summary, "step_s": 1.0, "step_s_p95": 2.0})
+    assert line == ("step time", "1.0 s", note)

@@ -52,7 +52,6 @@ class Estimate:
         return run_cost(
             work,
             step_s=self.step_s(factor),
-            fill_s=0.0,
             taken=self.taken,
             used=self.used,
             trained=self.trained,

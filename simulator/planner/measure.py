@@ -44,15 +44,16 @@ class Setup:
 class Measured:
     """Figures of ``steps`` simulated updates of a choice.
 
-    step_s, fill_s: seconds of a steady step, and of the start-up beyond it. taken, used, trained:
-    of a mean update, rollouts taken in, prompts used up, rollouts trained on. series_s: seconds by
-    step. staleness_max: versions. settled: whether the steady state was reached. factors: draws of
-    the whole run's step time over step_s; choices with the same seed share their draws.
+    step_s: seconds of a steady step. taken, used, trained: of a mean update, rollouts taken in,
+    prompts used up, rollouts trained on. series_s: seconds by step, the first ``startup_steps``
+    before the steady state. staleness_max: versions. settled: whether the steady state was reached.
+    factors: draws of the whole run's step time over step_s; choices with the same seed share their
+    draws.
     """
 
     steps: int
     step_s: float
-    fill_s: float
+    startup_steps: int
     taken: float
     used: float
     trained: float
@@ -67,6 +68,11 @@ class Measured:
     settled: bool = True
     factors: tuple[float, ...] = ()
 
+    @property
+    def startup_s(self) -> float:
+        """Seconds before the steady state."""
+        return math.fsum(self.series_s[: self.startup_steps])
+
     def run_cost(
         self, work: Work, gpus: int, usd_per_gpu_hour: float | None, quality: float = 1.0
     ) -> RunCost:
@@ -74,13 +80,14 @@ class Measured:
         return run_cost(
             work,
             step_s=self.step_s,
-            fill_s=self.fill_s,
             taken=self.taken,
             used=self.used,
             trained=self.trained,
             gpus=gpus,
             usd_per_gpu_hour=usd_per_gpu_hour,
             quality=quality,
+            startup_s=self.startup_s,
+            startup_steps=self.startup_steps,
         )
 
     def plain(self) -> dict[str, Any]:
@@ -120,12 +127,12 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         warnings += [few] if few else []
         if draws is not None:
             factors = tuple((draws[:DRAWS] / result.summary["step_s"]).tolist())
-    summary, records = result.summary, result.run.steps
+    summary, records, steady = result.summary, result.run.steps, steady_of(result.run)
     count = max(len(records), 1)
     return Measured(
         len(records),
         summary["step_s"],
-        summary.get("fill_s") or 0.0,
+        steady.start,
         sum(record.taken_rollouts for record in records) / count,
         sum(record.trained_groups + record.rejected_groups for record in records) / count,
         sum(record.trained_rollouts for record in records) / count,
@@ -137,7 +144,7 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         max(map(int, summary["staleness"]), default=0),
         summary["length_bias"],
         tuple(warnings),
-        steady_of(result.run).known,
+        steady.known,
         factors,
     )
 

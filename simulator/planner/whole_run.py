@@ -86,19 +86,23 @@ def run_cost(
     work: Work,
     *,
     step_s: float,
-    fill_s: float,
     taken: float,
     used: float,
     trained: float,
     gpus: int,
     usd_per_gpu_hour: float | None,
     quality: float = 1.0,
+    startup_s: float = 0.0,
+    startup_steps: int = 0,
 ) -> RunCost:
-    """The cost of a run. fill_s: start-up beyond its steps of ``step_s``. taken, used, trained: see
-    `Work.updates`. quality: updates to the target over those of synchronous training.
+    """The cost of a run whose first ``startup_steps`` updates take ``startup_s`` and the others
+    ``step_s`` each. taken, used, trained: see `Work.updates`. quality: updates to the target over
+    those of synchronous training.
     """
     updates = quality * work.updates(taken, used, trained)
-    hours = (fill_s + updates * step_s) / 3600
+    steady = max(updates - startup_steps, 0.0)
+    begun = min(updates / startup_steps, 1.0) if startup_steps else 0.0
+    hours = (begun * startup_s + steady * step_s) / 3600
     price = usd_per_gpu_hour
     return RunCost(updates, hours, gpus * hours, None if price is None else price * gpus * hours)
 

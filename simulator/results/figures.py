@@ -144,10 +144,9 @@ def _pair(write: Callable[[float], str], first: str, second: str) -> Callable[[V
 
 def _steady(v: Values) -> str:
     start, stop = v["steady_steps"]
-    steps = f"{v['steps']}"
-    if (start, stop) != (0, v["steps"]):
-        steps = f"{stop - start} steady, start-up {seconds(v['fill_s'])}"
-    return f"mean of {steps}, p95 {seconds(v['step_s_p95'])}"
+    steps = f"{v['steps']}" if stop - start == v["steps"] else f"{stop - start} steady"
+    startup = f" after {seconds(v['startup_s'])} of start-up" if start else ""
+    return f"mean of {steps}{startup}, p95 {seconds(v['step_s_p95'])}"
 
 
 def _interval(v: Values) -> str:

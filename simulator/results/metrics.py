@@ -387,8 +387,8 @@ def summarise(run: Run) -> dict[str, Any]:
     """The metrics of a run as JSON types, in a fixed order; None if not measured.
 
     Seconds: makespan_s; step_s, step_s_p50, step_s_p95 of the steady steps ``steady_steps[0]`` up
-    to ``[1]`` (`simulator.results.steady`); fill_s and drain_s, so that makespan_s = steps * step_s
-    + fill_s + drain_s; totals rollout_s, train_s, sync_s, switch_s; queue_s_mean, of segments.
+    to ``[1]`` (`simulator.results.steady`); startup_s and drain_s, of the steps before and after
+    them; totals rollout_s, train_s, sync_s, switch_s; queue_s_mean, of segments.
     Tokens: the ledger; rollout_tokens_per_s over rollout time, trained_tokens_per_s over the
     makespan.
 
@@ -422,7 +422,7 @@ def _times(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
         "step_s": steady.step_s if step_s else None,
         "step_s_p50": p50,
         "step_s_p95": p95,
-        "fill_s": steady.fill_s,
+        "startup_s": steady.startup_s,
         "drain_s": steady.drain_s,
         "steady_steps": [steady.start, steady.stop],
         "rollout_s": math.fsum(record.rollout_s for record in run.steps),

@@ -27,15 +27,15 @@ LEAST_STEPS = 4  # fewer steady steps are not known to be steady
 class Steady(NamedTuple):
     """Steps ``start`` to ``stop`` (exclusive) are steady.
 
-    step_s: their mean, nan without steps. fill_s, drain_s: the other steps' time beyond so many
-    steady ones, so that all take ``steps * step_s + fill_s + drain_s``. known: whether enough steps
-    are steady and no state still rises.
+    step_s: their mean, nan without steps. startup_s, drain_s: seconds of the steps before and after
+    them, so that all take ``startup_s + (stop - start) * step_s + drain_s``. known: whether enough
+    steps are steady and no state still rises.
     """
 
     start: int
     stop: int
     step_s: float
-    fill_s: float
+    startup_s: float
     drain_s: float
     known: bool
 
@@ -69,13 +69,12 @@ def steady_state(
     level = np.concatenate(([0.0], np.asarray(waiting, dtype=float)[:stop]))
     if len(level) == stop + 1:
         start = _as_at_the_end(level, start, max(start, stop - LEAST_STEPS), same)
-    mean = float(times[start:stop].mean())
     return Steady(
         start,
         stop,
-        mean,
-        float((times[:start] - mean).sum()),
-        float((times[stop:] - mean).sum()),
+        float(times[start:stop].mean()),
+        float(times[:start].sum()),
+        float(times[stop:].sum()),
         not carries
         or (
             stop - start >= LEAST_STEPS

@@ -130,7 +130,8 @@ def test_how_old_how_settled_how_sure() -> None:
     found = measured(result, 100)
     assert found.staleness_max == 2
     assert found.settled
-    assert found.fill_s == result.summary["fill_s"] > 0
+    assert found.startup_s == pytest.approx(result.summary["startup_s"])
+    assert found.startup_steps == result.summary["steady_steps"][0] > 0
     assert min(found.factors) < 1 < max(found.factors)
     short = measured(simulate(scenario("steps=3", policy="fully_async(max_staleness=2)")))
     assert not short.settled

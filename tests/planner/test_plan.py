@@ -67,6 +67,11 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
     return plan(load(path), asked(), workers=1)
 
 
+def whole_run_s(found: Measured) -> float:
+    """Of 100 updates."""
+    return found.startup_s + (100 - found.startup_steps) * found.step_s
+
+
 def test_what_it_recommends_is_the_best_of_all(planned: Planned, path: Path) -> None:
     question_ = question(load(path).raw, None, ["sync"])
     best = planned.recommended
@@ -74,7 +79,8 @@ def test_what_it_recommends_is_the_best_of_all(planned: Planned, path: Path) -> 
     for row in planned.unrun:
         setup = row.setup
         found = run_task(load(path).raw, Task(row.choice, question_.rungs.last))
-        hours = (found.fill_s + 100 * found.step_s) / 3600  # type: ignore[union-attr]
+        assert isinstance(found, Measured)
+        hours = whole_run_s(found) / 3600
         assert best.run_cost.usd <= 1.02 * hours * setup.gpus * 2.5  # type: ignore[operator]
     costs = [row.run_cost.usd or 0.0 for row in planned.rows if row.exact]
     assert best.run_cost.usd == min(costs)
@@ -89,9 +95,7 @@ def test_what_it_reports_is_what_simulate_says(planned: Planned, path: Path) -> 
         assert row.measured.step_s == summary["step_s"]
         assert row.measured.bubble_fraction == summary["bubble_fraction"]
         assert row.setup.gpus == summary["gpus"]
-        assert row.run_cost.hours == pytest.approx(
-            (100 * summary["step_s"] + row.measured.fill_s) / 3600
-        )
+        assert row.run_cost.hours == pytest.approx(whole_run_s(row.measured) / 3600)
 
 
 def test_the_answer_says_what_the_issue_asks(planned: Planned) -> None:

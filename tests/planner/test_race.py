@@ -44,7 +44,7 @@ def measured(series: Sequence[float], staleness: int = 0) -> Measured:
     return Measured(
         len(series),
         float(np.mean(series)),
-        0.0,
+        0,
         1.0,
         1.0,
         1.0,

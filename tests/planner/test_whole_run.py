@@ -23,7 +23,8 @@ from rollcast.simulator.values import read
 def the_bill(work: object, **more: float) -> RunCost:
     figures = {
         "step_s": 36.0,
-        "fill_s": 72.0,
+        "startup_s": 180.0,
+        "startup_steps": 3,
         "taken": 64.0,
         "used": 8.0,
         "trained": 32.0,
@@ -37,7 +38,7 @@ def test_by_hand() -> None:
     steps = work_of(RunSection(steps=100), 64)
     made = the_bill(steps)
     assert made.updates == 100
-    assert made.hours == pytest.approx((72 + 100 * 36) / 3600)
+    assert made.hours == pytest.approx((180 + 97 * 36) / 3600)
     assert made.gpu_hours == pytest.approx(16 * made.hours)
     assert made.usd == pytest.approx(32 * made.hours)
     assert made.value("hours") == made.hours
@@ -64,11 +65,18 @@ def test_without_a_price() -> None:
 
 
 @given(st.floats(1, 3), st.floats(1, 1e4), st.floats(0, 1e4))
-def test_quality_scales_the_updates_and_not_the_start(q: float, step_s: float, fill: float) -> None:
+def test_quality_scales_the_updates_and_not_the_start(
+    q: float, step_s: float, first: float
+) -> None:
     work = work_of(RunSection(steps=10), 64)
-    once, more = (the_bill(work, step_s=step_s, fill_s=fill, quality=each) for each in (1.0, q))
+    once, more = (the_bill(work, step_s=step_s, startup_s=first, quality=each) for each in (1.0, q))
     assert more.updates == pytest.approx(q * once.updates)
-    assert more.hours - fill / 3600 == pytest.approx(q * (once.hours - fill / 3600), rel=1e-6)
+    assert once.hours * 3600 == pytest.approx(first + 7 * step_s)
+    assert more.hours * 3600 == pytest.approx(first + (10 * q - 3) * step_s)
+
+
+def test_a_run_that_ends_in_the_start_up() -> None:
+    assert the_bill(work_of(RunSection(steps=2), 64)).hours == pytest.approx(120 / 3600)
 
 
 def test_quality_of_a_chain() -> None:

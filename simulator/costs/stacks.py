@@ -16,8 +16,11 @@ from rollcast.simulator.costs.engine.hosts import Engine
 from rollcast.simulator.costs.presets.provenance import Kind, Provenance
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.sync.weight_sync import Mechanism
-from rollcast.simulator.stacks.stack import all_stacks
+from rollcast.simulator.stacks.stack import all_stacks, priced
 from rollcast.simulator.values import choice
+
+UNKNOWN = "unknown"
+"""The preset of a stack that nobody knows: what others are taken to be where they do not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class StackPreset:
     rest_s: of a step outside every phase. Spreads: factors within which the truth is taken to lie.
     """
 
-    engine: Engine
+    engine: Engine | None
     colocated: Mechanism
     disaggregated: Mechanism
     rest_s: float
@@ -48,13 +51,16 @@ def _preset(name: str, entry: Mapping[str, Any]) -> StackPreset:
     """A preset as in a file. Raises ScenarioError for a wrong word, KeyError for a missing
     figure."""
     field = f"presets.stacks.{name}"
+    entry = {**priced()[UNKNOWN].costs["presets"][UNKNOWN], **entry}
     sync, rest, host = entry["sync"], entry["rest"], entry.get("host", {})
-    given = {key: entry[key] for key in ("cuda_graphs", "engine_sleep") if key in entry}
+    given: dict[str, Any] = {
+        key: entry[key] for key in ("cuda_graphs", "engine_sleep") if key in entry
+    }
     given |= {key: host[key] for key in ("host_s", "host_per_rollout_s") if key in host}
     if host:
         given |= {"host": _provenance(host, field), "host_spread": tuple(host["spread"])}
     for key, words in (("engine", Engine), ("engine_sleep", Sleep)):
-        if key in entry:
+        if entry.get(key) is not None:
             choice(entry[key], f"{field}.{key}", get_args(words))
     for placement in ("colocated", "disaggregated"):
         choice(sync[placement], f"{field}.sync.{placement}", get_args(Mechanism))
@@ -75,12 +81,20 @@ def _provenance(figure: Mapping[str, Any], field: str) -> Provenance:
 
 STACKS: Mapping[str, StackPreset] = MappingProxyType(
     {
-        name: _preset(name, entry)
-        for stack in all_stacks().values()
+        known: _preset(known, entry)
+        for stack in priced().values()
         for name, entry in stack.costs.get("presets", {}).items()
+        for known in (name, *entry.get("also", ()))
     }
 )
 """Every preset of every stack, by its name in ``cost.roofline.stack``."""
+
+_ALIASES = frozenset(
+    alias
+    for stack in priced().values()
+    for entry in stack.costs.get("presets", {}).values()
+    for alias in entry.get("also", ())
+)
 
 if TYPE_CHECKING:
     Stack = str
@@ -99,10 +113,13 @@ def listed() -> str:
     """The stacks with their figures and kinds, in words."""
     lines = []
     for name, stack in STACKS.items():
+        if name in _ALIASES:
+            continue
         graphs = "" if stack.cuda_graphs else ", eager"
         host = "" if stack.host is None else f"; host: {stack.host}"
+        engine = stack.engine or "no engine of ours"
         lines.append(
-            f"{name} {stack.engine}{graphs}, {stack.colocated} colocated and "
+            f"{name} {engine}{graphs}, {stack.colocated} colocated and "
             f"{stack.disaggregated} apart, rest {stack.rest_s:g} s, {stack.rest}{host}"
         )
     return ". ".join(lines)

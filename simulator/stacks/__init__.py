@@ -9,7 +9,9 @@ A folder here that holds a ``launch.yaml`` is a stack, and `stack.all_stacks` fi
 - ``export.py``: a plan in its settings; ``limits.py``: what of a plan it cannot carry out, and why;
   ``hooks.py``: what runs inside the stack's own process after ``rollcast export``.
 
-Only ``launch.yaml`` is needed. In common: `stack` (a stack and its files), `settings` (names of a
+A folder with a ``costs.yaml`` alone is priced, and neither imported nor exported; that of
+``unknown`` is what the others are taken to be where they do not say. Else only ``launch.yaml`` is
+needed. In common: `stack` (a stack and its files), `settings` (names of a
 run's settings), `launch` (the table), `log_format`, `log_file`, `consoles`, `records` and `syntax`
 (logs), `exporting`, `exported`, `limits` and `driver` (exports, and the loop inside another stack's
 process).

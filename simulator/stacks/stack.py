@@ -45,7 +45,8 @@ class Stack:
     def costs(self) -> Mapping[str, Any]:
         """Figures with sources of ``costs.yaml``, for `simulator.costs.stacks`; empty if none."""
         path = self.folder / _COSTS_FILE
-        return read_yaml(path) if path.is_file() else {}
+        content: Mapping[str, Any] = read_yaml(path) if path.is_file() else {}
+        return content
 
     @cached_property
     def log(self) -> StackLog | None:
@@ -73,8 +74,13 @@ class Stack:
 
 
 def all_stacks() -> Mapping[str, Stack]:
-    """Every stack by name, in alphabetical order."""
-    return _in_folders(tuple(package.__path__))
+    """Every stack whose launch settings are known, by name, in alphabetical order."""
+    return _in_folders(tuple(package.__path__), LAUNCH_FILE)
+
+
+def priced() -> Mapping[str, Stack]:
+    """Every stack that has a file of costs, by name, in alphabetical order."""
+    return _in_folders(tuple(package.__path__), _COSTS_FILE)
 
 
 def logged() -> list[str]:
@@ -88,8 +94,6 @@ def exporters() -> Mapping[str, Stack]:
 
 
 @cache
-def _in_folders(folders: tuple[str, ...]) -> Mapping[str, Stack]:
-    stacks = sorted(
-        path.parent for folder in folders for path in Path(folder).glob(f"*/{LAUNCH_FILE}")
-    )
+def _in_folders(folders: tuple[str, ...], file: str) -> Mapping[str, Stack]:
+    stacks = sorted(path.parent for folder in folders for path in Path(folder).glob(f"*/{file}"))
     return {folder.name: Stack(folder.name, folder) for folder in stacks}

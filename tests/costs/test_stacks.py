@@ -15,6 +15,7 @@ from rollcast.simulator.costs.roofline.cost import RooflineSection
 from rollcast.simulator.costs.stacks import STACKS, Stack, listed
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
+from rollcast.simulator.stacks.stack import all_stacks, exporters, logged, priced
 from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
 
@@ -31,8 +32,24 @@ def test_every_stack_has_figures_and_a_source() -> None:
     for name, stack in STACKS.items():
         assert stack.rest_spread[0] < 1 < stack.rest_spread[1]
         assert stack.rest.kind in get_args(Kind)
-        assert name in listed()
         assert (stack.host is None) == (stack.host_s is None)
+        assert cost(stack=name).stack == name
+    assert "nemo-rl vllm-0.11" in listed()
+
+
+def test_a_version_takes_the_preset_nearest_to_it() -> None:
+    for version in ("0.3", "0.4", "0.6"):
+        assert STACKS[f"verl-{version}"] == STACKS["verl-0.5"]
+    for version in ("0.7", "0.8", "0.9"):
+        assert STACKS[f"verl-{version}"] == STACKS["verl"]
+    assert STACKS["miles"] == STACKS["relax"] == STACKS["slime"] != STACKS["vime"]
+
+
+def test_a_stack_that_is_only_priced_is_neither_read_nor_exported() -> None:
+    alone = {"unknown", "rlinf", "unirl", "torchforge", "deepspeed_chat"}
+    assert alone <= priced().keys()
+    for known in (all_stacks(), logged(), exporters()):
+        assert alone.isdisjoint(known)
 
 
 def test_a_stack_sets_what_nobody_gave() -> None:

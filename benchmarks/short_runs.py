@@ -9,7 +9,8 @@ longer than as many steady steps (less, where suspended rollouts are not yet the
 
 Where steps are small and lengths rare, ten steps cannot know (of 160 prompts none may run away): of
 short runs with other seeds (``--seeds N``), how far they are off, and how many of their intervals
-hold what the long run says. These are intervals of luck alone: lengths and costs are exact.
+hold what the long run says. These are intervals of the sampling error alone: lengths and costs are
+exact.
 
 What is found is kept in results/short_runs.json, policy by policy, and results/short_runs.md is
 made of that.
@@ -162,8 +163,9 @@ def page(results: dict[str, Any]) -> str:
     lines += ["", f"{within} of {len(rows)} within 2 % by token, the worst {worst:.1%}.", ""]
     covered = {name: entry["coverage"] for name, entry in results.items() if "coverage" in entry}
     lines += [
-        "16 groups of 8 a step: the share of 90 % intervals of 10 steps (luck alone) that hold the "
-        "step time of 500, and in brackets how far 10 steps are off (root mean square):",
+        "16 groups of 8 a step: the share of 90 % intervals of 10 steps (of the sampling error "
+        "alone) that hold the step time of 500, and in brackets how far 10 steps are off (root "
+        "mean square):",
         "",
         "| policy | " + " | ".join(LENGTHS) + " |",
         "|---|" + "--:|" * len(LENGTHS),

@@ -15,7 +15,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.columns import LARGEST_TOKENS
 from rollcast.simulator.results.read import place, read_document, read_lines, read_table
-from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
+from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, OLD_CALL_ENDS
 from rollcast.simulator.scenario.trust import Trust, named_modules
 from rollcast.simulator.spans import Calls, Segments
 from rollcast.simulator.values import A_MAPPING, Between, read, wrong
@@ -151,6 +151,8 @@ class RunFolder:
             return None
         table = read_table(self.path, schema.ENVIRONMENTS, FIELD)
         self._check_steps(schema.ENVIRONMENTS, table, "step")
+        ended = [OLD_CALL_ENDS.get(word, word) for word in table["ended"].tolist()]
+        table["ended"] = np.array(ended, dtype=object)
         for column, known in (("kind", CALL_KINDS), ("ended", CALL_ENDS)):
             for row, word in enumerate(table[column].tolist()):
                 if word not in known:

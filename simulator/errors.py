@@ -16,5 +16,9 @@ class ScenarioError(RollcastError):
         self.message = message
 
 
+class OldName(FutureWarning):
+    """A name that still works, and what it is called now."""
+
+
 class RunError(RollcastError):
     """A run that could not go on; the message says why."""

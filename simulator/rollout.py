@@ -3,7 +3,7 @@ with frozen `Segment`s; only the loop changes a `Rollout`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Literal, NamedTuple, get_args
 
@@ -49,11 +49,13 @@ class Shared(NamedTuple):
 UNSHARED = Shared(0, -1, -1)
 
 
-CallEnd = Literal["answered", "timeout", "failed", "put_away", "closed"]
+CallEnd = Literal["answered", "timeout", "failed", "suspended", "closed"]
 """What became of a call: an answer; none in time; a failure for good; its rollout was stopped, and
 the environment works on; or was closed with it."""
 
 CALL_ENDS: tuple[CallEnd, ...] = get_args(CallEnd)
+OLD_CALL_ENDS: Mapping[str, CallEnd] = {"put_away": "suspended"}
+"""What files of earlier versions call them."""
 CALL_KINDS: tuple[Literal["environment", "reward"], ...] = ("environment", "reward")
 
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.errors import OldName, ScenarioError
 from rollcast.simulator.values import (
     Above,
     AtLeast,
@@ -218,6 +218,35 @@ def test_an_error_of_another_place_keeps_its_name() -> None:
 
     with pytest.raises(ScenarioError, match=r"^cluster\.replicas: is elsewhere$"):
         read(Other, {}, "here")
+
+
+@dataclass(frozen=True)
+class Later(Options):
+    RENAMED: ClassVar[dict[str, str]] = {"pace": "speed"}
+
+    speed: Annotated[float, AtLeast(0)] = 1.0
+
+
+@dataclass(frozen=True)
+class Holds(Options):
+    one: Later | None = None
+    any_of: Round | Later | None = None
+
+
+@pytest.mark.parametrize("key", ["one", "any_of"])
+def test_an_old_name_is_read_and_told(key: str) -> None:
+    with pytest.warns(OldName, match=rf"^top\.{key}\.pace is called top\.{key}\.speed now"):
+        made = read(Holds, {key: {"pace": 3}}, "top")
+    assert getattr(made, key) == Later(3.0)
+    with (
+        pytest.warns(OldName),
+        pytest.raises(ScenarioError, match=rf"^top\.{key}\.speed: must be a number of 0 or more"),
+    ):
+        read(Holds, {key: {"pace": -1}}, "top")
+    with pytest.raises(ScenarioError, match=rf"top\.{key}\.pace: is the old name of .*speed"):
+        read(Holds, {key: {"pace": 3, "speed": 3}}, "top")
+    with pytest.raises(ScenarioError, match="did you mean speed"):
+        read(Holds, {key: {"sped": 3}}, "top")
 
 
 def test_declared_options_have_units_and_meanings() -> None:

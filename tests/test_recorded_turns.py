@@ -28,7 +28,7 @@ POLICIES = (
 )
 
 
-def scenario(policy: str, held: str, put_away: str, tight: bool) -> Scenario:
+def scenario(policy: str, held: str, on_suspend: str, tight: bool) -> Scenario:
     """With slots that bind and two replicas, or neither."""
     data: dict[str, Any] = {
         "cluster": {
@@ -66,7 +66,7 @@ def scenario(policy: str, held: str, put_away: str, tight: bool) -> Scenario:
             "failure": 0.02,
             "turn_s": {"family": "lognormal", "median_s": 0.5, "sd": 0.6, "between_sd": 0.2},
             "held": held,
-            "put_away": put_away,
+            "on_suspend": on_suspend,
         },
         "reward": {"slots": 3, "seconds": 0.3},
         "policy": policy,
@@ -87,14 +87,14 @@ def replayed(given: Scenario, first: Run) -> tuple[RecordedWorkload, Run]:
 
 
 @pytest.mark.parametrize("tight", [False, True])
-@pytest.mark.parametrize("put_away", ["keep", "close"])
+@pytest.mark.parametrize("on_suspend", ["keep", "close"])
 @pytest.mark.parametrize("held", ["call", "rollout"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_replay_takes_the_same_decisions_at_the_same_times(
-    policy: str, held: str, put_away: str, tight: bool
+    policy: str, held: str, on_suspend: str, tight: bool
 ) -> None:
     """Environments kept or closed, slots of calls or rollouts, what was never finished too."""
-    given = scenario(policy, held, put_away, tight)
+    given = scenario(policy, held, on_suspend, tight)
     first = run(given.world(), given.policy, given.plan, given.steps)
     recorded, again = replayed(given, first)
     assert again.decisions == first.decisions

@@ -138,6 +138,24 @@ def test_explain_prints_a_key_its_range_default_unit_and_source(
     assert "did you mean cluster.trainer_gpus" in err
 
 
+def test_an_old_key_still_works_and_a_note_names_the_new_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = said(capsys, "explain", "environment.put_away")
+    assert code == 0
+    assert "environment.on_suspend" in out
+    arguments = ("simulate", "examples/agent.yaml", "--draws", "0", "--json", "--set", "steps=1")
+    small = ("--set", "workload.batch_groups=2", "--set", "policy=april")
+    runs = {
+        key: said(capsys, *arguments, *small, "--set", f"environment.{key}=close")
+        for key in ("put_away", "on_suspend")
+    }
+    note = "note: environment.put_away is called environment.on_suspend now; use that name\n"
+    code, out, err = runs["put_away"]
+    assert (code, err) == (0, note)
+    assert (0, out, "") == runs["on_suspend"]
+
+
 def test_init_prints_an_example_or_lists_them(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -64,7 +64,7 @@ def test_ten_steps_know_that_they_may_have_met_no_rare_rollout(policy: str) -> N
 def test_it_is_wide_only_where_something_rare_may_come() -> None:
     plain = simulate(scenario("workload.lengths.runaway=0"))
     rare = simulate(scenario(seed=next(s for s in range(9) if not met_one(s))))
-    assert of(rare).off > 2 * of(plain).off
+    assert of(rare).share > 2 * of(plain).share
     assert of(rare).ratios[:, 0].mean() > 1.05
 
 
@@ -74,21 +74,21 @@ def met_one(seed: int) -> bool:
 
 def test_how_many_steps_are_enough() -> None:
     found = of(simulate(scenario()))
-    assert found.off > FEW
+    assert found.share > FEW
     assert "10 steps are few" in found.warning
     assert f"about {found.enough:,} would be within 2 %" in found.warning
-    exact = 10 * (found.off / 0.02) ** 2
+    exact = 10 * (found.share / 0.02) ** 2
     assert exact <= found.enough <= 1.11 * exact
     many = of(simulate(scenario("steps=120")))
-    assert many.off < 0.6 * found.off, (many.off, found.off)
+    assert many.share < 0.6 * found.share, (many.share, found.share)
     assert SamplingError().warning == ""
 
 
 def test_a_longer_run_s_error_is_that_of_what_was_simulated() -> None:
     result = simulate(scenario())
     assert of(result, whole=500).steps == 10
-    assert of(result, whole=500).off == of(result).off
-    assert of(result, whole=4).off > of(result).off
+    assert of(result, whole=500).share == of(result).share
+    assert of(result, whole=4).share > of(result).share
 
 
 def test_a_comparison_says_it_once() -> None:
@@ -96,7 +96,7 @@ def test_a_comparison_says_it_once() -> None:
     from_short_runs(results)
     told = [said for said in warnings_of(results) if "are few" in said]
     assert len(told) == 1
-    most = max(results, key=lambda name: results[name].summary["luck"]["enough_steps"])
+    most = max(results, key=lambda name: results[name].summary["sampling_error"]["enough_steps"])
     assert told[0].startswith(f"under {most}, 10 steps are few")
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rollcast.simulator.cli import arguments as args
+from rollcast.simulator.cli.notes import old_names_as_notes
 from rollcast.simulator.cli.stopping import (
     Stopped,
     as_asked,
@@ -435,7 +436,7 @@ def _run(argv: Sequence[str] | None) -> int:
     _prepare_streams()
     arguments = _with_addresses(sys.argv[1:] if argv is None else argv)
     try:
-        with as_asked():
+        with as_asked(), old_names_as_notes():
             _add_commands(arguments)
             code = app(arguments, prog_name="rollcast", standalone_mode=False)
         sys.stdout.flush()

@@ -61,6 +61,7 @@ def _print_entry(entry: Entry) -> None:
         ("unit", entry.unit),
         ("source", entry.source),
         ("keys", f"those of {entry.like}" if entry.like else ""),
+        ("old name", entry.old),
     ):
         if text and not (name == "default" and entry.key.count(".") == 1 and _a_policy(entry)):
             grid.add_row(Text(name, style="dim"), Text(text))

@@ -233,18 +233,18 @@ class SessionMachine(Generic[S, C]):
         session.flying = False
         self._turned.pop(session, None)
         call, now = session.call, self._now
-        closes = for_good or self._spec.put_away == "close"
+        closes = for_good or self._spec.on_suspend == "close"
         if call is None:
             self._release(session)
         elif call.start is None:
-            self._note(call, "put_away", now)
+            self._note(call, "suspended", now)
             del call.pool.waiting[call]
             session.call = None
         elif for_good or (closes and call.kind == "environment"):
             self._over(call, "closed", now)
             self._abandon(call)  # type: ignore[arg-type]  # a session's calls are the world's
         else:
-            self._note(call, "put_away", now)
+            self._note(call, "suspended", now)
             call.asked = call.start = now
         if closes:
             self._close(session)

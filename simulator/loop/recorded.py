@@ -12,7 +12,7 @@ from typing import Any
 
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import Key, Rollout, Segment
+from rollcast.simulator.rollout import OLD_CALL_ENDS, Key, Rollout, Segment
 from rollcast.simulator.values.plain import from_plain, to_plain
 from rollcast.simulator.world import (
     ClusterShape,
@@ -72,10 +72,17 @@ def read_entry(data: Any, where: str) -> Entry:
         fields["verb"],
         from_plain(fields.get("at_s"), float, where),
         _tuples(fields.get("asked", [])),
-        from_plain(fields.get("segments", []), tuple[Segment, ...], where),
+        from_plain(_present(fields.get("segments", [])), tuple[Segment, ...], where),
         from_plain(fields.get("trained", []), tuple[tuple[int, tuple[Phase, ...]], ...], where),
         from_plain(fields.get("synced", []), tuple[tuple[Phase, ...], ...], where),
     )
+
+
+def _present(segments: Any) -> Any:
+    """Segments in today's words."""
+    if isinstance(segments, list):
+        return [_present(item) for item in segments]
+    return OLD_CALL_ENDS.get(segments, segments) if isinstance(segments, str) else segments
 
 
 def _tuples(data: Any) -> Any:

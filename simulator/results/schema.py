@@ -254,7 +254,7 @@ ENVIRONMENTS = Table(
         Column(
             "ended",
             Text(),
-            "answered, timeout, failed, put_away (it goes on without its rollout) or closed",
+            "answered, timeout, failed, suspended (it goes on without its rollout) or closed",
             needed=True,
         ),
         _seconds("asked_s", "when the rollout began to wait for a slot", needed=True),

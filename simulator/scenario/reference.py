@@ -52,7 +52,7 @@ FIRST: Mapping[str, tuple[str, ...]] = {
 class Entry:
     """One key. when: what chooses its section among several. value: what it must be. default: as in
     YAML; '' if required. holds: whether keys stand below it. like: the key below which they are
-    listed."""
+    listed. old: an earlier name that is still read."""
 
     key: str
     meaning: str
@@ -63,6 +63,7 @@ class Entry:
     when: str = ""
     holds: bool = False
     like: str = ""
+    old: str = ""
 
 
 def reference(elsewhere: Mapping[str, type] | None = None) -> tuple[Entry, ...]:
@@ -87,6 +88,7 @@ def find(key: str, entries: tuple[Entry, ...]) -> list[Entry]:
     plain = re.sub(r"\[\d*\]", "", key)
     listed = _where_listed(plain, entries)
     matches = [replace(entry, key=plain) for entry in entries if entry.key == listed]
+    matches = matches or [entry for entry in entries if listed and entry.old == listed]
     if matches:
         return matches
     names = [entry.key for entry in entries]
@@ -128,8 +130,10 @@ class _Listing:
         start = f"{prefix}." if prefix else ""
         for key, doc in getattr(kind, "ALSO", {}).items():
             yield Entry(f"{start}{key}", doc.sentence, "a name", "null", doc.unit, doc.source, when)
+        old = {key: f"{start}{old}" for old, key in getattr(kind, "RENAMED", {}).items()}
         for option in declared(kind):
-            yield from self._option(option, f"{start}{option.key}", when)
+            entry, *under = self._option(option, f"{start}{option.key}", when)
+            yield from (replace(entry, old=old.get(option.key, "")), *under)
 
     def _option(self, option: Option, key: str, when: str) -> Iterator[Entry]:
         outside = key in self._elsewhere

@@ -51,7 +51,9 @@ def warnings_of(results: Mapping[str, Result]) -> list[str]:
     for name, result in results.items():
         for text in result.summary["warnings"]:
             if text.endswith(TOO_FEW):
-                few.append((result.summary["luck"]["enough_steps"], f"under {name}, {text}"))
+                few.append(
+                    (result.summary["sampling_error"]["enough_steps"], f"under {name}, {text}")
+                )
             elif text not in warnings:
                 warnings.append(text)
     return [*warnings, *([max(few)[1]] if few else ()), *_other_batches(results)]

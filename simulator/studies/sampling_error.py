@@ -61,7 +61,7 @@ class SamplingError:
     spent: int = 0
 
     @property
-    def off(self) -> float:
+    def share(self) -> float:
         """Half the 90 % interval of a mean step over its middle."""
         low, high = ends(self.ratios[:, 0]).tolist()
         return float((high - low) / (high + low))
@@ -69,18 +69,18 @@ class SamplingError:
     @property
     def enough(self) -> int:
         """Steps for an error of `CLOSE`, to two digits."""
-        exact = max(self.steps * (self.off / CLOSE) ** 2, 1.0)
+        exact = max(self.steps * (self.share / CLOSE) ** 2, 1.0)
         unit = 10.0 ** max(math.floor(math.log10(exact)) - 1, 0)
         return round(math.ceil(exact / unit) * unit)
 
     @property
     def warning(self) -> str:
         """The warning of too few steps; empty for enough."""
-        if self.off <= FEW:
+        if self.share <= FEW:
             return ""
         return (
             f"{self.steps} steps are few for how much steps differ: sampling error alone moves "
-            f"their mean by {100 * self.off:.0f} % either way; about {self.enough:,} {TOO_FEW}"
+            f"their mean by {100 * self.share:.0f} % either way; about {self.enough:,} {TOO_FEW}"
         )
 
 

@@ -143,8 +143,8 @@ def add_intervals(
     alike: Kind | None = None,
 ) -> Uncertainty:
     """Adds to a run's summary its 90 % ``intervals``, ``intervals_from``, ``interval_shares`` by
-    source, ``interval_note``; ``luck``: the sampling error of a mean step (``off``) and the steps
-    for an error of `sampling_error.CLOSE` (``enough_steps``).
+    source, ``interval_note``; ``sampling_error``: of a mean step, as a ``share`` of it, and the
+    steps for an error of `sampling_error.CLOSE` (``enough_steps``).
 
     draws: whole runs for the intervals; None for short ones. on_step, on_short_step: called after
     each of their steps. costs, alike: see `uncertainty`, which is returned. Raises ScenarioError or
@@ -157,9 +157,10 @@ def add_intervals(
     summary["intervals"] = intervals(result, draws, on_step) if draws else quick.intervals
     summary["interval_shares"] = dict(quick.shares)
     summary["interval_note"] = quick.note(result.scenario)
-    summary["luck"] = {"off": quick.sampling_error.off, "enough_steps": quick.sampling_error.enough}
-    if quick.sampling_error.warning:
-        summary["warnings"].append(quick.sampling_error.warning)
+    error = quick.sampling_error
+    summary["sampling_error"] = {"share": error.share, "enough_steps": error.enough}
+    if error.warning:
+        summary["warnings"].append(error.warning)
     if quick.left_out:
         summary["warnings"].append(
             f"intervals: {', '.join(quick.left_out)} could not be varied; they leave that out"

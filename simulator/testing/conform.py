@@ -133,7 +133,7 @@ CASES = (
         InTurns(ListedWorkload(MIXED, REWARDS, (8, 3)), 5),
         EngineSpec(5, 24, 76, 4),
         PLAIN,
-        environment=EnvironmentSpec(slots=6, held="rollout", put_away="close"),
+        environment=EnvironmentSpec(slots=6, held="rollout", on_suspend="close"),
     ),
 )
 """Two replicas or one, ample pools and full ones, prices that tie and prices that do not."""

@@ -367,7 +367,7 @@ def environments(draw: st.DrawFn) -> EnvironmentSpec:
     return EnvironmentSpec(
         slots=draw(slots),
         held=draw(st.sampled_from(["call", "call", "rollout"])),
-        put_away=draw(st.sampled_from(["keep", "keep", "close"])),
+        on_suspend=draw(st.sampled_from(["keep", "keep", "close"])),
         reward_slots=draw(slots),
     )
 

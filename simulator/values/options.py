@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import lru_cache, partial
@@ -34,7 +35,7 @@ from typing import (
     get_type_hints,
 )
 
-from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.errors import OldName, ScenarioError
 from rollcast.simulator.values.later import Later
 from rollcast.simulator.values.readers import (
     ANY,
@@ -84,15 +85,17 @@ class Options:
 
     FIELD: the dotted key that errors start with where Python code builds it. TAG: the key, and the
     value of it, that choose this class among others (`declared`'s first option where None).
-    ALSO: keys that a ``from_mapping`` of its own reads beside the fields. FIXED: fields that are no
-    options. SOURCES: where defaults come from, by key, for a `Doc` that has no source. A class
-    method ``from_text(text, field)`` reads a name that stands for a mapping.
+    ALSO: keys that a ``from_mapping`` of its own reads beside the fields. RENAMED: keys by their
+    old names, which are still read. FIXED: fields that are no options. SOURCES: where defaults come
+    from, by key, for a `Doc` that has no source. A class method ``from_text(text, field)`` reads a
+    name that stands for a mapping.
     """
 
     __slots__ = ()
     FIELD: ClassVar[str] = ""
     TAG: ClassVar[tuple[str, str] | None] = None
     ALSO: ClassVar[Mapping[str, Doc]] = {}
+    RENAMED: ClassVar[Mapping[str, str]] = {}
     FIXED: ClassVar[tuple[str, ...]] = ()
     SOURCES: ClassVar[Mapping[str, object]] = {}
 
@@ -137,6 +140,8 @@ class Section(Reader):
             return self._named(value, field)
         if not isinstance(value, Mapping):
             raise wrong(field, self.wanted, value)
+        for kind in self.kinds:
+            value = _renamed(kind, value, field)
         return _nested(self._kind(value, field), value, field)
 
     def below(self) -> tuple[type, ...]:
@@ -147,6 +152,8 @@ class Section(Reader):
         """Looks at the keys."""
         if not isinstance(value, Mapping):
             return
+        for kind in self.kinds:
+            value = _renamed(kind, value, field)
         check_unknown_keys(value, {key for kind in self.kinds for key in keys(kind)}, field)
         try:
             kind = self._kind(value, field)
@@ -396,10 +403,27 @@ def _check_keys(kind: type, value: object, field: str) -> None:
     """Raises ScenarioError for the first unknown key in ``value`` or below it."""
     if not isinstance(value, Mapping):
         return
+    value = _renamed(kind, value, field)
     check_unknown_keys(value, keys(kind), field)
     for option in declared(kind):
         if option.key in value:
             option.reader.check_keys(value[option.key], join(field, option.key))
+
+
+def _renamed(kind: type, value: Mapping[Any, Any], field: str) -> Mapping[Any, Any]:
+    """``value`` with today's names of its keys, and a warning for each old one. Raises
+    ScenarioError for a key under both names."""
+    for old, key in getattr(kind, "RENAMED", {}).items():
+        if old not in value:
+            continue
+        place, now = join(field, old), join(field, key)
+        if key in value:
+            raise ScenarioError(
+                place, f"is the old name of {now}, which is given too; leave it out"
+            )
+        warnings.warn(f"{place} is called {now} now; use that name", OldName, stacklevel=2)
+        value = {key if given == old else given: item for given, item in value.items()}
+    return value
 
 
 def _nested(kind: type, value: Mapping[Any, Any], field: str) -> Any:
@@ -414,6 +438,7 @@ def _build(
 ) -> T:
     if not isinstance(value, Mapping):
         raise wrong(field, A_MAPPING, value)
+    value = _renamed(kind, value, field)
     values: dict[str, Any] = {}
     for option in declared(kind):
         place = join(field, option.key)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from rollcast.simulator.plan import Failed
 from rollcast.simulator.values import Above, Between, Doc, Options
@@ -15,7 +16,7 @@ from rollcast.simulator.workload.seconds import (
     TurnSeconds,
     seconds_model,
 )
-from rollcast.simulator.workload.slots import EnvironmentSpec, Held, PutAway
+from rollcast.simulator.workload.slots import EnvironmentSpec, Held, OnSuspend
 
 MAX_SLOTS = 10_000_000
 _SLOTS = Between(1, MAX_SLOTS)
@@ -26,6 +27,7 @@ class EnvironmentSection(Options):
     """What answers the turns of a rollout: a sandbox, a search, a calculator."""
 
     FIELD = "environment"
+    RENAMED: ClassVar[Mapping[str, str]] = {"put_away": "on_suspend"}
 
     turn_s: Annotated[
         TurnSeconds | None,
@@ -64,11 +66,12 @@ class EnvironmentSection(Options):
             " counts, with reward 0) or restart (another one starts in its place)"
         ),
     ] = "keep"
-    put_away: Annotated[
-        PutAway,
+    on_suspend: Annotated[
+        OnSuspend,
         Doc(
-            "environment of a rollout that is suspended until a later step: keep (it stays "
-            "and works on) or close (it is started again and replayed to where it was)"
+            "environment of a rollout that is suspended until a later step: keep (it goes on "
+            "with its answer) or close (when the rollout resumes, it boots again and repeats its "
+            "answers)"
         ),
     ] = "keep"
 
@@ -120,5 +123,5 @@ def environment_spec(
     """The pools of these sections."""
     given = environment or EnvironmentSection()
     return EnvironmentSpec(
-        given.slots, given.held, given.put_away, None if reward is None else reward.slots
+        given.slots, given.held, given.on_suspend, None if reward is None else reward.slots
     )

@@ -1,7 +1,8 @@
 """The trajectories of a finished run, from its tables of segments and calls.
 
 Where slots are held for a call, a boot is part of the first answer. Where an environment was closed
-and booted again (``put_away: close``), its next call repeated earlier answers; that is subtracted.
+(``on_suspend: close``) and booted again, its next call repeated earlier answers; that is
+subtracted.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class _Environment:
             self.reached[call.turn] = max(self.reached.get(call.turn, 0.0), own_s)
         elif self.booting:
             self.reached[-1] = max(self.reached.get(-1, 0.0), own_s)
-        if call.ended == "put_away":
+        if call.ended == "suspended":
             return
         if call.ended != "closed":
             if answers:
@@ -140,7 +141,7 @@ def _trajectory(
             answers = complete[turn] and place > sampled_by[turn]
             environment.take(call, answers)
         away = not row.finished and row.ending != "turn"
-        if away and spec.put_away == "close":
+        if away and spec.on_suspend == "close":
             environment.closed()
     cut: Cut | None = None
     seconds = environment.seconds

@@ -8,7 +8,7 @@ from typing import Literal
 from rollcast.simulator.errors import ScenarioError
 
 Held = Literal["call", "rollout"]
-PutAway = Literal["keep", "close"]
+OnSuspend = Literal["keep", "close"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +16,14 @@ class EnvironmentSpec:
     """Pools of environments and judges.
 
     slots, reward_slots: environments and judgements at once; None: unlimited. held: a rollout holds
-    its slot for a ``call`` (boot or answer) or for the whole ``rollout``. put_away: a suspended
-    rollout's environment is kept and works on, or closed; then the next call boots it and repeats
-    what it had been asked.
+    its slot for a ``call`` (boot or answer) or for the whole ``rollout``. on_suspend: a
+    suspended rollout's environment is kept and works on, or closed; then the next call boots it and
+    repeats what it had been asked.
     """
 
     slots: int | None = None
     held: Held = "call"
-    put_away: PutAway = "keep"
+    on_suspend: OnSuspend = "keep"
     reward_slots: int | None = None
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from rollcast.calibration.calibrate import Fitted, calibrate
 from rollcast.calibration.folder import RunFolder
 from rollcast.calibration.forecast import forecast
 from rollcast.calibration.validate import validate
-from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.errors import OldName, ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import build_scenario
 from tests.calibration.worlds import edit_json, write_world
@@ -57,7 +57,7 @@ def environment(times: float = 1.0, slots: int | None = None, **more: Any) -> di
 
 UNSEEN: dict[str, tuple[str, dict[str, Any]]] = {
     "five times as slow": (APRIL, environment(5.0)),
-    "closed": (APRIL, environment(1.0, 6, put_away="close")),
+    "closed": (APRIL, environment(1.0, 6, on_suspend="close")),
     "budget": ("token_budget(turns=2,tokens=20)", environment()),
 }
 
@@ -129,6 +129,28 @@ def test_a_scenario_takes_the_measured_turns(fitted: Fitted, tmp_path: Path) -> 
     with pytest.raises(ScenarioError, match="has its own; leave this out") as error:
         build_scenario(RawScenario(data, folder=tmp_path))
     assert error.value.field == "environment.turn_s"
+
+
+def test_runs_of_an_earlier_version_are_read(runs: list[Path], tmp_path: Path) -> None:
+    """Their suspended calls have another word, and so has the key of the environment."""
+    run = shutil.copytree(runs[1], tmp_path / "old")
+    calls = RunFolder.open(run).calls()
+    assert calls is not None
+    table = run / "environments.csv"
+    assert ",suspended," in table.read_text()
+    table.write_text(table.read_text().replace(",suspended,", ",put_away,"))
+    scenario = json.loads((run / "scenario.json").read_text())["scenario"]
+    edit_json(
+        run / "scenario.json",
+        scenario={**scenario, "environment": environment(put_away="close")},
+    )
+    old = RunFolder.open(run)
+    again = old.calls()
+    assert again is not None
+    assert again["ended"].tolist() == calls["ended"].tolist()
+    with pytest.warns(OldName, match=r"environment\.on_suspend"):
+        assert old.environment is not None
+    assert old.environment.on_suspend == "close"
 
 
 def test_runs_with_other_environments_are_not_calibrated_together(

@@ -224,17 +224,17 @@ class Away:
         """It is in flight no more."""
         journey.flying = False
         self.turned = [other for other in self.turned if other is not journey]
-        journey_closes = for_good or self.spec.put_away == "close"
+        journey_closes = for_good or self.spec.on_suspend == "close"
         if journey.request is None:
             journey.slot = False
         elif journey in self.queue:
-            self.tell(journey, "put_away", now)
+            self.tell(journey, "suspended", now)
             self.queue.remove(journey)
             journey.request = None
         elif for_good or (journey_closes and journey.request.kind == "environment"):
             self.conclude(journey, "closed", now)
         else:
-            self.tell(journey, "put_away", now)
+            self.tell(journey, "suspended", now)
             journey.request.asked = journey.request.start = now
         if journey_closes:
             journey.up = False

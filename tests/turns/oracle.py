@@ -95,9 +95,9 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("sync", {"slots": 5, "held": "rollout"}, "keep"),
     ("sync", {"slots": 3, "timeout": 0.75}, "restart"),
     ("april(over_sampling=2)", {"slots": 3}, "keep"),
-    ("april(over_sampling=2)", {"slots": 6, "held": "rollout", "put_away": "close"}, "restart"),
+    ("april(over_sampling=2)", {"slots": 6, "held": "rollout", "on_suspend": "close"}, "restart"),
     ("token_budget(tokens=1000, turns=1)", {"slots": 4}, "keep"),
-    ("april(over_sampling=2)+pods(keep=2)+prefix_reuse", {"put_away": "close"}, "keep"),
+    ("april(over_sampling=2)+pods(keep=2)+prefix_reuse", {"on_suspend": "close"}, "keep"),
 ]
 """Policies, environments, and what becomes of rollouts whose environment failed."""
 
@@ -106,15 +106,15 @@ MORE_CASES: list[tuple[str, dict[str, Any], str]] = [
     ("sync", {"timeout": 0.75}, "keep"),
     ("sync", {"slots": 2, "held": "rollout", "timeout": 0.5}, "restart"),
     ("april(over_sampling=2)", {}, "keep"),
-    ("april(over_sampling=2)", {"put_away": "close", "timeout": 0.9}, "restart"),
+    ("april(over_sampling=2)", {"on_suspend": "close", "timeout": 0.9}, "restart"),
     ("april(over_sampling=2)", {"slots": 6, "held": "rollout"}, "keep"),
     ("april(over_sampling=1.5, surplus=drop, mask_off_policy=true)", {"slots": 4}, "keep"),
-    ("partial_rollout", {"put_away": "close"}, "keep"),
+    ("partial_rollout", {"on_suspend": "close"}, "keep"),
     ("tail_batching", {"slots": 4}, "keep"),
     ("dynamic_sampling", {}, "keep"),
     ("sorted_rl", {"slots": 4}, "keep"),
     ("colocate_async", {"slots": 4}, "keep"),
     ("token_budget(tokens=20)", {}, "keep"),
-    ("token_budget(tokens=20, turns=2)", {"put_away": "close", "slots": 2}, "keep"),
+    ("token_budget(tokens=20, turns=2)", {"on_suspend": "close", "slots": 2}, "keep"),
     ("sagc(candidates=[2, 4, 8], first=4)", {"slots": 8}, "keep"),
 ]

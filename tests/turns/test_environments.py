@@ -292,7 +292,7 @@ def test_a_rollout_without_a_token_is_not_trained_on(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize("for_good", [False, True])
 def test_an_environment_is_not_closed_while_it_works(zoo: Zoo, for_good: bool) -> None:
-    world = make_world(zoo, put_away="close")
+    world = make_world(zoo, on_suspend="close")
     rollouts = [Rollout(0, index) for index in range(8)]
     world.submit(rollouts)
     while zoo.at_once < 3:

@@ -71,7 +71,7 @@ def interrupted(policy: str, **spec: Any) -> tuple[Run, list[Tokens]]:
 
 def test_a_resumed_run_is_the_run_that_nothing_interrupts() -> None:
     """With environments that are closed with their rollouts, it is to the last figure."""
-    policy, spec = "april(over_sampling=2)", {"put_away": "close", "slots": 4}
+    policy, spec = "april(over_sampling=2)", {"on_suspend": "close", "slots": 4}
     whole = uninterrupted(policy, **spec)
     resumed, between = interrupted(policy, **spec)
     assert any(tokens.asking for tokens in between)

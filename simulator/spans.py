@@ -223,7 +223,7 @@ class Calls(Table):
 
 @dataclass(frozen=True, slots=True)
 class PhaseSpan:
-    """An interval of a step on a track: kind is ``rollout``, or one of `simulator.world.Phase`."""
+    """An interval of a step on a track. kind: ``rollout``, or of a `simulator.world.Phase`."""
 
     step: int
     kind: str

@@ -69,10 +69,7 @@ class TrainBatch:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """An interval of trainer, sync or switch work: ``kind`` is ``train``, ``log_prob``,
-    ``forward``, ``backward``, ``gradient_exchange``, ``optimizer``, ``critic``, ``rest``, ``sync``
-    or ``switch``.
-    """
+    """An interval of trainer, sync or switch work. kind: of those in `simulator.results.phases`."""
 
     kind: str
     start_s: float

@@ -24,22 +24,24 @@ from benchmarks.validation.rl_scenario import (
     smaller,
 )
 from benchmarks.validation.suite import Judged
+from rollcast.simulator.results.phases import PhaseName, phase_of
 from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.studies.simulate import simulate
 
 Phase = Literal["generation", "log_prob", "update", "refit", "rest"]
-# What a simulation calls the parts of each.
-PARTS: Mapping[str, Phase] = {
-    "rollout": "generation",
+PUBLISHED: Mapping[PhaseName, Phase] = {
+    "generation": "generation",
+    "reward": "rest",
     "log_prob": "log_prob",
-    "forward": "update",
-    "backward": "update",
-    "gradient_exchange": "update",
-    "optimizer": "update",
+    "reference": "log_prob",
+    "values": "log_prob",
+    "update": "update",
+    "optimiser": "update",
     "sync": "refit",
     "switch": "refit",
-    "rest": "rest",
+    "other": "rest",
 }
+"""What is published of a step's phases."""
 BIAS = 0.10  # of generation, held out
 NEAR = 0.20  # within which a phase is met
 SMALL = 0.05  # of a step: a phase that is less and forecast as less counts as met
@@ -80,7 +82,7 @@ def forecast_s(keys: Mapping[str, Any], draw: int | None = None) -> dict[Phase, 
     """Seconds of each phase of the scenario's only step, its costs drawn anew."""
     seconds: dict[Phase, float] = dict.fromkeys(get_args(Phase), 0.0)
     for phase in simulate(built(keys, draw)).run.phases:
-        seconds[PARTS[phase.kind]] += phase.end_s - phase.start_s
+        seconds[PUBLISHED[phase_of(phase.kind)]] += phase.seconds
     return seconds
 
 

@@ -13,11 +13,11 @@ from rollcast.calibration.fits.polls import seen
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.simulator.costs.base import CostModel
 from rollcast.simulator.costs.scaled import PHASES
+from rollcast.simulator.results.phases import GRADES
 
 _PRICED = 5
 """Updates of a run that the trainer prices by itself: between their tokens, its phases are as good
 as straight lines, and pricing thousands of rows takes seconds."""
-_GRADES = ("log_prob", "reference")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _trained(
     for place in chosen:
         priced = dict.fromkeys(("grade", "update", "rest"), 0.0)
         for name, seconds in cost.train(batches[place].load).phases_s:
-            kind = "grade" if name in _GRADES else "rest" if name == "rest" else "update"
+            kind = "grade" if name in GRADES else "rest" if name == "rest" else "update"
             priced[kind] += seconds
         rows.append(list(priced.values()))
     columns = np.array(rows).reshape(-1, 3).T

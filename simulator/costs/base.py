@@ -149,8 +149,9 @@ class TrainLoad:
 class TrainCost:
     """How long an update takes and what it holds.
 
-    phases_s: ``(name, seconds)`` in order: of ``log_prob, forward, backward, gradient_exchange,
-        optimizer, critic, rest`` those that the model tells apart, or one ``train``.
+    phases_s: ``(name, seconds)`` in order: of ``log_prob, reference, values, reward, forward,
+        backward, gradient_exchange, optimizer, critic, rest`` those that the model tells apart, or
+        one ``train``. `simulator.results.phases` says to which phase of a step each belongs.
     peak_bytes: peak memory of one trainer GPU, 0 where the model does not say.
     microbatches: number of microbatches of one GPU, 0 where the model does not say.
     """

@@ -16,6 +16,7 @@ from rollcast.simulator.costs.base import (
     TrainLoad,
 )
 from rollcast.simulator.costs.ranges import Factor
+from rollcast.simulator.results.phases import GRADES
 from rollcast.simulator.values import Between, Doc, Options
 from rollcast.simulator.values.chance import Chance
 
@@ -73,7 +74,7 @@ class Scale(Options):
 
 
 # The trainer's phases that do not update; all others belong to the update.
-_TRAINER = {"log_prob": "log_prob", "reference": "log_prob", "rest": "rest"}
+_TRAINER = {**dict.fromkeys(GRADES, "log_prob"), "rest": "rest"}
 
 
 @dataclass(frozen=True)

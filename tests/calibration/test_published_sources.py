@@ -46,6 +46,7 @@ from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.draws import trainer_spreads
 from rollcast.simulator.costs.trainer.options import FUSED_SHARE
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.phases import phase_of
 from rollcast.simulator.scenario.file import RawScenario, read_scenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from tests.data.extract import FORECASTS, ROWS, SAMPLED, figures
@@ -376,7 +377,7 @@ def test_phases_are_taken_from_the_simulation_by_name() -> None:
     found = phases.forecast_s(keys)
     assert sum(found.values()) == pytest.approx(run.steps[0].step_s)
     assert found["rest"] == pytest.approx(2.5)
-    assert {phase.kind for phase in run.phases} <= set(phases.PARTS)
+    assert {phase_of(phase.kind) for phase in run.phases} <= set(phases.PUBLISHED)
 
 
 def test_log_probs_may_be_fitted_to_where_nothing_else_of_a_step_is() -> None:

@@ -8,6 +8,7 @@ from rollcast.simulator.costs import RooflineTrainer, TrainLoad
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.phases import GRADES
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
 
@@ -24,14 +25,21 @@ def phases(**options: Any) -> dict[str, float]:
     return dict(trainer(**options).train(LOAD).phases_s)
 
 
+def before_update(**options: Any) -> float:
+    """Seconds of all forwards before the update."""
+    found = phases(**options)
+    return sum(found.get(name, 0.0) for name in GRADES)
+
+
 def test_a_reference_of_another_size_is_one_more_forward() -> None:
     small = RooflineTrainer(load_model(SMALL), H100, 8, microbatch_tokens=4000)
     forward_s = dict(small.train(LOAD).phases_s)["log_prob"]
     found, bare = phases(reference_model=SMALL), phases()
-    assert found["log_prob"] == pytest.approx(bare["log_prob"] + forward_s)
-    assert {**found, "log_prob": 0} == {**bare, "log_prob": 0}
-    same = phases(reference_model="qwen3-8b")["log_prob"]
-    assert same == pytest.approx(phases(log_prob_passes=2)["log_prob"])
+    assert found.pop("reference") == pytest.approx(forward_s)
+    assert found == bare
+    same = phases(reference_model="qwen3-8b")
+    assert same == pytest.approx(phases(log_prob_passes=2))
+    assert same["reference"] == pytest.approx(same["log_prob"])
 
 
 def test_a_reference_on_gpus_of_its_own_overlaps() -> None:
@@ -39,45 +47,62 @@ def test_a_reference_on_gpus_of_its_own_overlaps() -> None:
     alone = RooflineTrainer(QWEN, H100, 2, microbatch_tokens=4000)
     own = dict(alone.train(LOAD).phases_s)["log_prob"]
     assert own > bare
-    assert phases(reference_gpus=2)["log_prob"] == pytest.approx(own)
-    assert phases(reference_gpus=8)["log_prob"] == pytest.approx(bare)
-    engine = phases(reference_gpus=2, log_prob_passes=0)["log_prob"]
-    assert engine == pytest.approx(own)  # the policy's are the engine's
+    found = phases(reference_gpus=2)
+    assert found["log_prob"] == bare
+    assert found["reference"] == pytest.approx(own - bare)  # what it takes beyond the policy's
+    assert phases(reference_gpus=8) == phases()
+    engine = phases(reference_gpus=2, log_prob_passes=0)
+    assert engine["reference"] == pytest.approx(own)  # the policy's are the engine's
+    assert "log_prob" not in engine
 
 
 def test_a_critic_of_another_size() -> None:
     found, bare = phases(critic=True, critic_model=SMALL), phases()
     same = phases(critic=True)
     assert 0 < found["critic"] < sum(same.values()) - sum(bare.values())
-    assert bare["log_prob"] < found["log_prob"] < same["log_prob"]
+    assert 0 < found["values"] < same["values"]
+    assert found["log_prob"] == same["log_prob"] == bare["log_prob"]
     apart = phases(critic=True, critic_gpus=8)
     assert sum(apart.values()) == pytest.approx(sum(bare.values()))  # no logits: it is done first
     slow = phases(critic=True, critic_gpus=4)
     assert slow["critic"] > 0
+    assert slow["values"] > 0
     assert slow["backward"] == bare["backward"]
 
 
 def test_reward_models_are_forwards_without_logits() -> None:
     bare, judged = phases(log_prob_passes=0), phases(log_prob_passes=0, reward_passes=3)
     valued = phases(log_prob_passes=0, critic=True)
-    assert judged["log_prob"] == pytest.approx(3 * valued["log_prob"])
-    assert {k: s for k, s in judged.items() if k != "log_prob"} == bare
+    assert judged.pop("reward") == pytest.approx(3 * valued["values"])
+    assert judged == bare
     for name in ("forward", "backward"):
         assert bare[name] < valued[name] < 2 * bare[name]
 
 
 def test_reward_models_of_another_size() -> None:
-    bare, one = phases()["log_prob"], phases(reward_passes=1, reward_model=SMALL)["log_prob"]
-    two = phases(reward_passes=2, reward_model=SMALL)["log_prob"]
-    assert bare < one < phases(reward_passes=1)["log_prob"]
-    assert two - bare == pytest.approx(2 * (one - bare), rel=0.01)  # weights are gathered a pass
+    one = phases(reward_passes=1, reward_model=SMALL)["reward"]
+    two = phases(reward_passes=2, reward_model=SMALL)["reward"]
+    assert 0 < one < phases(reward_passes=1)["reward"]
+    assert two == pytest.approx(2 * one, rel=0.01)  # weights are gathered a pass
+    assert phases(reward_passes=2, reward_model="qwen3-8b")["reward"] > two
 
 
 def test_roles_apart_work_at_the_same_time() -> None:
-    one = phases(reference_gpus=2)["log_prob"]
-    other = phases(reward_passes=1, reward_gpus=1)["log_prob"]
-    both = phases(reference_gpus=2, reward_passes=1, reward_gpus=1)["log_prob"]
-    assert both == max(one, other) > phases()["log_prob"]
+    one = before_update(reference_gpus=2)
+    other = before_update(reward_passes=1, reward_gpus=1)
+    both = before_update(reference_gpus=2, reward_passes=1, reward_gpus=1)
+    assert both == max(one, other) > before_update()
+
+
+def test_minibatches_leave_the_forwards_before_the_update_as_they_are() -> None:
+    options = {"log_prob_passes": 2, "critic": True, "reward_passes": 1}
+    load = TrainLoad([(500, [3500] * 4)] * 4)
+    once, four = (
+        dict(trainer(**options, minibatches=count).train(load).phases_s) for count in (1, 4)
+    )
+    for name in GRADES:
+        assert four[name] == once[name] > 0
+    assert four["optimizer"] > once["optimizer"]
 
 
 def test_memory_beside_the_policy() -> None:

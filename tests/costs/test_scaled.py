@@ -16,6 +16,7 @@ from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.scaled import PHASES, Scale, ScaledCost
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.phases import GRADES
 from rollcast.simulator.scenario.file import parse_scenario, read_scenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.values.chance import Drawn
@@ -47,6 +48,16 @@ def test_a_factor_multiplies_its_phase_and_no_other(phase: str, factor: float) -
     before, after = phases(COST), phases(ScaledCost(COST, {**ONES, phase: factor}))
     for name, seconds in before.items():
         assert after[name] == pytest.approx(seconds * (factor if name == phase else 1.0), rel=1e-9)
+
+
+def test_every_forward_before_the_update_goes_with_log_prob() -> None:
+    trainer = replace(COST.trainer_of, log_prob_passes=2, critic=True, reward_passes=1, gpus=8)
+    cost = replace(COST, trainer=trainer)
+    before = dict(cost.train(LOAD).phases_s)
+    after = dict(ScaledCost(cost, {**ONES, "log_prob": 3.0}).train(LOAD).phases_s)
+    assert set(GRADES) < set(before)
+    for name, seconds in before.items():
+        assert after[name] == pytest.approx(seconds * (3.0 if name in GRADES else 1.0))
 
 
 def test_factors_of_one_change_no_run_by_a_tick() -> None:

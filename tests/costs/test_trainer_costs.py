@@ -51,13 +51,15 @@ ROOMY = replace(H100, name="roomy", memory_bytes=400e9)
 @settings(max_examples=examples(30), deadline=None)
 @given(groups=GROUPS, shared=st.booleans())
 def test_passes_are_forwards(groups: list[tuple[int, list[int]]], shared: bool) -> None:
-    """Two passes for log-probabilities are two forwards, a backward with recomputation is three;
-    one GPU exchanges nothing, and nothing takes no time."""
+    """The policy's pass for log-probabilities is a forward, and the reference's two of three passes
+    are two; a backward with recomputation is three; one GPU exchanges nothing, and nothing takes no
+    time."""
     load = TrainLoad(groups, shared_prefix=shared)
-    found = phases(RooflineTrainer(QWEN, ROOMY, log_prob_passes=2), load)
+    found = phases(RooflineTrainer(QWEN, ROOMY, log_prob_passes=3), load)
     assert bool(found) == bool(load.rollouts)
     if found:
-        assert found["log_prob"] == pytest.approx(2 * found["forward"])
+        assert found["log_prob"] == pytest.approx(found["forward"])
+        assert found["reference"] == pytest.approx(2 * found["forward"])
         assert found["backward"] == pytest.approx(3 * found["forward"])
         assert "gradient_exchange" not in found
 

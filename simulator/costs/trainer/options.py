@@ -63,7 +63,7 @@ class TrainerOptions(Options):
         Passes,
         Doc(
             "forward passes for log-probabilities before the update; a reference model adds"
-            " one; 0: taken from the engine",
+            " one, and those after the first are its; 0: taken from the engine",
             unit="passes",
         ),
     ] = 1

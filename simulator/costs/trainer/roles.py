@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
+from rollcast.simulator.results.phases import GRADES
 
 # The options of a trainer of their own: nothing beside them, states spread over all its GPUs.
 _UNSPLIT = (
@@ -24,6 +25,10 @@ JUDGES: Mapping[str, Any] = {
     "traffic_per_adapted_byte": 0.0,
     "minibatches": 1,
 }
+
+
+_GRADE: Mapping[str, str] = {"reference": "reference", "critic": "values", "reward": "reward"}
+"""The phase of a role's forward before the update."""
 
 
 class Role(NamedTuple):
@@ -50,18 +55,27 @@ def beside(
     policy: Mapping[str, float], others: Sequence[tuple[Role, Mapping[str, float]]]
 ) -> dict[str, float]:
     """The policy's phases with those of the others: one after another on its GPUs, side by side on
-    GPUs of their own. What a critic's update takes beyond the policy's is ``critic``."""
-    phases, judged, updated = dict(policy), 0.0, 0.0
+    GPUs of their own. What a critic's update takes beyond the policy's is ``critic``; what the
+    slowest forward apart takes beyond the policy's own forwards is of its own phase."""
+    phases = {**dict.fromkeys(GRADES, 0.0), **policy}  # in this order
+    apart, updated = dict.fromkeys(GRADES, 0.0), 0.0
     for role, phases_s in others:
-        forward_s = phases_s.get("log_prob", 0.0)
+        forward_s = graded_s(phases_s)
         update_s = math.fsum(phases_s.values()) - forward_s if role.trained else 0.0
+        name = _GRADE[role.name]
         if role.gpus:
-            judged, updated = max(judged, forward_s), max(updated, update_s)
+            apart[name], updated = max(apart[name], forward_s), max(updated, update_s)
             continue
-        phases["log_prob"] = phases.get("log_prob", 0.0) + forward_s
+        phases[name] += forward_s
         if role.trained:
             phases["critic"] = phases.get("critic", 0.0) + update_s
-    phases["log_prob"] = max(phases.get("log_prob", 0.0), judged)
-    shared_s = math.fsum(phases.values()) - phases["log_prob"]
+    slowest = max(GRADES, key=lambda name: apart[name])
+    phases[slowest] += max(0.0, apart[slowest] - graded_s(phases))
+    shared_s = math.fsum(phases.values()) - graded_s(phases)
     phases["critic"] = phases.get("critic", 0.0) + max(0.0, updated - shared_s)
     return phases
+
+
+def graded_s(phases: Mapping[str, float]) -> float:
+    """Seconds of the forwards before an update."""
+    return math.fsum(phases.get(name, 0.0) for name in GRADES)

@@ -34,6 +34,7 @@ from rollcast.simulator.costs.trainer.packing import (
 from rollcast.simulator.costs.trainer.parallel import GRADIENT_BYTES, Talk
 from rollcast.simulator.costs.trainer.roles import beside
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.phases import GRADES
 
 STREAM_EFFICIENCY: float = figures("trainer").stream_efficiency  # of bandwidth, by the optimiser
 
@@ -205,23 +206,24 @@ class RooflineTrainer(TrainerMemory):
         return min(part_s / self.pipeline_parallel, whole_s) + talk_s
 
     def _phases_s(self, microbatches: Sequence[Work]) -> dict[str, float]:
-        """The policy's phases, with those of a critic and of reward models of its size: these have
-        no logits, and their forwards before the update count as ``log_prob``."""
-        phases = self._pass_s(
-            microbatches if self.logits else _bare(microbatches), self.log_prob_passes
-        )
+        """The policy's phases, with those of a critic and of reward models of its size, which have
+        no logits. Of ``log_prob_passes``, those after the first are the reference's."""
+        phases = self._pass_s(microbatches if self.logits else _bare(microbatches))
+        graded_s, passes = phases["log_prob"], self.log_prob_passes
+        grades = {"log_prob": min(passes, 1) * graded_s, "reference": max(passes - 1, 0) * graded_s}
         critic = self.critic and self._shares("critic")
         rewards = self.reward_passes if self._shares("reward") else 0
         if critic or rewards:
-            valued = self._pass_s(_bare(microbatches), 1)
-            phases["log_prob"] += (rewards + critic) * valued.pop("log_prob")
+            valued = self._pass_s(_bare(microbatches))
+            valued_s = valued.pop("log_prob")
+            grades |= {"values": critic * valued_s, "reward": rewards * valued_s}
             if critic:
                 for name, seconds in valued.items():
                     phases[name] += seconds
-        return phases
+        return {**grades, **{name: s for name, s in phases.items() if name not in GRADES}}
 
-    def _pass_s(self, microbatches: Sequence[Work], passes: int) -> dict[str, float]:
-        """Phases of one model, with ``passes`` forwards before the update."""
+    def _pass_s(self, microbatches: Sequence[Work]) -> dict[str, float]:
+        """Phases of one model, with one forward before the update."""
         count, layout = len(microbatches), self.layout
         forward = talk = between = offload = again = saved = 0.0
         adapted, part = self.weights == "lora", self.recompute in ("attention", "mlp")
@@ -253,7 +255,7 @@ class RooflineTrainer(TrainerMemory):
         gathered_again = gather if self.reshard_after_forward else 0.0
         hidden = self.overlap
         return {
-            "log_prob": passes * (ahead + _seen(gather, hidden, forward)),
+            "log_prob": ahead + _seen(gather, hidden, forward),
             "forward": ahead + offload + _seen(gather, hidden, forward),
             "backward": behind + offload + _seen(gathered_again, hidden, 2 * forward),
             "gradient_exchange": _seen(exchange, hidden, 2 * forward),
@@ -340,7 +342,7 @@ class RooflineTrainer(TrainerMemory):
         largest = max((w.tokens for m in per_gpu for w in m), default=0)
         if self.minibatches > 1:
             updates, count, largest = self._updates(load)
-            phases = {"log_prob": phases["log_prob"], **updates}
+            phases = {**{name: phases.get(name, 0.0) for name in GRADES}, **updates}
         if self.others:
             costs = [(role, dict(t.train(load).phases_s)) for role, t in self.others]
             phases = beside(phases, costs)
@@ -356,9 +358,10 @@ class RooflineTrainer(TrainerMemory):
             if not part.rollouts:
                 continue
             per_gpu, _ = self._microbatches(part)
-            every = [self._phases_s(m) for m in per_gpu]
-            for phases in every:
-                del phases["log_prob"]
+            every = [
+                {name: s for name, s in self._phases_s(m).items() if name not in GRADES}
+                for m in per_gpu
+            ]
             for name, seconds in _slowest(every).items():
                 total[name] = total.get(name, 0.0) + seconds
             count += max(len(m) for m in per_gpu)

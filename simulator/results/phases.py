@@ -1,0 +1,191 @@
+"""The phases of an RL step: one list, what belongs to each, and which of them bounds a step.
+
+Simulated runs, real runs and imported logs are told in these phases. In a run whose rollouts and
+training take turns, all phases but `TAIL` and ``wait`` add up to a step. Where rollouts are made
+beside the training, ``generation`` goes on beside the trainer's phases, and with ``wait`` in its
+place they add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+PhaseName = Literal[
+    "generation",
+    "tail",
+    "reward",
+    "log_prob",
+    "reference",
+    "values",
+    "update",
+    "optimiser",
+    "sync",
+    "switch",
+    "wait",
+    "other",
+]
+Side = Literal["generation", "environment", "reward", "trainer", "sync", "other"]
+"""What a step can be bound by."""
+TAIL: PhaseName = "tail"
+"""A part of ``generation``, in no sum."""
+MOSTLY = 0.9
+"""Share of the time for which a trainer works that bounds a step beside which rollouts are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPhase:
+    """words: in a sentence. kinds: of spans (`simulator.spans.PhaseSpan`) that belong to it.
+    columns: of a log's steps (`calibration.logs.columns`). side: that it belongs to; None: to the
+    sum of another phase or, for ``wait``, to whoever is waited for."""
+
+    words: str
+    meaning: str
+    kinds: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    side: Side | None = "trainer"
+
+
+STEP_PHASES: Mapping[PhaseName, StepPhase] = {
+    "generation": StepPhase(
+        "generation",
+        "rollouts: sampling, and their environments",
+        ("rollout",),
+        ("generation_s",),
+        "generation",
+    ),
+    "tail": StepPhase(
+        "the tail of generation",
+        "of generation, while a replica runs less than a quarter of its most rollouts",
+        side=None,
+    ),
+    "reward": StepPhase(
+        "rewards",
+        "judges that work when the last rollout has ended, and passes of reward models",
+        ("reward",),
+        ("reward_s",),
+        "reward",
+    ),
+    "log_prob": StepPhase(
+        "log-probabilities",
+        "of the batch under the weights before the update",
+        ("log_prob",),
+        ("log_prob_s",),
+    ),
+    "reference": StepPhase(
+        "the reference model",
+        "log-probabilities under the reference model",
+        ("reference",),
+        ("reference_s",),
+    ),
+    "values": StepPhase(
+        "the critic's values", "a critic's pass before the update", ("values",), ("values_s",)
+    ),
+    "update": StepPhase(
+        "the update",
+        "forward, backward and gradient exchange of the policy and a critic; with the optimiser "
+        "where that was not timed apart",
+        ("train", "forward", "backward", "gradient", "gradient_exchange", "critic"),
+        ("update_s", "critic_update_s"),
+    ),
+    "optimiser": StepPhase("the optimiser", "the optimiser's steps", ("optimizer",)),
+    "sync": StepPhase(
+        "the weights' way to the engine",
+        "weights from the trainer to the replicas",
+        ("sync",),
+        ("sync_s",),
+        "sync",
+    ),
+    "switch": StepPhase(
+        "switches between rollout and training",
+        "of shared GPUs, between rollouts and training",
+        ("switch",),
+        ("switch_s",),
+        "sync",
+    ),
+    "wait": StepPhase(
+        "the trainer's wait for rollouts",
+        "what the trainer waits for rollouts that are made beside the training",
+        columns=("wait_s",),
+        side=None,
+    ),
+    "other": StepPhase(
+        "everything else",
+        "what a step holds beside these",
+        ("rest",),
+        ("advantage_s", "data_s", "rest_s"),
+        "other",
+    ),
+}
+PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
+SIDES: tuple[Side, ...] = get_args(Side)
+
+_OF_KIND: Mapping[str, PhaseName] = {
+    kind: name for name, phase in STEP_PHASES.items() for kind in phase.kinds
+}
+OF_COLUMN: Mapping[str, PhaseName] = {
+    column: name for name, phase in STEP_PHASES.items() for column in phase.columns
+}
+"""The phase of a column of a log's steps."""
+GRADES: tuple[str, ...] = ("log_prob", "reference", "values", "reward")
+"""Phases, and kinds of spans, of forward passes over the batch before the update."""
+
+
+def phase_of(kind: str) -> PhaseName:
+    """The phase of a span; a kind that only a user's cost model knows is of the update."""
+    return _OF_KIND.get(kind, "update")
+
+
+def in_sum(overlapped: bool) -> tuple[PhaseName, ...]:
+    """The phases that add up to a step. overlapped: whether rollouts are made beside training."""
+    left_out = (TAIL, "generation" if overlapped else "wait")
+    return tuple(name for name in PHASES if name not in left_out)
+
+
+def bounds(
+    seconds: Mapping[PhaseName, ArrayLike],
+    *,
+    overlapped: bool = False,
+    held_s: ArrayLike | None = None,
+    away_s: ArrayLike = 0.0,
+) -> NDArray[np.str_]:
+    """What bounds a step, of `SIDES`, shape as ``seconds``, by phase; absent ones take none.
+
+    In turns, it is the side that takes longest. Where rollouts are made beside the training it is
+    decided by who waits for whom: the rollouts bound where the trainer waits for them, for more
+    than it works at most (`MOSTLY`), and longer than they wait for the trainer.
+
+    held_s: for which the replicas wait for the trainer; None: not known. away_s: of ``generation``,
+    for which all rollouts are in their environments.
+    """
+    phases = {name: np.asarray(value, dtype=float) for name, value in seconds.items()}
+    shape = np.broadcast_shapes(*(value.shape for value in phases.values()))
+    zero = np.zeros(shape)
+    sides: dict[str, NDArray[np.float64]] = dict.fromkeys(SIDES, zero)
+    for name, value in phases.items():
+        side = STEP_PHASES[name].side
+        if side is not None:
+            sides[side] = sides[side] + value
+    away = np.minimum(np.asarray(away_s, dtype=float) + zero, sides["generation"])
+    sides |= {"generation": sides["generation"] - away, "environment": away}
+    longest = _longest(sides, SIDES)
+    if not overlapped:
+        return longest
+    waited = phases.get("wait", zero)
+    step_s = sum((phases.get(name, zero) for name in in_sum(True)), zero)
+    rolls = waited > (1.0 - MOSTLY) * step_s
+    if held_s is not None:
+        rolls &= waited > np.asarray(held_s, dtype=float)
+    theirs = ("generation", "environment")
+    others = tuple(side for side in SIDES if side not in theirs)
+    return np.where(rolls, _longest(sides, theirs), _longest(sides, others))
+
+
+def _longest(sides: Mapping[str, NDArray[np.float64]], names: Sequence[str]) -> NDArray[np.str_]:
+    """Of these sides, the longest; the first of equals."""
+    place = np.argmax([sides[name] for name in names], axis=0)
+    return np.asarray(np.array(names)[place])

@@ -11,8 +11,9 @@ from benchmarks.validation.case import Case
 from benchmarks.validation.files import column
 from benchmarks.validation.rl_scenario import STACKS, megatron, read_parallel
 from benchmarks.validation.suite import Judged
-from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
+from rollcast.simulator.costs import RooflineCost, TrainLoad
 from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.roofline.options import RooflineSection
 
 _MODELS = {
     "qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B-Instruct-2507",
@@ -33,6 +34,7 @@ class Row:
     gpu: str = column()
     model: str = column()
     gpus: int = column()
+    tensor_parallel: int = column()
     parallel: tuple[int, ...] = column(made=read_parallel)
     groups: int = column()
     group_size: int = column()
@@ -48,12 +50,17 @@ class Row:
         (level 1), the trainer's states are copied tensor by tensor."""
         model = replace(architecture(_MODELS[self.model]), precision="bf16")
         gpu = load_gpu(self.gpu)
-        options = megatron(self.gpu, self.parallel, self.total_tokens, "full")
-        if self.gpu == "gb200":  # Transformer Engine's
-            options["attention"] = "cudnn"
-        trainer = RooflineTrainer(model, gpu, self.gpus, log_prob_passes=2, **options)
-        return RooflineCost(
-            model, gpu, trainer_gpus=self.gpus, trainer=trainer, stack=STACKS["nemo"]
+        trainer = megatron(self.gpu, self.parallel, self.total_tokens, "full")
+        keys = {"stack": STACKS["nemo"], "trainer": {**trainer, "log_prob_passes": 2}}
+        section = RooflineSection.from_mapping(keys, "cost.roofline")
+        replica, replicas = self.tensor_parallel, self.gpus // self.tensor_parallel
+        return RooflineCost.from_options(
+            model,
+            gpu,
+            section,
+            trainer_gpus=self.gpus,
+            tensor_parallel=replica,
+            replicas=replicas,
         )
 
     @cached_property

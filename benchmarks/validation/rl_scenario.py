@@ -11,7 +11,6 @@ import numpy as np
 
 from benchmarks.validation.case import Role
 from benchmarks.validation.files import column
-from rollcast.simulator.costs.stacks import Stack, trainer_defaults
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario
@@ -27,9 +26,8 @@ DRAWS = 20  # of a step: the ends are the least and the largest of them, or near
 STEPS = 4  # the last but one counts: nothing is generated beside the last
 SPLITS = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_parallel")
 NVLINK_GPUS = {"h100-sxm": 8, "a100-80gb": 8, "h20": 8, "gb200": 72}  # GPUs that talk over NVLink
-BLACKWELL_ATTENTION = 0.5  # of the peak, by Transformer Engine's attention (assumed)
 FRAMEWORKS = {"nemo": "NeMo-RL", "verl": "verl", "verl-0.11": "verl"}
-STACKS: dict[str, Stack] = {"nemo": "nemo-rl", "verl": "verl-0.5", "verl-0.11": "verl"}
+STACKS = {"nemo": "nemo-rl", "verl": "verl-0.5", "verl-0.11": "verl"}
 
 
 def read_parallel(text: str, where: str) -> tuple[int, ...]:
@@ -109,13 +107,6 @@ def _normal_cdf(z: float) -> float:
     return 0.5 * math.erfc(-z / math.sqrt(2))
 
 
-def gpu_of(gpu: str, framework: str) -> Any:
-    """The GPU as a scenario names it; in Megatron with the attention of its own kernels."""
-    if framework == "nemo" and gpu == "gb200":
-        return {"preset": gpu, "trainer_attention_flop_efficiency": BLACKWELL_ATTENTION}
-    return gpu
-
-
 def scenario(run: Run, spread: str = "assumed", runaways: str = "assumed") -> dict[str, Any]:
     """The scenario of a run, with one of ``SPREADS`` and one of ``RUNAWAYS`` for what its lengths'
     mean leaves open."""
@@ -127,7 +118,7 @@ def scenario(run: Run, spread: str = "assumed", runaways: str = "assumed") -> di
     return {
         "name": run.name,
         "model": run.model,
-        "gpu": gpu_of(run.gpu, run.framework),
+        "gpu": run.gpu,
         "cluster": {
             "placement": "disaggregated" if run.overlapped else "colocated",
             "replicas": run.rollout_gpus // run.tensor_parallel,
@@ -164,12 +155,15 @@ def scenario(run: Run, spread: str = "assumed", runaways: str = "assumed") -> di
 def megatron(
     gpu: str, parallel: tuple[int, ...], total_tokens: int, recompute: str
 ) -> dict[str, Any]:
-    """The trainer's options in NeMo-RL's recipes (`simulator/stacks/nemo_rl/costs.yaml`)."""
+    """The trainer's options in recipes for Megatron, on Blackwell with the attention of Transformer
+    Engine."""
     options: dict[str, Any] = {key: n for key, n in zip(SPLITS, parallel, strict=True) if n > 1}
+    options["backend"] = "megatron"
+    if gpu == "gb200":
+        options["attention"] = "cudnn"
     options["recompute"] = recompute
     options["microbatch_tokens"] = total_tokens
     options["gpus_per_node"] = NVLINK_GPUS[gpu]
-    options |= trainer_defaults("nemo_rl", "megatron")
     return options
 
 

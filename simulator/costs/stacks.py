@@ -16,7 +16,8 @@ from rollcast.simulator.costs.engine.hosts import Engine
 from rollcast.simulator.costs.presets.provenance import Kind, Provenance
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.sync.weight_sync import Mechanism
-from rollcast.simulator.stacks.stack import all_stacks, priced
+from rollcast.simulator.stacks.stack import Stack as Folder
+from rollcast.simulator.stacks.stack import priced
 from rollcast.simulator.values import choice
 
 UNKNOWN = "unknown"
@@ -79,22 +80,29 @@ def _provenance(figure: Mapping[str, Any], field: str) -> Provenance:
     return Provenance(figure["kind"], figure["source"])
 
 
-STACKS: Mapping[str, StackPreset] = MappingProxyType(
+FOLDERS: Mapping[str, Folder] = MappingProxyType(
     {
-        known: _preset(known, entry)
-        for stack in priced().values()
-        for name, entry in stack.costs.get("presets", {}).items()
+        known: folder
+        for folder in priced().values()
+        for name, entry in folder.costs.get("presets", {}).items()
         for known in (name, *entry.get("also", ()))
     }
 )
-"""Every preset of every stack, by its name in ``cost.roofline.stack``."""
+"""The folder of every preset of every stack, by its name in ``cost.roofline.stack``."""
 
-_ALIASES = frozenset(
-    alias
-    for stack in priced().values()
-    for entry in stack.costs.get("presets", {}).values()
-    for alias in entry.get("also", ())
+_ENTRIES = {
+    known: entry
+    for folder in priced().values()
+    for name, entry in folder.costs.get("presets", {}).items()
+    for known in (name, *entry.get("also", ()))
+}
+STACKS: Mapping[str, StackPreset] = MappingProxyType(
+    {name: _preset(name, entry) for name, entry in _ENTRIES.items()}
 )
+"""The presets by the same names."""
+
+ALIASES = frozenset(alias for entry in _ENTRIES.values() for alias in entry.get("also", ()))
+"""Names of versions that share the preset of another name."""
 
 if TYPE_CHECKING:
     Stack = str
@@ -102,18 +110,11 @@ else:
     Stack = Literal[tuple(STACKS)]
 
 
-def trainer_defaults(stack: str, backend: str) -> dict[str, Any]:
-    """What a stack's trainer does where nobody says otherwise, as options of
-    ``cost.roofline.trainer``. Raises KeyError for a stack or a backend that is not described."""
-    figures = all_stacks()[stack].costs["trainers"][backend]
-    return {name: figure["value"] for name, figure in figures.items()}
-
-
 def listed() -> str:
     """The stacks with their figures and kinds, in words."""
     lines = []
     for name, stack in STACKS.items():
-        if name in _ALIASES:
+        if name in ALIASES:
             continue
         graphs = "" if stack.cuda_graphs else ", eager"
         host = "" if stack.host is None else f"; host: {stack.host}"

@@ -11,7 +11,6 @@ from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.values import read
 
 MODEL, GPU = load_model("qwen3-8b"), load_gpu("h100-sxm")
 MTP = {"method": "mtp", "tokens": 2}
@@ -93,7 +92,7 @@ CASES = [
 def test_bad_options_name_their_key(options: dict[str, Any], key: str, word: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         RooflineCost.from_options(
-            MODEL, GPU, read(RooflineSection, options, "cost.roofline"), trainer_gpus=8
+            MODEL, GPU, RooflineSection.from_mapping(options, "cost.roofline"), trainer_gpus=8
         )
     assert caught.value.field == f"cost.roofline.{key}"
     assert word in caught.value.message

@@ -13,14 +13,13 @@ from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import Kind
 from rollcast.simulator.costs.roofline.cost import RooflineSection
 from rollcast.simulator.costs.roofline.draws import cost_spreads, gpu_spreads
-from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
 
 MODEL, GPU = load_model("qwen3-8b"), load_gpu("h100-sxm")
 
 
 def cost(**options: object) -> RooflineCost:
-    section = read(RooflineSection, options, "cost.roofline")
+    section = RooflineSection.from_mapping(options, "cost.roofline")
     return RooflineCost.from_options(MODEL, GPU, section)
 
 

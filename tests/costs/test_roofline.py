@@ -21,7 +21,6 @@ from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.values import read as read_options
 from tests.data.extract import read, sampled
 from tests.laws import examples
 
@@ -280,7 +279,7 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
 
 def test_options_reach_engine_and_trainer() -> None:
     options = {"host_s": "2e-3", "trainer": {"log_prob_passes": 0, "microbatch_tokens": 4096}}
-    section = read_options(RooflineSection, options, "cost.roofline")
+    section = RooflineSection.from_mapping(options, "cost.roofline")
     cost = RooflineCost.from_options(
         load_model("qwen3-8b"), load_gpu("h100-sxm"), section, trainer_gpus=8
     )

@@ -14,7 +14,6 @@ from rollcast.simulator.costs.roofline.cost import RooflineSection
 from rollcast.simulator.costs.roofline.draws import spreads
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.studies.simulate import load, simulate
-from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
 
 SWITCH_S = figures("roofline").switch_fixed_s
@@ -23,7 +22,7 @@ MODEL, GPU = load_model("qwen3-8b"), load_gpu("h100-sxm")
 
 
 def cost(**options: object) -> RooflineCost:
-    section = read(RooflineSection, options, "cost.roofline")
+    section = RooflineSection.from_mapping(options, "cost.roofline")
     return RooflineCost.from_options(MODEL, GPU, section, trainer_gpus=8)
 
 

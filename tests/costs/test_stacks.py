@@ -16,14 +16,13 @@ from rollcast.simulator.costs.stacks import STACKS, Stack, listed
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.stacks.stack import all_stacks, exporters, logged, priced
-from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
 
 MODEL, GPU = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
 
 
 def cost(placement: str = "colocated", **options: object) -> RooflineCost:
-    section = read(RooflineSection, options, "cost.roofline")
+    section = RooflineSection.from_mapping(options, "cost.roofline")
     return RooflineCost.from_options(MODEL, GPU, section, trainer_gpus=8, placement=placement)  # type: ignore[arg-type]
 
 

@@ -22,7 +22,6 @@ from rollcast.simulator.costs.sync.weight_sync import (
     sync_presets,
 )
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
 from tests.laws import examples
 
@@ -32,7 +31,7 @@ names = st.sampled_from(get_args(Mechanism))
 
 
 def cost(sync: object, **cluster: object) -> RooflineCost:
-    section = read(RooflineSection, {"sync": sync}, "cost.roofline")
+    section = RooflineSection.from_mapping({"sync": sync}, "cost.roofline")
     return RooflineCost.from_options(DENSE, load_gpu("h100-sxm"), section, **cluster)  # type: ignore[arg-type]
 
 

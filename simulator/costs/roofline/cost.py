@@ -91,6 +91,7 @@ class RooflineCost(RooflineOptions, CostModel):
         for name in ("tensor_parallel", "pipeline_parallel", "replicas", "trainer_gpus"):
             whole(getattr(self, name), f"cluster.{name}", AtLeast(1))
         choice(self.placement, "cluster.placement", get_args(Placement))
+        self._take_stack()
         if self.engine_sleep is not None and isinstance(self.switch_fixed_s, Unsaid):
             choice(self.engine_sleep, f"{FIELD}.engine_sleep", get_args(Sleep))
             slept = engine_switch_s(self.model, self.gpu, self.engine_gpus, self.engine_sleep)

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
+from rollcast.simulator.costs.backends import unsaid_options
 from rollcast.simulator.costs.engine.hosts import Engine, Unsaid, engine_presets
 from rollcast.simulator.costs.engine.layout import NODE_GPUS
 from rollcast.simulator.costs.engine.speculative_options import Speculative
 from rollcast.simulator.costs.presets.provenance import figures, sources
 from rollcast.simulator.costs.ranges import Factor, PositiveShare, Rate, Seconds, Tokens
-from rollcast.simulator.costs.stacks import STACKS, Stack, StackPreset
+from rollcast.simulator.costs.stacks import STACKS, Stack
 from rollcast.simulator.costs.stacks import listed as listed_stacks
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.costs.trainer.options import TrainerOptions
-from rollcast.simulator.values import Above, Between, Doc, Options, choice, number
+from rollcast.simulator.values import (
+    Above,
+    Between,
+    Doc,
+    Options,
+    choice,
+    join,
+    mapping,
+    number,
+    read,
+)
 
 FIELD = "cost.roofline"
 _F = figures("roofline")
@@ -144,10 +156,7 @@ class RooflineOptions(Options):
     speculative: Annotated[Speculative | None, Doc("speculative decoding; null: off")] = None
 
     def __post_init__(self) -> None:
-        number(self.host_factor, f"{FIELD}.host_factor", Above(0, 1000))
-        if self.stack is not None:
-            choice(self.stack, f"{FIELD}.stack", get_args(Stack))
-            self._take(STACKS[self.stack])
+        self._take_stack()
         if self.cuda_graphs is None:
             object.__setattr__(self, "cuda_graphs", True)
         if self.engine is not None:
@@ -163,8 +172,13 @@ class RooflineOptions(Options):
         if unsaid:  # a cost model, which knows the bytes, may still replace it
             object.__setattr__(self, "switch_fixed_s", Unsaid(self.switch_fixed_s))
 
-    def _take(self, stack: StackPreset) -> None:
+    def _take_stack(self) -> None:
         """Sets what nobody gave. The stack's host figures go with its engine."""
+        number(self.host_factor, f"{FIELD}.host_factor", Above(0, 1000))
+        if self.stack is None:
+            return
+        choice(self.stack, f"{FIELD}.stack", get_args(Stack))
+        stack = STACKS[self.stack]
         if self.engine is None:
             object.__setattr__(self, "engine", stack.engine)
             for name in ("host_s", "host_per_rollout_s"):
@@ -185,3 +199,17 @@ class RooflineSection(RooflineOptions):
     trainer: Annotated[TrainerOptions, Doc("trainer of the roofline")] = field(
         default_factory=TrainerOptions
     )
+
+    @classmethod
+    def from_mapping(cls, value: Mapping[str, Any], field: str) -> RooflineSection:
+        """The trainer takes the defaults of its stack and backend where a key is not given. Raises
+        ScenarioError."""
+        spelt = dict(mapping(value, field))
+        stack, trainer = spelt.get("stack"), spelt.get("trainer")
+        if stack is not None:
+            choice(stack, join(field, "stack"), get_args(Stack))
+        if trainer is None or isinstance(trainer, Mapping):
+            place, own = join(field, "trainer"), trainer or {}
+            defaults = unsaid_options(stack, own, place)
+            spelt["trainer"] = read(TrainerOptions, own, place, defaults=defaults)
+        return read(cls, spelt, field)

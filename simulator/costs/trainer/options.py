@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from rollcast.simulator.costs.backends import Backend
+from rollcast.simulator.costs.backends import listed as listed_backends
 from rollcast.simulator.costs.memory.training import Recompute
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures, sources
@@ -40,6 +42,14 @@ class TrainerOptions(Options):
     FIELD = FIELD
     SOURCES = sources("trainer")
 
+    backend: Annotated[
+        Backend | None,
+        Doc(
+            "what trains: every key beside it that is not given is as the stack (unknown where none"
+            " is given) has it there; null: the stack's first that can split the model as given",
+            source=f"backends by stack, the first is its own default: {listed_backends()}",
+        ),
+    ] = None
     weights: Annotated[Weights, Doc("whether all weights are trained, or adapters")] = "full"
     recompute: Annotated[
         Recompute, Doc("activation checkpointing: full, attention, mlp or none")

@@ -1,0 +1,131 @@
+"""What each stack's trainer does where nobody says otherwise, by its backend.
+
+The figures are ``trainers`` in the ``costs.yaml`` of the stacks' folders, as options of
+``cost.roofline.trainer``. What a stack's own file does not say of a backend is as in the folder
+``unknown``: the most common among stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from rollcast.simulator.costs.presets.provenance import Provenance
+from rollcast.simulator.costs.stacks import ALIASES, FOLDERS, UNKNOWN
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.stacks.stack import priced
+from rollcast.simulator.values import join, nearest
+
+Backend = Literal["fsdp", "fsdp2", "megatron", "dtensor", "deepspeed"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+_SPLITS = ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerDefaults:
+    """A backend as a stack runs it.
+
+    splits: the options among ``tensor_parallel``, ... by which it can split a model. options: of
+    ``cost.roofline.trainer``, by key. sources: of these, by key.
+    """
+
+    backend: Backend
+    splits: tuple[str, ...]
+    options: Mapping[str, Any]
+    sources: Mapping[str, Provenance]
+
+
+@cache
+def backends_of(stack: str) -> Mapping[Backend, TrainerDefaults]:
+    """The backends of a stack (a name of `STACKS`) with its defaults, its own default first."""
+    anywhere = priced()[UNKNOWN].costs["trainers"]
+    own = FOLDERS[stack].costs.get("trainers", anywhere)
+    return MappingProxyType(
+        {backend: _defaults(backend, {**anywhere[backend], **own[backend]}) for backend in own}
+    )
+
+
+def _defaults(backend: Backend, entries: Mapping[str, Any]) -> TrainerDefaults:
+    figures = {key: entry for key, entry in entries.items() if key != "splits"}
+    return TrainerDefaults(
+        backend,
+        tuple(entries["splits"]),
+        {key: entry["value"] for key, entry in figures.items()},
+        {key: Provenance(entry["kind"], entry["source"]) for key, entry in figures.items()},
+    )
+
+
+def unsaid_options(stack: str | None, given: Mapping[str, Any], field: str) -> dict[str, Any]:
+    """The options of a trainer that take a stack's defaults, ``backend`` among them.
+
+    given: the trainer's options that the user set. Without a stack only a ``backend`` that is given
+    sets anything. Raises ScenarioError below ``field`` for a backend that the stack does not have,
+    or that cannot split a model as given.
+    """
+    wanted = given.get("backend")
+    if stack is None and wanted is None:
+        return {}
+    stack = stack or UNKNOWN
+    known = backends_of(stack)
+    splits = [key for key in _SPLITS if _several(given.get(key))]
+    if wanted is None:
+        chosen = _that_splits(known, splits) or next(iter(known.values()))
+    elif isinstance(wanted, str) and wanted in known:
+        chosen = known[wanted]  # type: ignore[index]
+    else:
+        raise _no_backend(stack, wanted, field)
+    missing = [key for key in splits if key not in chosen.splits]
+    if missing:
+        raise _no_split(stack, chosen, missing, given, field)
+    options = {"backend": chosen.backend, **chosen.options}
+    if given.get("shard") is False:  # the older of two keys for one thing
+        options.pop("sharding", None)
+    return options
+
+
+def _several(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 1
+
+
+def _that_splits(
+    known: Mapping[Backend, TrainerDefaults], splits: list[str]
+) -> TrainerDefaults | None:
+    """The first backend that can split a model in all of these ways."""
+    return next((one for one in known.values() if set(splits) <= set(one.splits)), None)
+
+
+def _no_backend(stack: str, wanted: object, field: str) -> ScenarioError:
+    place, own = join(field, "backend"), ", ".join(backends_of(stack))
+    if isinstance(wanted, str) and wanted in BACKENDS:
+        said = f"{stack} has no trainer on {wanted}; it has {own}"
+    else:
+        said = f"unknown backend {wanted!r}; {nearest(str(wanted), BACKENDS)} {stack} has {own}"
+    return ScenarioError(place, f"{said}; stack: {UNKNOWN} takes any backend that is known")
+
+
+def _no_split(
+    stack: str,
+    chosen: TrainerDefaults,
+    missing: list[str],
+    given: Mapping[str, Any],
+    field: str,
+) -> ScenarioError:
+    key = missing[0]
+    able = [name for name, one in backends_of(stack).items() if key in one.splits]
+    instead = f"give backend: {' or '.join(able)}" if able else f"set {key} to 1"
+    return ScenarioError(
+        join(field, key),
+        f"is {given[key]}, but {chosen.backend} under {stack} does not split a model so; {instead}",
+    )
+
+
+def listed() -> str:
+    """The backends of every stack, its default first, in words."""
+    known: dict[str, list[str]] = {}
+    for stack in FOLDERS:
+        if stack not in ALIASES:
+            known.setdefault(", ".join(backends_of(stack)), []).append(stack)
+    return "; ".join(f"{backends} ({', '.join(stacks)})" for backends, stacks in known.items())

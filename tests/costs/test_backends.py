@@ -1,0 +1,134 @@
+"""A stack's trainer by backend: what it sets, what stays as given, and what cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rollcast.simulator.costs import RooflineCost
+from rollcast.simulator.costs.backends import BACKENDS, backends_of
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.roofline.options import RooflineSection
+from rollcast.simulator.costs.stacks import STACKS
+from rollcast.simulator.costs.trainer.options import TrainerOptions
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import from_raw
+from rollcast.simulator.values import keys
+
+MODEL, GPU = load_model("qwen3-8b"), load_gpu("h100-sxm")
+STEP: dict[str, Any] = {
+    "model": "qwen3-8b",
+    "gpu": "h100-sxm",
+    "cluster": {"replicas": 8, "trainer_gpus": 8},
+    "workload": {
+        "batch_groups": 8,
+        "group_size": 8,
+        "prompt_tokens": 100,
+        "max_new_tokens": 1000,
+        "lengths": {
+            "family": "lognormal",
+            "median_tokens": 500,
+            "between_sd": 0.3,
+            "within_sd": 0.3,
+        },
+    },
+}
+
+
+def trainer(**roofline: Any) -> TrainerOptions:
+    return RooflineSection.from_mapping(roofline, "cost.roofline").trainer
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_backend_of_every_stack_prices_an_update(stack: str) -> None:
+    assert backends_of(stack)
+    for backend, its in backends_of(stack).items():
+        assert backend in BACKENDS
+        assert its.options.keys() <= set(keys(TrainerOptions))
+        assert all(source.source for source in its.sources.values())
+        options = {"stack": stack, "trainer": {"backend": backend}}
+        section = RooflineSection.from_mapping(options, "cost.roofline")
+        cost = RooflineCost.from_options(MODEL, GPU, section, trainer_gpus=8)
+        assert cost.trainer_of.backend == backend
+        for key, value in its.options.items():
+            assert getattr(cost.trainer_of, key) == value
+
+
+def test_a_backend_sets_what_nobody_gave() -> None:
+    plain = TrainerOptions()
+    nemo = trainer(stack="nemo-rl", trainer={"backend": "megatron"})
+    assert (nemo.sharding, nemo.overlap, nemo.expert_launch_s) == ("zero1", 1.0, 1.5e-4)
+    given = {"backend": "megatron", "overlap": 0.5, "sharding": None, "recompute": "mlp"}
+    own = trainer(stack="nemo-rl", trainer=given)
+    assert (own.overlap, own.sharding, own.recompute) == (0.5, None, "mlp")
+    assert own.expert_launch_s == 1.5e-4
+    assert trainer(stack="nemo-rl", trainer={"backend": "megatron", "shard": False}).kept == "none"
+    # Without a stack a backend is what it is in most stacks; without both nothing changes.
+    assert trainer(trainer={"backend": "megatron"}).sharding == "zero1"
+    assert trainer() == trainer(trainer=None) == plain
+
+
+def test_a_stack_has_a_backend_of_its_own() -> None:
+    assert trainer(stack="nemo-rl").backend == "dtensor"
+    assert trainer(stack="slime", trainer=None).backend == "megatron"
+    assert trainer(stack="verl").backend == "fsdp"
+    # The layout that is given says more than the default.
+    assert trainer(stack="verl", trainer={"pipeline_parallel": 2}).backend == "megatron"
+    assert trainer(stack="verl", trainer={"context_parallel": 2}).backend == "fsdp"
+
+
+def test_a_scenario_and_its_tables_take_them() -> None:
+    roofline = {"stack": "nemo-rl", "trainer": {"backend": "megatron"}}
+    priced = from_raw(RawScenario({**STEP, "cost": {"roofline": roofline}})).cost
+    assert isinstance(priced, RooflineCost)
+    assert priced.trainer_of.expert_launch_s == 1.5e-4
+
+
+@pytest.mark.parametrize(
+    ("roofline", "key", "words"),
+    [
+        (
+            {"stack": "verl", "trainer": {"backend": "dtensor"}},
+            "trainer.backend",
+            ("verl has no trainer on dtensor", "fsdp, fsdp2, megatron", "stack: unknown"),
+        ),
+        (
+            {"stack": "openrlhf", "trainer": {"backend": "megatron"}},
+            "trainer.backend",
+            ("it has deepspeed",),
+        ),
+        (
+            {"stack": "verl", "trainer": {"backend": "megatron-core"}},
+            "trainer.backend",
+            ("did you mean megatron?", "stack: unknown"),
+        ),
+        (
+            {"stack": "verl", "trainer": {"backend": ["fsdp"]}},
+            "trainer.backend",
+            ("unknown backend",),
+        ),
+        (
+            {"stack": "verl", "trainer": {"backend": "fsdp", "pipeline_parallel": 2}},
+            "trainer.pipeline_parallel",
+            ("fsdp under verl", "give backend: megatron"),
+        ),
+        (
+            {"stack": "openrlhf", "trainer": {"pipeline_parallel": 2}},
+            "trainer.pipeline_parallel",
+            ("set pipeline_parallel to 1",),
+        ),
+        ({"stack": "verl", "trainer": {"backends": 3}}, "trainer.backends", ("backend",)),
+        ({"stack": "verl", "trainer": {"overlap": 3}}, "trainer.overlap", ("from 0 to 1",)),
+    ],
+)
+def test_what_a_stack_cannot_run_is_said(
+    roofline: dict[str, Any], key: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        from_raw(RawScenario({**STEP, "cost": {"roofline": roofline}}))
+    assert caught.value.field == f"cost.roofline.{key}"
+    for word in words:
+        assert word in caught.value.message

@@ -86,7 +86,8 @@ class Options:
     FIELD: the dotted key that errors start with where Python code builds it. TAG: the key, and the
     value of it, that choose this class among others (`declared`'s first option where None).
     ALSO: keys that a ``from_mapping`` of its own reads beside the fields. RENAMED: keys by their
-    old names, which are still read. FIXED: fields that are no options. SOURCES: where defaults come
+    old names, which are still read. DEFAULTS: in words, what ``from_mapping`` takes where a field
+    without a default is not given. FIXED: fields that are no options. SOURCES: where defaults come
     from, by key, for a `Doc` that has no source. A class method ``from_text(text, field)`` reads a
     name that stands for a mapping.
     """
@@ -96,6 +97,7 @@ class Options:
     TAG: ClassVar[tuple[str, str] | None] = None
     ALSO: ClassVar[Mapping[str, Doc]] = {}
     RENAMED: ClassVar[Mapping[str, str]] = {}
+    DEFAULTS: ClassVar[Mapping[str, str]] = {}
     FIXED: ClassVar[tuple[str, ...]] = ()
     SOURCES: ClassVar[Mapping[str, object]] = {}
 
@@ -281,7 +283,7 @@ class Option:
         """The unit of its number; '' where it has none."""
         if self.doc.unit:
             return self.doc.unit
-        ends = [end for end in _UNITS if self.key.endswith(end)]
+        ends = [end for end in _UNITS if f"_{self.key}".endswith(end)]
         return _UNITS[max(ends, key=len)] if ends else ""
 
 

@@ -13,7 +13,6 @@ from rollcast.simulator.cli.console import (
     named_column,
 )
 from rollcast.simulator.results.figures import FIGURES, Figure, seconds, share, steps_by_group_size
-from rollcast.simulator.results.write import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +27,8 @@ def show_summary(
 ) -> None:
     """Prints one run. bars: of its tornado, where one was made."""
     if as_json:
+        from rollcast.simulator.results.write import plain
+
         more = {} if bars is None else {"tornado": [asdict(bar) for bar in bars]}
         print(json.dumps(plain({**summary, **more}), indent=1))
         return
@@ -121,6 +122,8 @@ def show_comparison(
     from rollcast.simulator.studies.compare import compared, table, warnings_of
 
     if as_json:
+        from rollcast.simulator.results.write import plain
+
         print(json.dumps(plain(table(results, ranking)), indent=1))
         return
     from rich.table import Table

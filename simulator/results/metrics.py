@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollcast.simulator.results.schema import RUN_SCHEMA
+from rollcast.simulator.results import RUN_SCHEMA
 from rollcast.simulator.results.steady import mean_age, steady_of
 from rollcast.simulator.results.turns import mean, turn_summary
 from rollcast.simulator.spans import TRAINED, Run

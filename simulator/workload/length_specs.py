@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from rollcast.simulator.stacks.yaml_file import read_yaml
 from rollcast.simulator.values import SHARE, Above, Between, Doc, Options, nearest, take
 from rollcast.simulator.workload.lengths import (
     LARGEST_CAP,
@@ -235,11 +236,8 @@ class LengthPreset:
 @lru_cache(maxsize=1)
 def length_presets() -> dict[str, LengthPreset]:
     """Every length preset by name, in the order of the file."""
-    import yaml
-
-    records = yaml.safe_load(PRESETS_FILE.read_text(encoding="utf-8"))
     presets = {}
-    for name, record in records.items():
+    for name, record in read_yaml(PRESETS_FILE).items():
         rest = {k: v for k, v in record.items() if k not in ("kind", "source", "note", "lengths")}
         presets[name] = LengthPreset(
             name, record["kind"], record["source"], record.get("note", ""), record["lengths"], rest

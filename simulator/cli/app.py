@@ -349,9 +349,7 @@ def _variants(scenario: Scenario, names: list[str], also: Sequence[str]) -> list
     return variants
 
 
-def _write_run(
-    result: Result, bars: Sequence[Bar], out: Path, force: bool, *, plot: bool
-) -> None:
+def _write_run(result: Result, bars: Sequence[Bar], out: Path, force: bool, *, plot: bool) -> None:
     from rollcast.simulator.results.folder import write_folder
     from rollcast.simulator.results.write import write_run
     from rollcast.simulator.scenario.trust import kept

@@ -52,7 +52,7 @@ def show_summary(
         grid.add_row(*cells)
     screen = console()
     screen.print(grid)
-    for line in _intervals(s):
+    for line in (*_intervals(s), *_lengths(s)):
         screen.print(line, markup=False, highlight=False)
     if bars is not None:
         from rollcast.simulator.cli.tornado_table import show_tornado
@@ -73,6 +73,11 @@ def _intervals(s: Mapping[str, Any]) -> list[str]:
     if "cost_usd" in intervals:
         run += f"; {_ends(intervals['cost_usd'], '${:,.3g}'.format)}"
     return [*lines, run]
+
+
+def _lengths(s: Mapping[str, Any]) -> list[str]:
+    """The lengths that were solved for."""
+    return [f"lengths: {s['lengths']['note']}"] if "lengths" in s else []
 
 
 def _ends(interval: Sequence[float], show: Callable[[float], str]) -> str:
@@ -162,6 +167,8 @@ def show_comparison(
         notes.append(f"For {labels}, make the terminal wider.")
     screen.print(" ".join(notes), style="dim", markup=False)
     screen.print(sureness(ranking), style="dim", markup=False)
+    for line in _lengths(next(iter(results.values())).summary):
+        screen.print(line, style="dim", markup=False)
     for name, result in results.items():
         sizes = result.summary["group_sizes"]
         if len(sizes) > 1:

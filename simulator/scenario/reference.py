@@ -161,6 +161,8 @@ class _Listing:
 
 def _when(kind: type) -> str:
     """What chooses a section among several."""
+    if chosen_by := getattr(kind, "CHOSEN_BY", ()):
+        return f"with {chosen_by[0]} or another figure"
     key, valid = tag(kind)
     return f"with {key}" if valid is None else f"with {key}: {', '.join(map(str, valid))}"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from rollcast.simulator.values import Between, Doc, Options
 from rollcast.simulator.values.later import Later
+from rollcast.simulator.workload.known_lengths import KnownLengths
 from rollcast.simulator.workload.length_specs import SPREAD, Lengths
 from rollcast.simulator.workload.lengths import LARGEST_CAP
 from rollcast.simulator.workload.rewards import Rewards
@@ -81,8 +82,11 @@ class WorkloadSection(Options):
         ),
     ] = None
     lengths: Annotated[
-        Lengths | None,
-        Doc("simulation only: response lengths: a family, a preset, a trace or a fitted file"),
+        KnownLengths | Lengths | None,
+        Doc(
+            "simulation only: response lengths: figures of them (mean_tokens, cut_share, p90), a "
+            "family, a preset, a trace or a fitted file"
+        ),
     ] = None
     turns: Annotated[
         Turns | None,

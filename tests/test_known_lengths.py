@@ -48,7 +48,7 @@ def section(lengths: dict[str, Any], cap: int, size: int = SIZE) -> WorkloadSect
 def solved(lengths: dict[str, Any], cap: int, size: int = SIZE) -> SolvedLengths:
     given_section = section(lengths, cap, size)
     assert isinstance(given_section.lengths, KnownLengths)
-    return given_section.lengths.solved(given_section)
+    return given_section.lengths.solved(given_section.sampled)
 
 
 def raw_of(lengths: dict[str, Any], **more: Any) -> RawScenario:
@@ -172,8 +172,8 @@ def test_the_spread_that_a_mean_leaves_open_is_in_the_interval(mean: float) -> N
     assert isinstance(given_section.lengths, KnownLengths)
     rng, drawn = np.random.default_rng(0), []
     for _ in range(300):
-        other = given_section.lengths.drawn(Drawn(rng), given_section)
-        answer = other.solved(given_section)
+        other = given_section.lengths.drawn(Drawn(rng), given_section.sampled)
+        answer = other.solved(given_section.sampled)
         assert answer.mean_tokens == pytest.approx(mean, rel=1e-4)
         assert not answer.ranges
         drawn.append((answer.sd, answer.lengths.runaway, answer.between_share))

@@ -15,8 +15,8 @@ from rollcast.simulator.policies.spelling import read_terms, spell_term
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.values import declared
-from rollcast.simulator.workload.known_lengths import solved_lengths
 from rollcast.simulator.workload.length_specs import DrawnLengths, PresetLengths, length_presets
+from rollcast.simulator.workload.solved import solved_lengths
 from rollcast.simulator.world import ClusterShape
 
 Form = Literal["slider", "toggle", "select"]

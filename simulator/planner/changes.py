@@ -13,8 +13,8 @@ from rollcast.simulator.planner.measure import Failure, Measured, Task
 from rollcast.simulator.planner.question import Question
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.values import read
-from rollcast.simulator.workload.known_lengths import solved_lengths
 from rollcast.simulator.workload.length_specs import LARGEST_SD, DrawnLengths, PresetLengths
+from rollcast.simulator.workload.solved import solved_lengths
 
 SPREADS = (0.7, 1.4)  # factors on the spread of lengths, at the same mean, to try
 NEAR = 0.5  # largest relative fall of a price worth a sentence

@@ -9,7 +9,7 @@ from typing import Any
 from rollcast.simulator.report.markup import Content, Markup, tag
 from rollcast.simulator.report.parts import Column, Row, folded, section, table
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.workload.known_lengths import solved_lengths
+from rollcast.simulator.workload.solved import solved_lengths
 
 GIVEN = "given"
 _LEFT_OUT = ("policy", "steps", "seed", "name", "plan")

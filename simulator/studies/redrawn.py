@@ -64,7 +64,7 @@ def lengths_drawn(raw: RawScenario, chance: Chance) -> RawScenario:
     if isinstance(section.lengths, PresetLengths):
         parameters = _different(section.lengths, section.lengths.drawn(chance))
     elif isinstance(section.lengths, KnownLengths):
-        parameters = _different(section.lengths, section.lengths.drawn(chance, section))
+        parameters = _different(section.lengths, section.lengths.drawn(chance, section.sampled))
     drift = drift_of(raw)
     if drift:
         further = drift * (1.0 + DRIFT_SD * chance.normal(DRIFT))

@@ -14,7 +14,7 @@ from rollcast.simulator.scenario.file import RawScenario, override, read_scenari
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.scenario.trust import Trust
 from rollcast.simulator.spans import Run, StepRecord
-from rollcast.simulator.workload.known_lengths import solved_lengths
+from rollcast.simulator.workload.solved import solved_lengths
 
 
 @dataclass(frozen=True)

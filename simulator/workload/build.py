@@ -79,7 +79,7 @@ def _synthetic(
         raise missing("workload.prompt_tokens", "a number of tokens")
     rewards: RewardModel = section.rewards or _DEFAULT_REWARDS
     if isinstance(lengths, KnownLengths):
-        lengths = lengths.solved(section).lengths
+        lengths = lengths.solved(section.sampled).lengths
     return SyntheticWorkload(lengths.model(), rewards, prompts, section.max_new_tokens, seed)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.values import SHARE, Above, Between, Doc, Options, read
+from rollcast.simulator.values import SHARE, Above, Between, Doc, Options
 from rollcast.simulator.workload.length_specs import (
     CORRELATION,
     DRIFT,
@@ -50,7 +50,6 @@ from rollcast.simulator.workload.solving import (
 
 if TYPE_CHECKING:
     from rollcast.simulator.values.chance import Chance
-    from rollcast.simulator.workload.section import WorkloadSection
 
 ASSUMED_SD, LEAST_ASSUMED_SD, MOST_ASSUMED_SD = 0.6, 0.3, 0.9
 """Spread of the log of all responses where only a mean is known, and the range of an interval.
@@ -73,6 +72,17 @@ def _percentile(percent: int) -> Doc:
         f"length that {percent} % of the responses, as they are after the cut, do not exceed",
         unit="tokens",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What a scenario samples a step. cap: tokens, of a turn if there are several. groups,
+    group_size: of a step. turn_sd: spread of the log length from turn to turn."""
+
+    cap: int
+    groups: int
+    group_size: int
+    turn_sd: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,19 +230,17 @@ class KnownLengths(Options):
         """What is known of the responses, by key."""
         return {key: getattr(self, key) for key in self.CHOSEN_BY if getattr(self, key) is not None}
 
-    def solved(self, workload: WorkloadSection) -> SolvedLengths:
-        """The lengths that have these figures in a scenario's workload. Raises ScenarioError for
-        figures that contradict one another or the cap, saying what is possible."""
-        turns = workload.turns
-        least = 0.0 if turns is None else turns.drawn.length_sd
-        cap = self.cap_tokens or workload.max_new_tokens
-        return _solved(self, cap, workload.batch_groups, workload.group_size, least)
+    def solved(self, sampled: Sampled) -> SolvedLengths:
+        """The lengths that have these figures. Raises ScenarioError for figures that contradict one
+        another or the cap, saying what is possible."""
+        cap = self.cap_tokens or sampled.cap
+        return _solved(self, replace(sampled, cap=cap))
 
-    def drawn(self, chance: Chance, workload: WorkloadSection) -> KnownLengths:
+    def drawn(self, chance: Chance, sampled: Sampled) -> KnownLengths:
         """The lengths with what the figures leave open drawn, each evenly over its range on either
         side of the central case (the share between prompts: its logit normal)."""
         changed: dict[str, Any] = {}
-        for key, (low, central, high) in self.solved(workload).ranges.items():
+        for key, (low, central, high) in self.solved(sampled).ranges.items():
             z = chance.normal(f"lengths/{key}")
             if key == "between_share":
                 logit = LOGIT_BETWEEN + LOGIT_BETWEEN_SD * z
@@ -244,10 +252,8 @@ class KnownLengths(Options):
 
 
 @lru_cache(maxsize=256)
-def _solved(
-    known: KnownLengths, cap: int, groups: int, group_size: int, least: float
-) -> SolvedLengths:
-    problem = _Problem(known, cap, groups, group_size, least)
+def _solved(known: KnownLengths, sampled: Sampled) -> SolvedLengths:
+    problem, cap, least = _Problem(known, sampled), sampled.cap, sampled.turn_sd
     sd, runaway = problem.solution()
     at = problem.family(runaway).at(problem.first, np.array([sd]), None)
     runaways = max(float(at.runaways.flat[0]), 0.0)
@@ -271,10 +277,8 @@ def _solved(
 class _Problem:
     """The figures of known lengths as equations, checked one by one."""
 
-    def __init__(
-        self, known: KnownLengths, cap: int, groups: int, group_size: int, least: float
-    ) -> None:
-        self.known, self.cap, self.least = known, cap, least
+    def __init__(self, known: KnownLengths, sampled: Sampled) -> None:
+        self.known, self.cap, self.least = known, sampled.cap, sampled.turn_sd
         share = known.between_share
         self.between = 1.0 / (1.0 + math.exp(-LOGIT_BETWEEN)) if share is None else share
         self._check_cap()
@@ -294,7 +298,9 @@ class _Problem:
             if (value := getattr(known, key)) is not None:
                 figures.append(Percentile(value, int(key[1:]) / 100, key))
         if known.max_tokens is not None:
-            figures.append(Longest(known.max_tokens, groups, group_size, self.between))
+            figures.append(
+                Longest(known.max_tokens, sampled.groups, sampled.group_size, self.between)
+            )
         if cut and runaway is not None:
             if runaway > cut:
                 raise self._refuse("runaway", f"is {runaway:g}, above cut_share, {cut:g}")
@@ -468,17 +474,3 @@ class _Problem:
 
 def _text(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
-
-
-def solved_lengths(workload: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What was solved for in a scenario's section ``workload``, as ``summary.json`` has it; None
-    where its lengths are not given by figures. Raises ScenarioError as `KnownLengths.solved`."""
-    from rollcast.simulator.workload.section import WorkloadSection
-
-    lengths = workload.get("lengths")
-    if not isinstance(lengths, Mapping) or not set(KnownLengths.CHOSEN_BY) & set(lengths):
-        return None
-    section = read(WorkloadSection, workload, WorkloadSection.FIELD)
-    if not isinstance(section.lengths, KnownLengths):
-        return None
-    return section.lengths.solved(section).to_mapping(section.lengths)

@@ -43,9 +43,7 @@ def runs() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 RUNS = list(runs())
-each_run = pytest.mark.parametrize(
-    "run", [run for _, run in RUNS], ids=[name for name, _ in RUNS]
-)
+each_run = pytest.mark.parametrize("run", [run for _, run in RUNS], ids=[name for name, _ in RUNS])
 each_file = pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 
 

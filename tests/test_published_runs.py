@@ -1,4 +1,4 @@
-"""Published RL runs as scenarios (`benchmarks/data/published/runs`): every file keeps its format."""
+"""Published RL runs as scenarios (`benchmarks/data/published/runs`) keep their format."""
 
 from __future__ import annotations
 

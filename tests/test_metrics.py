@@ -21,6 +21,7 @@ from rollcast.simulator.results.metrics import (
     gpu_lanes,
     summarise,
     underfilled_fraction,
+    underfilled_intervals,
 )
 from rollcast.simulator.rollout import Rollout, Segment, VersionTokens
 from rollcast.simulator.spans import TRAINED, PhaseSpan, Run, StepRecord
@@ -170,7 +171,9 @@ def test_underfilled_share_second_by_second(run: Run) -> None:
             peak = max(counts, default=0)
             few += sum(count < peak / 4 or peak == 0 for count in counts)
             every += len(counts)
-    assert underfilled_fraction(run) == pytest.approx(few / every if every else 0)
+    assert underfilled_fraction(run, underfilled_intervals(run)) == pytest.approx(
+        few / every if every else 0
+    )
 
 
 def test_one_replica_is_never_idle_but_has_a_tail() -> None:

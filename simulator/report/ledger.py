@@ -9,12 +9,11 @@ from typing import Any
 from rollcast.simulator.report.markup import Content, Markup, joined, tag
 from rollcast.simulator.report.parts import key
 from rollcast.simulator.results.figures import count, share
+from rollcast.simulator.results.intervals import intersection, total_s
 from rollcast.simulator.results.metrics import (
     CAUSES,
     WAITED_FOR,
     gpu_lanes,
-    intersection,
-    total_s,
     underfilled_intervals,
 )
 from rollcast.simulator.spans import Run

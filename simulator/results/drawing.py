@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollcast.simulator.results.metrics import FloatArray
+from rollcast.simulator.results.intervals import FloatArray
 from rollcast.simulator.results.scale import marks, time_unit
 
 if TYPE_CHECKING:

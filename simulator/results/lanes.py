@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from rollcast.simulator.results.intervals import FloatArray, between, intersection, total_s
 from rollcast.simulator.results.metrics import (
-    FloatArray,
     GpuLane,
     IntArray,
     away_over_time,
     gpu_lanes,
-    intersection,
     running_over_time,
-    total_s,
     underfilled_intervals,
 )
 from rollcast.simulator.spans import Run
@@ -156,13 +154,7 @@ def gpu_shares(run: Run, span_s: float, bins: int) -> dict[str, FloatArray]:
 
 def covered(intervals: FloatArray, edges: FloatArray) -> FloatArray:
     """The covered share of each bin; edges: shape (bins + 1,)."""
-    if not len(intervals):
-        return np.zeros(len(edges) - 1)
-    lengths = intervals[:, 1] - intervals[:, 0]
-    before = np.concatenate(([0.0], np.cumsum(lengths)))
-    levels = np.column_stack((before[:-1], before[1:])).ravel()
-    share = np.diff(np.interp(edges, intervals.ravel(), levels)) / np.diff(edges)
-    return np.asarray(np.clip(share, 0.0, 1.0))
+    return np.asarray(np.clip(between(intervals, edges) / np.diff(edges), 0.0, 1.0))
 
 
 def mean_running(running: tuple[FloatArray, IntArray], edges: FloatArray) -> FloatArray:

@@ -12,18 +12,29 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollcast.simulator.results import RUN_SCHEMA
-from rollcast.simulator.results.steady import mean_age, steady_of
+from rollcast.simulator.results.by_phase import ByPhase
+from rollcast.simulator.results.intervals import (
+    NOTHING,
+    FloatArray,
+    between,
+    intersection,
+    merged,
+    total_s,
+    union,
+    without,
+)
+from rollcast.simulator.results.schema import RUN_SCHEMA
+from rollcast.simulator.results.steady import Steady, mean_age, steady_of
 from rollcast.simulator.results.turns import mean, turn_summary
 from rollcast.simulator.spans import TRAINED, Run
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 CAUSES = ("environment", "stragglers", "trainer", "rollouts", "other")
@@ -38,7 +49,6 @@ WAITED_FOR = {
 UNDERFILLED_BELOW = 0.25  # of a replica's peak in the phase
 
 _CONTEXT_SAMPLES = 1000  # over a run, beside those where a segment begins or ends
-_NOTHING: FloatArray = np.empty((0, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,52 +66,6 @@ class GpuLane:
     idle: dict[str, FloatArray] = field(default_factory=dict)
 
 
-# Sets of intervals: arrays of shape (n, 2) of starts and ends, sorted and disjoint
-
-
-def merged(starts: ArrayLike, ends: ArrayLike) -> FloatArray:
-    """The union of intervals; empty ones vanish, touching ones join."""
-    start, end = np.asarray(starts, dtype=float), np.asarray(ends, dtype=float)
-    real = end > start
-    order = np.argsort(start[real], kind="stable")
-    start, end = start[real][order], end[real][order]
-    if not len(start):
-        return _NOTHING
-    reach = np.maximum.accumulate(end)
-    first = np.concatenate(([True], start[1:] > reach[:-1]))
-    last = np.concatenate((first[1:], [True]))
-    return np.column_stack((start[first], reach[last]))
-
-
-def total_s(intervals: FloatArray) -> float:
-    """Seconds covered."""
-    return float(np.sum(intervals[:, 1] - intervals[:, 0]))
-
-
-def _union(*sets: FloatArray) -> FloatArray:
-    every = np.concatenate(sets)
-    return merged(every[:, 0], every[:, 1])
-
-
-def _without(intervals: FloatArray, other: FloatArray) -> FloatArray:
-    """``intervals`` outside ``other``."""
-    cuts = np.unique(np.concatenate((intervals.ravel(), other.ravel())))
-    middle = (cuts[:-1] + cuts[1:]) / 2
-    kept = _covers(intervals, middle) & ~_covers(other, middle)
-    return merged(cuts[:-1][kept], cuts[1:][kept])
-
-
-def intersection(intervals: FloatArray, other: FloatArray) -> FloatArray:
-    """``intervals`` inside ``other``."""
-    return _without(intervals, _without(intervals, other))
-
-
-def _covers(intervals: FloatArray, instants: FloatArray) -> NDArray[np.bool_]:
-    return np.searchsorted(intervals[:, 0], instants, "right") > np.searchsorted(
-        intervals[:, 1], instants, "right"
-    )
-
-
 # Time lines of a run
 
 
@@ -117,9 +81,7 @@ def phase_intervals(run: Run) -> dict[str, FloatArray]:
     for phase in run.phases:
         kind = phase.kind if phase.kind in times else "train"
         times[kind].append((phase.start_s, phase.end_s))
-    return {
-        kind: merged(*np.array(spans).T) if spans else _NOTHING for kind, spans in times.items()
-    }
+    return {kind: merged(*np.array(spans).T) if spans else NOTHING for kind, spans in times.items()}
 
 
 def running_over_time(run: Run, replica: int | None = None) -> tuple[FloatArray, IntArray]:
@@ -188,7 +150,7 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
     """
     shape, phases = run.shape, phase_intervals(run)
     held = merged([run.start_s], [run.end_s])
-    sync = intersection(_union(phases["sync"], phases["switch"]), held)
+    sync = intersection(union(phases["sync"], phases["switch"]), held)
     train = intersection(phases["train"], held)
     replica, submitted, end = (run.segments[name] for name in ("replica", "submitted_s", "end_s"))
     order = np.argsort(replica, kind="stable")
@@ -197,7 +159,7 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
     for number in range(shape.replicas):
         rows = order[bounds[number] : bounds[number + 1]]
         rollouts.append(intersection(merged(submitted[rows], end[rows]), held))
-    anywhere = _union(_NOTHING, *rollouts)
+    anywhere = union(NOTHING, *rollouts)
     environments: tuple[tuple[str, FloatArray], ...] = ()
     if len(run.calls):
         away = merged(run.calls["asked_s"], run.calls["end_s"])
@@ -209,7 +171,7 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
         shared = min(max(shape.trainer_gpus - first, 0), shape.gpus_per_replica)
         if not shape.colocated:
             shared = 0
-        for gpus, trains in ((shared, train), (shape.gpus_per_replica - shared, _NOTHING)):
+        for gpus, trains in ((shared, train), (shape.gpus_per_replica - shared, NOTHING)):
             if gpus:
                 lane = GpuLane(number, gpus, *_uses(held, busy, trains, sync))
                 waits = (*environments, ("stragglers", anywhere), ("trainer", train))
@@ -217,7 +179,7 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
                 lanes.append(lane)
     alone = shape.gpus - shape.replicas * shape.gpus_per_replica
     if alone:
-        lane = GpuLane(-1, alone, *_uses(held, _NOTHING, train, sync))
+        lane = GpuLane(-1, alone, *_uses(held, NOTHING, train, sync))
         _blame(lane, (("rollouts", anywhere), *environments))
         lanes.append(lane)
     return lanes
@@ -227,10 +189,10 @@ def _uses(
     held: FloatArray, rollout: FloatArray, train: FloatArray, sync: FloatArray
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
     """Busy and idle intervals; rollout precedes sync, sync precedes train."""
-    sync = _without(sync, rollout)
-    train = _without(train, _union(rollout, sync))
+    sync = without(sync, rollout)
+    train = without(train, union(rollout, sync))
     busy = {"rollout": rollout, "train": train, "sync": sync}
-    return busy, {"other": _without(held, _union(*busy.values()))}
+    return busy, {"other": without(held, union(*busy.values()))}
 
 
 def _blame(lane: GpuLane, waits: tuple[tuple[str, FloatArray], ...]) -> None:
@@ -238,7 +200,7 @@ def _blame(lane: GpuLane, waits: tuple[tuple[str, FloatArray], ...]) -> None:
     left = lane.idle["other"]
     for cause, intervals in waits:
         lane.idle[cause] = intersection(left, intervals)
-        left = _without(left, intervals)
+        left = without(left, intervals)
     lane.idle["other"] = left
 
 
@@ -247,7 +209,7 @@ def underfilled_intervals(run: Run) -> list[FloatArray]:
     than `UNDERFILLED_BELOW` of the replica's peak in the phase, idle time included."""
     spans = [(p.start_s, p.end_s) for p in run.phases if p.kind == "rollout" and p.seconds > 0]
     if not spans:
-        return [_NOTHING] * run.shape.replicas
+        return [NOTHING] * run.shape.replicas
     starts, ends = np.array(sorted(spans)).T
     replica, begin, end = (run.segments[name] for name in ("replica", "start_s", "end_s"))
     underfilled = []
@@ -266,11 +228,17 @@ def underfilled_intervals(run: Run) -> list[FloatArray]:
     return underfilled
 
 
-def underfilled_fraction(run: Run) -> float:
-    """Underfilled share of the replica-seconds of all rollout phases."""
+def underfilled_fraction(run: Run, underfilled: Sequence[FloatArray]) -> float:
+    """Underfilled share of the replica-seconds of all rollout phases. underfilled: of
+    `underfilled_intervals`."""
     phases_s = math.fsum(phase.seconds for phase in run.phases if phase.kind == "rollout")
-    few_s = math.fsum(total_s(intervals) for intervals in underfilled_intervals(run))
+    few_s = math.fsum(total_s(intervals) for intervals in underfilled)
     return _ratio(few_s, run.shape.replicas * phases_s) or 0.0
+
+
+def by_phase(run: Run) -> ByPhase:
+    """Where the seconds of a run's steps go."""
+    return ByPhase.of(run, underfilled_intervals(run))
 
 
 # Bias of what is trained
@@ -400,10 +368,12 @@ def summarise(run: Run) -> dict[str, Any]:
     `simulator.results.turns.turn_summary`.
     """
     segments = {name: run.segments[name] for name in run.segments.columns}
+    steady, lanes, few = steady_of(run), gpu_lanes(run), underfilled_intervals(run)
     return {
-        **_times(run, segments),
+        **_times(run, steady, segments),
+        **_phases(run, steady, lanes, few),
         **_tokens(run),
-        **_utilisation(run),
+        **_utilisation(run, lanes, few),
         **_learning(run, segments),
         **turn_summary(run, segments),
         "group_sizes": _group_sizes(run),
@@ -412,8 +382,7 @@ def summarise(run: Run) -> dict[str, Any]:
     }
 
 
-def _times(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    steady = steady_of(run)
+def _times(run: Run, steady: Steady, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
     step_s = [record.step_s for record in run.steps[steady.start : steady.stop]]
     p50, p95 = np.quantile(step_s, [0.5, 0.95]).tolist() if step_s else (None, None)
     return {
@@ -430,6 +399,26 @@ def _times(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:
         "sync_s": math.fsum(record.sync_s for record in run.steps),
         "switch_s": math.fsum(record.switch_s for record in run.steps),
         "queue_s_mean": mean(segments["start_s"] - segments["submitted_s"]),
+    }
+
+
+def _phases(
+    run: Run, steady: Steady, lanes: Sequence[GpuLane], underfilled: Sequence[FloatArray]
+) -> dict[str, Any]:
+    """Of a mean steady step, its phases and what bounds it, and for how long the replicas' GPUs
+    wait for the trainer and for environments."""
+    found, steps = ByPhase.of(run, underfilled), slice(steady.start, steady.stop)
+    gpus = run.shape.replicas * run.shape.gpus_per_replica
+
+    def waited_s(cause: str) -> float:
+        idle = [(lane.gpus, lane.idle.get(cause, NOTHING)) for lane in lanes if lane.replica >= 0]
+        each = sum(count * between(when, found.edges)[steps] for count, when in idle)
+        return float(np.mean(each)) / gpus if run.steps else 0.0
+
+    held_s, away_s = waited_s("trainer"), waited_s("environment")
+    return {
+        **found.summary(steady.start, steady.stop, held_s, away_s),
+        "replicas_wait_s": {"trainer": held_s, "environment": away_s},
     }
 
 
@@ -454,10 +443,12 @@ def _group_sizes(run: Run) -> dict[str, int]:
     return {str(size): sizes[size] for size in sorted(sizes)}
 
 
-def _utilisation(run: Run) -> dict[str, Any]:
+def _utilisation(
+    run: Run, lanes: Sequence[GpuLane], underfilled: Sequence[FloatArray]
+) -> dict[str, Any]:
     held_s = run.shape.gpus * run.makespan_s
     idle = dict.fromkeys(CAUSES, 0.0)
-    for lane in gpu_lanes(run):
+    for lane in lanes:
         for cause, intervals in lane.idle.items():
             idle[cause] += lane.gpus * total_s(intervals)
     if not len(run.calls):  # nobody was away
@@ -466,7 +457,7 @@ def _utilisation(run: Run) -> dict[str, Any]:
     return {
         "bubble_fraction": math.fsum(by_cause.values()),
         "bubble_by_cause": by_cause,
-        "underfilled_fraction": underfilled_fraction(run),
+        "underfilled_fraction": underfilled_fraction(run, underfilled),
     }
 
 

@@ -22,8 +22,8 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.results.intervals import FloatArray
 from rollcast.simulator.results.metrics import (
-    FloatArray,
     IntArray,
     context_over_time,
     running_over_time,

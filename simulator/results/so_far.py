@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from rollcast.simulator.results.metrics import CAUSES, gpu_lanes, total_s
+from rollcast.simulator.results.intervals import total_s
+from rollcast.simulator.results.metrics import CAUSES, gpu_lanes
 from rollcast.simulator.rollout import Rollout
 from rollcast.simulator.spans import PhaseSpan, Run, Segments, Table
 

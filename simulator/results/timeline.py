@@ -31,8 +31,9 @@ from rollcast.simulator.results.drawing import (
     time_axis,
 )
 from rollcast.simulator.results.figures import NAMED, seconds
+from rollcast.simulator.results.intervals import FloatArray
 from rollcast.simulator.results.lanes import STEPS_SHOWN, Timeline, gpu_shares, timeline_of
-from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR, FloatArray, summarise
+from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR, summarise
 from rollcast.simulator.results.steady import per_rollout
 from rollcast.simulator.spans import Run
 

@@ -1,4 +1,4 @@
-"""YAML files of the package: presets, and what a stack's folder holds."""
+"""The YAML files of the stacks' folders."""
 
 from __future__ import annotations
 

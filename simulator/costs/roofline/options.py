@@ -47,24 +47,23 @@ class RooflineOptions(Options):
     stack: Annotated[
         Stack | None,
         Doc(
-            "training stack; it sets engine, host_s, host_per_rollout_s, cuda_graphs, "
-            "sync, engine_sleep and rest_s where they are not given",
+            "sets engine, host_s, host_per_rollout_s, cuda_graphs, sync, engine_sleep and rest_s "
+            "where they are not given",
             source=listed_stacks(),
         ),
     ] = None
     engine: Annotated[
         Engine | None,
         Doc(
-            "inference engine and version; it sets host_s and host_per_rollout_s where "
-            "they are not given",
+            "sets host_s and host_per_rollout_s where they are not given",
             source="rollcast presets engines",
         ),
     ] = None
     host_factor: Annotated[
         Factor,
         Doc(
-            "how many times as slow as the engine preset's this host's CPU is; a host_s "
-            "or host_per_rollout_s that is given is not multiplied",
+            "factor by which this host's CPU is slower than the engine preset's; host "
+            "figures that are given stay",
             unit="times",
         ),
     ] = 1.0
@@ -89,7 +88,7 @@ class RooflineOptions(Options):
     sync: Annotated[
         WeightSync | None,
         Doc(
-            "mechanism of the weight sync; replaces sync_bytes_per_s and sync_fixed_s",
+            "transport of new weights; replaces the two keys below",
             source="rollcast presets syncs",
         ),
     ] = None
@@ -106,8 +105,8 @@ class RooflineOptions(Options):
     engine_sleep: Annotated[
         Sleep | None,
         Doc(
-            "what a colocated engine does with its weights while it sleeps: offload (to "
-            "host memory) or discard; sets switch_fixed_s unless that is given"
+            "handling of a colocated engine's weights while it sleeps; sets switch_fixed_s "
+            "unless given"
         ),
     ] = None
     switch_fixed_s: Annotated[

@@ -116,3 +116,27 @@ def test_costs_in_coefficients_do_not_wait_for_the_roofline() -> None:
     assert "rollcast.simulator.costs.linear" in read, done.stderr
     for other in ("roofline", "models", "hardware", "fitted", "tables", "trainer"):
         assert f"rollcast.simulator.costs.{other}" not in read
+
+
+def test_a_simulation_imports_only_what_it_uses(tmp_path: Path) -> None:
+    """One turn, costs in coefficients, no files, no intervals: none of what serves these."""
+    (tmp_path / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    done = run(
+        "import sys; from rollcast.simulator.cli.app import main\n"
+        "try: main(['simulate', 'tiny.yaml', '--draws', '0'])\n"
+        "except SystemExit: print(*sys.modules)",
+        cwd=tmp_path,
+    )
+    imported = done.stdout.split()
+    assert "rollcast.simulator.results.metrics" in imported, done.stderr
+    assert not (HEAVY - {"scipy"}) & set(imported)
+    for room, unused in {
+        "cluster": ("sessions", "session_machine"),
+        "costs": ("roofline", "trainer", "fitted", "tables", "presets"),
+        "results": ("schema", "write", "read", "folder", "perfetto", "timeline"),
+        "studies": ("uncertainty", "redrawn", "short_runs", "tornado", "compare"),
+        "workload": ("turns", "environment", "traces", "measured"),
+    }.items():
+        assert not {f"rollcast.simulator.{room}.{name}" for name in unused} & set(imported)
+    for room in ("planner", "report", "explore"):
+        assert f"rollcast.simulator.{room}" not in imported

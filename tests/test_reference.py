@@ -91,6 +91,18 @@ def test_an_entry_of_a_list_is_explained_as_its_like() -> None:
     assert below("", ENTRIES)[0].key == "workload"
 
 
+def test_units_and_defaults_are_those_of_the_key() -> None:
+    """Also where the whole name is the unit, and where the default depends on other keys."""
+    for key, unit, default in (
+        ("cost.roofline.sync.bytes_per_s", "bytes per second", "null"),
+        ("cost.roofline.sync.fixed_s", "seconds", "null"),
+        ("model.head_dim", "elements", "hidden / heads"),
+        ("model.layers", "layers", ""),
+    ):
+        [entry] = find(key, ENTRIES)
+        assert (entry.unit, entry.default) == (unit, default)
+
+
 def test_a_section_is_listed_once_and_found_wherever_it_may_stand() -> None:
     path = "cost.tables.roofline.trainer.critic_model"
     assert f"{path}.layers" not in KEYS
@@ -122,7 +134,7 @@ def test_explain_prints_a_key_its_range_default_unit_and_source(
 ) -> None:
     code, out, _ = said(capsys, "explain", "policy.april.over_sampling")
     assert code == 0
-    for part in ("a number from 1 to 1000", "default  2", "batches", "published 64 groups"):
+    for part in ("a number from 1 to 1000", "default  2", "batches", "the paper: 64 groups"):
         assert part in out
     code, out, _ = said(capsys, "explain", "cluster")
     assert "cluster.trainer_gpus" in out

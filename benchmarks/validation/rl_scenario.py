@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -16,10 +15,15 @@ from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import from_raw
 from rollcast.simulator.values.chance import Drawn
+from rollcast.simulator.workload.known_lengths import (
+    ASSUMED_SD,
+    LEAST_ASSUMED_SD,
+    MOST_ASSUMED_SD,
+)
 
 # Standard deviations of the log. All of it within groups: neither policy here looks at groups, and
 # a step's mean then hardly varies with the draw.
-SPREADS = {"assumed": 0.6, "narrow": 0.3, "wide": 0.9}
+SPREADS = {"assumed": ASSUMED_SD, "narrow": LEAST_ASSUMED_SD, "wide": MOST_ASSUMED_SD}
 # Shares of responses that never stop by themselves, as shares of the assumed one.
 RUNAWAYS = {"assumed": 1.0, "none": 0.0, "twice": 2.0}
 DRAWS = 20  # of a step: the ends are the least and the largest of them, or nearly
@@ -76,42 +80,10 @@ class Run:
 AnyRun = TypeVar("AnyRun", bound=Run)
 
 
-def capped_mean(median: float, log_sd: float, cap: float) -> float:
-    """Mean of a lognormal cut at ``cap``: E[min(X, cap)]."""
-    mu, to_cap = math.log(median), math.log(cap)
-    below = _normal_cdf((to_cap - mu - log_sd**2) / log_sd)
-    above = 1 - _normal_cdf((to_cap - mu) / log_sd)
-    return math.exp(mu + log_sd**2 / 2) * below + cap * above
-
-
-def median_for_mean(mean: float, log_sd: float, cap: float) -> float:
-    """The median at which responses cut at ``cap`` have ``mean``.
-
-    Raises ScenarioError for a mean that does not lie below the cap.
-    """
-    if not 0 < mean < cap:
-        raise ScenarioError("mean_new_tokens", f"{mean:g} is not between 0 and the cap of {cap:g}")
-    low, high = 1e-3, cap
-    while capped_mean(high, log_sd, cap) < mean:
-        high *= 2
-    for _ in range(80):
-        middle = math.sqrt(low * high)
-        if capped_mean(middle, log_sd, cap) < mean:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(low * high)
-
-
-def _normal_cdf(z: float) -> float:
-    return 0.5 * math.erfc(-z / math.sqrt(2))
-
-
 def scenario(run: Run, spread: str = "assumed", runaways: str = "assumed") -> dict[str, Any]:
     """The scenario of a run, with one of ``SPREADS`` and one of ``RUNAWAYS`` for what its lengths'
     mean leaves open."""
-    log_sd = SPREADS[spread]
-    median = median_for_mean(run.mean_new_tokens, log_sd, run.max_new_tokens)
+    runaway, cap = RUNAWAYS[runaways] * run.runaway, run.max_new_tokens
     engine = {"max_seqs": 256, "max_batched_tokens": 8192}
     if run.framework != "nemo":  # verl's defaults of the time, and its recipe
         engine = {"max_seqs": 1024, "max_batched_tokens": max(8192, run.total_tokens)}
@@ -130,13 +102,12 @@ def scenario(run: Run, spread: str = "assumed", runaways: str = "assumed") -> di
             "batch_groups": run.groups,
             "group_size": run.group_size,
             "prompt_tokens": run.prompt_tokens,
-            "max_new_tokens": run.max_new_tokens,
+            "max_new_tokens": cap,
             "lengths": {
-                "family": "lognormal",
-                "median_tokens": round(median, 1),
-                "between_sd": 0.0,
-                "within_sd": log_sd,
-                "runaway": RUNAWAYS[runaways] * run.runaway,
+                "mean_tokens": (1 - runaway) * run.mean_new_tokens + runaway * cap,
+                "sd": SPREADS[spread],
+                "between_share": 0.0,
+                "runaway": runaway,
             },
         },
         "policy": "one_step_off" if run.overlapped else [],

@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.fits.steps import Steps
+from rollcast.simulator.workload.known_lengths import (
+    ASSUMED_RUNAWAY,
+    LOGIT_BETWEEN,
+    LOGIT_BETWEEN_SD,
+)
 
-SHARE_BETWEEN, SHARE_BETWEEN_SD = 1.5, 0.8
-"""Logit of the share of the variance of log lengths that is between prompts, and how far it may be
-off: 0.82 (0.55 to 0.94), about that of four runs with all their lengths (0.75 to 0.88)."""
 TOTAL_SD, TOTAL_SD_SD = math.log(0.7), 0.5
 """Log of the spread of log lengths and how far it may be off: 0.3 to 1.6, as the length presets."""
-RUNAWAY, RUNAWAY_SD = math.log(2e-3), 2.0
+RUNAWAY, RUNAWAY_SD = math.log(ASSUMED_RUNAWAY), 2.0
 """Log of the share that runs away: 0 to 10 %."""
 DRIFT_SD = 0.05
 """Of the change of log lengths a step, were nothing known."""
@@ -50,7 +52,7 @@ class Spread:
     @classmethod
     def assumed(cls) -> Spread:
         """Where nothing was fitted."""
-        return _spread(TOTAL_SD, SHARE_BETWEEN, TOTAL_SD_SD)
+        return _spread(TOTAL_SD, LOGIT_BETWEEN, TOTAL_SD_SD)
 
     @property
     def total(self) -> float:
@@ -192,7 +194,7 @@ def fit_few(figures: FewFigures) -> LengthsFit | None:
         [
             math.log(max(float(np.median(figures.mean[-10:])), 1.0)) - 0.25,
             TOTAL_SD,
-            SHARE_BETWEEN,
+            LOGIT_BETWEEN,
             _runaway_start(figures),
             0.0,
         ]
@@ -216,7 +218,7 @@ def _runaway_start(figures: FewFigures) -> float:
 def _prior(theta: FloatArray, figures: FewFigures) -> float:
     offs = (
         (theta[1] - TOTAL_SD) / TOTAL_SD_SD,
-        (theta[2] - SHARE_BETWEEN) / SHARE_BETWEEN_SD,
+        (theta[2] - LOGIT_BETWEEN) / LOGIT_BETWEEN_SD,
         (theta[3] - RUNAWAY) / RUNAWAY_SD,
         theta[4] / DRIFT_SD,
     )
@@ -352,7 +354,7 @@ def _sandwich(figures: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArr
     hessian = (hessian + hessian.T) / 2
     values, vectors = np.linalg.eigh(hessian)
     hessian = (vectors * np.maximum(values, 0.0)) @ vectors.T
-    prior = np.diag([1e-6, TOTAL_SD_SD**-2, SHARE_BETWEEN_SD**-2, RUNAWAY_SD**-2, DRIFT_SD**-2])
+    prior = np.diag([1e-6, TOTAL_SD_SD**-2, LOGIT_BETWEEN_SD**-2, RUNAWAY_SD**-2, DRIFT_SD**-2])
     bread = np.linalg.inv(hessian + prior)
     meat = scored.T @ scored + prior
     found_covariance = bread @ meat @ bread

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rollcast.simulator.planner.answer import Planned
     from rollcast.simulator.scenario.file import RawScenario
     from rollcast.simulator.scenario.scenario import Scenario
+    from rollcast.simulator.studies.simulate import Result
     from rollcast.simulator.studies.tornado import Asked, Bar
 
 app = typer.Typer(
@@ -87,12 +88,7 @@ def simulate(
     tornado.png.
     """
     from rollcast.simulator.cli import tables
-    from rollcast.simulator.results.folder import write_folder
-    from rollcast.simulator.results.write import write_run
-    from rollcast.simulator.scenario.trust import kept
     from rollcast.simulator.studies.simulate import simulate as run_scenario
-    from rollcast.simulator.studies.tornado import tornado as study
-    from rollcast.simulator.studies.tornado import write_tornado
 
     checked = _load(scenario, settings, seed, trust_modules, out, force, draws)
     asked = _tornado_keys(checked, tornado, tornado_key or ())
@@ -102,20 +98,9 @@ def simulate(
             from rollcast.simulator.studies.uncertainty import add_intervals
 
             add_intervals(result, draws, advance, keep_on)
-        bars = study(checked, asked, result=result, on_step=keep_on) if tornado else None
+        bars = _tornado(result, asked) if tornado else None
     if out is not None:
-        raw = checked.raw
-        description = {
-            "name": checked.name,
-            "policy_spelt": checked.policy_name,
-            "scenario": kept(raw.data, raw.modules),
-        }
-
-        def fill(folder: Path) -> None:
-            write_run(folder, result.run, result.summary, description, plot=not no_plot)
-            write_tornado(folder, bars or (), plot=not no_plot)
-
-        write_folder(out, fill, force)
+        _write_run(result, bars or (), out, force, plot=not no_plot)
     tables.show_summary(result.summary, as_json, bars)
     _print_where(out)
 
@@ -331,13 +316,17 @@ def _load(
     draws: int | None,
 ) -> Scenario:
     """The scenario. Raises ScenarioError for it, for ``--draws`` and for ``--out``."""
-    from rollcast.simulator.results.folder import check_target
-    from rollcast.simulator.studies.redrawn import LEAST_DRAWS
     from rollcast.simulator.studies.simulate import load
 
-    if draws and draws < LEAST_DRAWS:
-        raise ScenarioError("--draws", f"is {draws}; give at least {LEAST_DRAWS}, or 0 for none")
+    if draws:
+        from rollcast.simulator.studies.redrawn import LEAST_DRAWS
+
+        if draws < LEAST_DRAWS:
+            message = f"is {draws}; give at least {LEAST_DRAWS}, or 0 for none"
+            raise ScenarioError("--draws", message)
     if out is not None:
+        from rollcast.simulator.results.folder import check_target
+
         check_target(out, force)
     return load(path, *(settings or ()), seed=seed, trust_modules=trust(trust_modules))
 
@@ -358,6 +347,28 @@ def _variants(scenario: Scenario, names: list[str], also: Sequence[str]) -> list
         label = f"{variants[0].policy_name}, {setting}"
         variants.append(replace(changed.with_policy(names[0]), policy_name=visible(label)))
     return variants
+
+
+def _write_run(result: Result, bars: Sequence[Bar], out: Path, force: bool, *, plot: bool) -> None:
+    from rollcast.simulator.results.folder import write_folder
+    from rollcast.simulator.results.write import write_run
+    from rollcast.simulator.scenario.trust import kept
+
+    scenario, raw = result.scenario, result.scenario.raw
+    description = {
+        "name": scenario.name,
+        "policy_spelt": scenario.policy_name,
+        "scenario": kept(raw.data, raw.modules),
+    }
+
+    def fill(folder: Path) -> None:
+        write_run(folder, result.run, result.summary, description, plot=plot)
+        if bars:
+            from rollcast.simulator.studies.tornado import write_tornado
+
+            write_tornado(folder, bars, plot=plot)
+
+    write_folder(out, fill, force)
 
 
 def _write_plan(
@@ -389,19 +400,26 @@ def _write_plan(
 def _tornado_of(planned: Planned, raw: RawScenario) -> list[Bar]:
     """The tornado of a plan's chosen row."""
     from rollcast.simulator.studies.simulate import simulate as run_scenario
-    from rollcast.simulator.studies.tornado import tornado as study
 
     row = planned.chosen
     if row is None:
         return []
     chosen = replace(row.choice.scenario(raw), steps=row.measured.steps)
-    return study(chosen, (), result=run_scenario(chosen, keep_on), on_step=keep_on)
+    return _tornado(run_scenario(chosen, keep_on), ())
+
+
+def _tornado(result: Result, asked: Sequence[Asked]) -> list[Bar]:
+    from rollcast.simulator.studies.tornado import tornado
+
+    return tornado(result.scenario, asked, result=result, on_step=keep_on)
 
 
 def _tornado_keys(scenario: Scenario, tornado: bool, keys: Sequence[str]) -> list[Asked]:
     """Keys of ``--tornado-key``. Raises ScenarioError without ``--tornado``."""
     if keys and not tornado:
         raise ScenarioError("--tornado-key", "goes with --tornado; add that, or leave this out")
+    if not tornado:
+        return []
     from rollcast.simulator.studies.tornado import parse_keys
 
     return parse_keys(scenario, keys)

@@ -13,7 +13,6 @@ from rollcast.simulator.cli.console import (
     named_column,
 )
 from rollcast.simulator.results.figures import FIGURES, Figure, seconds, share, steps_by_group_size
-from rollcast.simulator.results.write import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +27,8 @@ def show_summary(
 ) -> None:
     """Prints one run. bars: of its tornado, where one was made."""
     if as_json:
+        from rollcast.simulator.results.write import plain
+
         more = {} if bars is None else {"tornado": [asdict(bar) for bar in bars]}
         print(json.dumps(plain({**summary, **more}), indent=1))
         return
@@ -51,7 +52,7 @@ def show_summary(
         grid.add_row(*cells)
     screen = console()
     screen.print(grid)
-    for line in _intervals(s):
+    for line in (*_intervals(s), *_lengths(s)):
         screen.print(line, markup=False, highlight=False)
     if bars is not None:
         from rollcast.simulator.cli.tornado_table import show_tornado
@@ -72,6 +73,11 @@ def _intervals(s: Mapping[str, Any]) -> list[str]:
     if "cost_usd" in intervals:
         run += f"; {_ends(intervals['cost_usd'], '${:,.3g}'.format)}"
     return [*lines, run]
+
+
+def _lengths(s: Mapping[str, Any]) -> list[str]:
+    """The lengths that were solved for."""
+    return [f"lengths: {s['lengths']['note']}"] if "lengths" in s else []
 
 
 def _ends(interval: Sequence[float], show: Callable[[float], str]) -> str:
@@ -121,6 +127,8 @@ def show_comparison(
     from rollcast.simulator.studies.compare import compared, table, warnings_of
 
     if as_json:
+        from rollcast.simulator.results.write import plain
+
         print(json.dumps(plain(table(results, ranking)), indent=1))
         return
     from rich.table import Table
@@ -159,6 +167,8 @@ def show_comparison(
         notes.append(f"For {labels}, make the terminal wider.")
     screen.print(" ".join(notes), style="dim", markup=False)
     screen.print(sureness(ranking), style="dim", markup=False)
+    for line in _lengths(next(iter(results.values())).summary):
+        screen.print(line, style="dim", markup=False)
     for name, result in results.items():
         sizes = result.summary["group_sizes"]
         if len(sizes) > 1:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rollcast.simulator.cluster.kv import Chain, Leading
-from rollcast.simulator.cluster.sessions import Session
 from rollcast.simulator.rollout import Ending, Rollout, Segment, VersionTokens
+
+if TYPE_CHECKING:
+    from rollcast.simulator.cluster.sessions import Session
 
 
 class Request(Chain):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import simpy
 
@@ -13,7 +13,6 @@ from rollcast.simulator.cluster.machine import Machine
 from rollcast.simulator.cluster.replica import EngineSpec, Replica, check_pool
 from rollcast.simulator.cluster.request import Request
 from rollcast.simulator.cluster.routing import ROUTINGS, Balance, Router
-from rollcast.simulator.cluster.sessions import Session, Sessions
 from rollcast.simulator.cluster.streamed import Streamed
 from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.base import CostModel, Extremes, TrainLoad
@@ -25,6 +24,9 @@ from rollcast.simulator.workload.base import Workload, longest_context
 from rollcast.simulator.workload.draws import Sharing, Trajectory
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from rollcast.simulator.world import ClusterShape, Ended, Event, Phase, Synced, TrainBatch, Trained
+
+if TYPE_CHECKING:
+    from rollcast.simulator.cluster.sessions import Session, Sessions
 
 MOST_AT_ONCE = 100_000
 """Rounds of iterations that replicas may begin without the clock's moving on."""
@@ -204,6 +206,8 @@ class SimulatedCluster:
     @property
     def _all_sessions(self) -> Sessions:
         if self._sessions is None:
+            from rollcast.simulator.cluster.sessions import Sessions
+
             self._sessions = Sessions(self._environment, self._env)
         return self._sessions
 

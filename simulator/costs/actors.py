@@ -22,35 +22,44 @@ class ActorCosts(Options):
     FIELD = "cost.linear.actors"
 
     to_trainer_s: Annotated[
-        float, _SECONDS, Doc("from the last rollout that an update waits for to its beginning")
+        float,
+        _SECONDS,
+        Doc("time from the last rollout that an update waits for to the start of the update"),
     ] = 0.0
     from_trainer_s: Annotated[
-        float, _SECONDS, Doc("from an update's end until its weights are sent")
+        float, _SECONDS, Doc("time from the end of an update until its weights are sent")
     ] = 0.0
     open_s: Annotated[
         float,
         _SECONDS,
         Doc(
-            "from an update's order to the next step's first rollouts, where that is opened at "
-            "once: the driver saves the run in between"
+            "time from the start of an update to the first rollouts of the next step, if "
+            "these need not wait for it; the driver saves the run in between"
         ),
     ] = 0.0
     load_s: Annotated[
         float,
         _SECONDS,
-        Doc("the part of sync_s in which a replica stands still to take new weights in"),
+        Doc("part of sync_s in which a replica is paused to load new weights"),
     ] = 0.0
     check_s: Annotated[
         float,
         _SECONDS,
         Doc(
-            "the part of sync_s in which an idle replica is compared with the trainer; none where "
-            "rollouts run"
+            "part of sync_s in which an idle replica's weights are compared with the "
+            "trainer's; none while rollouts run"
         ),
     ] = 0.0
     iteration_beside: Annotated[
-        float, _TIMES, Doc("an iteration while the trainer works, over one alone", unit="times")
+        float,
+        _TIMES,
+        Doc(
+            "duration of an iteration while the trainer works, relative to one without",
+            unit="times",
+        ),
     ] = 1.0
     update_beside: Annotated[
-        float, _TIMES, Doc("an update while a replica works, over one alone", unit="times")
+        float,
+        _TIMES,
+        Doc("duration of an update while a replica works, relative to one without", unit="times"),
     ] = 1.0

@@ -35,33 +35,33 @@ class LinearCost(Options, CostModel):
 
     FIELD = "cost.linear"
 
-    iteration_s: Annotated[Seconds, Doc("an iteration, whatever runs")]
-    per_rollout_s: Annotated[Seconds, Doc("each running rollout of an iteration")]
+    iteration_s: Annotated[Seconds, Doc("fixed time per iteration")]
+    per_rollout_s: Annotated[Seconds, Doc("time per iteration and running rollout")]
     per_context_token_s: Annotated[
-        Seconds, Doc("each token of context that an iteration attends to")
+        Seconds, Doc("time per iteration and token of context that it attends to")
     ]
-    per_prefill_token_s: Annotated[Seconds, Doc("each token prefilled")]
+    per_prefill_token_s: Annotated[Seconds, Doc("time per prefilled token")]
     train_per_token_s: Annotated[
-        Seconds, Doc("each token trained on, forward and backward, by the whole trainer")
+        Seconds, Doc("time per trained token, forward and backward, with all GPUs of the trainer")
     ]
-    train_fixed_s: Annotated[Seconds, Doc("an update, whatever its batch")] = 0.0
-    sync_s: Annotated[Seconds, Doc("sending the weights to the replicas")] = 0.0
-    switch_to_train_s: Annotated[Seconds, Doc("turning shared GPUs from rollouts to training")] = (
-        0.0
-    )
-    switch_to_rollout_s: Annotated[
-        Seconds, Doc("turning shared GPUs from training to rollouts")
+    train_fixed_s: Annotated[Seconds, Doc("fixed time per update")] = 0.0
+    sync_s: Annotated[Seconds, Doc("time of a weight sync")] = 0.0
+    switch_to_train_s: Annotated[
+        Seconds, Doc("time to switch shared GPUs from rollouts to training")
     ] = 0.0
-    train_per_rollout_s: Annotated[Seconds, Doc("each rollout trained on")] = 0.0
+    switch_to_rollout_s: Annotated[
+        Seconds, Doc("time to switch shared GPUs from training to rollouts")
+    ] = 0.0
+    train_per_rollout_s: Annotated[Seconds, Doc("time per trained rollout")] = 0.0
     log_prob_per_token_s: Annotated[
-        Seconds, Doc("each token of a pass for log-probabilities before the update")
+        Seconds, Doc("time per token of the pass for log-probabilities before the update")
     ] = 0.0
     padded: Annotated[
         bool, Doc("whether the trainer pads each rollout to the longest of the batch, as TRL does")
     ] = False
     actors: Annotated[
         ActorCosts | None,
-        Doc("what it costs that replicas and a trainer apart from them are processes of their own"),
+        Doc("overheads where replicas and trainer are processes of their own"),
     ] = None
 
     def agree(self) -> None:

@@ -21,7 +21,7 @@ from rollcast.simulator.values import Between, Doc, Options
 from rollcast.simulator.values.chance import Chance
 
 _SPREAD = Doc(
-    "how sure that factor is; where any says so, draws are of these factors and of nothing else",
+    "uncertainty of the factor of that name; if any is given, intervals vary these factors only",
     unit="standard deviation of the log",
 )
 _Sd = Annotated[float | None, Between(0, 3), _SPREAD]
@@ -46,21 +46,31 @@ class Scale(Options):
 
     FIELD = "cost.scale"
 
-    decode: Annotated[Factor, Doc("on iterations that decode", unit="times")] = 1.0
+    decode: Annotated[Factor, Doc("factor on decode iterations", unit="times")] = 1.0
     decode_sd: _Sd = None
-    prefill: Annotated[Factor, Doc("on what prompts add to an iteration", unit="times")] = 1.0
+    prefill: Annotated[
+        Factor, Doc("factor on the time that prefills add to an iteration", unit="times")
+    ] = 1.0
     prefill_sd: _Sd = None
     log_prob: Annotated[
-        Factor, Doc("on the passes before an update that only grade tokens", unit="times")
+        Factor,
+        Doc(
+            "factor on the passes before an update that only compute log-probabilities",
+            unit="times",
+        ),
     ] = 1.0
     log_prob_sd: _Sd = None
-    update: Annotated[Factor, Doc("on the update", unit="times")] = 1.0
+    update: Annotated[Factor, Doc("factor on the update", unit="times")] = 1.0
     update_sd: _Sd = None
-    sync: Annotated[Factor, Doc("on the sync of new weights", unit="times")] = 1.0
+    sync: Annotated[Factor, Doc("factor on the weight sync", unit="times")] = 1.0
     sync_sd: _Sd = None
-    switch: Annotated[Factor, Doc("on switches between rollout and training", unit="times")] = 1.0
+    switch: Annotated[
+        Factor, Doc("factor on switches between rollout and training", unit="times")
+    ] = 1.0
     switch_sd: _Sd = None
-    rest: Annotated[Factor, Doc("on what a step holds outside its phases", unit="times")] = 1.0
+    rest: Annotated[
+        Factor, Doc("factor on the time of a step outside its phases", unit="times")
+    ] = 1.0
     rest_sd: _Sd = None
 
     def factors(self) -> dict[str, float]:

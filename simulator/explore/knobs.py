@@ -16,6 +16,7 @@ from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.values import declared
 from rollcast.simulator.workload.length_specs import DrawnLengths, PresetLengths, length_presets
+from rollcast.simulator.workload.solved import solved_lengths
 from rollcast.simulator.world import ClusterShape
 
 Form = Literal["slider", "toggle", "select"]
@@ -177,7 +178,7 @@ def _workload(scenario: Scenario) -> list[Knob]:
     ]
     lengths = _one_kind(workload.get("lengths"))
     if lengths is None:
-        return result
+        return [*result, *_mean_length(part, workload)]
     median = lengths["median_tokens"]
     medians = [median * by for by in (0.25, 0.35, 0.5, 0.7, 0.85, 1, 1.2, 1.4, 2, 2.8, 4)]
     result.append(
@@ -199,6 +200,18 @@ def _workload(scenario: Scenario) -> list[Knob]:
         name = f"workload.lengths.{key}"
         result.append(_slider(part, name, label, spreads, lengths[key], "{:.3g}".format, meaning))
     return result
+
+
+def _mean_length(part: str, workload: Mapping[str, Any]) -> list[Knob]:
+    """A slider of the mean, where it is the only figure of the lengths."""
+    solved = solved_lengths(workload)
+    if solved is None or set(solved["known"]) != {"mean_tokens"}:
+        return []
+    mean = solved["known"]["mean_tokens"]
+    means = [mean * by for by in (0.25, 0.5, 0.7, 0.85, 1.2, 1.4, 2, 2.8, 4)]
+    means = [value for value in means if 2 <= value < 0.95 * solved["cap_tokens"]]
+    key = "workload.lengths.mean_tokens"
+    return [_slider(part, key, "Mean length", means, mean, "{:,.0f} tokens".format)]
 
 
 def _run(scenario: Scenario) -> list[Knob]:

@@ -14,6 +14,7 @@ from rollcast.simulator.planner.question import Question
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.values import read
 from rollcast.simulator.workload.length_specs import LARGEST_SD, DrawnLengths, PresetLengths
+from rollcast.simulator.workload.solved import solved_lengths
 
 SPREADS = (0.7, 1.4)  # factors on the spread of lengths, at the same mean, to try
 NEAR = 0.5  # largest relative fall of a price worth a sentence
@@ -131,8 +132,12 @@ def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[R
 def spread_by(raw: RawScenario, factor: float) -> dict[str, Any] | None:
     """Settings with ``factor`` times the log spread of lengths at the same mean (before the cap);
     None unless lengths are of one family."""
-    lengths = (raw.data.get("workload") or {}).get("lengths")
+    workload = raw.data.get("workload") or {}
+    lengths = workload.get("lengths")
     try:
+        if solved := solved_lengths(workload):
+            open_sd = solved["open"].get("sd")
+            return open_sd and {"workload.lengths.sd": factor * open_sd[1]}
         if isinstance(lengths, dict) and "preset" in lengths:
             components = read(PresetLengths, lengths, PresetLengths.FIELD).model().components
         else:

@@ -13,20 +13,22 @@ from rollcast.simulator.values import Doc
 
 @dataclass(frozen=True)
 class APRIL(Policy):
-    """Launches more groups than the batch needs, stops once it is full, and resumes the rest in the
-    next step (APRIL, active partial rollouts, arXiv 2509.18521; released code and its port in
-    slime).
+    """Launches more groups than the batch needs, ends the step once the batch is full, and resumes
+    the unfinished groups in the next step (APRIL, active partial rollouts, arXiv 2509.18521;
+    released code and its port in slime).
 
-    A step launches ``over_sampling`` times its batch, ends as soon as the batch's groups are
-    complete, and keeps the unfinished groups, which the next step resumes first.
+    A step launches ``over_sampling`` times its batch and ends as soon as the batch's groups are
+    complete. It keeps the unfinished groups, and the next step resumes them first.
 
-    What is marked (c) was read in code, (p) is in the paper, (i) is inferred:
+    (c) marks what we read in the released code, (p) what the paper says, (i) what we inferred:
 
-    - the unit is the group: the trigger counts complete groups, the abort is engine-wide, and a
-      buffered group keeps the tokens and rewards of its finished members (c)
-    - one wave at the start of a step, oldest buffered groups first; completions refill nothing (c)
-    - no bound on staleness (c)
-    - advantages over the whole group, whichever versions made it (c)
+    - Groups are counted, not rollouts: the step ends by the number of complete groups, all rollouts
+      in flight are aborted, and a suspended group keeps the tokens and rewards of its finished
+      rollouts (c).
+    - All groups of a step are launched at its start, the oldest suspended ones first; none is
+      launched when others complete (c).
+    - Staleness is not bounded (c).
+    - Advantages are computed over the whole group, whichever versions sampled it (c).
     """
 
     NAME = "april"
@@ -37,25 +39,25 @@ class APRIL(Policy):
         float,
         MULTIPLE,
         Doc(
-            "groups launched as a multiple of the batch, so that it holds for any batch that a "
-            "later policy sets",
+            "groups launched per step as a multiple of the batch",
             unit="batches",
-            source="the published 64 groups for a batch of 32 (p)",
+            source="the paper: 64 groups for a batch of 32",
         ),
     ] = 2.0
     surplus: Annotated[
         Surplus,
         Doc(
-            "what becomes of groups that complete beyond the batch: carry trains on them next (i), "
-            "train adds them to this batch (i), drop loses them as slime does (c), restart queues "
-            "their prompts",
+            "what happens to groups that complete beyond the batch: carry (trained on "
+            "next), train (added to this batch), drop (discarded, as in slime) or restart "
+            "(their prompts are queued again)",
         ),
     ] = "carry"
     mask_off_policy: Annotated[
         bool,
         Doc(
-            "whether the loss masks the tokens that an earlier version made; their rewards count",
-            source="an option of slime that is off by default (c)",
+            "whether the loss masks tokens that an earlier version of the weights "
+            "sampled; their rewards still count",
+            source="slime, where it is off by default",
         ),
     ] = False
 

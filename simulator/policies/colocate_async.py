@@ -13,19 +13,19 @@ from rollcast.simulator.values import Between, Doc
 
 @dataclass(frozen=True)
 class ColocateAsync(Policy):
-    """Keeps more than a batch of groups outstanding on GPUs that rollouts and trainer share:
-    unfinished rollouts are suspended while an update runs, and go on over versions of the weights
-    (the trainer mode colocate_async of verl's V1 trainer).
+    """Keeps more than a batch of groups in flight on GPUs that rollouts and trainer share:
+    unfinished rollouts are suspended during an update and continue under the new weights (the
+    trainer mode colocate_async of verl's V1 trainer).
 
-    What is marked (c) was read in code and its documentation, (i) is inferred:
+    (c) marks what we read in the code, (i) what we inferred:
 
-    - each step starts a batch of prompts, the first one ``warmup`` batches more, so that one plus
-      ``warmup`` batches are outstanding when a step begins (c)
-    - the step ends once a batch of groups is complete; the rest is aborted, keeps its tokens, and
-      goes on under the new weights with its KV cache computed anew (c)
-    - the oldest complete groups are trained on first, the surplus is kept (c)
-    - groups whose oldest token is more than ``max_staleness`` versions old are dropped, or waited
-      for (c); complete ones too, as nothing older is ever trained on (i)
+    - Each step launches a batch of prompts, and the first step ``warmup`` batches more, so that 1 +
+      ``warmup`` batches are outstanding when a step begins (c).
+    - The step ends once a batch of groups is complete. The others are aborted, keep their tokens,
+      and continue under the new weights, which recompute their KV cache (c).
+    - The oldest complete groups are trained on first; those beyond the batch are kept (c).
+    - Groups whose oldest token is more than ``max_staleness`` versions old are dropped or waited
+      for (c), complete groups too, so that nothing older is ever trained on (i).
     """
 
     NAME = "colocate_async"
@@ -35,26 +35,26 @@ class ColocateAsync(Policy):
         float,
         Between(0, 1000),
         Doc(
-            "batches outstanding beyond the one that is needed",
+            "number of batches outstanding beyond the current one",
             unit="batches",
-            source="its documentation's num_warmup_batches (c)",
+            source="num_warmup_batches in verl's documentation",
         ),
     ] = 1.0
     max_staleness: Annotated[
         int | None,
         Between(0, 10_000),
         Doc(
-            "versions that a group's oldest token may be behind; null is no bound",
+            "maximum staleness of a group's oldest token; null: no bound",
             unit="versions",
-            source="its default max_off_policy_threshold (c)",
+            source="default of verl's max_off_policy_threshold",
         ),
     ] = 8
     exceeded: Annotated[
         Literal["drop", "wait"],
         Doc(
-            "what becomes of groups beyond the bound: drop loses them, wait lets no group grow so "
-            "old: it starts fewer and waits for the oldest",
-            source="its default max_off_policy_strategy (c)",
+            "what happens to groups beyond the bound: drop (discarded) or wait (no group "
+            "becomes that stale: fewer are launched, and a batch waits for the oldest)",
+            source="default of verl's max_off_policy_strategy",
         ),
     ] = "drop"
 

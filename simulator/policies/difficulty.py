@@ -25,21 +25,21 @@ class Pools:
 
 @dataclass(frozen=True)
 class Difficulty(Policy):
-    """Passes over prompts whose group's mean reward was at or above a threshold, or at or below
-    another one (the difficulty pools of prime-rl).
+    """Skips prompts whose last group had a mean reward at or above one threshold, as too easy, or
+    at or below another, as too hard (the difficulty pools of prime-rl).
 
-    What is marked (c) was read in code and its documentation, (i) is inferred:
+    (c) marks what we read in the code, (i) what we inferred:
 
-    - by the mean reward of its latest group a prompt is easy, normal or hard; easy and hard ones
-      are no longer sampled (c)
-    - a share of them comes back (c, where a run is resumed; here each prompt is spared with that
-      chance when it would be evicted, i)
-    - the group itself is trained on (c); ``dynamic_sampling`` after this one filters those without
-      a gradient, as its online filtering does
-    - where all prompts have been evicted, all come back (i)
+    - The mean reward of its latest group makes a prompt easy, normal or hard. Easy and hard prompts
+      are no longer sampled (c).
+    - A share of them is kept: in prime-rl, when a run resumes (c); here with that probability
+      whenever a prompt would be skipped (i).
+    - The group itself is still trained on (c). A ``dynamic_sampling`` after this policy filters
+      groups without a gradient, as prime-rl's online filtering does.
+    - Once all prompts are skipped, all return (i).
 
-    Needs prompts that come again: ``workload.prompts`` says how many there are, and without it
-    nothing is ever passed over. Rewards are taken to lie between 0 and 1.
+    Needs ``workload.prompts``, the size of the dataset: without it no prompt returns, and none is
+    ever skipped. Rewards are expected to lie between 0 and 1.
     """
 
     NAME = "difficulty"
@@ -50,31 +50,41 @@ class Difficulty(Policy):
         float | None,
         SHARE,
         Doc(
-            "mean reward at or above which a prompt is evicted as too easy; null evicts none",
+            "mean reward of a group at or above which its prompt is skipped as too easy; "
+            "null: none",
             unit="reward",
-            source="prime-rl's example; its default is none (c)",
+            source="prime-rl's example; by default it skips none",
         ),
     ] = 0.95
     hard: Annotated[
         float | None,
         SHARE,
         Doc(
-            "mean reward at or below which a prompt is evicted as too hard; null evicts none",
+            "mean reward of a group at or below which its prompt is skipped as too hard; "
+            "null: none",
             unit="reward",
-            source="prime-rl's example; its default is none (c)",
+            source="prime-rl's example; by default it skips none",
         ),
     ] = 0.05
     easy_share: Annotated[
         float,
         SHARE,
-        Doc("chance that an easy prompt stays after all", unit="share", source="its default (c)"),
+        Doc(
+            "probability that an easy prompt is kept all the same",
+            unit="share",
+            source="prime-rl's default",
+        ),
     ] = 0.0
     hard_share: Annotated[
         float,
         SHARE,
-        Doc("chance that a hard prompt stays after all", unit="share", source="its default (c)"),
+        Doc(
+            "probability that a hard prompt is kept all the same",
+            unit="share",
+            source="prime-rl's default",
+        ),
     ] = 0.0
-    seed: Annotated[int, SEED, Doc("of these chances; the run's if left out")] = 0
+    seed: Annotated[int, SEED, Doc("seed of these draws; default: the seed of the run")] = 0
 
     def agree(self) -> None:
         """What is hard is not easy."""

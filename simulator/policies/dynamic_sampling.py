@@ -18,12 +18,12 @@ class DynamicSampling(Policy):
     """Rejects complete groups whose rewards are all equal and launches others in their place (DAPO,
     arXiv 2503.14476, section 3.2).
 
-    What is marked (c) was read in code, (i) is inferred:
+    (c) marks what we read in the code, (i) what we inferred:
 
-    - ``short``, as in slime: a wave is launched as soon as what is in flight can no longer fill the
-      batch, and the step ends once the batch is full (c)
-    - ``drained``, as in verl: a wave runs to its end, and while the batch is not full another
-      follows; groups beyond the batch are cut off (c)
+    - ``short``, as in slime: new groups are launched as soon as those in flight can no longer fill
+      the batch, and the step ends once the batch is full (c).
+    - ``drained``, as in verl: all groups in flight finish first; if the batch is not full, others
+      are launched. Groups beyond the batch are dropped (c).
     """
 
     NAME = "dynamic_sampling"
@@ -32,21 +32,26 @@ class DynamicSampling(Policy):
     refill_groups: Annotated[
         int | None,
         AtLeast(1),
-        Doc("groups per refill; null is a whole wave", source="slime and verl (c)"),
+        Doc(
+            "number of groups launched per refill; null: as many as a step launches",
+            source="slime and verl",
+        ),
     ] = None
     refill_when: Annotated[
         RefillWhen,
         Doc(
-            "short launches as soon as what is in flight cannot fill the batch; drained waits for "
-            "the wave's end",
-            source="slime and verl (c)",
+            "when to refill: short (as soon as the rollouts in flight cannot fill the "
+            "batch) or drained (once none is in flight)",
+            source="slime (short) and verl (drained)",
         ),
     ] = "short"
     surplus: Annotated[
         Surplus | None,
         Doc(
-            "what becomes of groups accepted beyond the batch; null drops them where the refill is "
-            "drained (c) and otherwise leaves it to the other policies (i)"
+            "what happens to groups accepted beyond the batch: carry (trained on next), "
+            "train (added to this batch), drop (discarded, as in slime) or restart (their "
+            "prompts are queued again); null: drop if refill_when is drained, else as the "
+            "other policies decide"
         ),
     ] = None
 

@@ -14,29 +14,29 @@ from rollcast.simulator.values import Between, Doc
 
 @dataclass(frozen=True)
 class FullyAsync(Policy):
-    """Rollouts wait neither for the trainer nor for each other, up to a limit in versions (AReaL,
-    arXiv 2505.24298; with other limits SkyRL and verl's fully asynchronous recipe).
+    """Rollouts wait neither for the trainer nor for each other, within a bound on staleness (AReaL,
+    arXiv 2505.24298; with other bounds SkyRL and verl's fully asynchronous recipe).
 
-    What is marked (c) was read in code, (i) is inferred:
+    (c) marks what we read in the code, (i) what we inferred:
 
-    - groups start as long as capacity = min(limit in flight - running, (eta + version + 1) B -
-      (accepted + running)) allows (c): no rollout waits for a batch, and a group is trained on at
-      most about eta versions after it started
-    - the trainer takes the oldest complete groups as soon as it is free and there are B; the
-      surplus is kept (c)
-    - nothing is trained on that has a token more than eta versions old, in updates at the moment of
-      training: the capacity alone does not see to that, since young groups that are complete may be
-      taken before older ones that are not. A batch waits for the groups that later ones could not
-      take any more (as NeMo-RL's fixed target steps do), or what has grown too old is dropped (TRL,
-      prime-rl) or started again; ``exceeded: capacity`` is AReaL's and SkyRL's own rule, where
-      it is trained on all the same (c)
-    - a fraction bounds a share: at eta 0.5 half a batch beyond what is due may be started, as with
-      verl's staleness_threshold s = 0.5 (c). In verl a version is a sync of the weights, here it is
-      an update: with a sync every k updates its s is an eta of (1 + s) k - 1
-    - new weights interrupt what is in flight, which goes on under them from the tokens it has, its
-      KV cache computed anew (c); complete groups keep their tokens of several versions
+    - Groups are launched while the capacity min(maximum in flight - running, (eta + version + 1) B
+      - (accepted + running)) is positive (c). No rollout waits for a batch, and a group is trained
+      on at most about eta versions after its start.
+    - The trainer takes the oldest complete groups as soon as it is free and B groups are complete;
+      the others are kept (c).
+    - No token more than eta versions old is trained on, counted in updates at the time of training.
+      The capacity alone does not ensure this, because complete young groups may be taken before
+      unfinished old ones. So a batch waits for the groups that a later batch could no longer take
+      (like NeMo-RL's target steps), or groups that are too old are dropped (TRL, prime-rl) or
+      started again. With ``exceeded: capacity``, the rule of AReaL and SkyRL, they are trained on
+      all the same (c).
+    - A fractional eta bounds a share: with eta 0.5, half a batch may be launched early, as with
+      verl's staleness_threshold s = 0.5 (c). verl counts syncs of the weights, rollcast counts
+      updates: with a sync every k updates, verl's s is an eta of (1 + s) k - 1.
+    - New weights interrupt the rollouts in flight, which continue from their tokens with a
+      recomputed KV cache (c). Complete groups keep their tokens of several versions.
 
-    Needs replicas and trainer on GPUs of their own unless ``max_staleness`` is 0.
+    Needs ``cluster.placement: disaggregated`` unless ``max_staleness`` is 0.
     """
 
     NAME = "fully_async"
@@ -48,33 +48,34 @@ class FullyAsync(Policy):
         float,
         Between(0, 10_000),
         Doc(
-            "eta, versions that the oldest token of what is trained on may be behind; 0 is "
-            "synchronous, and with 0.5 half a batch may be one version old",
+            "maximum staleness of any token trained on (eta); 0: synchronous; 0.5: half a "
+            "batch may be one version behind",
             unit="versions",
-            source="SkyRL's default (c)",
+            source="SkyRL's default",
         ),
     ] = 4
     in_flight: Annotated[
-        float, MULTIPLE, Doc("rollouts in flight at most, as a multiple of B x G", unit="batches")
+        float,
+        MULTIPLE,
+        Doc("maximum number of rollouts in flight, as a multiple of B x G", unit="batches"),
     ] = 1.0
     sync_every: Annotated[
         int,
         Between(1, 10_000),
         Doc(
-            "updates after which the weights go to the replicas; max_staleness is at least one "
-            "less",
+            "number of updates between weight syncs; at most max_staleness + 1",
             unit="updates",
-            source="AReaL's and SkyRL's (c); verl's trigger_parameter_sync_step is 4 (c)",
+            source="AReaL and SkyRL; verl's trigger_parameter_sync_step is 4",
         ),
     ] = 1
 
     exceeded: Annotated[
         Exceeded,
         Doc(
-            "what becomes of groups that would grow older: wait waits for them in time, restart "
-            "starts their prompts again and drop loses them once they have, capacity trains on "
-            "them all the same",
-            source="ours; AReaL's and SkyRL's is capacity, TRL's and prime-rl's drop (c)",
+            "what happens to groups that would exceed max_staleness: wait (fewer are "
+            "launched, and a batch waits for the oldest), restart (their prompts start "
+            "again), drop (discarded) or capacity (they are trained on all the same)",
+            source=("our choice; AReaL and SkyRL: capacity; TRL and prime-rl: drop"),
         ),
     ] = "wait"
 

@@ -28,42 +28,48 @@ WINDOW = Above(0, 1000)
 
 @dataclass(frozen=True)
 class LongestFirst(Policy):
-    """Hands rollouts to the replicas in the order of their expected lengths, the longest first, so
-    that none of them starts late and holds up the step (longest processing time first, Graham
-    1969).
+    """Submits rollouts in the order of their predicted lengths, the longest first, so that no long
+    rollout starts late and delays the step (longest processing time first, Graham 1969).
 
-    Strictly on-policy. What the lengths are expected by:
+    Strictly on-policy. The prediction is one of:
 
-    - oracle: the truth, which only a simulated world knows: the bound of what any predictor can
-      gain
-    - probe: the longest finished sibling of the same group (`seer` is this)
-    - history: the mean response of the same prompt when it last came, or of all prompts if it has
-      not come yet (`rhyme_rl` is this), which takes prompts that come again (``workload.prompts``);
-      until some have come, rollouts go as they come
+    - ``oracle``: the true length, which only a simulation knows; an upper bound for every
+      predictor.
+    - ``probe``: the longest finished rollout of the same group (`seer` is this).
+    - ``history``: the mean response of the same prompt when it was last sampled, or of all prompts
+      if it was not yet (`rhyme_rl` is this). It needs prompts that return (``workload.prompts``);
+      until some have, rollouts keep their order.
 
-    The order tells only where rollouts wait: more of them than the replicas' slots, or a KV pool
-    that is full. The state is what is known of each prompt, under ``history``.
+    The order matters only where rollouts wait: where there are more of them than slots on the
+    replicas, or where the KV pool is full. The state holds what is known of each prompt, for
+    ``history``.
     """
 
     NAME = "longest_first"
     decides = DISPATCH
 
     predictor: Annotated[
-        Literal["oracle", "probe", "history"], Doc("what the lengths are expected by")
+        Literal["oracle", "probe", "history"],
+        Doc(
+            "how lengths are predicted: oracle (the true lengths, in simulation only), "
+            "probe (the longest finished rollout of the group) or history (the prompt's "
+            "mean response so far)"
+        ),
     ] = "oracle"
     placement: Annotated[
         Placement,
         Doc(
-            "which replica a rollout goes to: router, as the cluster routes; balanced, to the one "
-            "with the fewest expected tokens outstanding"
+            "which replica a rollout goes to: router (as cluster.routing says) or "
+            "balanced (the one with the fewest predicted tokens outstanding)"
         ),
     ] = "balanced"
     window: Annotated[
         float | None,
         WINDOW,
         Doc(
-            "rollouts handed over at once, as a multiple of the replicas' slots (engine.max_seqs "
-            "each); the others wait, and their order may still change. null hands over everything",
+            "number of rollouts submitted to the replicas at once, as a multiple of their "
+            "slots (engine.max_seqs each); the others wait, and their order may still "
+            "change; null: all",
             unit="slots",
         ),
     ] = None

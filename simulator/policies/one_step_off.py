@@ -15,10 +15,10 @@ class OneStepOff(Policy):
     """Overlaps the training of batch k with the generation of batch k + 1, so that rollouts are one
     version behind the weights they train (verl's one-step-off recipe, among others).
 
-    With more steps, up to so many batches are generated ahead of the weights, and wait for the
-    trainer in order: what one wave generates is at most so many versions old when it is trained on.
-    Beside a policy that resumes rollouts in later steps (april, partial_rollout) their tokens are
-    older than that. Worth the staleness only where rollouts and trainer have GPUs of their own.
+    With more ``steps``, up to that many batches are generated ahead of the weights and wait for the
+    trainer in order, so that the tokens of a batch are at most that many versions old when they are
+    trained on. With a policy that resumes rollouts in later steps (``april``, ``partial_rollout``)
+    they are older. It pays only where rollouts and trainer have GPUs of their own.
     """
 
     NAME = "one_step_off"
@@ -27,7 +27,11 @@ class OneStepOff(Policy):
     steps: Annotated[
         int,
         Between(1, 10_000),
-        Doc("updates that generation may be ahead", unit="updates", source="the recipe's one (c)"),
+        Doc(
+            "maximum number of updates that generation is ahead",
+            unit="updates",
+            source="verl's recipe",
+        ),
     ] = 1
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:

@@ -13,16 +13,16 @@ from rollcast.simulator.values import Doc
 
 @dataclass(frozen=True)
 class PartialRollout(Policy):
-    """Keeps a constant number of rollouts in flight, and resumes in the next step those that a step
-    leaves (verl's partial-rollout recipe).
+    """Keeps a constant number of rollouts in flight and resumes unfinished ones in the next step
+    (verl's partial-rollout recipe).
 
-    What is marked (c) was read in code, (i) is inferred:
+    (c) marks what we read in the code, (i) what we inferred:
 
-    - about B x G rollouts are in flight at any time; finished ones free slots, and a new group
-      starts once there is room for all of it (c; the last half, i)
-    - the step ends with the first B groups by completion; the others are cancelled and resumed in
-      the next step, and groups complete beyond the batch are kept for it (c)
-    - no bound on staleness (c)
+    - About B x G rollouts are in flight at any time. Finished ones free slots (c), and a new group
+      starts once there is room for all of it (i).
+    - The step ends with the first B complete groups. The others are cancelled and resumed in the
+      next step; groups complete beyond the batch are kept for it (c).
+    - Staleness is not bounded (c).
     """
 
     NAME = "partial_rollout"
@@ -31,7 +31,11 @@ class PartialRollout(Policy):
     in_flight: Annotated[
         float,
         MULTIPLE,
-        Doc("rollouts in flight, as a multiple of B x G", unit="batches", source="the recipe (c)"),
+        Doc(
+            "number of rollouts in flight, as a multiple of B x G",
+            unit="batches",
+            source="verl's recipe",
+        ),
     ] = 1.0
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:

@@ -13,23 +13,24 @@ from rollcast.simulator.values import Above, AtLeast, Doc
 
 @dataclass(frozen=True)
 class PipelineRL(Policy):
-    """Brings new weights to the replicas while rollouts run on: no rollout is ever interrupted
-    (PipelineRL's in-flight weight updates, arXiv 2509.19128; ServiceNow/PipelineRL).
+    """Loads new weights into the replicas while rollouts continue, so that no rollout is ever
+    interrupted (PipelineRL's in-flight weight updates, arXiv 2509.19128; ServiceNow/PipelineRL).
 
-    What is marked (c) was read in code, (p) is in the paper, (i) is inferred:
+    (c) marks what we read in the released code, (p) what the paper says, (i) what we inferred:
 
-    - a constant number of rollouts is in flight; a new group starts once finished ones have left
-      room for it (p; that a group waits for room for all of it, i)
-    - after each update the replicas pause between two iterations, take the weights, and go on with
-      the keys and values that they have, so that one response has tokens of several versions (p)
-    - the trainer takes the oldest complete groups as soon as it is free and there are B (p; the
-      order, i)
-    - no bound on staleness (c, ``max_lag: null``); what is unfinished at the end of a run is kept
-      for the next one (i)
-    - where the trainer is the slower side, groups wait in a queue: the released code replaces the
-      oldest of them (c, ``pop_old_data``), here nothing more is launched until there is room (i)
+    - A constant number of rollouts is in flight (p). A new group starts once there is room for all
+      of it (i).
+    - After each update the replicas pause between two iterations, load the weights, and continue
+      with the KV cache as it is, so that one response has tokens of several versions (p).
+    - The trainer takes complete groups as soon as it is free and B are complete (p), the oldest
+      first (i).
+    - Staleness is not bounded (c, ``max_lag: null``). Rollouts that are unfinished at the end of a
+      run are kept for the next (i).
+    - Where the trainer is slower than the rollouts, complete groups wait in a queue. The released
+      code replaces the oldest of them (c, ``pop_old_data``); here nothing more is launched until
+      there is room (i).
 
-    Needs replicas and trainer on GPUs of their own.
+    Needs ``cluster.placement: disaggregated``.
     """
 
     NAME = "pipeline_rl"
@@ -39,19 +40,20 @@ class PipelineRL(Policy):
         float,
         Above(0, 1000),
         Doc(
-            "rollouts in flight, as a multiple of B x G; below 1 the oldest token is fresher",
+            "number of rollouts in flight, as a multiple of B x G; less than 1 lowers the "
+            "staleness",
             unit="batches",
-            source="ours; the paper tunes it (i)",
+            source="our choice; the paper tunes it",
         ),
     ] = 1.0
     queue: Annotated[
         float | None,
         AtLeast(0),
         Doc(
-            "complete groups that may wait for the trainer, as a multiple of the batch, before "
-            "nothing more is launched; null is no limit",
+            "maximum number of complete groups that wait for the trainer, as a multiple "
+            "of the batch; above it nothing is launched; null: no limit",
             unit="batches",
-            source="ours (i)",
+            source="our choice",
         ),
     ] = 1.0
 

@@ -15,20 +15,21 @@ Rule = Literal["max_variance", "max_reward", "random", "percentile"]
 
 @dataclass(frozen=True)
 class PODS(Policy):
-    """Generates many rollouts of each prompt and trains on an informative few (PODS, policy
+    """Samples many rollouts of each prompt and trains on the most informative of them (PODS, policy
     optimisation with down-sampling, arXiv 2504.13818; YixuanEvenXu/pods).
 
-    Of a group's n rollouts, ``keep`` are trained on, chosen per prompt.
+    Of each group's n rollouts, ``keep`` are trained on.
 
-    What is marked (c) was read in code, (p) is in the paper, (i) is inferred:
+    (c) marks what we read in the released code, (p) what the paper says, (i) what we inferred:
 
-    - max_variance: the subset of greatest reward variance (p), the fewest high rewards among equals
-      (c); max_reward, random and percentile are the paper's alternatives (p)
-    - advantages from the rollouts kept (p, c), or from the whole group, ``before_selection``, the
-      paper's ablation (p)
-    - of equal rewards the earliest in the group are kept; percentile rounds down (i)
+    - ``max_variance`` selects the subset with the largest variance of rewards (p), and among equals
+      the one with the fewest high rewards (c). ``max_reward``, ``random`` and ``percentile`` are
+      the paper's alternatives (p).
+    - Advantages are computed over the selected rollouts (p, c), or over the whole group with
+      ``before_selection``, the paper's ablation (p).
+    - Among equal rewards, the first of the group are kept; percentiles round down (i).
 
-    Listed twice, the second selects from what the first kept.
+    Given twice in a chain, the second selects from the rollouts that the first kept.
     """
 
     NAME = "pods"
@@ -38,22 +39,34 @@ class PODS(Policy):
     keep: Annotated[
         int,
         AtLeast(1),
-        Doc("m, rollouts kept per group, at most the group size", unit="rollouts of a group"),
+        Doc(
+            "number of rollouts trained on per group (m); at most the group size",
+            unit="rollouts of a group",
+        ),
     ]
-    rule: Annotated[Rule, Doc("how they are chosen", source="the paper's own rule (p)")] = (
-        "max_variance"
-    )
+    rule: Annotated[
+        Rule,
+        Doc(
+            "how they are selected: max_variance (largest variance of rewards), "
+            "max_reward, random or percentile (evenly spaced in reward)",
+            source="the paper",
+        ),
+    ] = "max_variance"
     advantages: Annotated[
         Advantages,
         Doc(
-            "whether advantages come from the rollouts kept or from the whole group",
-            source="the paper's own choice (p, c)",
+            "rollouts over which advantages are computed: after_selection (those "
+            "selected) or before_selection (the whole group)",
+            source="the paper",
         ),
     ] = "after_selection"
     seed: Annotated[
         int,
         SEED,
-        Doc("of random, whose draw is a function of (seed, step, group); the run's if left out"),
+        Doc(
+            "seed of the rule random, whose draws depend on seed, step and group; "
+            "default: the seed of the run"
+        ),
     ] = 0
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:

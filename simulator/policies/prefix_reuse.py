@@ -11,12 +11,13 @@ from rollcast.simulator.policy import Policy
 
 @dataclass(frozen=True)
 class PrefixReuse(Policy):
-    """The trainer computes the prompt that a group shares once, not once per rollout
-    (arXiv 2606.01143).
+    """The trainer computes the prompt of a group once instead of once per rollout (arXiv
+    2606.01143).
 
-    Prefix forward, suffixes against its keys and values, prefix backward from the gradients they
-    gathered: equal to dense training over the reals (p). What it saves in time and memory is the
-    cost model's to say; here it is one decision, the layout.
+    It runs the forward of the prefix, then the suffixes against its keys and values, then the
+    backward of the prefix with the gradients of all suffixes. The gradients equal those of dense
+    training, apart from rounding (p). The cost model prices the time and the memory that this
+    saves.
     """
 
     NAME = "prefix_reuse"

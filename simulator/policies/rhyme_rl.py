@@ -14,22 +14,21 @@ from rollcast.simulator.values import Doc
 
 @dataclass(frozen=True)
 class RhymeRL(Policy):
-    """Spreads rollouts over the replicas by the lengths that the same prompts' responses had in the
-    last epoch, the longest first (RhymeRL's HistoPipe, arXiv 2508.18588).
+    """Balances the replicas by the lengths that the same prompts' responses had in the last epoch,
+    and submits the longest first (RhymeRL's HistoPipe, arXiv 2508.18588).
 
-    Strictly on-policy. What is marked (p) is in the paper, (i) is inferred:
+    Strictly on-policy. (p) marks what the paper says, (i) what we inferred:
 
-    - prompts keep their rank by length from one epoch to the next but for a few per cent (p), so
-      that what a prompt had when it last came stands for what it will have; the mean of its
-      responses (i)
-    - rollouts are dealt out so that the replicas have equal work (p); by longest processing time
-      first (i, the paper deals ranks into groups of workers)
-    - prompts of which nothing is known yet, all of them in the first epoch, are expected to be as
-      long as the others on average; in the first step rollouts go as they come (i)
+    - The order of prompts by length hardly changes between epochs (p), so the last length of a
+      prompt predicts the next. The prediction is the mean over its responses (i).
+    - Rollouts are distributed so that the replicas have equal work (p), by longest processing time
+      first (i; the paper assigns ranks to groups of workers).
+    - Prompts that were not sampled yet, such as all of the first epoch, are predicted to be as long
+      as the others on average. In the first step rollouts keep their order (i).
 
-    Needs prompts that come again: ``workload.prompts`` says how many there are, and without it
-    nothing is ever learnt. Not modelled: its drafts from a prompt's last responses (HistoSpec), and
-    its alternation of long and short work between two steps in flight.
+    Needs ``workload.prompts``, the size of the dataset: without it no prompt returns, and nothing
+    is learnt. Not modelled: speculative drafts from earlier responses (HistoSpec), and the
+    alternation of long and short work between two steps in flight.
     """
 
     NAME = "rhyme_rl"
@@ -39,10 +38,10 @@ class RhymeRL(Policy):
         float | None,
         WINDOW,
         Doc(
-            "rollouts handed to the replicas at once, as a multiple of their slots "
-            "(engine.max_seqs each); null hands over everything",
+            "number of rollouts submitted to the replicas at once, as a multiple of their "
+            "slots (engine.max_seqs each); null: all",
             unit="slots",
-            source="ours (i)",
+            source="our choice",
         ),
     ] = None
 

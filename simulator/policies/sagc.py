@@ -17,7 +17,7 @@ from rollcast.simulator.values import SEED, SHARE, Above, AtLeast, Between, Doc
 PSEUDO_COUNT_FLOOR = 1e-3
 """Least value of a Beta parameter; forgetting alone would take it to 0."""
 
-OURS = "ours; the paper gives none (i)"
+OURS = "our choice; the paper gives none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +38,36 @@ class SAGCState:
 
 @dataclass(frozen=True)
 class SAGC(Policy):
-    """Chooses the group size online, under a bound on the rate of stragglers (SAGC, straggler-aware
+    """Chooses the group size online under a bound on the straggler rate (SAGC, straggler-aware
     group control, arXiv 2606.02218).
 
-    Maximises the sum of u(G) subject to a mean straggler rate of at most alpha: dual ascent on the
-    multiplier lambda, and Thompson sampling among the current size and its neighbours. B x G stays
-    constant.
+    It maximises the sum of u(G) subject to a mean straggler rate of at most alpha, by dual ascent
+    on the multiplier lambda and Thompson sampling among the current group size and its neighbours.
+    B x G stays constant.
 
-    What is marked (p) is in the paper, (i) is inferred or our choice:
+    (p) marks what the paper says, (i) what we inferred or chose:
 
-    - a group straggles if its longest response exceeds tau times its median (p); one observation
-      per complete group, whether or not a filter let it count (i)
-    - after each step, in this order: lambda <- clip(lambda + eta (rate - alpha), 0, lambda_max);
-      only the current size's posterior, a <- gamma a + events, b <- gamma b + non-events, from
-      Beta(1, 1); then the choice, which takes effect at the next step (p; the box, one update of
-      lambda a step, and a floor of 0.001 under a and b, i)
-    - choice: argmax of u(G) - lambda (p - alpha) with p drawn from each posterior (p); ties go to
-      the smaller size (i)
-    - u(G) = ln G: the paper asks for increasing and concave, on the scale of a probability (i)
-    - groups that began under another size are no observation of this one (i); a step without any
-      observation leaves lambda and the posteriors as they are (i)
+    - A group straggles if its longest response exceeds tau times its median (p). Every complete
+      group is one observation, also if a filter rejects it (i).
+    - After each step, in this order: lambda <- clip(lambda + eta (rate - alpha), 0, lambda_max);
+      then the posterior of the current group size alone, a <- gamma a + events, b <- gamma b +
+      non-events, from Beta(1, 1); then the choice, which holds from the next step (p). The bounds
+      of lambda, its one update per step, and a floor of 0.001 under a and b are ours (i).
+    - The choice is the argmax of u(G) - lambda (p - alpha), with p drawn from each posterior (p).
+      Of equal ones the smaller group size wins (i).
+    - u(G) = ln G; the paper asks for an increasing, concave function on the scale of a probability
+      (i).
+    - Groups that started under another group size are not observations of this one (i). A step
+      without observations changes neither lambda nor the posteriors (i).
 
-    eta was chosen so that the controller does what the paper's curves show: every size tried and
-    the posterior means in order after about 30 steps of 64 rollouts. Of 0.05, 1, 2, 3, 4, 5 and 8,
-    4 is the least that does so in all four of the paper's settings: after 31, 5, 8 and 17 steps
-    (Qwen2.5-3B and Llama-3.2-3B, each GRPO and DAPO; medians of 60 seeds). In the first, 3 takes 40
-    steps, 8 takes 30, and 0.05 more than 120. On four presets of measured lengths 4 takes 6 to 73
-    steps, most where nearly every group straggles at every size
-    (``benchmarks/results/published.md`` has them all). The price then stays near its bound
-    wherever even the smallest size straggles more often than alpha.
+    eta was chosen so that the controller does what the paper's curves show: every group size tried
+    and the posterior means in order after about 30 steps of 64 rollouts. Of 0.05, 1, 2, 3, 4, 5 and
+    8, 4 is the smallest that does so in all four of the paper's settings: after 31, 5, 8 and 17
+    steps (Qwen2.5-3B and Llama-3.2-3B, each GRPO and DAPO; medians of 60 seeds). In the first, 3
+    takes 40 steps, 8 takes 30, and 0.05 more than 120. On four presets of measured lengths 4 takes
+    6 to 73 steps, most where nearly every group straggles at every group size
+    (``benchmarks/results/published.md``). lambda then stays near its maximum wherever even the
+    smallest group size straggles more often than alpha.
 
     Raises ScenarioError (``policy.sagc.*``) for values out of range, and from ``plan`` where B x G
     is no multiple of a candidate.
@@ -80,50 +81,78 @@ class SAGC(Policy):
         tuple[int, ...],
         AtLeast(2),
         Doc(
-            "group sizes to choose among, two or more responses each, as a ratio needs",
+            "group sizes to choose from, each at least 2",
             unit="rollouts",
-            source="the paper (p)",
+            source="the paper",
         ),
     ] = (4, 8, 16)
     tau: Annotated[
         float,
         Between(1, 1000),
         Doc(
-            "a group straggles if its longest response exceeds tau times its median",
+            "a group straggles if its longest response exceeds tau times its median response",
             unit="medians",
-            source="the paper (p)",
+            source="the paper",
         ),
     ] = 1.25
     alpha: Annotated[
-        float, SHARE, Doc("bound on the mean straggler rate", unit="share of groups", source=OURS)
+        float,
+        SHARE,
+        Doc(
+            "maximum mean straggler rate",
+            unit="share of groups",
+            source=OURS,
+        ),
     ] = 0.10
     eta: Annotated[
         float,
         Above(0, 1e6),
         Doc(
-            "step size of the multiplier's ascent",
+            "step size of the dual ascent on the multiplier lambda",
             unit="per unit of rate",
-            source="ours, so that the sizes' rates separate after about 30 steps as in the paper, "
-            "which gives none (i)",
+            source=(
+                "our choice, so that the sizes' rates separate after about 30 steps, as in "
+                "the paper, which gives none"
+            ),
         ),
     ] = 4.0
     gamma: Annotated[
         float,
         Above(0, 1),
-        Doc("what a step keeps of the counts behind it", unit="factor", source=OURS),
+        Doc(
+            "discount per step of earlier observations",
+            unit="factor",
+            source=OURS,
+        ),
     ] = 0.99
     lambda0: Annotated[
-        float, Between(0, 1e6), Doc("the multiplier's first value", unit="utility", source=OURS)
+        float,
+        Between(0, 1e6),
+        Doc(
+            "initial value of the multiplier lambda",
+            unit="utility",
+            source=OURS,
+        ),
     ] = 0.0
     lambda_max: Annotated[
-        float, Between(0, 1e6), Doc("the multiplier's largest value", unit="utility", source=OURS)
+        float,
+        Between(0, 1e6),
+        Doc(
+            "maximum of the multiplier lambda",
+            unit="utility",
+            source=OURS,
+        ),
     ] = 10.0
     first: Annotated[
         int,
         AtLeast(2),
-        Doc("the group size of the first step, a candidate", unit="rollouts", source=OURS),
+        Doc(
+            "group size of the first step; one of candidates",
+            unit="rollouts",
+            source=OURS,
+        ),
     ] = 8
-    seed: Annotated[int, SEED, Doc("of the Thompson draws; the run's if left out")] = 0
+    seed: Annotated[int, SEED, Doc("seed of the Thompson draws; default: the seed of the run")] = 0
 
     def agree(self) -> None:
         """Candidates are distinct, kept rising, and hold the first size."""

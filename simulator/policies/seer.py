@@ -13,21 +13,22 @@ from rollcast.simulator.values import Doc
 
 @dataclass(frozen=True)
 class Seer(Policy):
-    """Dispatches the first rollout of each group as a probe of how long its siblings will be, and
-    then the longest first (Seer's context-aware scheduling, later GroupMind, arXiv 2511.14617).
+    """Submits the first rollout of each group as a probe of the group's length, then the longest
+    groups first (Seer's context-aware scheduling, later GroupMind, arXiv 2511.14617).
 
-    Strictly on-policy. What is marked (p) is in the paper, (i) is inferred:
+    Strictly on-policy. (p) marks what the paper says, (i) what we inferred:
 
-    - groups of which nothing is known come first, the first rollout of each before the second (p)
-    - a group is expected to be as long as the longest of its responses so far, and the longest
-      group is dispatched first (p)
-    - rollouts wait in the driver until a replica has a free slot, so that what was learnt
-      meanwhile still counts (i: the paper's driver hands out chunks as memory becomes free)
-    - which replica: the cluster's routing (p: the least loaded)
+    - Groups without a response yet come first: the first rollout of each, then the second, and so
+      on (p).
+    - A group is predicted to be as long as the longest of its responses so far, and the longest
+      group is submitted first (p).
+    - Rollouts wait in the driver until a replica has a free slot, so that later predictions can
+      change their order (i; the paper's driver submits chunks as memory becomes free).
+    - The cluster's routing picks the replica (p: the least loaded one).
 
-    Not modelled: its cutting of responses into chunks that move between replicas over a global KV
-    pool, and its drafts from a group's shared suffix tree. By its ablation these two bring the
-    greater part (chunks 42 %, order 14 %, drafts 26 to 48 %).
+    Not modelled: chunks of responses that move between replicas over a global KV pool, and drafts
+    from a suffix tree that a group shares. In the paper's ablation these contribute more than the
+    order (chunks 42 %, order 14 %, drafts 26 to 48 %).
     """
 
     NAME = "seer"
@@ -37,10 +38,10 @@ class Seer(Policy):
         float,
         WINDOW,
         Doc(
-            "rollouts handed to the replicas at once, as a multiple of their slots "
-            "(engine.max_seqs each)",
+            "number of rollouts submitted to the replicas at once, as a multiple of their "
+            "slots (engine.max_seqs each)",
             unit="slots",
-            source="ours (i)",
+            source="our choice",
         ),
     ] = 1.0
 

@@ -13,19 +13,20 @@ from rollcast.simulator.values import Doc
 
 @dataclass(frozen=True)
 class SortedRL(Policy):
-    """Loads the prompts of several batches at once and trains on them in the order of their
-    lengths; no new ones come until all of these are used up (SortedRL, arXiv 2603.23414).
+    """Loads the prompts of several batches at once, trains on them in the order of their lengths,
+    and loads new ones when all are used up (SortedRL, arXiv 2603.23414).
 
-    What is marked (p) is in the paper, (i) is inferred:
+    (p) marks what the paper says, (i) what we inferred:
 
-    - a load is more prompts than a batch needs, all in flight; an update begins as soon as a batch
-      of them is complete, the shortest first (p); the unit is the group (i)
-    - what is unfinished then is interrupted: on_policy drops its tokens and its prompts start anew
-      under the new weights; partial keeps them and goes on from them (p)
-    - new prompts come only once those of the load are trained on, so that no long one is put off
-      for ever (p); where a filter has left less than a batch of them, with the rest (i)
-    - groups that complete at one instant beyond the batch: on_policy starts them anew, partial
-      keeps them (i)
+    - A load is more prompts than a batch needs, all in flight. An update starts as soon as a batch
+      of them is complete, so the shortest are trained on first (p). Groups are counted, not
+      rollouts (i).
+    - Unfinished rollouts are then interrupted. ``on_policy`` drops their tokens and starts their
+      prompts again under the new weights; ``partial`` resumes them (p).
+    - New prompts are loaded only when those of the load have been trained on, so that long ones are
+      not put off for ever (p), or when a filter has left fewer than a batch of them (i).
+    - Of groups that complete at the same moment beyond the batch, ``on_policy`` starts the prompts
+      again and ``partial`` keeps them (i).
 
     The state is the number of groups of the load that have not been trained on.
     """
@@ -37,13 +38,18 @@ class SortedRL(Policy):
     load: Annotated[
         float,
         MULTIPLE,
-        Doc("prompts of a load, as a multiple of the batch's", unit="batches", source="ours (i)"),
+        Doc(
+            "number of prompts loaded at once, as a multiple of the batch",
+            unit="batches",
+            source="our choice",
+        ),
     ] = 4.0
     mode: Annotated[
         Literal["on_policy", "partial"],
         Doc(
-            "what becomes of interrupted rollouts: on_policy starts them anew, partial resumes",
-            source="the paper's two (p)",
+            "what happens to interrupted rollouts: on_policy (they start again) or "
+            "partial (they resume)",
+            source="the paper's two modes",
         ),
     ] = "on_policy"
 

@@ -12,20 +12,20 @@ from rollcast.simulator.values import AtLeast, Doc
 
 @dataclass(frozen=True)
 class Streaming(Policy):
-    """Starts the trainer on groups as soon as they are complete, and updates once the batch is
-    whole (StreamRL's stream generation in its synchronous form, arXiv 2504.15930).
+    """The trainer starts on groups as soon as they are complete, and updates once the batch is
+    complete (StreamRL's stream generation in its synchronous form, arXiv 2504.15930).
 
-    Strictly on-policy: gradients add up over the parts, and the weights change once a step. What is
-    marked (p) is in the paper, (i) is inferred:
+    Strictly on-policy: gradients accumulate over the parts of a batch, and the weights change once
+    per step. (p) marks what the paper says, (i) what we inferred:
 
-    - the trainer takes what is complete whenever it is free, rather than a fixed number of
-      micro-batches (p); so many groups at a time (i)
-    - passes over a part cost what the part does, the exchange of gradients and the optimiser's step
-      come once, with the last part (i)
+    - The trainer takes complete groups whenever it is free, rather than a fixed number of
+      microbatches (p); ``groups`` of them at a time (i).
+    - Each part costs its own passes. The gradients are exchanged and the optimiser steps once, with
+      the last part (i).
 
-    Needs replicas and trainer on GPUs of their own, and rollouts that do not run ahead of the
-    weights. Not modelled: its ranker of output lengths and the dispatch by it (``longest_first``
-    with this one is its bound), its asynchronous form (``one_step_off``).
+    Needs ``cluster.placement: disaggregated``, and rollouts that do not run ahead of the weights.
+    Not modelled: StreamRL's predictor of output lengths and the dispatch by it (``longest_first``
+    with this policy is its upper bound), and its asynchronous form (``one_step_off``).
     """
 
     NAME = "streaming"
@@ -34,7 +34,9 @@ class Streaming(Policy):
     groups: Annotated[
         int,
         AtLeast(1),
-        Doc("groups that the trainer takes at a time", unit="groups", source="ours (i)"),
+        Doc(
+            "number of groups that the trainer takes at a time", unit="groups", source="our choice"
+        ),
     ] = 1
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:

@@ -13,20 +13,20 @@ from rollcast.simulator.values import Doc
 
 @dataclass(frozen=True)
 class TailBatching(Policy):
-    """Trains on the prompts that are answered first, and now and then on a batch of those that were
+    """Trains on the prompts that finish first, and from time to time on a batch of those that did
     not (RollPacker's tail batching, arXiv 2509.21009; Farrrrland/RollPacker). Strictly on-policy.
 
-    What is marked (c) was read in code, (p) is in the paper, (i) is inferred:
+    (c) marks what we read in the released code, (p) what the paper says, (i) what we inferred:
 
-    - a short round launches more fresh prompts than the batch needs and more rollouts of each than
-      its group needs; the first groups to have enough responses win, the rest is thrown away and
-      its prompts are queued (p, c)
-    - a long round, once a batch of prompts is queued: the oldest of them, no more rollouts than
-      needed, to the very end (p, c)
-    - a group that completes beyond the batch loses its tokens, and its prompt is queued (c)
-    - launches round up where the code rounds down (i)
+    - A short round launches more new prompts than the batch needs, and more rollouts of each than
+      its group needs. It trains on the groups that complete first, discards the others, and queues
+      their prompts (p, c).
+    - Once a batch of prompts is queued, a long round samples the oldest of them, without extra
+      rollouts, to the end (p, c).
+    - A group that completes beyond the batch is discarded, and its prompt is queued (c).
+    - Numbers of launched groups and rollouts round up, where the released code rounds down (i).
 
-    The state is the number of prompts queued.
+    The state is the number of queued prompts.
     """
 
     NAME = "tail_batching"
@@ -37,18 +37,18 @@ class TailBatching(Policy):
         float,
         MULTIPLE,
         Doc(
-            "groups launched in a short round, as a multiple of the batch's",
+            "groups launched in a short round, as a multiple of the batch",
             unit="batches",
-            source="the paper (p)",
+            source="the paper",
         ),
     ] = 1.25
     rollouts: Annotated[
         float,
         MULTIPLE,
         Doc(
-            "rollouts launched of each group in a short round, as a multiple of its size",
+            "rollouts launched per group in a short round, as a multiple of the group size",
             unit="groups",
-            source="the paper (p)",
+            source="the paper",
         ),
     ] = 1.25
 

@@ -13,21 +13,21 @@ from rollcast.simulator.values import AtLeast, Doc
 
 @dataclass(frozen=True)
 class TokenBudget(Policy):
-    """Gives each rollout a number of tokens a step, and of turns if asked to; one that has had them
-    waits for the next step and goes on there, so that no step is longer than the budget (Kimi
-    k1.5's partial rollouts, arXiv 2501.12599).
+    """Limits the tokens, and optionally the turns, that a rollout samples per step; unfinished
+    rollouts continue in the next step, so no step is longer than the budget (Kimi k1.5's partial
+    rollouts, arXiv 2501.12599).
 
-    What is marked (p) is in the paper, (i) is inferred:
+    (p) marks what the paper says, (i) what we inferred:
 
-    - a fixed output budget caps every rollout of an iteration; what exceeds it is kept and goes on
-      in the next one, after earlier ones first (p)
-    - the iteration ends when every rollout has finished or had its budget (i), and so many prompts
-      are in flight that a batch of groups is complete then (i); where it is not, those that wait
-      have another round (i)
-    - complete groups beyond the batch are kept, the oldest are trained on first (i)
-    - tokens of earlier iterations may be left out of the loss (p)
+    - A fixed budget of output tokens limits every rollout of a step. Unfinished rollouts are kept
+      and continue in the next step, the oldest first (p).
+    - The step ends when every rollout has finished or reached its budget (i). By default enough
+      prompts are in flight that a batch of groups is then complete; if it is not, the unfinished
+      rollouts get another budget (i).
+    - Groups that complete beyond the batch are kept; the oldest are trained on first (i).
+    - Tokens of earlier steps may be left out of the loss (p).
 
-    Not modelled: its end of responses that repeat themselves.
+    Not modelled: the early end of responses that repeat themselves.
     """
 
     NAME = "token_budget"
@@ -38,35 +38,36 @@ class TokenBudget(Policy):
         int,
         AtLeast(1),
         Doc(
-            "tokens that a rollout may sample in a step",
+            "maximum number of tokens that a rollout samples per step",
             unit="tokens",
-            source="ours; the paper gives none (i)",
+            source="our choice; the paper gives none",
         ),
     ] = 8192
     over_sampling: Annotated[
         float,
         MULTIPLE,
         Doc(
-            "groups in flight at a step's start, complete ones that wait included, as a multiple "
-            "of the batch",
+            "groups in flight at the start of a step, complete ones included, as a "
+            "multiple of the batch",
             unit="batches",
-            source="ours (i)",
+            source="our choice",
         ),
     ] = 2.0
     mask_off_policy: Annotated[
         bool,
         Doc(
-            "whether the loss masks the tokens that an earlier version made; their rewards count",
-            source="the paper names it as possible (p)",
+            "whether the loss masks tokens that an earlier version of the weights "
+            "sampled; their rewards still count",
+            source="the paper names it as possible",
         ),
     ] = False
     turns: Annotated[
         int | None,
         AtLeast(1),
         Doc(
-            "turns that a rollout may have in a step; null is no limit",
+            "maximum number of turns that a rollout has per step; null: no limit",
             unit="turns",
-            source="ours (i): the paper's rollouts have one",
+            source="our choice; the paper's rollouts have one turn",
         ),
     ] = None
 

@@ -9,6 +9,7 @@ from typing import Any
 from rollcast.simulator.report.markup import Content, Markup, tag
 from rollcast.simulator.report.parts import Column, Row, folded, section, table
 from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.workload.solved import solved_lengths
 
 GIVEN = "given"
 _LEFT_OUT = ("policy", "steps", "seed", "name", "plan")
@@ -37,7 +38,7 @@ def given(scenario: Scenario) -> list[Assumption]:
 
 
 def of_presets(scenario: Scenario) -> list[Assumption]:
-    """The figures of its presets that it does not replace."""
+    """The figures of its presets that it does not replace, and the lengths solved for."""
     figures = []
     data = scenario.raw.data
     keys = {key for key, _ in flat(data)}
@@ -65,6 +66,15 @@ def of_presets(scenario: Scenario) -> list[Assumption]:
             off = f" ± {errors[key]:g}" if key in errors else ""
             text = f"{_text(value)}{off}"
             figures.append(Assumption(f"workload.lengths.{key}", text, preset.kind, source))
+    if solved := solved_lengths(data["workload"]):
+        known = ", ".join(f"{key} {_text(value)}" for key, value in solved["known"].items())
+        for key, value in solved["solved"].items():
+            source = f"solved for {known}"
+            figures.append(Assumption(f"workload.lengths.{key}", _text(value), "fitted", source))
+        for key, (low, central, high) in solved["open"].items():
+            text = f"{central:.3g}, {low:.3g} to {high:.3g} in intervals"
+            source = f"left open by {known}"
+            figures.append(Assumption(f"workload.lengths.{key}", text, "assumed", source))
     return figures
 
 

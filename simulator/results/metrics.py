@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollcast.simulator.results import RUN_SCHEMA
 from rollcast.simulator.results.by_phase import ByPhase
 from rollcast.simulator.results.intervals import (
     NOTHING,
@@ -30,7 +31,6 @@ from rollcast.simulator.results.intervals import (
     union,
     without,
 )
-from rollcast.simulator.results.schema import RUN_SCHEMA
 from rollcast.simulator.results.steady import Steady, mean_age, steady_of
 from rollcast.simulator.results.turns import mean, turn_summary
 from rollcast.simulator.spans import TRAINED, Run

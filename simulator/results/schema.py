@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rollcast.simulator.results import RUN_SCHEMA
 from rollcast.simulator.results.columns import LARGEST_TOKENS, Figure, typecode
 from rollcast.simulator.values.readers import (
     Choice,
@@ -21,7 +22,6 @@ from rollcast.simulator.values.readers import (
     Text,
 )
 
-RUN_SCHEMA = "rollcast-run/1"
 OUR_SCHEMAS = "rollcast-"  # start of every schema's name
 PACKED = ".gz"  # ending of a file that was compressed later
 LAYOUTS = ("dense", "shared_prefix")

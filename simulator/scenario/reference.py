@@ -133,7 +133,9 @@ class _Listing:
         old = {key: f"{start}{old}" for old, key in getattr(kind, "RENAMED", {}).items()}
         for option in declared(kind):
             entry, *under = self._option(option, f"{start}{option.key}", when)
-            yield from (replace(entry, old=old.get(option.key, "")), *under)
+            default = getattr(kind, "DEFAULTS", {}).get(option.key, entry.default)
+            yield replace(entry, default=default, old=old.get(option.key, ""))
+            yield from under
 
     def _option(self, option: Option, key: str, when: str) -> Iterator[Entry]:
         outside = key in self._elsewhere
@@ -159,6 +161,8 @@ class _Listing:
 
 def _when(kind: type) -> str:
     """What chooses a section among several."""
+    if chosen_by := getattr(kind, "CHOSEN_BY", ()):
+        return f"with {chosen_by[0]} or another figure"
     key, valid = tag(kind)
     return f"with {key}" if valid is None else f"with {key}: {', '.join(map(str, valid))}"
 

@@ -1,4 +1,4 @@
-"""The YAML files of the stacks' folders."""
+"""YAML files of the package: presets, and what a stack's folder holds."""
 
 from __future__ import annotations
 

@@ -12,9 +12,11 @@ from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
-from rollcast.simulator.values import read
+from rollcast.simulator.values import given, read
 from rollcast.simulator.values.chance import Chance, Drawn
+from rollcast.simulator.workload.known_lengths import KnownLengths
 from rollcast.simulator.workload.length_specs import PresetLengths
+from rollcast.simulator.workload.section import WorkloadSection
 
 LEAST_DRAWS = 10  # for the ends of a 90 % interval
 
@@ -52,20 +54,28 @@ def reseeded(scenario: Scenario, number: int) -> Scenario:
 
 
 def lengths_drawn(raw: RawScenario, chance: Chance) -> RawScenario:
-    """The scenario with its length preset and the drift of lengths drawn within their errors."""
+    """The scenario with its lengths drawn: a preset's within its errors, what figures of the
+    lengths leave open, and their drift."""
     lengths = raw.data["workload"].get("lengths")
     if not isinstance(lengths, dict):
         return raw
+    section = read(WorkloadSection, raw.data["workload"], WorkloadSection.FIELD)
     parameters: dict[str, float] = {}
-    if "preset" in lengths:
-        drawn = read(PresetLengths, lengths, PresetLengths.FIELD).drawn(chance)
-        keys = ("median_tokens", "between_sd", "within_sd", "runaway")
-        parameters = {key: getattr(drawn, key) for key in keys if getattr(drawn, key) is not None}
+    if isinstance(section.lengths, PresetLengths):
+        parameters = _different(section.lengths, section.lengths.drawn(chance))
+    elif isinstance(section.lengths, KnownLengths):
+        parameters = _different(section.lengths, section.lengths.drawn(chance, section.sampled))
     drift = drift_of(raw)
     if drift:
         further = drift * (1.0 + DRIFT_SD * chance.normal(DRIFT))
         parameters["drift_per_step"] = min(max(further, -1.0), 1.0)
     return override(raw, [f"workload.lengths.{key}={value!r}" for key, value in parameters.items()])
+
+
+def _different(lengths: object, drawn: object) -> dict[str, float]:
+    """The options that were drawn."""
+    before = given(lengths)
+    return {key: value for key, value in given(drawn).items() if value != before[key]}
 
 
 def drift_of(raw: RawScenario) -> float:

@@ -14,6 +14,7 @@ from rollcast.simulator.scenario.file import RawScenario, override, read_scenari
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.scenario.trust import Trust
 from rollcast.simulator.spans import Run, StepRecord
+from rollcast.simulator.workload.solved import solved_lengths
 
 
 @dataclass(frozen=True)
@@ -54,4 +55,6 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
     summary = run_summary(result, scenario.name, scenario.policy_name, scenario.seed)
     if scenario.gpu is not None and scenario.gpu.usd_per_hour:
         summary["cost_usd"] = summary["gpu_hours"] * scenario.gpu.usd_per_hour
+    if lengths := solved_lengths(scenario.raw.data["workload"]):
+        summary["lengths"] = lengths
     return Result(scenario, result, summary)

@@ -1,10 +1,11 @@
 """The uncertainty of a run's figures and its sources, for about the cost of the run.
 
 Drawn are the costs (`CostModel.drawn`, a Latin hypercube: McKay, Beckman and Conover, Technometrics
-21, 1979), the lengths within a preset's errors, their drift, and the sampling error. No draw is a
-run: costs reprice the run's work (`simulator.studies.work`), lengths respond as in a few short runs
-(`simulator.studies.short_runs`), sampling error is a bootstrap. ``--draws N`` makes whole runs
-instead; `benchmarks/interval_quality.py` compares both.
+21, 1979), the lengths within a preset's errors or within what figures of them leave open, their
+drift, and the sampling error. No draw is a run: costs reprice the run's work
+(`simulator.studies.work`), lengths respond as in a few short runs (`simulator.studies.short_runs`),
+sampling error is a bootstrap. ``--draws N`` makes whole runs instead;
+`benchmarks/interval_quality.py` compares both.
 """
 
 from __future__ import annotations
@@ -174,7 +175,10 @@ def source_name(source: str, scenario: Scenario) -> str:
         return "the run's own sampling error"
     if source != "lengths":
         return source
-    preset = length_presets()[scenario.raw.data["workload"]["lengths"]["preset"]]
+    lengths = scenario.raw.data["workload"]["lengths"]
+    if "preset" not in lengths:
+        return "what is not known of the lengths"
+    preset = length_presets()[lengths["preset"]]
     prompts = preset.details.get("prompts")
     return "the lengths preset" + (f" ({prompts} prompts)" if prompts else "")
 

@@ -85,8 +85,10 @@ class Options:
 
     FIELD: the dotted key that errors start with where Python code builds it. TAG: the key, and the
     value of it, that choose this class among others (`declared`'s first option where None).
+    CHOSEN_BY: keys of which each chooses it, whatever tags the others have.
     ALSO: keys that a ``from_mapping`` of its own reads beside the fields. RENAMED: keys by their
-    old names, which are still read. FIXED: fields that are no options. SOURCES: where defaults come
+    old names, which are still read. DEFAULTS: in words, what ``from_mapping`` takes where a field
+    without a default is not given. FIXED: fields that are no options. SOURCES: where defaults come
     from, by key, for a `Doc` that has no source. A class method ``from_text(text, field)`` reads a
     name that stands for a mapping.
     """
@@ -94,8 +96,10 @@ class Options:
     __slots__ = ()
     FIELD: ClassVar[str] = ""
     TAG: ClassVar[tuple[str, str] | None] = None
+    CHOSEN_BY: ClassVar[tuple[str, ...]] = ()
     ALSO: ClassVar[Mapping[str, Doc]] = {}
     RENAMED: ClassVar[Mapping[str, str]] = {}
+    DEFAULTS: ClassVar[Mapping[str, str]] = {}
     FIXED: ClassVar[tuple[str, ...]] = ()
     SOURCES: ClassVar[Mapping[str, object]] = {}
 
@@ -164,6 +168,9 @@ class Section(Reader):
     def _kind(self, value: Mapping[Any, Any], field: str) -> type:
         if len(self.kinds) == 1:
             return self.kinds[0]
+        for kind in self.kinds:
+            if any(value.get(key) is not None for key in getattr(kind, "CHOSEN_BY", ())):
+                return kind
         words: list[Any] = []
         others: list[str] = []
         key = ""
@@ -281,7 +288,7 @@ class Option:
         """The unit of its number; '' where it has none."""
         if self.doc.unit:
             return self.doc.unit
-        ends = [end for end in _UNITS if self.key.endswith(end)]
+        ends = [end for end in _UNITS if f"_{self.key}".endswith(end)]
         return _UNITS[max(ends, key=len)] if ends else ""
 
 

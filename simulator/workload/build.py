@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import missing, read
 from rollcast.simulator.workload.base import Workload, longest_context
+from rollcast.simulator.workload.known_lengths import KnownLengths
 from rollcast.simulator.workload.length_specs import FIELD as LENGTHS_FIELD
 from rollcast.simulator.workload.length_specs import (
     DrawnLengths,
@@ -55,7 +56,7 @@ def _unjudged(
     if section.turns is not None:
         return _turn_workload(section, section.turns, seed, environment)
     if lengths is None:
-        raise missing(LENGTHS_FIELD, "a family, a preset, a trace or a file")
+        raise missing(LENGTHS_FIELD, "mean_tokens, a family, a preset, a trace or a file")
     if isinstance(lengths, MeasuredLengths):
         return _measured_workload(section, lengths, seed, folder, environment)
     if isinstance(lengths, TraceLengths):
@@ -70,11 +71,15 @@ def _unjudged(
     return _synthetic(section, lengths, seed)
 
 
-def _synthetic(section: WorkloadSection, lengths: ModelLengths, seed: int) -> SyntheticWorkload:
+def _synthetic(
+    section: WorkloadSection, lengths: ModelLengths | KnownLengths, seed: int
+) -> SyntheticWorkload:
     prompts = section.prompt_lengths
     if prompts is None:
         raise missing("workload.prompt_tokens", "a number of tokens")
     rewards: RewardModel = section.rewards or _DEFAULT_REWARDS
+    if isinstance(lengths, KnownLengths):
+        lengths = lengths.solved(section.sampled).lengths
     return SyntheticWorkload(lengths.model(), rewards, prompts, section.max_new_tokens, seed)
 
 
@@ -101,7 +106,9 @@ def _turn_workload(
     if lengths is None and isinstance(given, PresetTurns):
         lengths = read(DrawnLengths, turn_presets()[given.preset].lengths, LENGTHS_FIELD)
     if lengths is None:
-        raise missing(LENGTHS_FIELD, "the lengths of a turn's response: a family or a preset")
+        raise missing(
+            LENGTHS_FIELD, "the lengths of a turn's response: mean_tokens, a family or a preset"
+        )
     if isinstance(lengths, TraceLengths | MeasuredLengths):
         raise ScenarioError(
             "workload.turns", "needs lengths that are drawn from a model; a trace has its own turns"

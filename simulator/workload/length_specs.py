@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from rollcast.simulator.stacks.yaml_file import read_yaml
 from rollcast.simulator.values import SHARE, Above, Between, Doc, Options, nearest, take
 from rollcast.simulator.workload.lengths import (
     LARGEST_CAP,
@@ -37,12 +38,12 @@ _BETWEEN = Doc("spread of the log length between prompts", unit=_LOG)
 _WITHIN = Doc("spread of the log length within a prompt", unit=_LOG)
 _RUNAWAY = Doc("share of rollouts that do not stop by themselves and run to the cap", unit="share")
 CORRELATION = Between(0, 1, below=True)
-_RUNAWAY_CORRELATION = Doc(
+RUNAWAY_CORRELATION_DOC = Doc(
     "correlation of runaway within a prompt: 0, independent; near 1, all responses "
     "of some prompts run to the cap and none of the others",
     unit="correlation",
 )
-_DRIFT = Doc("change of the log median length with each update", unit="log tokens a step")
+DRIFT_DOC = Doc("change of the log median length with each update", unit="log tokens a step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,10 @@ class DrawnLengths(OneKind):
     """Lengths drawn from one family."""
 
     runaway: Annotated[float, SHARE, _RUNAWAY] = 0.0
-    runaway_correlation: Annotated[float, CORRELATION, _RUNAWAY_CORRELATION] = RUNAWAY_CORRELATION
-    drift_per_step: Annotated[float, DRIFT, _DRIFT] = 0.0
+    runaway_correlation: Annotated[float, CORRELATION, RUNAWAY_CORRELATION_DOC] = (
+        RUNAWAY_CORRELATION
+    )
+    drift_per_step: Annotated[float, DRIFT, DRIFT_DOC] = 0.0
 
     def model(self) -> LengthModel:
         """The length model."""
@@ -99,8 +102,10 @@ class MixtureLengths(Options):
         tuple[Share, ...], Doc("kinds of prompt with their weights, which sum to 1")
     ]
     runaway: Annotated[float, SHARE, _RUNAWAY] = 0.0
-    runaway_correlation: Annotated[float, CORRELATION, _RUNAWAY_CORRELATION] = RUNAWAY_CORRELATION
-    drift_per_step: Annotated[float, DRIFT, _DRIFT] = 0.0
+    runaway_correlation: Annotated[float, CORRELATION, RUNAWAY_CORRELATION_DOC] = (
+        RUNAWAY_CORRELATION
+    )
+    drift_per_step: Annotated[float, DRIFT, DRIFT_DOC] = 0.0
 
     def agree(self) -> None:
         """There are components, and their weights sum to 1."""
@@ -136,8 +141,8 @@ class PresetLengths(Options):
     between_sd: Annotated[float | None, SPREAD, _BETWEEN] = None
     within_sd: Annotated[float | None, SPREAD, _WITHIN] = None
     runaway: Annotated[float | None, SHARE, _RUNAWAY] = None
-    runaway_correlation: Annotated[float | None, CORRELATION, _RUNAWAY_CORRELATION] = None
-    drift_per_step: Annotated[float | None, DRIFT, _DRIFT] = None
+    runaway_correlation: Annotated[float | None, CORRELATION, RUNAWAY_CORRELATION_DOC] = None
+    drift_per_step: Annotated[float | None, DRIFT, DRIFT_DOC] = None
 
     def agree(self) -> None:
         """The preset is one, and what overrides it fits."""
@@ -235,11 +240,8 @@ class LengthPreset:
 @lru_cache(maxsize=1)
 def length_presets() -> dict[str, LengthPreset]:
     """Every length preset by name, in the order of the file."""
-    import yaml
-
-    records = yaml.safe_load(PRESETS_FILE.read_text(encoding="utf-8"))
     presets = {}
-    for name, record in records.items():
+    for name, record in read_yaml(PRESETS_FILE).items():
         rest = {k: v for k, v in record.items() if k not in ("kind", "source", "note", "lengths")}
         presets[name] = LengthPreset(
             name, record["kind"], record["source"], record.get("note", ""), record["lengths"], rest

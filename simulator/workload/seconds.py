@@ -17,7 +17,7 @@ LARGEST_S = 1e6
 _LOG = "standard deviation of the log"
 SECONDS = Between(0, LARGEST_S)
 _MEDIAN = Doc("median time for an average prompt and rollout")
-_SD = Doc("spread of the log time from call to call", unit=_LOG)
+_SD = Doc("spread of the log time between the calls of a rollout", unit=_LOG)
 _BETWEEN = Doc("spread of the log time between prompts", unit=_LOG)
 _WITHIN = Doc("spread of the log time between the rollouts of a prompt", unit=_LOG)
 
@@ -55,7 +55,7 @@ class DrawnSeconds(Options):
 
     FIELD = "environment.turn_s"
 
-    family: Annotated[Family, Doc("distribution of the time from call to call")]
+    family: Annotated[Family, Doc("distribution of the time over calls")]
     median_s: Annotated[float, Above(0, LARGEST_S), _MEDIAN]
     sd: Annotated[float, SPREAD, _SD]
     between_sd: Annotated[float, SPREAD, _BETWEEN] = 0.0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from rollcast.simulator.values import Between, Doc, Options
 from rollcast.simulator.values.later import Later
+from rollcast.simulator.workload.known_lengths import KnownLengths, Sampled
 from rollcast.simulator.workload.length_specs import SPREAD, Lengths
 from rollcast.simulator.workload.lengths import LARGEST_CAP
 from rollcast.simulator.workload.rewards import Rewards
@@ -81,8 +82,11 @@ class WorkloadSection(Options):
         ),
     ] = None
     lengths: Annotated[
-        Lengths | None,
-        Doc("simulation only: response lengths: a family, a preset, a trace or a fitted file"),
+        KnownLengths | Lengths | None,
+        Doc(
+            "simulation only: response lengths: figures of them (mean_tokens, cut_share, p90), a "
+            "family, a preset, a trace or a fitted file"
+        ),
     ] = None
     turns: Annotated[
         Turns | None,
@@ -106,6 +110,12 @@ class WorkloadSection(Options):
             "file, else beta_bernoulli with mean 0.5 and spread 0.3"
         ),
     ] = None
+
+    @property
+    def sampled(self) -> Sampled:
+        """What figures of the lengths are of."""
+        turn_sd = 0.0 if self.turns is None else self.turns.drawn.length_sd
+        return Sampled(self.max_new_tokens, self.batch_groups, self.group_size, turn_sd)
 
     @property
     def prompt_lengths(self) -> PromptTokens | None:

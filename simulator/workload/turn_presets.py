@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.stacks.yaml_file import read_yaml
+
 TURN_PRESETS_FILE = Path(__file__).parent / "presets" / "turns.yaml"
 
 
@@ -31,8 +33,8 @@ class TurnPreset:
 @lru_cache(maxsize=1)
 def turn_presets() -> dict[str, TurnPreset]:
     """Every preset by name, in the order of the file."""
-    import yaml
-
-    records = yaml.safe_load(TURN_PRESETS_FILE.read_text(encoding="utf-8"))
     keys = ("note", "turns", "lengths", "turn_s", "figures")
-    return {name: TurnPreset(name, *(record[k] for k in keys)) for name, record in records.items()}
+    return {
+        name: TurnPreset(name, *(record[key] for key in keys))
+        for name, record in read_yaml(TURN_PRESETS_FILE).items()
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
 from benchmarks.validation import (
@@ -38,7 +35,7 @@ from benchmarks.validation.case import Case
 from benchmarks.validation.draws import trainer_interval
 from benchmarks.validation.files import PUBLISHED, columns
 from benchmarks.validation.report import as_json, judged_in
-from benchmarks.validation.rl_scenario import capped_mean, median_for_mean, scenario
+from benchmarks.validation.rl_scenario import RUNAWAYS, SPREADS, built, scenario
 from benchmarks.validation.serving import Request, Served
 from rollcast.simulator.costs import Iteration, RooflineCost
 from rollcast.simulator.costs.presets.gpus import load_gpu
@@ -416,21 +413,17 @@ def test_figures_of_stacks_are_those_of_the_phases_they_are_fitted_to() -> None:
             assert found["log_prob"] == pytest.approx(row.log_prob_s, rel=0.05)
 
 
-@given(st.floats(0.2, 1.2), st.floats(0.05, 0.95))
-def test_the_median_gives_the_mean_at_the_cap(log_sd: float, share: float) -> None:
-    cap = 4000.0
-    median = median_for_mean(share * cap, log_sd, cap)
-    assert capped_mean(median, log_sd, cap) == pytest.approx(share * cap, rel=1e-6)
-
-
-def test_the_capped_mean_against_draws_and_means_beyond_the_cap() -> None:
-    draws = 900.0 * np.exp(0.8 * np.random.default_rng(1).standard_normal(400_000))
-    assert capped_mean(900.0, 0.8, 2000.0) == pytest.approx(
-        np.minimum(draws, 2000).mean(), rel=5e-3
-    )
-    for mean in (0.0, 100.0, 120.0, math.nan):
-        with pytest.raises(ScenarioError, match="between 0 and the cap"):
-            median_for_mean(mean, 0.5, 100.0)
+@pytest.mark.parametrize("runaways", RUNAWAYS)
+@pytest.mark.parametrize("spread", SPREADS)
+def test_a_runs_others_have_the_mean_that_is_published(spread: str, runaways: str) -> None:
+    """At the cap, runaways apart, whatever is assumed of spread and runaways."""
+    run = RUNS["verl-7b-h20-sync-fsdp"]
+    lengths = built(scenario(run, spread, runaways)).workload.lengths
+    cap = run.max_new_tokens
+    assert lengths.runaway == RUNAWAYS[runaways] * run.runaway
+    assert replace(lengths, runaway=0.0).marginal(cap).mean() == pytest.approx(643, rel=1e-4)
+    [kind] = lengths.components
+    assert (kind.between_sd, kind.within_sd) == (0.0, pytest.approx(SPREADS[spread]))
 
 
 def test_verl_lengths_are_what_the_report_tells_that_they_are_calibrated_to() -> None:

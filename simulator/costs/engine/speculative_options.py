@@ -26,8 +26,8 @@ HEAD_WIDTH = 128
 MLP_RATIO = 6  # of an EAGLE layer of a mixture, over its width: heads for gpt-oss, Qwen3-30B-A3B
 _F = figures("speculative")
 _ACCEPTED = (
-    "chance that a drafted token is accepted if those before it were, or a list: for each position "
-    "the share of drafts whose token there was accepted, as vLLM logs it"
+    "probability that a drafted token is accepted, given that those before it were; or a list: the "
+    "share of drafts whose token at each position was accepted, as vLLM logs it"
 )
 
 
@@ -45,40 +45,45 @@ class Speculative(Options):
     FIELD = "cost.roofline.speculative"
     SOURCES = sources("speculative")
 
-    method: Annotated[Method, Doc("what drafts")]
+    method: Annotated[Method, Doc("how tokens are drafted")]
     tokens: Annotated[
         int,
         Between(1, MOST_TOKENS),
-        Doc("drafted for each rollout before a verification", unit="tokens"),
+        Doc("number of tokens drafted per rollout and verification", unit="tokens"),
     ]
     acceptance: Annotated[float | tuple[float, ...] | None, Doc(_ACCEPTED, unit="share")] = None
     tokens_per_step: Annotated[
         float | None,
         Between(1, MOST_TOKENS + 1),
         Doc(
-            "tokens that a rollout gains a verification on average, the model's own included "
-            "(engines log a mean acceptance length); in place of acceptance",
+            "mean acceptance length: tokens that a rollout gains per verification, the "
+            "model's own token included; give it instead of acceptance",
             unit="tokens",
         ),
     ] = None
     draft_model: Annotated[
-        str | Model | None, Doc("of the method draft_model: a preset, a config.json, or keys")
+        str | Model | None,
+        Doc(
+            "draft model of the method draft_model: a preset, the path of a config.json, "
+            "or a mapping of keys"
+        ),
     ] = None
     off_above_rollouts: Annotated[
         int | None,
         Between(1, 10**6),
         Doc(
-            "running rollouts of a replica above which nothing is drafted "
-            "(vLLM's disable_by_batch_size); null is never",
+            "number of running rollouts on a replica above which nothing is drafted "
+            "(vLLM's disable_by_batch_size); null: no limit",
             unit="rollouts",
         ),
     ] = None
     draft_host_s: Annotated[
-        Seconds, Doc("a drafted token beside the draft's kernels, whatever the batch")
+        Seconds,
+        Doc("time per drafted token beside the kernels of the draft, whatever the batch size"),
     ] = _F.draft_host_s
     verify_host_s: Annotated[
         Seconds,
-        Doc("a verification beside its pass: rejection sampling, and what drafts need of it"),
+        Doc("time per verification beside the pass of the model, such as rejection sampling"),
     ] = _F.verify_host_s
 
     def agree(self) -> None:

@@ -42,48 +42,63 @@ class Gpu(Options):
         "preset": Doc("a GPU preset (rollcast presets gpus); other keys override its figures")
     }
 
-    name: Annotated[str, Doc("what reports call it")]
-    memory_bytes: Annotated[Size, Doc("device memory")]
+    DEFAULTS: ClassVar[Mapping[str, str]] = {"name": "custom"}
+
+    name: Annotated[str, Doc("name used in reports")]
+    memory_bytes: Annotated[Size, Doc("memory of one GPU")]
     bandwidth_bytes_per_s: Annotated[Size, Doc("peak bandwidth of the device memory")]
     bf16_flop_per_s: Annotated[Size, Doc("dense bfloat16 peak, no sparsity")]
-    fp8_flop_per_s: Annotated[Peak, Doc("dense fp8 peak; 0 where there is none")] = 0.0
-    int8_flop_per_s: Annotated[Peak, Doc("dense int8 peak; 0 where there is none")] = 0.0
-    fp4_flop_per_s: Annotated[Peak, Doc("dense fp4 peak; 0 where there is none")] = 0.0
+    fp8_flop_per_s: Annotated[Peak, Doc("dense fp8 peak; 0: not supported")] = 0.0
+    int8_flop_per_s: Annotated[Peak, Doc("dense int8 peak; 0: not supported")] = 0.0
+    fp4_flop_per_s: Annotated[Peak, Doc("dense fp4 peak; 0: not supported")] = 0.0
     interconnect_bytes_per_s: Annotated[
-        Size, Doc("to its peers in a node, one direction", source="a PCIe 5 slot")
+        Size, Doc("bandwidth to the other GPUs of the node, one direction", source="a PCIe 5 slot")
     ] = 32e9
     host_link_bytes_per_s: Annotated[
-        Size, Doc("to host memory, one direction", source="a PCIe 5 slot")
+        Size, Doc("bandwidth to host memory, one direction", source="a PCIe 5 slot")
     ] = 32e9
     usd_per_hour: Annotated[
         float,
         NOT_NEGATIVE,
-        Doc("price of one GPU; 0 leaves costs out", unit="US dollars per hour"),
+        Doc("price of one GPU; 0: reports show no costs", unit="US dollars per hour"),
     ] = 0.0
     gemm_bandwidth_efficiency: Annotated[
-        Efficiency, Doc("reached by matrix products of few tokens, which read weights")
+        Efficiency,
+        Doc(
+            "share of the memory bandwidth that matrix products of few tokens reach (they "
+            "mostly read weights)"
+        ),
     ] = 0.75
     gemm_flop_efficiency: Annotated[
-        Efficiency, Doc("reached by matrix products of many tokens")
+        Efficiency, Doc("share of the flop peak that matrix products of many tokens reach")
     ] = 0.65
     decode_attention_bandwidth_efficiency: Annotated[
-        Efficiency, Doc("reached in reading the KV cache")
+        Efficiency,
+        Doc(
+            "share of the memory bandwidth that decode attention reaches while it reads "
+            "the KV cache"
+        ),
     ] = 0.80
     prefill_attention_flop_efficiency: Annotated[
-        Efficiency, Doc("reached by causal attention over a prompt")
+        Efficiency, Doc("share of the flop peak that causal attention over a prompt reaches")
     ] = 0.50
     layer_floor_s: Annotated[
-        Floor, Doc("the kernels of a layer beside their roofline, however little they do")
+        Floor, Doc("time per layer that is added to its roofline (latency of its kernels)")
     ] = 15e-6
     all_reduce_floor_s: Annotated[Floor, Doc("latency of one tensor-parallel all-reduce")] = 18e-6
     interconnect_efficiency: Annotated[
-        Efficiency, Doc("reached by collectives over the interconnect")
+        Efficiency, Doc("share of the interconnect's bandwidth that collectives reach")
     ] = 0.50
     trainer_attention_flop_efficiency: Annotated[
-        Efficiency, Doc("reached by attention in training, forward and backward together")
+        Efficiency,
+        Doc(
+            "share of the flop peak that attention reaches in training, forward and "
+            "backward together"
+        ),
     ] = 0.50
     interconnect_shared: Annotated[
-        bool, Doc("whether the GPUs of a node share one link (PCIe), or have one each (NVLink)")
+        bool,
+        Doc("whether the GPUs of a node share one link (PCIe); false: each has its own (NVLink)"),
     ] = False
     provenance: Mapping[str, Provenance] = field(default_factory=dict, repr=False, compare=False)
 

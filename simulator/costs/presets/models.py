@@ -43,78 +43,104 @@ class Model(Options):
 
     FIELD = "model"
     ALSO: ClassVar[Mapping[str, Doc]] = {
-        "preset": Doc("a model preset (rollcast presets models), whose figures other keys override")
+        "preset": Doc("a model preset (rollcast presets models); other keys override its figures")
     }
 
-    name: Annotated[str, Doc("what reports call it")]
-    layers: Annotated[int, Between(1, 100_000), _layers("decoder layers")]
+    DEFAULTS: ClassVar[Mapping[str, str]] = {
+        "name": "custom",
+        "head_dim": "hidden / heads",
+        "intermediate": "0",
+    }
+
+    name: Annotated[str, Doc("name used in reports")]
+    layers: Annotated[int, Between(1, 100_000), _layers("number of decoder layers")]
     hidden: Annotated[Width, _elements("width of the residual stream")]
-    heads: Annotated[Width, _heads("attention heads of a layer")]
-    kv_heads: Annotated[Width, _heads("heads of keys and values, a divisor of heads")]
-    head_dim: Annotated[Width, _elements("width of a head; hidden / heads if left out")]
-    intermediate: Annotated[Count, _elements("MLP width of a dense layer; 0 if left out")]
-    vocab: Annotated[Width, Doc("tokens of the vocabulary", unit="tokens")]
-    tied_embeddings: Annotated[bool, Doc("whether the LM head is the embedding")] = False
-    qkv_bias: Annotated[bool, Doc("whether the projections of attention have biases")] = False
+    heads: Annotated[Width, _heads("number of attention heads per layer")]
+    kv_heads: Annotated[Width, _heads("number of key-value heads per layer; it divides heads")]
+    head_dim: Annotated[Width, _elements("width of an attention head")]
+    intermediate: Annotated[Count, _elements("MLP width of a dense layer")]
+    vocab: Annotated[Width, Doc("size of the vocabulary", unit="tokens")]
+    tied_embeddings: Annotated[
+        bool, Doc("whether the LM head and the token embedding share their weights")
+    ] = False
+    qkv_bias: Annotated[bool, Doc("whether the query, key and value projections have biases")] = (
+        False
+    )
     qk_norm: Annotated[bool, Doc("whether queries and keys are normalised")] = False
     experts: Annotated[
-        Count, Doc("routed experts of a sparse layer; 0 is dense", unit="experts")
+        Count, Doc("number of routed experts per sparse layer; 0: a dense model", unit="experts")
     ] = 0
-    experts_per_token: Annotated[Count, Doc("routed experts that a token uses", unit="experts")] = 0
+    experts_per_token: Annotated[
+        Count, Doc("number of routed experts that each token uses", unit="experts")
+    ] = 0
     moe_intermediate: Annotated[Count, _elements("MLP width of a routed expert")] = 0
     moe_layers: Annotated[
-        Count | None, _layers("sparse layers, the last ones; null is all where there are experts")
+        Count | None,
+        _layers(
+            "number of sparse layers, which are the last ones; null: all, if the model has experts"
+        ),
     ] = None
     shared_expert_intermediate: Annotated[
-        Count, _elements("MLP width of the expert that every token uses")
+        Count, _elements("MLP width of the shared expert, which every token uses; 0: none")
     ] = 0
-    shared_expert_gate: Annotated[bool, Doc("whether that expert has a gate")] = False
+    shared_expert_gate: Annotated[bool, Doc("whether the shared expert has a gate")] = False
     routing_skew: Annotated[
         float,
         Between(0, 10),
         Doc(
-            "how unevenly tokens choose experts: standard deviation of the experts' loads over "
-            "their mean; 0 is uniform",
+            "imbalance of the routing: standard deviation of the experts' loads over "
+            "their mean; 0: uniform",
             unit="ratio",
             source=SKEW_SOURCE,
         ),
     ] = 1.0
     window_tokens: Annotated[
-        Count, Doc("that a windowed layer sees; 0 where there is none", unit="tokens")
+        Count, Doc("attention window of the windowed layers; 0: none", unit="tokens")
     ] = 0
-    windowed_layers: Annotated[Count, _layers("layers that see a window only")] = 0
+    windowed_layers: Annotated[Count, _layers("number of layers with sliding-window attention")] = 0
     attention_gate: Annotated[bool, Doc("whether the output of attention is gated")] = False
     q_lora_rank: Annotated[Count, _elements("latent width of queries (MLA); 0: not compressed")] = 0
-    kv_lora_rank: Annotated[Count, _elements("latent width of keys and values; 0 is not MLA")] = 0
-    qk_nope_head_dim: Annotated[Count, _elements("of a head's query, without positions (MLA)")] = 0
-    qk_rope_head_dim: Annotated[Count, _elements("of a head's query, with positions (MLA)")] = 0
+    kv_lora_rank: Annotated[
+        Count, _elements("latent width of keys and values (MLA); 0: no MLA")
+    ] = 0
+    qk_nope_head_dim: Annotated[
+        Count, _elements("width of the part of a query head without positional encoding (MLA)")
+    ] = 0
+    qk_rope_head_dim: Annotated[
+        Count, _elements("width of the part of a query head with rotary positions (MLA)")
+    ] = 0
     v_head_dim: Annotated[Count, _elements("width of a head's values (MLA)")] = 0
     linear_layers: Annotated[
-        Count, _layers("layers of linear attention, with a constant state")
+        Count, _layers("number of linear-attention layers, whose state has a constant size")
     ] = 0
-    linear_key_heads: Annotated[Count, _heads("heads of queries and keys of those layers")] = 0
-    linear_value_heads: Annotated[Count, _heads("heads of values of those layers")] = 0
-    linear_head_dim: Annotated[Count, _elements("width of a head of those layers")] = 0
+    linear_key_heads: Annotated[
+        Count, _heads("number of query and key heads of a linear-attention layer")
+    ] = 0
+    linear_value_heads: Annotated[
+        Count, _heads("number of value heads of a linear-attention layer")
+    ] = 0
+    linear_head_dim: Annotated[Count, _elements("width of a head of a linear-attention layer")] = 0
     precision: Annotated[
         FormatName | Precision,
-        Doc("format of the weights of attention, MLPs and experts, or of each part"),
+        Doc("weight format of attention, MLPs and experts, or a format for each part"),
     ] = "bf16"
     weight_bytes_per_parameter: Annotated[
-        Bytes | None, Doc("of every weight in the engine; null follows precision", unit="bytes")
+        Bytes | None,
+        Doc("bytes of every weight in the engine; null: as precision says", unit="bytes"),
     ] = None
     kv_bytes_per_element: Annotated[
-        Bytes, Doc("of the KV cache", unit="bytes", source="bfloat16")
+        Bytes, Doc("bytes of an element of the KV cache", unit="bytes", source="bfloat16")
     ] = 2.0
     max_positions: Annotated[
         int | None,
         Between(1, 10**9),
         Doc(
-            "longest context that it can take; more, where its positions are stretched (YaRN), is "
-            "said here; null is not known",
+            "maximum context length of the model, including an extension such as YaRN; "
+            "null: not known",
             unit="tokens",
         ),
     ] = None
-    source: Annotated[str, Doc("where these figures come from")] = "given in the scenario"
+    source: Annotated[str, Doc("source of these figures")] = "given in the scenario"
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], field: str = "model") -> Model:

@@ -43,12 +43,14 @@ class Precision(Options):
 
     FIELD = "model.precision"
 
-    attention: Annotated[FormatName, Doc("projections of attention")] = "bf16"
-    mlp: Annotated[FormatName, Doc("MLPs of dense layers, and shared experts")] = "bf16"
-    experts: Annotated[FormatName, Doc("routed experts")] = "bf16"
-    router: Annotated[FormatName, Doc("routers of mixtures")] = "bf16"
-    embeddings: Annotated[FormatName, Doc("token embeddings")] = "bf16"
-    head: Annotated[FormatName, Doc("LM head; of tied embeddings too")] = "bf16"
+    attention: Annotated[FormatName, Doc("format of the attention projections")] = "bf16"
+    mlp: Annotated[FormatName, Doc("format of dense MLPs and shared experts")] = "bf16"
+    experts: Annotated[FormatName, Doc("format of the routed experts")] = "bf16"
+    router: Annotated[FormatName, Doc("format of the routers")] = "bf16"
+    embeddings: Annotated[FormatName, Doc("format of the token embedding")] = "bf16"
+    head: Annotated[
+        FormatName, Doc("format of the LM head, also if it shares the embedding's weights")
+    ] = "bf16"
 
     @classmethod
     def of_layers(cls, name: FormatName) -> Precision:

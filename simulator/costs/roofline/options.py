@@ -47,23 +47,24 @@ class RooflineOptions(Options):
     stack: Annotated[
         Stack | None,
         Doc(
-            "sets engine, host_s, host_per_rollout_s, cuda_graphs, sync, engine_sleep and rest_s "
-            "where they are not given",
+            "training stack; it sets engine, host_s, host_per_rollout_s, cuda_graphs, "
+            "sync, engine_sleep and rest_s where they are not given",
             source=listed_stacks(),
         ),
     ] = None
     engine: Annotated[
         Engine | None,
         Doc(
-            "sets host_s and host_per_rollout_s where they are not given",
+            "inference engine and version; it sets host_s and host_per_rollout_s where "
+            "they are not given",
             source="rollcast presets engines",
         ),
     ] = None
     host_factor: Annotated[
         Factor,
         Doc(
-            "factor by which this host's CPU is slower than the engine preset's; host "
-            "figures that are given stay",
+            "how many times as slow as the engine preset's this host's CPU is; a host_s "
+            "or host_per_rollout_s that is given is not multiplied",
             unit="times",
         ),
     ] = 1.0
@@ -88,7 +89,7 @@ class RooflineOptions(Options):
     sync: Annotated[
         WeightSync | None,
         Doc(
-            "transport of new weights; replaces the two keys below",
+            "mechanism of the weight sync; replaces sync_bytes_per_s and sync_fixed_s",
             source="rollcast presets syncs",
         ),
     ] = None
@@ -105,8 +106,8 @@ class RooflineOptions(Options):
     engine_sleep: Annotated[
         Sleep | None,
         Doc(
-            "handling of a colocated engine's weights while it sleeps; sets switch_fixed_s "
-            "unless given"
+            "what a colocated engine does with its weights while it sleeps: offload (to "
+            "host memory) or discard; sets switch_fixed_s unless that is given"
         ),
     ] = None
     switch_fixed_s: Annotated[

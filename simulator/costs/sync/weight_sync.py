@@ -93,35 +93,44 @@ class WeightSync(Options):
     FIELD = "cost.roofline.sync"
     SOURCES = dict.fromkeys(GIVEN, "the mechanism's")
 
-    mechanism: Annotated[Mechanism, Doc("how weights travel")]
-    fixed_s: Annotated[Seconds | None, Doc("a sync, whatever the weights")] = None
-    bytes_per_s: Annotated[Rate | None, Doc("at which weights reach the engines")] = None
+    mechanism: Annotated[Mechanism, Doc("mechanism that transfers new weights")]
+    fixed_s: Annotated[Seconds | None, Doc("fixed time of a sync")] = None
+    bytes_per_s: Annotated[Rate | None, Doc("rate at which weights reach the engines")] = None
     expert_bytes_per_s: Annotated[
-        Rate | None, Doc("at which those of routed experts do; bytes_per_s where neither says")
+        Rate | None,
+        Doc(
+            "rate for the weights of routed experts; null: the mechanism's, or "
+            "bytes_per_s if it has none"
+        ),
     ] = None
     shard_bytes_per_s: Annotated[
         Rate | None,
-        Doc("at which each trainer GPU brings its shard from host memory, where it is staged"),
+        Doc("rate at which each trainer GPU reads its shard from host memory if staged is true"),
     ] = None
     per_tensor_s: Annotated[
         Seconds | None,
         Doc(
-            "each tensor of the checkpoint: the engine's loader (about 0 in SGLang), and 0.5 ms "
-            "more where CUDA handles are opened one by one, 0.8 ms where Megatron's experts are "
-            "converted one by one",
+            "time per tensor of the checkpoint in the engine's loader (about 0 in "
+            "SGLang); add 0.5 ms if CUDA handles are opened one by one, 0.8 ms if "
+            "Megatron's experts are converted one by one",
             source="the mechanism's; handles: vime issue 175; experts: verl issue 7060",
         ),
     ] = None
-    share: Annotated[Share | None, Doc("of the weights' bytes that are sent", unit="share")] = None
+    share: Annotated[
+        Share | None, Doc("share of the weights' bytes that is sent", unit="share")
+    ] = None
     growth: Annotated[
         float | None,
         NOT_NEGATIVE,
-        Doc("share more for each doubling of the engines' GPUs beyond 16", unit="share"),
+        Doc(
+            "relative increase of the time with each doubling of the engines' GPUs beyond 16",
+            unit="share",
+        ),
     ] = None
     staged: Annotated[
-        bool, Doc("whether the trainer's weights are offloaded, and come from host memory first")
+        bool, Doc("whether the trainer's weights are offloaded and are read from host memory first")
     ] = False
-    slower: Annotated[Factor, Doc("factor on the seconds of a sync", unit="times")] = 1.0
+    slower: Annotated[Factor, Doc("factor on the time of a sync", unit="times")] = 1.0
 
     @classmethod
     def from_text(cls, mechanism: str, field: str = FIELD) -> WeightSync:

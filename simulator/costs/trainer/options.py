@@ -45,12 +45,15 @@ class TrainerOptions(Options):
     backend: Annotated[
         Backend | None,
         Doc(
-            "what trains: every key beside it that is not given is as the stack (unknown where none"
-            " is given) has it there; null: the stack's first that can split the model as given",
+            "training backend; keys of the trainer that are not given are those of the stack with "
+            "this backend (stack unknown if none is given); null: the first backend of the stack "
+            "that supports the given parallelism",
             source=f"backends by stack, the first is its own default: {listed_backends()}",
         ),
     ] = None
-    weights: Annotated[Weights, Doc("whether all weights are trained, or adapters")] = "full"
+    weights: Annotated[Weights, Doc("weights that are trained: full (all) or lora (adapters)")] = (
+        "full"
+    )
     recompute: Annotated[
         Recompute, Doc("activation checkpointing: full, attention, mlp or none")
     ] = "full"
@@ -62,7 +65,8 @@ class TrainerOptions(Options):
     attention: Annotated[
         AttentionKernel | None,
         Doc(
-            "attention kernel, which sets gpu.trainer_attention_flop_efficiency; null: unchanged",
+            "attention kernel; it sets gpu.trainer_attention_flop_efficiency; null: that "
+            "key's value",
             source="rollcast presets kernels",
         ),
     ] = None
@@ -87,7 +91,9 @@ class TrainerOptions(Options):
             "unless a rollout is longer"
         ),
     ] = None
-    logits_chunk_tokens: Annotated[Tokens, Doc("tokens whose logits are in memory at once")] = 1024
+    logits_chunk_tokens: Annotated[
+        Tokens, Doc("number of tokens whose logits are in memory at once")
+    ] = 1024
     exchange_bytes_per_parameter: Annotated[
         float,
         Above(0, 1e6),
@@ -106,28 +112,31 @@ class TrainerOptions(Options):
     traffic_per_activation_byte: Annotated[
         Traffic,
         Doc(
-            "bytes that elementwise kernels move for each byte of activations kept; 0 leaves them "
-            "out",
+            "memory traffic of elementwise kernels per byte of activations kept; 0: none",
             unit="bytes",
         ),
     ] = _F.traffic_per_activation_byte
     kernels: Annotated[
         Kernels,
         Doc(
-            "whether elementwise kernels run one by one, as PyTorch does, or are fused "
-            "(Transformer Engine) and move less; of logits traffic_per_logit says it, 8.7 for a "
-            "fused cross-entropy",
+            "eager: elementwise kernels run one by one, as in PyTorch; fused: they are "
+            "fused and move less memory (Transformer Engine). A fused cross-entropy is "
+            "set by traffic_per_logit: 8.7",
             source=str(sources("trainer")["fused_share"]),
         ),
     ] = "eager"
     traffic_per_adapted_byte: Annotated[
-        Traffic, Doc("what adapters add to that, with weights: lora", unit="bytes")
+        Traffic,
+        Doc(
+            "memory traffic that adapters (weights: lora) add to traffic_per_activation_byte",
+            unit="bytes",
+        ),
     ] = _F.traffic_per_adapted_byte
     kernel_bytes_per_s: Annotated[
         Rate,
         Doc(
-            "at which elementwise kernels issue what they move, beside the time that memory takes; "
-            "1e30 leaves memory alone to bound them"
+            "rate limit of elementwise kernels beside the memory bandwidth: a byte takes "
+            "1 / bandwidth + 1 / this; 1e30: memory alone limits them"
         ),
     ] = _F.kernel_bytes_per_s
     traffic_per_logit: Annotated[
@@ -136,13 +145,14 @@ class TrainerOptions(Options):
     ] = _F.traffic_per_logit
     expert_launch_s: Annotated[
         Seconds,
-        Doc("a routed expert's kernels beside their flop, where experts run one by one"),
+        Doc("time per routed expert beside its flop, where experts run one by one"),
     ] = _F.expert_launch_s
     batching: Annotated[
         Batching,
         Doc(
-            "what a microbatch is: sequences end to end; rows padded to its longest prompt and "
-            "response, or to the batch's; or one sequence"
+            "contents of a microbatch: packed (sequences end to end), padded (rows padded "
+            "to its longest prompt and response), padded_to_batch (rows padded to the "
+            "batch's longest) or one_sequence"
         ),
     ] = "packed"
     microbatch_rollouts: Annotated[
@@ -165,22 +175,30 @@ class TrainerOptions(Options):
     context_parallel: Annotated[Gpus, Doc("context-parallel degree", unit="GPUs")] = 1
     pipeline_parallel: Annotated[Gpus, Doc("pipeline-parallel degree", unit="stages")] = 1
     virtual_stages: Annotated[
-        Gpus, Doc("interleaved parts of the layers per pipeline stage", unit="parts")
+        Gpus, Doc("number of model chunks per pipeline stage (interleaved schedule)", unit="parts")
     ] = 1
     expert_parallel: Annotated[Gpus, Doc("expert-parallel degree", unit="GPUs")] = 1
     sharding: Annotated[
         Sharding | None,
         Doc(
-            "what data-parallel GPUs share: fsdp all states, hybrid those within a node, zero1 the "
-            "optimiser's, none nothing; null is fsdp, or none with shard: false"
+            "states that data-parallel GPUs shard: fsdp (all), hybrid (all, within a "
+            "node), zero1 (the optimiser's) or none; null: fsdp, or none with shard: "
+            "false"
         ),
     ] = None
     reshard_after_forward: Annotated[
-        bool, Doc("whether sharded weights are dropped after a forward, and gathered again")
+        bool,
+        Doc(
+            "whether gathered weights are freed after the forward and gathered again for "
+            "the backward"
+        ),
     ] = True
     reduce_every_microbatch: Annotated[
         bool,
-        Doc("whether sharded gradients are reduced each microbatch, or once a step, kept whole"),
+        Doc(
+            "true: gradients are reduced after each microbatch and stay sharded; false: "
+            "they are kept whole and reduced once per step"
+        ),
     ] = True
     overlap: Annotated[
         Share,
@@ -189,32 +207,34 @@ class TrainerOptions(Options):
     reference_model: Annotated[
         str | Model | None,
         Doc(
-            "a reference or teacher of another size, one forward beside log_prob_passes: a preset, "
-            "a config.json or its folder, or keys"
+            "reference or teacher model of another size, which adds one forward to "
+            "log_prob_passes: a preset, the path of a config.json or its folder, or a "
+            "mapping of keys"
         ),
     ] = None
     reference_gpus: Annotated[
         MaybeGpus, Doc("GPUs of the reference model; 0: it shares the trainer's", unit="GPUs")
     ] = 0
-    critic: Annotated[bool, Doc("whether a critic is trained beside the policy")] = False
+    critic: Annotated[bool, Doc("whether a critic is trained too")] = False
     critic_model: Annotated[
-        str | Model | None, Doc("model of the critic; null: of the policy's size")
+        str | Model | None, Doc("model of the critic; null: the size of the policy's model")
     ] = None
     critic_gpus: Annotated[
         MaybeGpus, Doc("GPUs of the critic; 0: it shares the trainer's", unit="GPUs")
     ] = 0
     reward_passes: Annotated[
-        Passes, Doc("forward passes of reward models over the batch", unit="passes")
+        Passes, Doc("number of forward passes of reward models over the batch", unit="passes")
     ] = 0
     reward_model: Annotated[
-        str | Model | None, Doc("model of the reward models; null: of the policy's size")
+        str | Model | None, Doc("reward model; null: the size of the policy's model")
     ] = None
     reward_gpus: Annotated[
         MaybeGpus, Doc("GPUs of the reward models; 0: they share the trainer's", unit="GPUs")
     ] = 0
     precision: Annotated[Precision, Doc("precision of matrix products in the layers")] = "bf16"
     optimizer_on_host: Annotated[
-        bool, Doc("whether optimiser states are on the host and the step runs on its CPU")
+        bool,
+        Doc("whether optimiser states stay in host memory and the optimiser step runs on the CPU"),
     ] = False
     host_memory_bytes_per_s: Annotated[
         Rate, Doc("host memory bandwidth per node, for an optimiser on the host")
@@ -222,12 +242,12 @@ class TrainerOptions(Options):
     state_copies: Annotated[
         StateCopies,
         Doc(
-            "how a colocated trainer's states reach host memory and come back",
+            "host memory to which a colocated trainer offloads its states: pinned or pageable",
             source=listed_copies(),
         ),
     ] = "pinned"
     offload_activations: Annotated[
-        bool, Doc("whether activations wait in host memory for the backward")
+        bool, Doc("whether activations are offloaded to host memory until the backward")
     ] = False
 
     @property

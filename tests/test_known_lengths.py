@@ -1,0 +1,334 @@
+"""Lengths by the figures that people know: what is solved for has them, by sums over the table of
+probabilities and by draws, neither of which the solver uses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.explore.knobs import knobs
+from rollcast.simulator.planner.changes import spread_by
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.redrawn import lengths_drawn, redrawn
+from rollcast.simulator.studies.simulate import from_raw, simulate
+from rollcast.simulator.studies.uncertainty import add_intervals
+from rollcast.simulator.values import read
+from rollcast.simulator.values.chance import Drawn, Levels
+from rollcast.simulator.workload.known_lengths import KnownLengths, SolvedLengths
+from rollcast.simulator.workload.lengths import LengthModel
+from rollcast.simulator.workload.section import WorkloadSection
+from tests.conftest import Cli
+from tests.laws import examples
+
+GROUPS, SIZE = 32, 8
+COSTS = {
+    "iteration_s": 0.01,
+    "per_rollout_s": 1e-5,
+    "per_context_token_s": 1e-8,
+    "per_prefill_token_s": 1e-6,
+    "train_per_token_s": 1e-6,
+}
+
+
+def section(lengths: dict[str, Any], cap: int, size: int = SIZE) -> WorkloadSection:
+    given_keys = {"batch_groups": GROUPS, "group_size": size, "max_new_tokens": cap}
+    workload = {**given_keys, "prompt_tokens": 100, "lengths": lengths}
+    return read(WorkloadSection, workload, "workload")
+
+
+def solved(lengths: dict[str, Any], cap: int, size: int = SIZE) -> SolvedLengths:
+    given_section = section(lengths, cap, size)
+    assert isinstance(given_section.lengths, KnownLengths)
+    return given_section.lengths.solved(given_section.sampled)
+
+
+def raw_of(lengths: dict[str, Any], **more: Any) -> RawScenario:
+    return RawScenario(
+        {
+            "cluster": {"placement": "colocated", "replicas": 2},
+            "engine": {"max_seqs": 64, "kv_tokens": 400_000},
+            "workload": {
+                "batch_groups": 8,
+                "group_size": 4,
+                "prompt_tokens": 100,
+                "max_new_tokens": 8192,
+                "lengths": lengths,
+            },
+            "cost": {"linear": COSTS},
+            "policy": "sync",
+            "steps": 4,
+            **more,
+        }
+    )
+
+
+truths = st.builds(
+    LengthModel.lognormal,
+    st.floats(100.0, 6000.0),
+    st.floats(0.1, 0.9),
+    st.floats(0.05, 0.6),
+    st.one_of(st.just(0.0), st.floats(0.001, 0.3)),
+)
+caps = st.integers(1000, 20_000)
+KEYS = ("p10", "p50", "p90", "p99")
+
+
+def figures_of(truth: LengthModel, cap: int) -> dict[str, float]:
+    """All figures of lengths, from the table of probabilities."""
+    table = truth.marginal(cap)
+    figures = {"mean_tokens": table.mean(), "cut_share": float(table.sf(cap - 1))}
+    return figures | {key: float(table.ppf(int(key[1:]) / 100)) for key in KEYS}
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(truth=truths, cap=caps, data=st.data())
+def test_what_is_solved_for_has_the_figures(truth: LengthModel, cap: int, data: Any) -> None:
+    """One to three figures of some lengths: those found have the same."""
+    known = figures_of(truth, cap)
+    assume(0.002 < known["cut_share"] < 0.9)
+    free = [key for key in ("mean_tokens", *KEYS) if known[key] < 0.98 * cap]
+    first = data.draw(st.sampled_from(free))
+    more = [key for key in ("mean_tokens", "cut_share") if key in (*free, "cut_share")]
+    others = data.draw(st.lists(st.sampled_from([*more, *free]), max_size=2, unique=True))
+    chosen = {key: known[key] for key in {first: 0, **dict.fromkeys(others)}}
+    if "cut_share" not in chosen and len(chosen) == 3:
+        assume(truth.runaway > 0)  # else the third is met only where it is met anyway
+    try:
+        found = solved(chosen, cap)
+    except ScenarioError:
+        # an assumed runaway share is not the truth's
+        assert "cut_share" not in chosen or len(chosen) == 3
+        assert len(chosen) > 1
+        return
+    table = found.lengths.model().marginal(cap)
+    for key, value in chosen.items():
+        if key == "mean_tokens":
+            assert table.mean() == pytest.approx(value, rel=2e-3)
+            assert found.mean_tokens == pytest.approx(value, rel=1e-4)
+        elif key == "cut_share":
+            assert table.sf(cap - 1) == pytest.approx(value, abs=1e-3)
+            assert found.cut_share == pytest.approx(value, abs=1e-3)
+        else:
+            q = int(key[1:]) / 100
+            assert abs(1.0 - table.sf(value) - q) < 2e-3
+
+
+@settings(max_examples=examples(15), deadline=None)
+@given(
+    cap=st.integers(2000, 16_000),
+    share=st.floats(0.1, 0.9),
+    cut=st.one_of(st.none(), st.floats(0.01, 0.6)),
+    seed=st.integers(0, 1000),
+)
+def test_a_run_samples_what_is_known(cap: int, share: float, cut: float | None, seed: int) -> None:
+    """By draws of the workload, as a run meets them."""
+    mean = share * cap if cut is None else cut * cap + (1 - cut) * share * cap * 0.6
+    known = {"mean_tokens": mean, "runaway_correlation": 0.0, "between_share": 0.0}
+    if cut is not None:
+        known["cut_share"] = cut
+    else:
+        known["runaway"] = 0.0
+    workload = from_raw(raw_of(known), f"workload.max_new_tokens={cap}", seed=seed).workload
+    drawn = np.concatenate([workload.draw(group, 16).new_tokens for group in range(600)])
+    error = drawn.std() / math.sqrt(len(drawn))
+    assert abs(drawn.mean() - mean) < 5 * error
+    if cut is not None:
+        assert abs(np.mean(drawn == cap) - cut) < 5 * math.sqrt(cut / len(drawn))
+
+
+def test_the_longest_of_a_step_is_the_one_that_is_known() -> None:
+    """Half of the steps have a longer one, by draws, with groups of prompts that are alike."""
+    known = {"mean_tokens": 1500, "max_tokens": 6000}
+    found = solved(known, 16_000)
+    rng = np.random.default_rng(0)
+    lengths = found.lengths
+    prompt = rng.standard_normal((4000, GROUPS, 1)) * lengths.between_sd
+    rollout = rng.standard_normal((4000, GROUPS, SIZE)) * lengths.within_sd
+    longest = lengths.median_tokens * np.exp((prompt + rollout).max(axis=(1, 2)))
+    assert np.mean(longest > 6000) == pytest.approx(0.5, abs=0.03)
+    assert lengths.runaway == 0.0
+    alone = solved({**known, "between_share": 0.0}, 16_000)
+    assert alone.sd < found.sd  # more draws that are each their own reach as far with less
+
+
+@pytest.mark.parametrize("mean", [400.0, 4000.0])
+def test_the_spread_that_a_mean_leaves_open_is_in_the_interval(mean: float) -> None:
+    """A draw has the same mean, and spreads from 0.3 to 0.9; the centre is as documented."""
+    known = {"mean_tokens": mean}
+    found = solved(known, 8192)
+    assert found.sd == 0.6
+    assert found.ranges["sd"] == (0.3, 0.6, 0.9)
+    assert found.lengths.runaway == pytest.approx(0.002)
+    given_section = section(known, 8192)
+    assert isinstance(given_section.lengths, KnownLengths)
+    rng, drawn = np.random.default_rng(0), []
+    for _ in range(300):
+        other = given_section.lengths.drawn(Drawn(rng), given_section.sampled)
+        answer = other.solved(given_section.sampled)
+        assert answer.mean_tokens == pytest.approx(mean, rel=1e-4)
+        assert not answer.ranges
+        drawn.append((answer.sd, answer.lengths.runaway, answer.between_share))
+    spreads, runaways, between = np.array(drawn).T
+    assert (spreads.min(), spreads.max()) == (
+        pytest.approx(0.3, abs=0.02),
+        pytest.approx(0.9, abs=0.02),
+    )
+    assert np.median(spreads) == pytest.approx(0.6, abs=0.04)
+    assert runaways.min() >= 0.0
+    assert runaways.max() == pytest.approx(0.004, rel=0.05)
+    assert (np.quantile(between, 0.05), np.quantile(between, 0.95)) == (
+        pytest.approx(0.55, abs=0.05),
+        pytest.approx(0.94, abs=0.03),
+    )
+
+
+def test_what_is_said_is_not_drawn() -> None:
+    known = {"mean_tokens": 900, "sd": 0.5, "between_share": 0.2, "runaway": 0.01}
+    asked = Levels()
+    lengths_drawn(raw_of(known), asked)
+    assert not asked.names
+    lengths_drawn(raw_of({"mean_tokens": 900}), asked)
+    assert list(asked.names) == ["lengths/sd", "lengths/between_share", "lengths/runaway"]
+    found = solved({**known, "drift_per_step": 0.01}, 8192)
+    assert found.lengths.runaway == 0.01
+    assert math.hypot(found.lengths.between_sd, found.lengths.within_sd) == pytest.approx(0.5)
+    assert found.lengths.between_sd**2 == pytest.approx(0.2 * 0.25)
+    assert found.lengths.drift_per_step == 0.01
+
+
+def test_a_cut_share_and_a_mean_leave_only_spreads_that_cut_no_more() -> None:
+    found = solved({"mean_tokens": 4000, "cut_share": 0.02}, 8192)
+    low, central, high = found.ranges["sd"]
+    assert low < central == high < 0.6
+    assert found.lengths.runaway == pytest.approx(0.0, abs=1e-3)
+    assert solved({"mean_tokens": 1000, "cut_share": 0.0}, 8192).cut_share <= 5e-4
+
+
+def test_figures_at_another_cap_say_what_this_one_cuts() -> None:
+    known = {"mean_tokens": 3000, "cut_share": 0.2, "cap_tokens": 8192}
+    short, long = (solved(known, cap).lengths.model() for cap in (4096, 16_384))
+    assert short == long
+    assert short.marginal(4096).mean() < 3000 < long.marginal(16_384).mean()
+
+
+def test_lengths_of_turns_leave_their_own_spread_out() -> None:
+    turns = {
+        "family": "lognormal",
+        "median": 3,
+        "between_sd": 0,
+        "within_sd": 0.3,
+        "max_turns": 8,
+        "observation_tokens": 50,
+        "length_sd": 0.4,
+    }
+    keys = raw_of({"mean_tokens": 300, "runaway": 0.0})
+    raw = RawScenario({**keys.data, "workload": {**keys.data["workload"], "turns": turns}})
+    workload = from_raw(raw).workload
+    drawn = [workload.draw(group, 8).trajectories or [] for group in range(1500)]
+    tokens = [turn.new_tokens for group in drawn for made in group for turn in made.turns]
+    assert np.mean(tokens) == pytest.approx(300, rel=0.04)
+    assert np.std(np.log(tokens)) == pytest.approx(0.6, rel=0.05)
+
+
+REFUSED = [
+    (
+        {"mean_tokens": 9000},
+        "mean_tokens",
+        "cut at 8192 tokens (workload.max_new_tokens): the mean",
+    ),
+    ({"mean_tokens": 8192}, "mean_tokens", "lies below 8192"),
+    ({"mean_tokens": 7900, "cut_share": 0}, "mean_tokens", "lies between 1 and 5,92"),
+    ({"mean_tokens": 2000, "cut_share": 0.9}, "mean_tokens", "lies between 7,373 and 8,1"),
+    ({"mean_tokens": 4000, "cut_share": 0.01, "sd": 0.9}, "mean_tokens", "sd 0.9 and a cap"),
+    ({"p50": 5000, "p90": 3000}, "p90", "is 3000, and p50 is 5000"),
+    ({"p90": 9000, "mean_tokens": 100}, "p90", "none is longer"),
+    ({"p90": 8192, "mean_tokens": 5000}, "p90", "give cut_share"),
+    ({"mean_tokens": 5000, "p90": 5000}, "p90", "lies between 5,6"),
+    ({"mean_tokens": 4585, "cut_share": 0.33, "p90": 5000}, "p90", "33 % of the responses"),
+    ({"mean_tokens": 4585, "cut_share": 0.33, "p50": 800}, "p50", "lies between"),
+    ({"mean_tokens": 4585, "p50": 4500, "p90": 8000}, "p90", "lies between 5,4"),
+    ({"mean_tokens": 4585, "cut_share": 0.3, "max_tokens": 8000}, "max_tokens", "30 %"),
+    ({"mean_tokens": 4585, "max_tokens": 4000}, "mean_tokens", "longest response (max_tokens)"),
+    ({"cut_share": 0.3}, "mean_tokens", "cut_share alone fixes no length"),
+    ({"max_tokens": 3000, "cut_share": 0}, "mean_tokens", "alone fixes no length"),
+    ({"mean_tokens": 900, "p50": 800, "p90": 1500, "p99": 2500}, "p99", "one figure too many"),
+    ({"mean_tokens": 900, "cut_share": 0.0, "runaway": 0.1}, "runaway", "no response reaches"),
+    ({"mean_tokens": 4000, "cut_share": 0.1, "runaway": 0.2}, "runaway", "above cut_share"),
+    ({"mean_tokens": "long"}, "mean_tokens", "must be a number from 2"),
+    ({"mean_tokens": True}, "mean_tokens", "must be a number"),
+    ({"mean_tokens": 900, "cut_share": 33}, "cut_share", "from 0 to below 1"),
+    ({"mean_tokens": 900, "p42": 33}, "p42", "unknown"),
+    ({"mean_tokens": 900, "family": "gamma"}, "family", "lognormal"),
+]
+
+
+@pytest.mark.parametrize(("lengths", "key", "says"), REFUSED)
+def test_figures_that_contradict_say_what_is_possible(
+    lengths: dict[str, Any], key: str, says: str
+) -> None:
+    with pytest.raises(ScenarioError) as error:
+        from_raw(raw_of(lengths))
+    assert error.value.field == f"workload.lengths.{key}"
+    assert says in error.value.message
+
+
+@pytest.mark.parametrize("draws", [None, 10])
+def test_the_interval_of_a_run_holds_other_spreads(draws: int | None) -> None:
+    """Costs are exact here: what makes an interval wide is the lengths and sampling."""
+    open_spread = simulate(from_raw(raw_of({"mean_tokens": 2000})))
+    told = {"mean_tokens": 2000, "sd": 0.6, "between_share": 0.82, "runaway": 0.002}
+    known = simulate(from_raw(raw_of(told)))
+    for result in (open_spread, known):
+        add_intervals(result, draws)
+    low, high = open_spread.summary["intervals"]["step_s"]
+    assert open_spread.summary["interval_shares"]["lengths"] > 0.2
+    assert "lengths" not in known.summary["interval_shares"]
+    assert "not known of the lengths" in open_spread.summary["interval_note"]
+    if draws is None:
+        alone = known.summary["intervals"]["step_s"]
+        assert high / low > 1.2 * alone[1] / alone[0]
+    assert redrawn(open_spread.scenario, 1).workload.draw(0, 4) != redrawn(
+        open_spread.scenario, 2
+    ).workload.draw(0, 4)
+
+
+def test_the_command_line_says_what_was_solved_for(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "known.yaml"
+    path.write_text(yaml.safe_dump(raw_of({"mean_tokens": 4585, "cut_share": 0.33}).data))
+    code, out, _ = cli("simulate", str(path), "--json")
+    assert code == 0
+    lengths = json.loads(out)["lengths"]
+    assert lengths["known"] == {"mean_tokens": 4585, "cut_share": 0.33}
+    assert lengths["mean_tokens"] == pytest.approx(4585)
+    assert lengths["cut_share"] == pytest.approx(0.33)
+    assert lengths["open"]["sd"] == [0.3, 0.6, 0.9]
+    assert "solved for mean_tokens 4585, cut_share 0.33; assumed: sd 0.6" in lengths["note"]
+    code, out, _ = cli("simulate", str(path), "--draws", "0")
+    assert lengths["note"][:40] in " ".join(out.split())
+    code, _, err = cli("simulate", str(path), "--set", "workload.lengths.mean_tokens=9000")
+    assert code == 2
+    assert "mean_tokens: is 9000" in err
+    code, out, _ = cli("explain", "workload.lengths.sd")
+    assert "0.3 to 0.9" in " ".join(out.split())
+
+
+def test_the_page_with_sliders_and_the_plan_change_what_is_known() -> None:
+    """A slider of the mean, and another spread of the log at the same mean."""
+    scenario = from_raw(raw_of({"mean_tokens": 2000}))
+    found = {knob.name: knob for knob in knobs(scenario)}
+    assert 2800.0 in found["workload.lengths.mean_tokens"].values
+    assert max(found["workload.lengths.mean_tokens"].values) < 8192
+    assert "workload.lengths.mean_tokens" not in {
+        knob.name for knob in knobs(from_raw(raw_of({"mean_tokens": 4000, "cut_share": 0.1})))
+    }
+    assert spread_by(scenario.raw, 1.4) == {"workload.lengths.sd": pytest.approx(0.84)}
+    assert spread_by(raw_of({"mean_tokens": 900, "sd": 0.5}), 1.4) is None

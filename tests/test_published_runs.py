@@ -134,9 +134,7 @@ def test_the_scenario_holds_the_best_guess_of_an_open_key(run: dict[str, Any]) -
 def presets_of(scenario: Mapping[str, Any]) -> set[str]:
     """The presets that a scenario names for its model and its GPU."""
     given = [scenario["model"], scenario["gpu"]]
-    return {one["preset"] if "preset" in one else "" for one in given if not isinstance(one, str)} | {
-        one for one in given if isinstance(one, str)
-    }
+    return {one if isinstance(one, str) else one.get("preset", "") for one in given}
 
 
 def test_no_preset_that_has_come_is_pending() -> None:

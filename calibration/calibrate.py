@@ -137,7 +137,8 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     shared = updates.fit_updates(done, True, shapes, 1.0 if dense is None else dense.ratio)
     if dense is None:
         raise ScenarioError(
-            "RUN_DIR", f"fewer than {updates.MIN_UPDATES} dense updates; add a run without a prefix"
+            "RUN_DIR",
+            f"fewer than {updates.MIN_UPDATES} dense updates; add a run without prefix_reuse",
         )
     rest = updates.overheads(runs, pulses)
     ratios = _step_ratios(runs, of_iterations, done, dense, shared, rest)

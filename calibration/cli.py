@@ -80,16 +80,21 @@ ModelName = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="The model, where the log names no preset: a preset, or the folder of one.",
+        help=(
+            "Model, if the log names none that is known: a preset, or the folder of a "
+            "Hugging Face model."
+        ),
     ),
 ]
 GpuName = Annotated[
     str | None,
-    typer.Option("--gpu", metavar="NAME", help="The GPU, a preset: logs do not name it."),
+    typer.Option("--gpu", metavar="NAME", help="GPU preset; logs do not name the GPU."),
 ]
 StackName = Annotated[
     str | None,
-    typer.Option("--stack", metavar="NAME", help="Which trainer wrote it, where two could have."),
+    typer.Option(
+        "--stack", metavar="NAME", help="Trainer that wrote the log, if several are possible."
+    ),
 ]
 TokenizerName = Annotated[
     str | None,
@@ -105,7 +110,7 @@ DriftOption = Annotated[
     typer.Option(
         "--drift",
         metavar="freeze|extrapolate",
-        help="freeze: lengths stay as at the end of the log. extrapolate: their trend goes on.",
+        help=("freeze: lengths stay as at the end of the log. extrapolate: their trend continues."),
     ),
 ]
 Advise = Annotated[
@@ -119,7 +124,7 @@ Follow = Annotated[
     bool,
     typer.Option(
         "--follow",
-        help="Follow a run that is under way: its progress, its expected end, and changes. "
+        help="Follow a run in progress: its progress, its expected end, and changes. "
         "With --out, import it when it ends.",
     ),
 ]

@@ -186,7 +186,9 @@ class RunFolder:
             if not done or sorted(done) != done or done[-1] > steps:
                 raise self._wrong(schema.PULSES, "is not in order of the run's steps")
         elif done != list(range(steps + 1)):
-            raise self._wrong(schema.PULSES, "has not one pulse before each step and a last")
+            raise self._wrong(
+                schema.PULSES, "does not have one speed probe before each step and one at the end"
+            )
         return table
 
     @cached_property
@@ -222,9 +224,7 @@ class RunFolder:
     def provenance(self) -> dict[str, Any]:
         """provenance.json, which only real runs have."""
         if self.summary.get("world") == "simulated":
-            raise _wrong(
-                f"{self.path} is a simulated run, which tells nothing of a machine; {_GIVE}"
-            )
+            raise _wrong(f"{self.path} is a simulated run, which has no measured times; {_GIVE}")
         return read_document(self.path, schema.PROVENANCE, FIELD)
 
     def segments(self) -> Segments:

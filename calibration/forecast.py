@@ -199,8 +199,8 @@ def forecast(
         )
     if at_pulse and pulses is None:
         flags.append(
-            "the run or the calibration has no speed probe: the machine is taken to be as fast as "
-            "in the calibration"
+            "the run or the calibration has no speed probe: the machine is assumed to "
+            "be as fast as in the calibration"
         )
     point = runs[0]
     if mode == "predict":
@@ -297,9 +297,7 @@ def _flags(fitted: Fitted, target: RunFolder) -> list[str]:
     actors = int(target.section("cluster").get("replicas") or 1) + 1
     cores = target.provenance.get("cores")
     if target.of_actors and not target.provenance.get("gpu") and cores and cores < actors:
-        flags.append(
-            f"{actors} actors shared {cores} CPU cores: their waiting for each other is not priced"
-        )
+        flags.append(f"{actors} actors shared {cores} CPU cores: their contention is not priced")
     made_on = fitted.content["provenance"]
     if len(made_on["runs"]) == 1:
         flags.append(

@@ -70,8 +70,8 @@ def outcome(
     rollouts = own_rollouts.rollouts_of(log, used, cap)
     if rollouts is not None and rollouts.tokens_from == own_rollouts.FROM_CHARACTERS:
         notes.append(
-            "tokens of the dumped text are its characters, scaled to each step's logged "
-            "mean; --tokenizer counts them"
+            "tokens of the dumped text are estimated from its characters and each "
+            "step's logged mean; --tokenizer counts them"
         )
     if rollouts is not None and rollouts.tokens_from == own_rollouts.FROM_TOKENIZER:
         notes.append(_counted(log, rollouts, used))
@@ -84,7 +84,7 @@ def outcome(
             known = fits.fit(log, used, tuple(parts), rollouts)
             known = with_pace(known, used, drift) if several else known
         except ScenarioError as error:
-            notes.append(f"the log's settings make no scenario ({error}): nothing was fitted")
+            notes.append(f"the log's settings give no valid scenario ({error}): nothing was fitted")
             return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))
         try:
             advice = (
@@ -107,7 +107,7 @@ def _counted(log: RunLog, rollouts: own_rollouts.Rollouts, used: Steps) -> str:
     ratio = float((means.to_numpy() / used.column("mean_new_tokens")).mean())
     sentence = "tokens of the dumped text are counted with the given tokenizer"
     if not math.isfinite(ratio):
-        return f"{sentence}; the log has no means to hold them against"
+        return f"{sentence}; the log has no means to compare them with"
     return f"{sentence}: {ratio:.3f} times the logged means"
 
 
@@ -144,11 +144,7 @@ def scenario_parts(known: Fit, drift: Drift) -> tuple[Part, ...]:
         groups = len(known.rollouts.groups)
         parts = replaced(
             kept,
-            [
-                Part(
-                    "workload.lengths.file", FITTED_FILE, f"{groups} groups of the run, drawn again"
-                )
-            ],
+            [Part("workload.lengths.file", FITTED_FILE, f"{groups} groups of the run, resampled")],
         )
     elif known.few is not None:
         fitted, errors = known.lengths(drift), known.few.errors()
@@ -211,7 +207,7 @@ def _linear_source(name: str, known: Fit, over: str) -> str:
     if name == "per_prefill_token_s":
         return "assumed: what a forward of the trainer takes"
     if not known.cost["linear"][name]:
-        return "none that the log asks for"
+        return "none in the log"
     phase = _FROM.get(name, "")
     figure = known.levels.seen.get(phase, "what remains of a step" if phase == "rest" else "")
     return f"{over}: {figure}" if figure else over

@@ -111,7 +111,10 @@ def probe(
         bool,
         typer.Option(
             "--beside",
-            help="Only what a replica and a trainer apart from it cost each other: a minute.",
+            help=(
+                "Measure only how much a replica and a trainer in processes of their own "
+                "slow each other down; takes a minute."
+            ),
         ),
     ] = False,
     settings: Settings = None,

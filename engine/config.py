@@ -109,8 +109,8 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
     if model.poll_s:
         raise ScenarioError(
             "poll_s",
-            "is simulated alone: the loop of a real run is told at once "
-            "what its rollouts have done; leave it out",
+            "applies to simulation only: the loop of a real run is notified "
+            "immediately; leave it out",
         )
     plan = base_plan(model)
     policy = build_chain(model.policy, seed=model.seed, folder=raw.modules)
@@ -171,13 +171,16 @@ def _turns(model: ScenarioModel, task: TaskSpec, folder: Path | None) -> TurnSpe
             if section is not None:
                 raise ScenarioError(
                     field,
-                    "is of rollouts of several turns, and those of engine.task have one; leave it "
-                    "out, or make the task calculator, or one with an environment of your own",
+                    "applies to rollouts of several turns, but those of engine.task have one; "
+                    "leave it out, or use the task calculator, or a task with an environment "
+                    "of your own",
                 )
         return None
     if model.reward is not None:
         raise ScenarioError(
-            "reward", "is the simulator's; a real run of several turns has its rewards at once"
+            "reward",
+            "applies to simulation only: a real run of several turns has its rewards "
+            "at once; leave it out",
         )
     make = None
     if task.environment:
@@ -219,7 +222,9 @@ def _weights_folder(named: str | None, folder: Path) -> Path | None:
 
 def _check_cluster(cluster: ClusterSection) -> None:
     if cluster.pipeline_parallel != 1:
-        message = f"is {cluster.pipeline_parallel}; a real replica is one stage, so make it 1"
+        message = (
+            f"is {cluster.pipeline_parallel}; the real engine supports one stage, so make it 1"
+        )
         raise ScenarioError("cluster.pipeline_parallel", message)
     cluster_shape(cluster)  # refuses more ranks than the devices that they share
 
@@ -232,17 +237,15 @@ def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
         if (count := getattr(trainer, key)) > 1:
             raise trainer.refuse(
                 key,
-                f"is {count}, but a policy that streams groups to the trainer makes one update of "
-                "them as they come; make it 1",
+                f"is {count}, but a policy that streams groups to the trainer makes one "
+                "update of them; make it 1",
             )
 
 
 def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
     """Actors are given their GPUs; only sleeping ones share them."""
     if engine.sleep and not engine.device.startswith("cuda"):
-        message = (
-            f"is true, but engine.device is {engine.device}: only on a GPU there is memory to free"
-        )
+        message = f"is true, but engine.device is {engine.device}: only GPU memory can be freed"
         raise ScenarioError("engine.sleep", message)
     if engine.sleep and cluster.placement != "colocated":
         raise ScenarioError(
@@ -269,9 +272,9 @@ def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
     if not engine.device.startswith("cuda"):
         why = f"engine.device is {engine.device}, which NCCL does not reach"
     elif cluster.placement == "colocated":
-        why = "a replica that shares the trainer's GPU needs no wire"
+        why = "a replica on the trainer's GPU needs no transport"
     elif cluster_shape(cluster).trainer_gpus > 1:
-        why = "a trainer of several ranks puts its weights together in the store"
+        why = "a trainer of several ranks gathers its weights in the object store"
     elif engine.weights_folder is not None:
         why = "engine.weights_folder has them go through files"
     if why is not None:
@@ -363,6 +366,7 @@ def _sampling(options: Mapping[str, Any] | None) -> Sampling:
     sampling = read(Sampling, options or {}, Sampling.FIELD)
     if sampling.temperature == 0:
         raise sampling.refuse(
-            "temperature", "is 0: a group of equal responses teaches nothing; raise it"
+            "temperature",
+            "is 0: the responses of a group would be equal, and nothing would be learnt; raise it",
         )
     return sampling

@@ -44,8 +44,9 @@ class Batch:
         if self.rollouts % group_size:
             raise ScenarioError(
                 "workload.group_size",
-                f"{self.rollouts} rollouts per step cannot be dealt into groups of {group_size}; "
-                "make batch_groups x group_size a multiple of every candidate size",
+                f"{self.rollouts} rollouts per step cannot be divided into groups of "
+                f"{group_size}; make batch_groups x group_size a multiple of every "
+                "candidate size",
             )
         return Batch(self.rollouts // group_size, group_size)
 
@@ -388,16 +389,17 @@ class StepPlan:
         if bound < self.sync_every - 1:
             raise ScenarioError(
                 "policy",
-                f"weights that go to the replicas every {self.sync_every} updates make tokens up "
-                f"to {self.sync_every - 1} versions old, beyond the bound on staleness of "
+                f"with a weight sync every {self.sync_every} updates tokens become up to "
+                f"{self.sync_every - 1} versions old, which exceeds the bound on staleness, "
                 f"{bound:g}; sync more often, or raise the bound",
             )
         if _ceil(bound) < self.launch.run_ahead:
             raise ScenarioError(
                 "policy",
-                f"rollouts that run up to {self.launch.run_ahead} updates ahead of the weights are "
-                f"so many versions old when they are trained on, beyond the bound on staleness of "
-                f"{bound:g}; run no further ahead than it, or raise the bound",
+                f"rollouts that run up to {self.launch.run_ahead} updates ahead of the "
+                "weights are that many versions old when they are trained on, which "
+                f"exceeds the bound on staleness, {bound:g}; let them run less far ahead, "
+                "or raise the bound",
             )
 
 

@@ -421,5 +421,5 @@ def test_a_step_that_never_stops_says_so() -> None:
         stop=Never(),
         staleness=Staleness(max_versions=10**6, exceeded="wait"),
     )
-    with pytest.raises(RunError, match=r"step 0 never stops: \d+ groups are ready"):
+    with pytest.raises(RunError, match=r"step 0 never stops: \d+ groups are complete"):
         run(fresh(shape=APART), Cycle((plan,)), plan, 2)

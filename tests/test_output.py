@@ -379,11 +379,11 @@ def test_only_our_own_runs_are_replaced(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert says(out) == "new"
     (out / "sub").mkdir()
-    with pytest.raises(ScenarioError, match="holds no run alone"):
+    with pytest.raises(ScenarioError, match="holds other files than those of a run"):
         check_target(out, force=True)
     (out / "sub").rmdir()
     (out / "summary.json").write_text("not json")
-    with pytest.raises(ScenarioError, match="holds no run alone"):
+    with pytest.raises(ScenarioError, match="holds other files than those of a run"):
         check_target(out, force=True)
 
 
@@ -399,7 +399,7 @@ def test_a_finished_real_run_is_replaced(tmp_path: Path) -> None:
     (out / "steps.csv").rename(out / "steps.csv.gz")
     check_target(out, force=True)
     (out / "notes.csv").write_text("x")
-    with pytest.raises(ScenarioError, match="holds no run alone"):
+    with pytest.raises(ScenarioError, match="holds other files than those of a run"):
         check_target(out, force=True)
 
 
@@ -461,5 +461,5 @@ def test_a_folder_of_version_0_1_with_its_unpacked_trace_is_a_run(tmp_path: Path
     packed.unlink()
     check_target(folder, force=True)
     (folder / "notes.txt").write_text("mine")
-    with pytest.raises(ScenarioError, match="no run alone"):
+    with pytest.raises(ScenarioError, match="holds other files than those of a run"):
         check_target(folder, force=True)

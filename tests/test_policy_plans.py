@@ -400,5 +400,5 @@ def test_a_size_that_may_be_chosen_later_is_checked_before_the_run() -> None:
     check_policy(chain(SAGC(), PODS(4)), BASE)
     with pytest.raises(ScenarioError, match="keeps 6 rollouts of a group of 4"):
         check_policy(chain(SAGC(), PODS(6)), BASE)
-    with pytest.raises(ScenarioError, match="dealt into groups of 16"):
+    with pytest.raises(ScenarioError, match="divided into groups of 16"):
         check_policy(SAGC(), StepPlan(Batch(3, 8)))

@@ -162,7 +162,7 @@ def test_a_batch_keeps_its_rollouts_where_carried_groups_have_another_size() -> 
 
 def test_a_batch_that_a_size_does_not_divide_is_refused() -> None:
     policy = SAGC(candidates=(4, 6), first=6)
-    with pytest.raises(ScenarioError, match="cannot be dealt into groups of 6") as caught:
+    with pytest.raises(ScenarioError, match="cannot be divided into groups of 6") as caught:
         policy.plan(BASE, policy.init())
     assert caught.value.field == "workload.group_size"
 

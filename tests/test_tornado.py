@@ -103,7 +103,7 @@ def test_the_command_line_prints_and_writes_it(
     out = tmp_path / "run"
     code, text, err = cli("simulate", path, *options, "--out", str(out))
     assert code == 0, err
-    assert "What moves a step of" in text
+    assert "each uncertain input changes the step time of" in text
     assert all(len(line) <= 80 for line in text.splitlines())
     with (out / "tornado.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

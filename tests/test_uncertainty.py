@@ -210,8 +210,8 @@ def test_the_command_line_has_them_unless_told_not_to(cli: Cli) -> None:
     assert summary["interval_shares"]["lengths"] > 0.2
     assert SEEDS in summary["interval_shares"]
     _, text, _ = cli("simulate", path, *options)
-    assert "step, 90 %: " in text
-    assert "of it from" in text
+    assert "90 % interval of the step time: " in text
+    assert "; its variance: " in text
     for command in ("simulate", "compare"):
         _, text, _ = cli(command, path, *options, "--draws", "0")
         assert "90 %:" not in text

@@ -98,13 +98,15 @@ def fit_linear(
     if generation is not None and generation is update:
         of_generation, of_update = _SPLIT, 1 - _SPLIT
         assumed.append(
-            f"half of each step is taken to be generation: only {generation.name} was timed"
+            f"half of each step is assumed to be generation: only {generation.name} was timed"
         )
     _fit_trainer(work, by, of_update, coefficients, spreads)
     per_token = _forward_s(work, coefficients)
     if per_token:
         coefficients["per_prefill_token_s"] = per_token
-        assumed.append("a token of a prompt costs the engine what a forward of the trainer does")
+        assumed.append(
+            "a prompt token is assumed to cost the engine as much as a forward costs the trainer"
+        )
     if generation is not None:
         iterations, running = _counted(engines, batches)
         seconds = of_generation * generation.seconds

@@ -105,15 +105,15 @@ def fit_costs(measured: Measured) -> LogCosts:
     parts, notes = measured.parts, measured.notes
     if measured.longest_sd:
         notes.append(
-            "the log does not hold the longest responses: the factor on decoding holds "
-            "whatever those made from the mean are off by"
+            "the log has no longest responses: they were derived from the mean, and "
+            "the factor on decode includes their error"
         )
     costs = None
     if setting(parts, "model") is not None and setting(parts, "gpu") is not None:
         try:
             costs = _roofline(measured)
         except ScenarioError as error:
-            notes.append(f"the roofline does not take this run ({error}): its shape is not used")
+            notes.append(f"the roofline cannot price this run ({error}) and is not used")
     return replace(costs or _lines(measured), notes=tuple(notes))
 
 
@@ -124,7 +124,7 @@ def _roofline(measured: Measured) -> LogCosts:
     section = cost_parts(measured.log, steps, parts)
     rest_s = next((middle(f.seconds, quiet) for f in timed if f.phases == ("rest",)), 0.0)
     if rest_s:
-        source = "median of what remains of a step"
+        source = "median of the rest of a step"
         section.append(Part("cost.roofline.rest_s", round(rest_s, 4), source))
     cost = mapping(section).get("cost", {"roofline": {}})
     scenario, levels = built(parts, cost), Levels.prior()
@@ -133,7 +133,7 @@ def _roofline(measured: Measured) -> LogCosts:
         fixed_s = fixed_update_s(forecast, timed, quiet)
         if fixed_s:
             each_s = fixed_s / (setting(section, f"{TRAINER}.minibatches") or 1)
-            source = "fitted: what an update takes whatever its tokens"
+            source = "fitted: fixed time of an update"
             section.append(Part(f"{TRAINER}.step_fixed_s", float(f"{each_s:.4g}"), source))
             cost = mapping(section)["cost"]
             forecast = phases(built(parts, cost), batches)
@@ -141,8 +141,8 @@ def _roofline(measured: Measured) -> LogCosts:
     if not steps.has("mean_prompt_tokens") and setting(parts, "workload.prompt_tokens"):
         levels = levels.less_sure(("log_prob", "update"), _PROMPTS_SD)
         measured.notes.append(
-            "the log does not hold how long prompts are: the trainer's factors "
-            "hold whatever the assumed length is off by"
+            "the log has no prompt lengths: one was assumed, and the trainer's factors "
+            "include its error"
         )
     levels = levels.less_sure(("decode",), measured.longest_sd)
     if measured.enough:
@@ -156,7 +156,7 @@ def _lines(measured: Measured) -> LogCosts:
     parts, log = measured.parts, measured.log
     nothing = LogCosts("none", {}, Levels.prior(), {}, [])
     if not measured.enough:
-        measured.notes.append("too few steps are timed to price anything")
+        measured.notes.append("too few steps are timed: nothing is priced")
         return nothing
     further = [part for part in (kv_part(parts),) if part is not None]
     whole = replaced(parts, further)

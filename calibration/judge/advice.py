@@ -25,9 +25,12 @@ DRAWS = 10
 _POINT_STEPS, _DRAWN_STEPS = 20, 3
 _BUDGET = 50_000  # rollouts of all runs together
 _APRIL = "APRIL: launch 1.5 times the batch, train on the first to end, resume the rest"
-_TAIL = "tail batching: launch more than the batch, drop what ends last, ask it again together"
-_ONE_OFF = "make the next rollouts while this batch trains"
-_SEER = "hand out group by group as slots come free, the longest expected first"
+_TAIL = (
+    "tail batching: launch more than the batch, drop the slowest, sample their "
+    "prompts again together"
+)
+_ONE_OFF = "sample the next batch while this one trains"
+_SEER = "submit groups as slots become free, the longest predicted first"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,10 @@ from rollcast.simulator.errors import RunError, ScenarioError
 
 _WAITS = 0.05  # share of a step from which on the trainer waits
 _STEPS, _ROUNDS = 24, 7
-_WHY = {True: "rollouts were made beside the training", False: "rollouts go on over several steps"}
+_WHY = {
+    True: "rollouts overlapped training",
+    False: "rollouts continue over several steps",
+}
 _SD = 0.15
 """Of the log of the factor: a mean of a few simulated steps, and whatever the policy of the log
 does that ours does not."""
@@ -43,8 +46,8 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
     try:
         if not waits and simulated(1.0) <= 1.05 * measured:
             return known.noted(
-                "the trainer does not wait for rollouts: how long they take is the roofline's "
-                "guess, not the log's"
+                "the trainer does not wait for rollouts: their duration is the roofline's "
+                "estimate, not measured"
             )
         low, high, rounds = -4.0, 4.0, _ROUNDS
         if known.shape == "linear" and known.coefficients["iteration_s"] < 1e-6:
@@ -66,8 +69,8 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
         spreads={**known.levels.spreads, "decode": _SD},
     )
     return replace(known, cost=cost, levels=levels).noted(
-        f"{_WHY[overlapped]}: the pace of decoding is the one at which a simulated run under "
-        "the same policy has the measured steps"
+        f"{_WHY[overlapped]}: the decode speed is the one at which a simulated run "
+        "under the same policy has the measured step times"
     )
 
 

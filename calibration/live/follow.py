@@ -190,7 +190,7 @@ class _Reading:
         gone = before[~before.isin(now)]
         if gone.empty:
             return (lost,)
-        kept = "are kept" if gone.max() < now.min() else "are forgotten: it begins anew"
+        kept = "are kept" if gone.max() < now.min() else "are forgotten: it starts again"
         return (f"{lost}: steps {gone.min()} to {gone.max()}, which it no longer holds, {kept}",)
 
     def over(self, asked: Asked, waited: float, pending: bool) -> str:
@@ -279,5 +279,5 @@ def _damage(before: Mapping[str, Stamp], now: Mapping[str, Stamp]) -> str:
             return f"{name} was truncated"
         shorter = min(len(had.head), len(new.head))
         if new.head[:shorter] != had.head[:shorter]:
-            return f"{name} was written anew"
+            return f"{name} was written again"
     return ""

@@ -44,8 +44,8 @@ STEPS = Table(
         _seconds("generation_s", "rollouts; empty where the stack timed only the wait for them"),
         _seconds(
             "poll_s",
-            "between two looks of the trainer at whether rollouts are done, of "
-            "which generation_s is a multiple, nearly",
+            "polling interval of the trainer for finished rollouts, of which "
+            "generation_s is nearly a multiple",
         ),
         _seconds("engine_s", "of generation_s, the engine's own sampling, where timed apart"),
         _seconds("wait_s", "the trainer's wait for rollouts that were made beside it"),
@@ -64,10 +64,8 @@ STEPS = Table(
         _seconds("rest_s", "of step_s, what none of the phases inside it accounts for"),
         _flag("validation_inside", "1 where step_s holds validation_s"),
         _flag("checkpoint_inside", "1 where step_s holds checkpoint_s"),
-        _flag(
-            "sync_inside_generation", "1 where generation_s holds the weights' way to the replicas"
-        ),
-        _flag("overlapped", "1 where rollouts were made beside the training"),
+        _flag("sync_inside_generation", "1 where generation_s holds the weight sync"),
+        _flag("overlapped", "1 where rollouts overlapped training"),
         _flag("first", "1 for the first step of a start or of a resumption: it warms up"),
         _flag("generates", "0 for an update on rollouts of an earlier one"),
         _number("logged_steps", "updates that the row is the mean of", "updates"),
@@ -183,7 +181,7 @@ WORDS = {
     "update_s": "the update",
     "critic_update_s": "the critic's update",
     "reward_s": "rewards",
-    "sync_s": "the weights' way to the engine",
+    "sync_s": "the weight sync",
     "switch_s": "switches between rollout and training",
     "data_s": "preparing batches",
 }

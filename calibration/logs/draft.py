@@ -78,7 +78,7 @@ def draft(log: RunLog, given: Iterable[Part] = ()) -> tuple[Part, ...]:
         Part(
             "poll_s",
             float(poll_s),
-            f"how often {log.stack}'s trainer looks whether its rollouts are done",
+            f"polling interval of {log.stack}'s trainer",
         )
         if poll_s > 0
         else None,
@@ -239,7 +239,7 @@ def _placed(log: RunLog, apart: bool) -> tuple[str, bool]:
             source = setting.theirs if setting.implied else f"{setting.theirs} is {setting.value}"
             return f"{source} in {setting.place}", False
     if log.overlapped and apart:
-        return "assumed: rollouts were made beside the training", True
+        return "assumed: rollouts overlapped training", True
     return "assumed", True
 
 
@@ -347,7 +347,7 @@ def _policy(log: RunLog) -> Part:
             options["sync_every"] = syncs
         source = f"{setting.source}; exceeded as {log.stack} does"
         return Part("policy", [{"fully_async": options}], source)
-    return Part("policy", ["one_step_off"], "assumed: rollouts were made beside the training", True)
+    return Part("policy", ["one_step_off"], "assumed: rollouts overlapped training", True)
 
 
 # As a file

@@ -110,8 +110,8 @@ def gathered(
     if whole is not None:
         if overlaps is None:
             notes.append(
-                "the log does not say whether rollouts were made beside the training: "
-                "taken as so, since its generation would be a wait then"
+                "the log does not say whether rollouts overlapped training: it is assumed "
+                "that they did, since generation_s is then a wait"
             )
         rows = _rows(stack, whole, settings, overlapped, _counts(rollouts))
         if whole.repeated:
@@ -389,18 +389,18 @@ def _gaps(
     missing = [name for name in _WANTED if steps[name].isna().all()]
     if "generation_s" in missing and (steps["overlapped"] == 1).any():
         missing.remove("generation_s")
-        why = "rollouts were made beside the training: the log holds only the wait for them"
+        why = "rollouts overlapped training: the log holds only the wait for them"
         lacks(1, "generation_s", why)
     if "sync_s" in missing and (steps["sync_inside_generation"] == 1).any():
         missing.remove("sync_s")
-        lacks(1, "sync_s", "the weights' way to the engine lies inside generation_s")
+        lacks(1, "sync_s", "the weight sync is part of generation_s")
     for name in missing:
         lacks(1, name, f"not in the log: {columns.STEPS[name].meaning}")
     if (steps["truncated_share_unsure"] == 1).any():
         why = "it counts the longest of each batch as cut, since the cap is not in the log"
         lacks(1, "truncated_share", why)
     if not len(rollouts):
-        lacks(2, "rollouts", f"no rollouts by themselves; {stack.how.get(2, '')}")
+        lacks(2, "rollouts", f"no single rollouts; {stack.how.get(2, '')}")
     elif not _has_lengths(rollouts):
         lacks(2, "new_tokens", "some rollouts have no length")
     elif rollouts["new_tokens"].isna().any():

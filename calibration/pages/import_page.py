@@ -65,7 +65,7 @@ def page(log: RunLog, outcome: Outcome) -> str:
 
 def _advice(outcome: Outcome) -> Content:
     if outcome.advice is None:
-        return paragraphs(["Not simulated: --no-advise, or too little was fitted."])
+        return paragraphs(["Not simulated: --no-advise was given, or too little could be fitted."])
     heads = ("change", "speed-up", "90 % interval", "how, in this stack")
     rows = text.advice_rows(outcome)
     return [listed(outcome.advice.bottleneck), _table(heads, rows), paragraphs([_caveat(outcome)])]

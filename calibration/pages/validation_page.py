@@ -132,7 +132,7 @@ def _command(content: Mapping[str, Any]) -> str:
 def _lead(content: Mapping[str, Any]) -> str:
     errors = content["held_out"]
     if errors["step_s"] is None:
-        return "No run was held out: all were calibrated on."
+        return "No run was held out: all were used for the calibration."
     off, by_step = share(errors["run_time"]), share(errors["step_s"])
     return (
         f"Held-out runs, median error of the forecast: {off} in run time, {by_step} in step time."

@@ -95,7 +95,7 @@ class RayTransport:
         except Exception as error:  # of many kinds
             self._remove_folder()
             where = "on this machine" if address is None else f"at {address}"
-            raise EngineError(f"Ray cannot be had {where}: {sentence(error)}") from None
+            raise EngineError(f"Ray is not available {where}: {sentence(error)}") from None
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, terminate)  # Ray's own handler aborts the process
@@ -139,9 +139,10 @@ class RayTransport:
             self._ray.util.remove_placement_group(group)
             free = self._ray.available_resources()
             raise EngineError(
-                f"of the {sum(n.gpus for n in needs)} GPUs and {sum(n.cpus for n in needs)} CPUs "
-                f"that the scenario asks for others hold some: after {within_s:g} s "
-                f"{free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} CPUs are free"
+                f"others hold some of the {sum(n.gpus for n in needs)} GPUs and "
+                f"{sum(n.cpus for n in needs)} CPUs that the scenario asks for: after "
+                f"{within_s:g} s {free.get('GPU', 0):g} GPUs and {free.get('CPU', 0):g} "
+                "CPUs are free"
             )
         self._group = group
         self._places = [_Place(need) for need in needs]

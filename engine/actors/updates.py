@@ -165,7 +165,7 @@ class Updates:
         except ActorLostError as error:
             return str(error)
         except ValueError as error:
-            raise RunError(f"the trainer cannot go on from its own state: {error}") from None
+            raise RunError(f"the trainer cannot resume from its own state: {error}") from None
         if self._beat is not None and time.perf_counter() - self._asked_s > self._heartbeat_s:
             return f"no sign of life for {self._heartbeat_s:g} s"
         return None

@@ -68,7 +68,7 @@ class FileTask:
         """By the reward function. Raises EngineError where it raises, hangs or returns no
         number."""
         if self._reward is None:
-            raise EngineError("No reward function judges this task's responses.")
+            raise EngineError("This task has no reward function.")
         return self._reward(prompt, response_text)
 
     def held_out(self, count: int) -> Sequence[Prompt]:

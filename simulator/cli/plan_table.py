@@ -70,8 +70,8 @@ def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | Non
         screen.print(f"warning: {warning}", style="yellow", markup=False)
     for group in planned.impossible[:_MOST_CAUSES]:
         count, first = len(group.choices), group.choices[0]
-        others = f"{count} choices, the first of them {first}" if count > 1 else first
-        screen.print(f"cannot be: {group.problem} ({others})", style="yellow", markup=False)
+        others = f"{count} choices, such as {first}" if count > 1 else first
+        screen.print(f"impossible: {group.problem} ({others})", style="yellow", markup=False)
     if len(planned.impossible) > _MOST_CAUSES:
         more = sum(len(group.choices) for group in planned.impossible[_MOST_CAUSES:])
         screen.print(f"{more} more, for other causes, are in plan.json.", style="dim")
@@ -82,7 +82,7 @@ def _notes(
 ) -> None:
     note = "* in front: no other choice takes fewer hours and costs less."
     if any(not row.exact for row in shown):
-        note += " ~: of a short simulation."
+        note += " ~: from a short simulation."
     if planned.baseline is not None and "break_even" not in left_out:
         note += f" Pays up to: {NAMED['break_even'].meaning}."
     if left_out:
@@ -91,8 +91,9 @@ def _notes(
     screen.print(note, style="dim", markup=False)
     count = len(planned.rows) + len(planned.unrun)
     screen.print(
-        f"{len(shown)} of {count} choices; {planned.simulated_steps:,} steps simulated to choose "
-        f"(all of them: {planned.brute_force_steps:,}).",
+        f"{len(shown)} of {count} choices are shown. {planned.simulated_steps:,} "
+        "steps were simulated; all choices to the end would be "
+        f"{planned.brute_force_steps:,}.",
         style="dim",
         markup=False,
     )

@@ -67,8 +67,11 @@ def _intervals(s: Mapping[str, Any]) -> list[str]:
     if not intervals or "step_s" not in intervals:
         return []
     note = s.get("interval_note", "")
-    lines = [f"step, 90 %: {_ends(intervals['step_s'], seconds)}" + (f"; {note}" if note else "")]
-    run = f"run, 90 %: {_ends(intervals['makespan_s'], seconds)}"
+    lines = [
+        f"90 % interval of the step time: {_ends(intervals['step_s'], seconds)}"
+        + (f"; its variance: {note}" if note else "")
+    ]
+    run = f"90 % interval of the run: {_ends(intervals['makespan_s'], seconds)}"
     run += f"; {_ends(intervals['gpu_hours'], '{:,.3g}'.format)} GPU-hours"
     if "cost_usd" in intervals:
         run += f"; {_ends(intervals['cost_usd'], '${:,.3g}'.format)}"

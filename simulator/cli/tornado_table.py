@@ -20,7 +20,7 @@ def show_tornado(bars: Sequence[Bar]) -> None:
     """Prints one row an input, the longest bar first."""
     screen = console()
     if not bars:
-        screen.print("No input moves a step: none is uncertain.", markup=False)
+        screen.print("No input is uncertain, so none changes the step time.", markup=False)
         return
     shown = bars[:MOST]
     least = min(min(bar.step_s_low, bar.step_s_high, bar.step_s) for bar in shown)
@@ -28,7 +28,10 @@ def show_tornado(bars: Sequence[Bar]) -> None:
     widest = max(len(_name(bar)) for bar in shown)
     width = max(min(widest, screen.width - _OTHERS), 12)
     head = _line("input", ("at 5 %", "at 95 %"), ("step", "step"), "", "share", width)
-    screen.print(f"What moves a step of {seconds(bars[0].step_s)}:", markup=False)
+    screen.print(
+        f"How much each uncertain input changes the step time of {seconds(bars[0].step_s)}:",
+        markup=False,
+    )
     screen.print(head, style="bold", markup=False, no_wrap=True)
     for bar in shown:
         ends = (seconds(bar.step_s_low), seconds(bar.step_s_high))
@@ -41,11 +44,13 @@ def show_tornado(bars: Sequence[Bar]) -> None:
             width,
         )
         screen.print(line, markup=False, no_wrap=True)
-    notes = ["Each input alone, all else as it is."]
+    notes = ["Each input is varied alone."]
     if any(bar.assumed for bar in shown):
-        notes.append("*: no error is known; the ends are assumed, or asked for.")
+        notes.append(
+            "*: its error is not known; its two values are assumed, or given by --tornado-key."
+        )
     if len(bars) > MOST:
-        notes.append(f"{len(bars) - MOST} smaller ones: --out, --json.")
+        notes.append(f"{len(bars) - MOST} with smaller effects are in --out and --json.")
     screen.print(" ".join(notes), style="dim", markup=False)
 
 

@@ -226,7 +226,7 @@ class Replica:
             return Jump(now, 1, rollouts, context, None, ticks)
         if not decoding:
             raise RunError(
-                f"replica {self.number} can never go on: its KV pool of {self._spec.kv_tokens} "
+                f"replica {self.number} is stuck: its KV pool of {self._spec.kv_tokens} "
                 "tokens cannot hold the next rollout (engine.kv_tokens)"
             )
         # What a preemption has just made room for is admitted in the next pass.

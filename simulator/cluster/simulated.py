@@ -507,8 +507,9 @@ class SimulatedCluster:
         self._begun += 1
         if self._begun > MOST_AT_ONCE:
             raise RunError(
-                f"the replicas have begun {MOST_AT_ONCE} iterations at one instant: what they "
-                "admit and preempt is the same again and again (engine.kv_tokens is too small)"
+                f"the replicas have started {MOST_AT_ONCE} iterations at the same moment, "
+                "because they admit and preempt the same rollouts again and again: "
+                "engine.kv_tokens is too small"
             )
 
     def _instant_over(self) -> simpy.Event:

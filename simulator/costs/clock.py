@@ -19,9 +19,7 @@ def to_ticks(duration_s: float) -> int:
     try:
         return int(duration_s * TICKS_PER_S)
     except (OverflowError, ValueError):
-        raise RunError(
-            f"something takes {duration_s:g} s, which no clock counts: see the costs"
-        ) from None
+        raise RunError(f"a duration of {duration_s:g} s is out of range; check the costs") from None
 
 
 def to_seconds(ticks: int) -> float:

@@ -257,8 +257,8 @@ class FittedCost(CostModel):
             asked, most = getattr(extremes, quantity), getattr(self.covered, quantity)[1]
             if asked > most:
                 sentences.append(
-                    f"{self.name} covers up to {most} {quantity} ({where}), and the run went to "
-                    f"{asked}: extrapolated"
+                    f"{self.name} covers up to {most} {quantity} ({where}); the run reached "
+                    f"{asked}, for which costs are extrapolated"
                 )
         return sentences
 

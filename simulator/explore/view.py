@@ -124,7 +124,7 @@ def _table(asked: Asked, run: Sequence[Ran], chosen: Ran | None, sync: Ran | Non
         parts.Column("policy", text=True),
         parts.Column(NAMED["hours"].label, asked.work.text),
         parts.Column(NAMED["cost"].label, NAMED["cost"].meaning),
-        parts.Column("against sync", "hours of sync over this one's"),
+        parts.Column("against sync", "hours of the synchronous schedule over those of this one"),
         *(parts.Column(figure.label, figure.meaning, narrow=figure.narrow) for figure in _FIGURES),
     )
     rows = []

@@ -153,22 +153,23 @@ class Loop:
             )
         if step.begun_in_vain > MAX_FRUITLESS_WAVES * max(wave, step.plan.batch.groups):
             raise RunError(
-                f"step {step.plan.step} makes no progress: of {step.begun_in_vain} groups launched "
-                "since the last one completed none has; what is suspended before it is complete "
-                "(a budget of tokens, a stop) is never resumed"
+                f"step {step.plan.step} makes no progress: none of the {step.begun_in_vain} "
+                "groups launched since the last one completed has completed; unfinished "
+                "groups are suspended (by a token budget or a stop) and never resumed"
             )
         if len(self.rollouts.ready) > MAX_FRUITLESS_WAVES * max(wave, step.plan.batch.groups):
             raise RunError(
-                f"step {step.plan.step} never stops: {len(self.rollouts.ready)} groups are ready, "
-                f"the batch takes {step.plan.batch.groups}, and more are launched; its stop rule "
-                "waits for what its refill prevents"
+                f"step {step.plan.step} never stops: {len(self.rollouts.ready)} groups are "
+                f"complete, the batch needs {step.plan.batch.groups}, and more are "
+                "launched; its refill prevents what its stop rule waits for"
             )
         self._launches += 1
         if self._launches > MAX_FRUITLESS_LAUNCHES:
             raise RunError(
-                f"step {step.plan.step} makes no progress: {self._launches} launches in a row "
-                f"brought nothing, with {len(self.rollouts.ready)} of {step.plan.batch.groups} "
-                "groups ready; the chain of policies contradicts itself"
+                f"step {step.plan.step} makes no progress: {self._launches} launches in a "
+                f"row completed no group, with {len(self.rollouts.ready)} of "
+                f"{step.plan.batch.groups} groups complete; the chain of policies "
+                "contradicts itself"
             )
         self.rollouts.launch(step, groups)
 

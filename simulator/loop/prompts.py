@@ -35,6 +35,4 @@ class PromptOrder:
                 return prompt
             tried += 1
             if plan.dataset is not None and tried >= plan.dataset:
-                raise RunError(
-                    f"all {plan.dataset} prompts are passed over; let the policy skip fewer"
-                )
+                raise RunError(f"all {plan.dataset} prompts are skipped; let the policy skip fewer")

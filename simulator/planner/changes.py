@@ -52,7 +52,7 @@ def _prices(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
             now = other.setup.usd_per_gpu_hour
             assert now is not None
             sentences.append(
-                f"{kind} would win below ${now * factor:.2f} an hour (now ${now:.2f}): "
+                f"{kind} would be best below ${now * factor:.2f} an hour (now ${now:.2f}): "
                 f"{words.choice(other)}."
             )
     return sentences
@@ -82,8 +82,8 @@ def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
         if fresh:
             more = objective.value(fresh[0].run_cost) / objective.value(best.run_cost) - 1
             sentences.append(
-                f"On-policy, {words.choice(fresh[0])} is the best, "
-                f"{more:.0%} more {words.OBJECTIVES[asked.objective.name]} "
+                f"The best on-policy choice is {words.choice(fresh[0])}, with {more:.0%} "
+                f"more {words.OBJECTIVES[asked.objective.name]} "
                 f"({words.takes(fresh[0], intervals=False)})."
             )
     return sentences
@@ -117,15 +117,17 @@ def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[R
             by = (
                 f"by {values[0] / values[winner] - 1:.0%}"
                 if math.isfinite(values[0])
-                else "as what is recommended could not be run"
+                else "because the recommended choice could not be run"
             )
             sentences.append(
-                f"Were lengths spread {word} ({factor:g} times the log spread, same mean), "
-                f"{words.choice(row)} would win, {by}."
+                f"If lengths were spread {word} ({factor:g} times the log spread, same "
+                f"mean), {words.choice(row)} would be best, {by}."
             )
     if not sentences:
         low, high = SPREADS
-        sentences.append(f"Lengths spread {low:g} to {high:g} times as much would not change it.")
+        sentences.append(
+            f"Lengths spread {low:g} to {high:g} times as much would not change the recommendation."
+        )
     return sentences
 
 

@@ -180,11 +180,13 @@ def ways_to_split(
         raise ScenarioError("gpus", f"GPUs come in nodes of {node}; take {up - node} or {up}")
     if (node % replica_gpus if replica_gpus < node else replica_gpus % node) != 0:
         raise ScenarioError(
-            "tensor_parallel", f"replicas of {replica_gpus} GPUs lie across nodes of {node}"
+            "tensor_parallel", f"replicas of {replica_gpus} GPUs do not fit into nodes of {node}"
         )
     if placement == "colocated":
         if gpus < replica_gpus or gpus % replica_gpus:
-            raise ScenarioError("gpus", f"{gpus} are not filled by replicas of {replica_gpus}")
+            raise ScenarioError(
+                "gpus", f"{gpus} GPUs cannot be divided into replicas of {replica_gpus}"
+            )
         return [(gpus // replica_gpus, gpus)]
     unit = 1 if gpus <= node else node * -(-(gpus // node) // MOST_SPLITS)
     splits = [
@@ -194,6 +196,6 @@ def ways_to_split(
     ]
     if not splits:
         raise ScenarioError(
-            "gpus", f"{gpus} leave no split into a trainer and replicas of {replica_gpus}"
+            "gpus", f"{gpus} GPUs cannot be split into a trainer and replicas of {replica_gpus}"
         )
     return splits

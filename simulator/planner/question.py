@@ -121,8 +121,8 @@ def _policies_of_settings(
     if listed:
         raise ScenarioError(
             f"plan.choose.{keys[0]}",
-            "is of the scenario's own policy, and policies are chosen too; "
-            "write it into them, as in policy: [april(over_sampling=1.5)]",
+            "is a parameter of the scenario's policy, but policies are chosen too; "
+            "give it with each of them, as in policy: [april(over_sampling=1.5)]",
         )
     values = [choose.pop(key) for key in keys]
     chains = []
@@ -175,8 +175,10 @@ _NOT_CHOSEN = ("plan", "steps", "seed", "name", "modules")
 
 def _check_quality(name: str, listed: Sequence[str]) -> None:
     if name == SYNCHRONOUS:
-        raise ScenarioError(f"plan.quality.{name}", "is what the others are held against; it is 1")
+        raise ScenarioError(
+            f"plan.quality.{name}", "must be 1: the other factors are relative to it"
+        )
     if not any(quality_of(policy, {name: 2.0}) != 1.0 for policy in listed):
         raise ScenarioError(
-            f"plan.quality.{name}", f"names no policy that is chosen from; {nearest(name, listed)}"
+            f"plan.quality.{name}", f"names no policy among the choices; {nearest(name, listed)}"
         )

@@ -69,7 +69,7 @@ def recommendation(
     """Two or three sentences: what to run, what it takes, and how near the others are."""
     more = others(row)
     first = f"Run {choice(row)}{', ' + more if more else ''}."
-    assumed = ", an assumed length (plan.run says yours)" if work.assumed else ""
+    assumed = ", an assumed length (set plan.run to yours)" if work.assumed else ""
     quality = f", at {row.quality:g} times the updates" if row.quality != 1 else ""
     second = (
         f"{work.text[0].upper()}{work.text[1:]}{assumed} take {takes(row)}{quality}. "
@@ -78,14 +78,14 @@ def recommendation(
     sentences = [first, second, _rivals(rivals, objective)]
     if baseline is not None and baseline is not row and row.break_even is not None:
         sentence = (
-            f"Against the best synchronous set-up ({setup(baseline)}: "
-            f"{takes(baseline, intervals=False)}) it pays unless it needs "
+            f"Compared with the best synchronous set-up ({setup(baseline)}: "
+            f"{takes(baseline, intervals=False)}) it pays as long as it needs less than "
             f"{row.break_even:.2f}x the updates"
         )
         if row.break_even < 1:
             sentence = (
-                f"It needs fewer than {row.break_even:.2f}x the updates to pay against the "
-                f"best synchronous set-up ({setup(baseline)})"
+                f"It pays only if it needs less than {row.break_even:.2f}x the updates of "
+                f"the best synchronous set-up ({setup(baseline)})"
             )
         stale = row.measured.staleness_max
         sentences.append(
@@ -101,7 +101,7 @@ def recommendation(
 
 def _rivals(rivals: Sequence[Rival], objective: ObjectiveName) -> str:
     if not rivals:
-        return "No other choice was near."
+        return "No other choice is close."
     goal = OBJECTIVES[objective]
     near = [rival for rival in rivals if rival.wins is not None and rival.wins > SURE]
     if not near:
@@ -112,8 +112,8 @@ def _rivals(rivals: Sequence[Rival], objective: ObjectiveName) -> str:
         held = "all" if first.wins == 0 else f"{1 - first.wins:.0%} of the"
         return f"{sentence}; the order held in {held} draws."
     sentence = "; ".join(
-        f"{choice(rival.row)}, {rival.behind:.1%} worse in {goal}, "
-        f"is better in {rival.wins:.0%} of the draws"
+        f"{choice(rival.row)}, {rival.behind:.1%} worse in {goal}, is better in "
+        f"{rival.wins:.0%} of the draws"
         for rival in near[:3]
     )
     return f"Not sure: {sentence}."
@@ -122,15 +122,15 @@ def _rivals(rivals: Sequence[Rival], objective: ObjectiveName) -> str:
 def unmet(nearest: Row, limits: LimitSection, give_up: Mapping[str, Row]) -> tuple[str, ...]:
     """That nothing meets the limits, what comes nearest, and which limit to give up."""
     sentences = [
-        f"Nothing meets the limits. The nearest is {choice(nearest)}: "
-        f"{takes(nearest)}; it breaks {' and '.join(nearest.beyond)}."
+        f"No choice meets the limits. The nearest is {choice(nearest)}: "
+        f"{takes(nearest)}; it exceeds {' and '.join(nearest.beyond)}."
     ]
     for name, row in give_up.items():
         value = getattr(limits, name)
         sentences.append(
-            f"Without the limit of {name} ({value:g}), {choice(row)} would "
-            f"do: {takes(row, intervals=False)}."
+            f"Without the limit of {name} ({value:g}), {choice(row)} would be possible: "
+            f"{takes(row, intervals=False)}."
         )
     if not give_up:
-        sentences.append("No single limit is to blame; two or more would have to give.")
+        sentences.append("Giving up one limit is not enough; two or more would have to be raised.")
     return tuple(sentences)

@@ -131,7 +131,7 @@ def _headline(
     return parts.headline(
         lead,
         f"The {best['bound_by']} is the bottleneck. {time_spent(use)}",
-        f"The interval of its step: {note}." if note else None,
+        f"Variance of its step time: {note}." if note else None,
         f"{trained} The simulation does not say how well it learns." if trained else None,
     )
 
@@ -188,7 +188,7 @@ def _ledger(entries: Sequence[Values]) -> Markup:
         parts.Row((parts.breakable(entry["policy"]), *(count(entry[key]) for key in _TOKENS)))
         for entry in entries
     ]
-    return parts.table(columns, rows, "Tokens by what became of them")
+    return parts.table(columns, rows, "Tokens by outcome")
 
 
 def _command(scenarios: Sequence[Scenario], draws: int | None) -> str:

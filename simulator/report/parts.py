@@ -100,7 +100,7 @@ def notes(warnings: Sequence[str]) -> Markup:
     """Warnings; empty without any."""
     if not warnings:
         return Markup()
-    return tag("aside", tag("h3", "To beware of"), listed(warnings), class_="notes")
+    return tag("aside", tag("h3", "Warnings"), listed(warnings), class_="notes")
 
 
 def folded(summary: str, *content: Content, is_open: bool = False) -> Markup:

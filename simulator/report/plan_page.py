@@ -84,8 +84,8 @@ def plan_page(
 def _subtitle(planned: Planned) -> str:
     count = len(planned.rows) + len(planned.unrun)
     return (
-        f"{planned.work.text}; {count:,} choices, {planned.simulated_steps:,} steps simulated "
-        f"to choose among them (all: {planned.brute_force_steps:,})"
+        f"{planned.work.text}; {count:,} choices; {planned.simulated_steps:,} steps "
+        f"were simulated (all choices to the end: {planned.brute_force_steps:,})"
     )
 
 
@@ -145,7 +145,7 @@ def _choices(planned: Planned) -> Markup:
     columns = (
         parts.Column("policy", text=True),
         parts.Column(
-            "GPUs", "all that are held: replicas x tensor parallelism + the trainer's", text=True
+            "GPUs", "all GPUs in use: replicas x tensor parallelism + the trainer's", text=True
         ),
         parts.Column("whole run", "hours of it, and their 90 % interval"),
         parts.Column(NAMED["cost"].label, NAMED["cost"].meaning),
@@ -217,7 +217,7 @@ def _impossible(groups: Sequence[Impossible]) -> Content:
         )
         for group in groups
     ]
-    return parts.section(f"What cannot be ({count:,})", causes)
+    return parts.section(f"Impossible choices ({count:,})", causes)
 
 
 def _unrun(unrun: Sequence[Unrun]) -> Content:
@@ -241,11 +241,11 @@ def _unrun(unrun: Sequence[Unrun]) -> Content:
         for choice in unrun[:MOST_NAMED]
     ]
     return parts.section(
-        f"What was not worth a simulation ({len(unrun):,})",
+        f"Choices not simulated ({len(unrun):,})",
         parts.folded(
             f"The nearest {len(lines)}", parts.table(columns, lines, "Choices not simulated")
         ),
-        about="Their estimates were enough to leave them out; all are in plan.csv.",
+        about="Their estimates ruled them out; all are in plan.csv.",
     )
 
 

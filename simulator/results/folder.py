@@ -62,7 +62,10 @@ def _check_free(folder: Path, force: bool, ours: Callable[[Path], bool] | None, 
     if not any(folder.iterdir()):
         return
     if not (ours or holds_run)(folder):
-        message = f"{folder} is not empty and holds no {what} alone; give another folder"
+        message = (
+            f"{folder} is not empty and holds other files than those of a {what}; give "
+            "another folder"
+        )
         raise ScenarioError("--out", message)
     if not force:
         raise ScenarioError("--out", f"{folder} holds another {what}; add --force to replace it")

@@ -330,8 +330,9 @@ def _short(run: Run) -> list[str]:
     if steady.known:
         return []
     return [
-        f"{count} steps are too few to tell the start-up from the steady state: step_s is the mean "
-        f"of {steady.stop - steady.start}, while work goes over from step to step; run more"
+        f"{count} steps are too few to tell the start-up from the steady state, "
+        "because work is carried over between steps: step_s is the mean of "
+        f"{steady.stop - steady.start}; simulate more steps"
     ]
 
 

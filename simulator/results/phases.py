@@ -94,7 +94,7 @@ STEP_PHASES: Mapping[PhaseName, StepPhase] = {
     ),
     "optimiser": StepPhase("the optimiser", "the optimiser's steps", ("optimizer",)),
     "sync": StepPhase(
-        "the weights' way to the engine",
+        "the weight sync",
         "weights from the trainer to the replicas",
         ("sync",),
         ("sync_s",),
@@ -109,7 +109,7 @@ STEP_PHASES: Mapping[PhaseName, StepPhase] = {
     ),
     "wait": StepPhase(
         "the trainer's wait for rollouts",
-        "what the trainer waits for rollouts that are made beside the training",
+        "wait of the trainer for rollouts that overlap training",
         columns=("wait_s",),
         side=None,
     ),

@@ -36,6 +36,6 @@ def check_memory(engine: EngineSpec, cost: CostModel, workload: Workload, layout
             key = "workload.max_context_tokens"
         raise ScenarioError(
             error.field,
-            f"{error.message}. This is judged at the longest rollout that {key} allows, "
-            f"{prompt:,} tokens of prompt and {new:,} new ones",
+            f"{error.message}. Memory is checked for the longest rollout that {key} "
+            f"allows: {prompt:,} tokens of prompt and {new:,} new ones",
         ) from None

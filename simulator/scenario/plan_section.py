@@ -67,7 +67,7 @@ class RunSection(Options):
                 f"give one of steps, prompts (with epochs) and trained_rollouts; it has {listed}",
             )
         if self.epochs != 1.0 and self.prompts is None:
-            raise self.refuse("epochs", "counts how often prompts come; give prompts with it")
+            raise self.refuse("epochs", "counts passes over the prompts; give prompts too")
 
 
 @dataclass(frozen=True, slots=True)

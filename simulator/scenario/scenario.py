@@ -179,14 +179,16 @@ def _check_context(
         if tokens > most:
             raise ScenarioError(
                 field,
-                f"{network.name} takes contexts of {most} tokens, and this asks for {tokens}; make "
-                "it smaller, or say how far positions are stretched with model.max_positions",
+                f"{network.name} supports contexts of up to {most} tokens, and this needs "
+                f"{tokens}; make it smaller, or set model.max_positions if its positions "
+                "are extended",
             )
     if counts.max_context_tokens is None and longest_context(workload) > most:
         return (
-            f"{network.name} takes contexts of {most} tokens, and prompts and responses may have "
-            f"{longest_context(workload)} (workload.max_context_tokens caps turns, max_new_tokens "
-            "responses; model.max_positions says how far positions are stretched)",
+            f"{network.name} supports contexts of up to {most} tokens, and prompts and "
+            f"responses may have {longest_context(workload)}; lower "
+            "workload.max_context_tokens (turns) or max_new_tokens (responses), or set "
+            "model.max_positions if its positions are extended",
         )
     return ()
 
@@ -209,7 +211,7 @@ def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> list[st
         if rollouts > MAX_ROLLOUTS:
             raise ScenarioError(
                 key,
-                f"launches {rollouts:,} rollouts at once, which are more than {MAX_ROLLOUTS:,}; "
+                f"launches {rollouts:,} rollouts at once; the most is {MAX_ROLLOUTS:,}: "
                 "launch fewer groups",
             )
     name = overlapping(policy, plan)
@@ -269,7 +271,8 @@ def _engine(
     if kv_tokens is None:
         if network is None or gpu is None:
             raise ScenarioError(
-                "engine.kv_tokens", "missing; give it, or model and gpu for it to follow from"
+                "engine.kv_tokens",
+                "missing; give it, or give model and gpu, from which it is computed",
             )
         from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens
 
@@ -301,8 +304,8 @@ def _check_sizes(
             "steps",
             f"{steps:,} steps of {batch.rollouts:,} rollouts take about "
             f"{rollouts * SECONDS_PER_ROLLOUT / 3600:,.0f} h and "
-            f"{rollouts * BYTES_PER_ROLLOUT / 1e9:,.0f} GB of memory; simulate fewer steps, "
-            "whose mean is known as well",
+            f"{rollouts * BYTES_PER_ROLLOUT / 1e9:,.0f} GB of memory; simulate "
+            "fewer steps: their mean is known nearly as well",
         )
     if batch.rollouts > MAX_ROLLOUTS:
         raise ScenarioError(

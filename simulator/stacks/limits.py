@@ -71,7 +71,7 @@ def check_sizes(policy: Chain, base: StepPlan) -> None:
         )
 
 
-_OWN_TRAINER = "how the trainer packs sequences is its own"
+_OWN_TRAINER = "its trainer decides how sequences are packed"
 _STREAM = "its trainer takes a batch at once"
 _CHANGING = "batches would change in size, and the trainer's is fixed"
 
@@ -90,7 +90,7 @@ EVERYWHERE: Mapping[str, Bar] = {
     ),
     "launch.rollouts": Bar(
         lambda p: p.launch.rollouts != 1,
-        "the slower rollouts of a group cannot be stopped by themselves",
+        "single rollouts of a group cannot be stopped",
     ),
 }
 """What no stack's hooks can carry out."""

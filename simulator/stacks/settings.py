@@ -28,7 +28,7 @@ MEANINGS: Mapping[str, str] = {
     "policy": "the policy, as the command line spells it",
     "run.mode": "the trainer's mode, in its own words",
     "run.v1": "whether verl's V1 trainer ran, to which its mode belongs",
-    "run.asynchronous": "whether rollouts are made beside the training",
+    "run.asynchronous": "whether rollouts overlap training",
     "run.colocated": "whether rollouts and training share the GPUs",
     "run.batch_rollouts": "rollouts of a step",
     "run.nodes": "machines",

@@ -67,9 +67,9 @@ def _other_batches(results: Mapping[str, Result]) -> list[str]:
         return []
     listed = ", ".join(f"{name} on {count:.4g}" for name, count in trained.items())
     return [
-        f"the policies train on different numbers of rollouts a step ({listed}): speed-ups compare "
-        "the time per rollout that an update takes in before selection; whether fewer learn as "
-        "much is not part of a simulation"
+        f"the policies train on different numbers of rollouts per step ({listed}): "
+        "speed-ups compare the time per rollout before selection; a simulation "
+        "does not tell whether training on fewer learns as much"
     ]
 
 

@@ -45,7 +45,7 @@ FEW = 0.1  # relative error of a mean step that is worth a warning
 CLOSE = 0.02
 """Relative error of a mean step after `SamplingError.enough` steps, in nine of ten runs."""
 
-TOO_FEW = f"would be within {100 * CLOSE:.0f} %"  # end of the warning of too few steps
+TOO_FEW = f"steps would bring it to {100 * CLOSE:.0f} %"  # end of the warning of too few steps
 _MOST_DRAWN = 1000  # steps of a run; the sampling error of a longer one is next to nothing
 _NEGLIGIBLE = 0.005  # of the mean step, by what no step met
 _PROBED = 12  # steps of a run with a rare rollout put into it
@@ -79,8 +79,8 @@ class SamplingError:
         if self.share <= FEW:
             return ""
         return (
-            f"{self.steps} steps are few for how much steps differ: sampling error alone moves "
-            f"their mean by {100 * self.share:.0f} % either way; about {self.enough:,} {TOO_FEW}"
+            f"{self.steps} steps are few, because steps differ: the sampling error of "
+            f"their mean is {100 * self.share:.0f} %; about {self.enough:,} {TOO_FEW}"
         )
 
 

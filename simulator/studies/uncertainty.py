@@ -70,11 +70,10 @@ class Uncertainty:
     sampling_error: SamplingError = field(default_factory=SamplingError)
 
     def note(self, scenario: Scenario) -> str:
-        """The largest sources, in a line."""
+        """The largest sources and their shares of the variance, in a line."""
         most = [pair for pair in self.shares.items() if pair[1] >= SAID][:MOST_SAID]
-        parts = [f"{100 * share:.0f} % {source_name(source, scenario)}" for source, share in most]
-        return (
-            ", ".join([parts[0].replace(" % ", " % of it from ", 1), *parts[1:]]) if parts else ""
+        return ", ".join(
+            f"{100 * share:.0f} % {source_name(source, scenario)}" for source, share in most
         )
 
     @property
@@ -164,7 +163,7 @@ def add_intervals(
         summary["warnings"].append(error.warning)
     if quick.left_out:
         summary["warnings"].append(
-            f"intervals: {', '.join(quick.left_out)} could not be varied; they leave that out"
+            f"intervals leave out what could not be varied: {', '.join(quick.left_out)}"
         )
     return quick
 

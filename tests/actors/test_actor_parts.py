@@ -140,7 +140,7 @@ def test_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     monkeypatch.setattr(ray, "init", refuse)
     monkeypatch.setattr(on_ray, "TEMPORARY", str(tmp_path))
-    with pytest.raises(EngineError, match="Ray cannot be had on this machine: Run") as caught:
+    with pytest.raises(EngineError, match="Ray is not available on this machine: Run") as caught:
         RayTransport()
     assert "\n" not in str(caught.value)
     assert not [*tmp_path.iterdir()]

@@ -153,7 +153,7 @@ def test_the_report_says_what_the_terminal_warns_of(
     assert (tmp_path / "out" / "validation.png").read_bytes().startswith(b"\x89PNG")
     page = (tmp_path / "out" / "report.html").read_text()
     assert not re.search(r'(src|href)=["\'](?!data:)', page)
-    listed = page.partition("<h3>To beware of</h3>")[2].partition("</aside>")[0]
+    listed = page.partition("<h3>Warnings</h3>")[2].partition("</aside>")[0]
     found = validation_text.warnings(checked.to_json())
     assert any("the run itself warned: a <strange> thing [" in warning for warning in found)
     assert any("not among the calibrated policies" in warning for warning in found)

@@ -258,7 +258,10 @@ def test_a_wait_is_not_taken_for_generation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("fits.fit", "the log's settings make no scenario (steps: too many): nothing was fitted"),
+        (
+            "fits.fit",
+            "the log's settings give no valid scenario (steps: too many): nothing was fitted",
+        ),
         ("what_if.advise", "no change was simulated (steps: too many)"),
         ("hold_out", "the last third was not forecast (steps: too many)"),
     ],

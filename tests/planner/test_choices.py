@@ -63,10 +63,10 @@ def test_splits_by_hand() -> None:
     assert ways_to_split(4, 1, "disaggregated", 8) == [(3, 1), (2, 2), (1, 3)]
     for arguments, said in (
         ((12, 1, "colocated", 8), "nodes of 8; take 8 or 16"),
-        ((24, 3, "colocated", 8), "lie across nodes"),
-        ((24, 12, "colocated", 8), "lie across nodes"),
-        ((4, 8, "colocated", 8), "4 are not filled by replicas of 8"),
-        ((8, 8, "disaggregated", 8), "leave no split"),
+        ((24, 3, "colocated", 8), "do not fit into nodes"),
+        ((24, 12, "colocated", 8), "do not fit into nodes"),
+        ((4, 8, "colocated", 8), "4 GPUs cannot be divided into replicas of 8"),
+        ((8, 8, "disaggregated", 8), "cannot be split"),
     ):
         with pytest.raises(ScenarioError, match=said):
             ways_to_split(*arguments)
@@ -149,7 +149,9 @@ def test_keys_of_the_scenarios_policy_are_policies() -> None:
     assert [*asked.policies] == ["april(over_sampling=1.5)", "april(over_sampling=3)"]
     assert not asked.choose
     both = read(PlanSection, {"choose": {"policy.april.over_sampling": [1.5], "policy": ["sync"]}})
-    with pytest.raises(ScenarioError, match=r"choose.policy.april.over_sampling: is of the"):
+    with pytest.raises(
+        ScenarioError, match=r"choose.policy.april.over_sampling: is a parameter of the"
+    ):
         question(raw, both)
 
 

@@ -130,7 +130,9 @@ def test_a_winner_over_what_cannot_be_run_wins_by_no_figure(planned: Planned, pa
 
     best, *others = (row for row in planned.rows if row.exact)
     said = what_would_change(Failing(), question(read_scenario(path)), best, others, [best])
-    assert any("would win, as what is recommended could not be run." in text for text in said)
+    assert any(
+        "would be best, because the recommended choice could not be run." in text for text in said
+    )
     assert not any("inf%" in text for text in said)
 
 
@@ -409,7 +411,7 @@ def test_nothing_meets_the_limits_is_exit_code_3(cli: Cli, path: Path, tmp_path:
     code, said, _ = cli("plan", path, *FLAGS, "--limit", "hours=0.0001", "--out", out)
     assert code == 3
     said = " ".join(said.split())
-    assert "Nothing meets the limits. The nearest is" in said
+    assert "No choice meets the limits. The nearest is" in said
     assert "Without the limit of hours" in said
     page = (out / "report.html").read_text("utf-8")
     assert "nearest to the limits" in page
@@ -460,7 +462,10 @@ def test_simulate_and_compare_do_not_mind_the_section(cli: Cli, path: Path) -> N
         ("objective: speed", "plan.objective"),
         ("quality: {april: 0}", "plan.quality.april"),
         ("quality: {sagc: 1.2}", "plan.quality.sagc: names no policy"),
-        ("quality: {sync: 2}", "plan.quality.sync: is what the others are held against"),
+        (
+            "quality: {sync: 2}",
+            "plan.quality.sync: must be 1: the other factors are relative to it",
+        ),
         ("quality: {5: 2}", "'5' is not text"),
         ("gpus_per_node: 0", "plan.gpus_per_node"),
         ("nonsense: 1", "plan.nonsense: unknown key"),
@@ -474,7 +479,7 @@ def test_simulate_and_compare_do_not_mind_the_section(cli: Cli, path: Path) -> N
         ("choose: {gpus: null}", "plan.choose.gpus: must be a list of values"),
         ("choose: {gpus: [12]}", "take 8 or 16"),
         ("choose: {gpus: [100000000]}", "none of 1 choices can be run"),
-        ("choose: {tensor_parallel: [3]}", "lie across nodes of 8"),
+        ("choose: {tensor_parallel: [3]}", "do not fit into nodes of 8"),
         ("choose: {workload: [1]}", "workload: must be a mapping"),
         ("choose: {workload.group_size: [x]}", "workload.group_size: must be a whole number"),
         ("choose: {modules: [a]}", "plan.choose.modules"),
@@ -547,7 +552,7 @@ def test_a_folder_of_another_kind_is_left_alone(cli: Cli, path: Path, tmp_path: 
     (out / "letter.txt").write_text("dear")
     for more in ((), ("--force",)):
         code, _, problem = cli("plan", path, *FLAGS, "--out", out, *more)
-        assert (code, "holds no run alone" in problem) == (2, True)
+        assert (code, "holds other files than those of a run" in problem) == (2, True)
     assert (out / "letter.txt").read_text() == "dear"
 
 

@@ -92,7 +92,9 @@ class Speculative(Options):
         if (self.draft_model is None) == (self.method == "draft_model"):
             if self.draft_model is None:
                 raise self.refuse("draft_model", "missing: method draft_model needs one")
-            raise self.refuse("draft_model", f"method {self.method} has a draft of its own")
+            raise self.refuse(
+                "draft_model", f"method {self.method} has a draft of its own; leave it out"
+            )
         if self.draft_model is not None:
             model = load_any(self.draft_model, join(self.FIELD, "draft_model"))
             object.__setattr__(self, "draft_model", model)
@@ -156,7 +158,7 @@ def load_any(spec: str | Model, field: str) -> Model:
     try:
         return load_model(spec, field)
     except OSError:
-        raise ScenarioError(field, "is no preset, and no path") from None
+        raise ScenarioError(field, "is neither a preset nor a path") from None
 
 
 def _one_layer(model: Model, **changes: Any) -> Model:

@@ -169,7 +169,7 @@ class Model(Options):
         if self.weight_bytes_per_parameter is not None and self.precision != "bf16":
             raise self.refuse(
                 "weight_bytes_per_parameter",
-                "contradicts precision; give one of the two (precision: bf16 beside it)",
+                "contradicts precision; leave one of the two out",
             )
 
     def _need(self, why: str, *keys: str) -> None:

@@ -268,17 +268,19 @@ class TrainerOptions(Options):
             )
         for key in ("critic_model", "critic_gpus"):
             if getattr(self, key) and not self.critic:
-                raise self.refuse(key, "describes a critic, and there is none; set critic: true")
+                raise self.refuse(key, "describes a critic, but critic is false; set critic: true")
         for key in ("reward_model", "reward_gpus"):
             if getattr(self, key) and not self.reward_passes:
                 raise self.refuse(
-                    key, "describes reward models that nobody asks; set reward_passes"
+                    key, "describes reward models, but reward_passes is 0; set reward_passes"
                 )
         if self.virtual_stages > 1 and self.pipeline_parallel == 1:
-            raise self.refuse("virtual_stages", "interleaves stages; set pipeline_parallel too")
+            raise self.refuse(
+                "virtual_stages", "interleaves pipeline stages; set pipeline_parallel too"
+            )
         if self.microbatch_rollouts and not self.batching.startswith("padded"):
             raise self.refuse(
                 "microbatch_rollouts",
-                f"bounds rows that are padded, but batching is {self.batching}; give "
-                "microbatch_tokens",
+                f"limits padded rows, but batching is {self.batching}; give "
+                "microbatch_tokens instead",
             )

@@ -15,13 +15,14 @@ LIMITS = Limits(
         ),
         "interrupt": Bar(
             lambda p: p.keeps_running,
-            "a rollout function returns before the weights change, and this has rollouts run "
-            "on through updates (slime's own fully asynchronous rollout does that)",
+            "a rollout function returns before the weights change, but this plan lets "
+            "rollouts continue through updates (slime's own fully asynchronous rollout "
+            "does that)",
         ),
         "sync_every": Bar(
             lambda p: p.sync_every > 1 and p.launch.run_ahead == 0,
-            "train.py brings the weights after every update; train_async.py "
-            "(--update-weights-interval) does with one_step_off",
+            "train.py syncs the weights after every update; other intervals need "
+            "train_async.py (--update-weights-interval) with one_step_off",
         ),
         "dispatch.predictor": Bar(
             lambda p: isinstance(p.dispatch.predictor, Oracle | History),

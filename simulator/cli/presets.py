@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.engine.hosts import engine_presets
 from rollcast.simulator.costs.presets.gpus import figure_names, gpu_presets
 from rollcast.simulator.costs.presets.models import model_presets
 from rollcast.simulator.costs.presets.provenance import Provenance
+from rollcast.simulator.costs.stack_figures import stack_figures, trainer_figures
+from rollcast.simulator.costs.stacks import ALIASES, STACKS
 from rollcast.simulator.costs.sync.weight_sync import sync_presets
 from rollcast.simulator.costs.trainer.attention_kernels import kernel_presets
 from rollcast.simulator.errors import ScenarioError
@@ -54,6 +57,8 @@ def preset_details(kind: str, name: str) -> Rows:
         return [{"figure": key, "value": _text(value)} for key, value in figures.items()]
     if kind == "turns":
         return _turn_figures(turn_presets()[name])
+    if kind == "stacks":
+        return _stack_rows(name)
     row = next(row for row in rows if row["name"] == name)
     return [{"figure": key, "value": _text(value)} for key, value in row.items()]
 
@@ -77,6 +82,17 @@ def _turn_figures(preset: TurnPreset) -> Rows:
         source = provenance.removeprefix(kind).lstrip(":;, ")
         rows.append({"figure": names, "value": "; ".join(values), "kind": kind, "source": source})
     return rows
+
+
+def _stack_rows(name: str) -> Rows:
+    """Its figures, then those of its trainer by backend, its default first."""
+    figures = [("", figure) for figure in stack_figures(name)]
+    for backend in backends_of(name):
+        figures += [(f"{backend}: ", figure) for figure in trainer_figures(name, backend)]
+    return [
+        {"figure": lead + figure.key, "value": figure.value, **_sources(figure.source)}
+        for lead, figure in figures
+    ]
 
 
 def _policies() -> Rows:
@@ -134,6 +150,17 @@ _COLUMNS: dict[str, tuple[Callable[[], Mapping[Any, Any]], Callable[[Any], dict[
             "ms an iteration": f"{1e3 * host.host_s:g}",
             "us a rollout": f"{1e6 * host.host_per_rollout_s:g}",
             **_within(host),
+        },
+    ),
+    "stacks": (
+        lambda: {name: its for name, its in STACKS.items() if name not in ALIASES},
+        lambda stack: {
+            "engine": stack.engine or "its own",
+            "graphs": "yes" if stack.cuda_graphs else "no",
+            "loop, ms": f"{1e3 * stack.loop_s:g}",
+            "us a rollout": f"{1e6 * stack.loop_per_rollout_s:g}",
+            "rest, s": f"{stack.rest_s:g}",
+            "its steps": "measured" if stack.measured else "never measured",
         },
     ),
     "syncs": (

@@ -87,6 +87,7 @@ class SimulatedCluster:
         self._actors = None if shape.colocated else cost.actors
         self._machine: Machine | None = None
         self._opened = -1  # the tick of the last order to train: the next step is opened after it
+        self._opening = 0  # the tick at which the generation of a step begins
         if self._actors is not None:
             self._machine = Machine(self._env, self._actors, self._replicas)
         self._router: Router = ROUTINGS[routing](self._replicas)
@@ -126,10 +127,14 @@ class SimulatedCluster:
             if flying or (sessions is not None and sessions.flies(key)):
                 raise RunError(f"{rollout} is already in flight")
         now = self._now
-        if self._actors is not None and self._opened == now and self._actors.open_s:
+        open_s = self._cost.opening_s if self._opening == now else 0.0
+        if self._actors is not None and self._opened == now:
+            open_s += self._actors.open_s
+        if open_s:
             held = [*rollouts]
             self._late |= {rollout.key: (held, rollout) for rollout in held}
-            ready = now + to_ticks(self._actors.open_s)
+            left = [self._leaving.get(rollout.key, now) for rollout in held]
+            ready = max(now + to_ticks(open_s), *left)
             self._env.process(self._queue_later(ready, held, placement))
             return
         self._leaving = {key: tick for key, tick in self._leaving.items() if tick > now}
@@ -383,6 +388,8 @@ class SimulatedCluster:
             start += to_ticks(self._actors.to_trainer_s)
             self._opened = self._now
             report_s = self._actors.from_trainer_s if batch.final else 0.0
+        if not self.shape.colocated:
+            self._opening = self._now
         phases_s = self._stream.part(load, batch.final)
         steps = [(name, seconds, load.tokens) for name, seconds in phases_s]
         if self.shape.colocated:
@@ -437,6 +444,8 @@ class SimulatedCluster:
 
     def _new_weights(self, phases: tuple[Phase, ...]) -> Event:
         self._version = self._updates
+        if self.shape.colocated:
+            self._opening = self._now
         self._router.new_weights()
         for replica in self._replicas:
             replica.new_weights(self._version)

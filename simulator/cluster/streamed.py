@@ -6,15 +6,15 @@ import math
 
 from rollcast.simulator.costs.base import CostModel, TrainLoad
 
-_ONCE = ("gradient_exchange", "optimizer", "rest")
+_ONCE = ("gradient_exchange", "optimizer", "overhead", "rest")
 
 
 class Streamed:
     """Prices an update in parts.
 
-    A pass (log-probabilities, forward, backward) costs what its part does; the gradients' exchange
-    and the optimiser's step come with the last part. With a cost model of one ``train`` phase, a
-    part costs what it adds to those before.
+    A pass (log-probabilities, forward, backward) costs what its part does; the gradients' exchange,
+    the optimiser's step and fixed seconds come with the last part. With a cost model of one
+    ``train`` phase, a part costs what it adds to those before.
     """
 
     def __init__(self, cost: CostModel) -> None:

@@ -17,7 +17,7 @@ from rollcast.simulator.costs.presets.provenance import Provenance
 from rollcast.simulator.costs.stacks import ALIASES, FOLDERS, UNKNOWN
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.stack import priced
-from rollcast.simulator.values import join, nearest
+from rollcast.simulator.values import join, nearest, short
 
 Backend = Literal["fsdp", "fsdp2", "megatron", "dtensor", "deepspeed"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -102,7 +102,9 @@ def _no_backend(stack: str, wanted: object, field: str) -> ScenarioError:
     if isinstance(wanted, str) and wanted in BACKENDS:
         said = f"{stack} has no trainer on {wanted}; it has {own}"
     else:
-        said = f"unknown backend {wanted!r}; {nearest(str(wanted), BACKENDS)} {stack} has {own}"
+        said = (
+            f"unknown backend {short(wanted)}; {nearest(str(wanted), BACKENDS)} {stack} has {own}"
+        )
     return ScenarioError(place, f"{said}; stack: {UNKNOWN} takes any backend that is known")
 
 

@@ -150,8 +150,9 @@ class TrainCost:
     """How long an update takes and what it holds.
 
     phases_s: ``(name, seconds)`` in order: of ``log_prob, reference, values, reward, forward,
-        backward, gradient_exchange, optimizer, critic, rest`` those that the model tells apart, or
-        one ``train``. `simulator.results.phases` says to which phase of a step each belongs.
+        backward, gradient_exchange, optimizer, critic, overhead, rest`` those that the model tells
+        apart, or one ``train``. `simulator.results.phases` says to which phase of a step each
+        belongs.
     peak_bytes: peak memory of one trainer GPU, 0 where the model does not say.
     microbatches: number of microbatches of one GPU, 0 where the model does not say.
     """
@@ -201,6 +202,11 @@ class CostModel(ABC):
     @property
     def sync_s(self) -> float:
         """Seconds to bring new weights to every replica."""
+        return 0.0
+
+    @property
+    def opening_s(self) -> float:
+        """Seconds of a step's generation before its first rollouts run."""
         return 0.0
 
     @property
@@ -256,6 +262,11 @@ class AdjustedCost(CostModel):
     def sync_s(self) -> float:
         """See `CostModel.sync_s`."""
         return self.inner.sync_s
+
+    @property
+    def opening_s(self) -> float:
+        """See `CostModel.opening_s`."""
+        return self.inner.opening_s
 
     @property
     def switch_to_train_s(self) -> float:

@@ -1,77 +1,97 @@
-"""What an RL stack adds to its engine and trainer: host time, syncs, switches, rest of a step.
+"""What an RL stack adds to its engine and trainer: its loop, syncs, switches, rest of a step.
 
 The figures are presets in the ``costs.yaml`` of the stacks' folders (`simulator.stacks`), each
-fitted to the published phase that it names, never to whole steps
-(`benchmarks.validation.phases` judges them on phases that were held out).
+fitted to the published phase that it names, never to whole steps. What a folder does not say is as
+in the folder ``unknown``: a prior over stacks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rollcast.simulator.costs.engine.hosts import Engine
 from rollcast.simulator.costs.presets.provenance import Kind, Provenance
+from rollcast.simulator.costs.roofline.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.sync.weight_sync import Mechanism
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.stack import Stack as Folder
 from rollcast.simulator.stacks.stack import priced
-from rollcast.simulator.values import choice
+from rollcast.simulator.values import choice, nearest, short
 
 UNKNOWN = "unknown"
 """The preset of a stack that nobody knows: what others are taken to be where they do not say."""
+
+Spread = tuple[float, float]
+_GROUPS = ("settings", "rest", "loop", "fixed", "phase_factors")
+_MEASURED = frozenset({"measured", "fitted"})
 
 
 @dataclass(frozen=True, slots=True)
 class StackPreset:
     """A stack in figures.
 
-    host_s, host_per_rollout_s: of an iteration inside its loop; the engine's own where None.
-    colocated, disaggregated: how weights travel; per_tensor_s of that, the mechanism's where None.
-    rest_s: of a step outside every phase. Spreads: factors within which the truth is taken to lie.
+    engine: None for one of its own, of which nothing is known. colocated, disaggregated: how
+    weights travel; per_tensor_s of that, the mechanism's where None. rest_s: of a step outside
+    every phase. loop_s, loop_per_rollout_s: that its loop adds to an engine's iteration, beside the
+    engine's own host. fixed, phase_factors: of the phases of a step. Spreads: factors within which
+    the truth is taken to lie. sources: of the groups of figures, and ``settings`` of engine,
+    graphs, sleep, offload and sync. measured: whether any figure is from a run of the stack itself.
     """
 
     engine: Engine | None
     colocated: Mechanism
     disaggregated: Mechanism
     rest_s: float
-    rest_spread: tuple[float, float]
-    rest: Provenance
+    rest_spread: Spread
+    loop_s: float
+    loop_per_rollout_s: float
+    loop_spread: Spread
+    fixed: FixedSeconds
+    fixed_spread: Spread
+    phase_factors: PhaseFactors
+    measured: bool
+    sources: Mapping[str, Provenance] = field(compare=False)
     cuda_graphs: bool = True
     engine_sleep: Sleep = "discard"
-    host_s: float | None = None
-    host_per_rollout_s: float | None = None
-    host_spread: tuple[float, float] = (0.6, 1.6)
-    host: Provenance | None = None
+    offload_optimizer: bool = True
     per_tensor_s: float | None = None
 
 
-def _preset(name: str, entry: Mapping[str, Any]) -> StackPreset:
+def _preset(name: str, own: Mapping[str, Any]) -> StackPreset:
     """A preset as in a file. Raises ScenarioError for a wrong word, KeyError for a missing
     figure."""
     field = f"presets.stacks.{name}"
-    entry = {**priced()[UNKNOWN].costs["presets"][UNKNOWN], **entry}
-    sync, rest, host = entry["sync"], entry["rest"], entry.get("host", {})
-    given: dict[str, Any] = {
-        key: entry[key] for key in ("cuda_graphs", "engine_sleep") if key in entry
-    }
-    given |= {key: host[key] for key in ("host_s", "host_per_rollout_s") if key in host}
-    if host:
-        given |= {"host": _provenance(host, field), "host_spread": tuple(host["spread"])}
+    entry = {**priced()[UNKNOWN].costs["presets"][UNKNOWN], **own}
+    settings, rest, loop, fixed, factors = (dict(entry[group]) for group in _GROUPS)
+    sources = {group: _provenance(entry[group], field) for group in _GROUPS}
     for key, words in (("engine", Engine), ("engine_sleep", Sleep)):
-        if entry.get(key) is not None:
-            choice(entry[key], f"{field}.{key}", get_args(words))
+        if settings.get(key) is not None:
+            choice(settings[key], f"{field}.{key}", get_args(words))
+    sync = settings.pop("sync")
     for placement in ("colocated", "disaggregated"):
         choice(sync[placement], f"{field}.sync.{placement}", get_args(Mechanism))
+    for figures in (settings, rest, loop, fixed, factors):
+        for key in ("kind", "source"):
+            figures.pop(key)
+    spreads = {
+        f"{group}_spread": tuple(figures.pop("spread"))
+        for group, figures in (("rest", rest), ("loop", loop), ("fixed", fixed))
+    }
+    groups = own.keys() & {"rest", "loop", "fixed", "phase_factors"}
     return StackPreset(
-        engine=entry["engine"],
-        rest_s=rest["rest_s"],
-        rest_spread=tuple(rest["spread"]),
-        rest=_provenance(rest, field),
+        **settings,
         **sync,
-        **given,
+        **rest,
+        **loop,
+        **spreads,  # type: ignore[arg-type]
+        fixed=FixedSeconds(**fixed),
+        phase_factors=PhaseFactors(**factors),
+        measured=name != UNKNOWN and any(sources[group].kind in _MEASURED for group in groups),
+        sources=MappingProxyType(sources),
     )
 
 
@@ -80,28 +100,26 @@ def _provenance(figure: Mapping[str, Any], field: str) -> Provenance:
     return Provenance(figure["kind"], figure["source"])
 
 
-FOLDERS: Mapping[str, Folder] = MappingProxyType(
-    {
-        known: folder
-        for folder in priced().values()
-        for name, entry in folder.costs.get("presets", {}).items()
-        for known in (name, *entry.get("also", ()))
-    }
-)
-"""The folder of every preset of every stack, by its name in ``cost.roofline.stack``."""
-
 _ENTRIES = {
-    known: entry
+    known: (folder, entry)
     for folder in priced().values()
     for name, entry in folder.costs.get("presets", {}).items()
     for known in (name, *entry.get("also", ()))
 }
+FOLDERS: Mapping[str, Folder] = MappingProxyType(
+    {name: folder for name, (folder, _) in _ENTRIES.items()}
+)
+"""The folder of every preset of every stack, by its name in ``cost.roofline.stack``."""
+
 STACKS: Mapping[str, StackPreset] = MappingProxyType(
-    {name: _preset(name, entry) for name, entry in _ENTRIES.items()}
+    {
+        name: _preset(name, {key: its for key, its in entry.items() if key != "also"})
+        for name, (_, entry) in _ENTRIES.items()
+    }
 )
 """The presets by the same names."""
 
-ALIASES = frozenset(alias for entry in _ENTRIES.values() for alias in entry.get("also", ()))
+ALIASES = frozenset(alias for _, entry in _ENTRIES.values() for alias in entry.get("also", ()))
 """Names of versions that share the preset of another name."""
 
 if TYPE_CHECKING:
@@ -110,17 +128,32 @@ else:
     Stack = Literal[tuple(STACKS)]
 
 
-def listed() -> str:
-    """The stacks with their figures and kinds, in words."""
-    lines = []
-    for name, stack in STACKS.items():
-        if name in ALIASES:
-            continue
-        graphs = "" if stack.cuda_graphs else ", eager"
-        host = "" if stack.host is None else f"; host: {stack.host}"
-        engine = stack.engine or "no engine of ours"
-        lines.append(
-            f"{name} {engine}{graphs}, {stack.colocated} colocated and "
-            f"{stack.disaggregated} apart, rest {stack.rest_s:g} s, {stack.rest}{host}"
-        )
-    return ". ".join(lines)
+def known_stack(name: object, field: str) -> str:
+    """The name of a preset. Raises ScenarioError with the nearest names and what to give for a
+    stack that has none."""
+    if isinstance(name, str) and name in STACKS:
+        return name
+    text = str(name)
+    stack, _, version = text.rpartition("-")
+    if stack in STACKS and version[:1].isdigit():
+        told_apart = ", ".join(sorted(known for known in STACKS if known.startswith(f"{stack}-")))
+        hint = f"versions of {stack} are {told_apart}" if told_apart else f"give {stack}"
+        instead = f"{hint}; {stack} is its newest" if told_apart else hint
+    else:
+        instead = nearest(text, STACKS)
+    raise ScenarioError(
+        field, f"unknown stack {short(name)}; {instead}; stack: {UNKNOWN} is an average over stacks"
+    )
+
+
+def no_step_measured(name: str) -> str:
+    """The sentence on a stack of which nothing was measured; '' for others."""
+    stack = STACKS[name]
+    if stack.measured:
+        return ""
+    low, high = stack.loop_spread
+    return (
+        f"stack {name}: no step of it was measured; its loop's costs are those of other stacks, "
+        f"{1e3 * stack.loop_s:g} ms an iteration and {1e6 * stack.loop_per_rollout_s:g} us a "
+        f"rollout, {low:g} to {high:g} times"
+    )

@@ -141,7 +141,9 @@ class TablesCost(AdjustedCost):
             )
 
     def _host_s(self, rollouts: int) -> float:
-        return self.inner.host_s + self.inner.host_per_rollout_s * rollouts
+        inner = self.inner
+        each_s = inner.host_per_rollout_s + inner.loop_per_rollout_s
+        return inner.host_s + inner.loop_s + each_s * rollouts
 
     def _row(self, batch: int) -> list[float]:
         """Seconds over ``contexts`` at a batch of the grid, made to never fall with context."""

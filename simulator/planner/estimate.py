@@ -90,7 +90,7 @@ def estimated(scenario: Scenario) -> Estimate:
         shared_prefix=plan.layout == "shared_prefix",
     )
     train_s = cost.train(load).total_s
-    rollout_s = _rollout_s(scenario, plan, prompts, lengths)
+    rollout_s = cost.opening_s + _rollout_s(scenario, plan, prompts, lengths)
     between_s = cost.sync_s / plan.sync_every
     if scenario.shape.colocated:
         between_s += cost.switch_to_train_s + cost.switch_to_rollout_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,7 @@ def of_presets(scenario: Scenario) -> list[Assumption]:
         model = getattr(scenario.cost, "model", None)
         source = getattr(model, "source", "")
         figures.append(Assumption("model", data["model"], "published" if source else "", source))
+    figures.extend(_of_stack(scenario, keys))
     lengths = data["workload"].get("lengths")
     if isinstance(lengths, Mapping) and "preset" in lengths:
         from rollcast.simulator.workload.length_specs import length_presets
@@ -78,11 +79,25 @@ def of_presets(scenario: Scenario) -> list[Assumption]:
     return figures
 
 
+def _of_stack(scenario: Scenario, keys: Collection[str]) -> Iterator[Assumption]:
+    """The figures of the scenario's stack and of its trainer's backend that it does not replace."""
+    cost = getattr(scenario.cost, "inner", scenario.cost)
+    stack, trainer = getattr(cost, "stack", None), getattr(cost, "trainer_of", None)
+    if stack is None or trainer is None:
+        return
+    from rollcast.simulator.costs.stack_figures import stack_figures, trainer_figures
+
+    figures = [*stack_figures(stack), *trainer_figures(stack, trainer.backend)]
+    for key, value, source in figures:
+        if f"cost.roofline.{key}" not in keys:
+            yield Assumption(f"cost.roofline.{key}", value, source.kind, source.source)
+
+
 def of_defaults(scenario: Scenario) -> list[Assumption]:
     """The defaults with a source, of sections in use."""
     from rollcast.simulator.scenario.reference import reference
 
-    keys = {key for key, _ in flat(scenario.raw.data)}
+    keys = {key for key, _ in flat(scenario.raw.data)} | {of.key for of in of_presets(scenario)}
     cost = scenario.raw.data.get("cost", "roofline")
     of_the_roofline = cost == "roofline" or (isinstance(cost, Mapping) and "roofline" in cost)
     prefixes = ("engine.", *(("cost.roofline.",) if of_the_roofline else ()))

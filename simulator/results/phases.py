@@ -89,7 +89,7 @@ STEP_PHASES: Mapping[PhaseName, StepPhase] = {
         "the update",
         "forward, backward and gradient exchange of the policy and a critic; with the optimiser "
         "where that was not timed apart",
-        ("train", "forward", "backward", "gradient", "gradient_exchange", "critic"),
+        ("train", "forward", "backward", "gradient", "gradient_exchange", "critic", "overhead"),
         ("update_s", "critic_update_s"),
     ),
     "optimiser": StepPhase("the optimiser", "the optimiser's steps", ("optimizer",)),

@@ -54,6 +54,7 @@ class Work:
         self._chunk, self._prefill_share = _prefill(run, cost, self._points, scenario)
         self._prefill_s = self._prefilling_s(cost)
         self._load = _load(run)
+        self._opening_share = _opening_share(run, cost)
         spent: Counter[str] = Counter()
         for phase in run.phases:
             if phase.kind not in _NOT_TRAINING:
@@ -65,10 +66,11 @@ class Work:
         """By ``cost``, which may differ from the run's own in any figure."""
         decode = _ratio(self._decoding_s(cost), self._decode_s)
         prefill = _ratio(self._prefilling_s(cost), self._prefill_s)
-        share = self._prefill_share
+        share, opens = self._prefill_share, self._opening_share
         cost_model = self._cost
+        opening = _ratio(cost.opening_s, cost_model.opening_s)
         return Prices(
-            (1.0 - share) * decode + share * prefill,
+            (1.0 - opens) * ((1.0 - share) * decode + share * prefill) + opens * opening,
             self._training(cost),
             _ratio(cost.sync_s, cost_model.sync_s),
             _ratio(
@@ -187,6 +189,14 @@ def _prefill(
         busy_s += float(np.diff(times)[running[:-1] > 0].sum())
     share = float(tokens.sum()) / chunk * added_s / busy_s if busy_s > 0 else 0.0
     return work, min(share, 0.9)
+
+
+def _opening_share(run: Run, cost: CostModel) -> float:
+    """The share of the rollout phases that passes before their first iteration."""
+    spent = [phase.seconds for phase in run.phases if phase.kind == "rollout"]
+    if not cost.opening_s or not spent:
+        return 0.0
+    return min(cost.opening_s * len(spent) / max(sum(spent), 1e-9), 1.0)
 
 
 def _load(run: Run) -> TrainLoad | None:

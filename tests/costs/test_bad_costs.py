@@ -29,7 +29,7 @@ ENGINE = [
     ({"engine": 7}, "engine", "one of vllm-0.5"),
     ({"engine_sleep": "level2"}, "engine_sleep", "offload, discard"),
     ({"stack": "nemo"}, "stack", "nemo-rl"),
-    ({"stack": ["verl"]}, "stack", "nemo-rl"),
+    ({"stack": ["verl"]}, "stack", "did you mean verl"),
     ({"sync": "nccl"}, "sync.mechanism", "nccl_broadcast"),
     ({"sync": {"fixed_s": 1}}, "sync.mechanism", "missing"),
     ({"sync": {"mechanism": "disk", "fixed": 1}}, "sync.fixed", "fixed_s"),

@@ -1,21 +1,28 @@
 """Stacks as presets: what they set, what is given in their place, and their spread."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
 import pytest
 
-from rollcast.simulator.costs import RooflineCost, RooflineTrainer
+from rollcast.simulator.costs import RooflineCost, RooflineTrainer, stacks
+from rollcast.simulator.costs.base import Extremes
 from rollcast.simulator.costs.engine.hosts import engine_presets
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import Kind
+from rollcast.simulator.costs.roofline import draws
 from rollcast.simulator.costs.roofline.cost import RooflineSection
-from rollcast.simulator.costs.stacks import STACKS, Stack, listed
+from rollcast.simulator.costs.roofline.phase_figures import FixedSeconds
+from rollcast.simulator.costs.stack_figures import stack_figures
+from rollcast.simulator.costs.stacks import STACKS, Stack, no_step_measured
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.stack import all_stacks, exporters, logged, priced
+from rollcast.simulator.values import given
 from rollcast.simulator.values.chance import Drawn
 
 MODEL, GPU = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
@@ -29,17 +36,18 @@ def cost(placement: str = "colocated", **options: object) -> RooflineCost:
 def test_every_stack_has_figures_and_a_source() -> None:
     assert set(STACKS) == set(get_args(Stack))
     for name, stack in STACKS.items():
-        assert stack.rest_spread[0] < 1 < stack.rest_spread[1]
-        assert stack.rest.kind in get_args(Kind)
-        assert (stack.host is None) == (stack.host_s is None)
+        for low, high in (stack.rest_spread, stack.loop_spread, stack.fixed_spread):
+            assert low < 1 < high
+        assert all(its.kind in get_args(Kind) and its.source for its in stack.sources.values())
         assert cost(stack=name).stack == name
-    assert "nemo-rl vllm-0.11" in listed()
+        keys = [figure.key for figure in stack_figures(name)]
+        assert {"engine", "loop_s", "fixed.generation", "rest_s"} < set(keys)
 
 
 def test_a_version_takes_the_preset_nearest_to_it() -> None:
-    for version in ("0.3", "0.4", "0.6"):
+    for version in ("0.3", "0.4"):
         assert STACKS[f"verl-{version}"] == STACKS["verl-0.5"]
-    for version in ("0.7", "0.8", "0.9"):
+    for version in ("0.6", "0.7", "0.8", "0.9"):  # 0.6 was the first with CUDA graphs
         assert STACKS[f"verl-{version}"] == STACKS["verl"]
     assert STACKS["miles"] == STACKS["relax"] == STACKS["slime"] != STACKS["vime"]
 
@@ -52,17 +60,28 @@ def test_a_stack_that_is_only_priced_is_neither_read_nor_exported() -> None:
 
 
 def test_a_stack_sets_what_nobody_gave() -> None:
-    found, preset = cost(stack="nemo-rl"), STACKS["nemo-rl"]
+    found, preset, host = cost(stack="nemo-rl"), STACKS["nemo-rl"], engine_presets()["vllm-0.11"]
     assert (found.engine, found.cuda_graphs, found.rest_s) == ("vllm-0.11", True, preset.rest_s)
-    assert (found.host_s, found.host_per_rollout_s) == (preset.host_s, preset.host_per_rollout_s)
+    assert (found.host_s, found.host_per_rollout_s) == (host.host_s, host.host_per_rollout_s)
+    assert (found.loop_s, found.loop_per_rollout_s) == (preset.loop_s, preset.loop_per_rollout_s)
     assert found.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "offload")
+    assert found.offload_optimizer is True
     assert found.sync == WeightSync("cuda_ipc")
     assert cost("disaggregated", stack="nemo-rl").sync == WeightSync("nccl_packed")
     assert cost(stack="verl-0.5").cuda_graphs is False
-    assert cost().cuda_graphs is True
-    newer, host = cost(stack="verl"), engine_presets()["vllm-0.11"]
-    assert (newer.host_s, newer.host_per_rollout_s) == (host.host_s, host.host_per_rollout_s)
+    assert cost(stack="verl").offload_optimizer is False
+    assert cost().cuda_graphs is cost().offload_optimizer is True
+    assert (cost().loop_s, cost().opening_s) == (0, 0)
     assert cost(stack="slime").sync == WeightSync("cuda_ipc", per_tensor_s=0.0)
+    assert cost(stack="deepspeed-chat").engine is None
+
+
+def test_a_cost_model_of_python_takes_its_stack_as_a_scenario_does() -> None:
+    section = RooflineSection.from_mapping({"stack": "nemo-rl"}, "cost.roofline")
+    trainer = RooflineTrainer(MODEL, GPU, 8, **given(section.trainer))
+    made = RooflineCost(MODEL, GPU, trainer_gpus=8, trainer=trainer, stack="nemo-rl")
+    assert made == cost(stack="nemo-rl")
+    assert made.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "offload")
 
 
 def test_what_is_given_stays() -> None:
@@ -74,18 +93,23 @@ def test_what_is_given_stays() -> None:
         sync="disk",
         host_s=0.1,
         switch_fixed_s=2,
+        loop_s=0,
+        offload_optimizer=False,
+        fixed={"update": 3},
+        phase_factors={"decode": 1.5},
     )
     assert (own.engine, own.cuda_graphs, own.rest_s) == ("sglang", False, 0)
     assert own.sync == WeightSync("disk")
-    # The host's figures are of the stack's own engine: another engine has its own.
-    assert (own.host_s, own.host_per_rollout_s) == (
-        0.1,
-        engine_presets()["sglang"].host_per_rollout_s,
-    )
-    assert own.switch_fixed_s == 2
+    # The engine's figures are of the engine that is given, the loop's are of the stack.
+    preset = STACKS["nemo-rl"]
+    host = engine_presets()["sglang"].host_per_rollout_s
+    assert (own.host_s, own.host_per_rollout_s) == (0.1, host)
+    assert (own.loop_s, own.loop_per_rollout_s) == (0, preset.loop_per_rollout_s)
+    assert (own.switch_fixed_s, own.offload_optimizer) == (2, False)
+    assert (own.fixed.update, own.phase_factors.of("decode")) == (3, 1.5)
     slower = cost(stack="nemo-rl", host_factor=2.0)
-    assert slower.host_s == pytest.approx(2 * 3.0e-3)
-    assert replace(slower, rest_s=1.0).host_s == slower.host_s
+    assert slower.loop_s == pytest.approx(2 * preset.loop_s)
+    assert replace(slower, rest_s=1.0).loop_s == slower.loop_s
 
 
 def test_adapters_are_sent_alone_by_any_stack() -> None:
@@ -95,12 +119,14 @@ def test_adapters_are_sent_alone_by_any_stack() -> None:
 
 
 def test_its_own_figures_are_drawn_within_its_spreads() -> None:
-    rng, base, preset = np.random.default_rng(3), cost(stack="nemo-rl"), STACKS["nemo-rl"]
+    rng, preset = np.random.default_rng(3), STACKS["nemo-rl"]
+    base = cost(stack="nemo-rl")
     drawn = [base.with_figures_drawn(Drawn(rng)) for _ in range(300)]
     for name, (low, high) in (
         ("rest_s", preset.rest_spread),
-        ("host_s", preset.host_spread),
-        ("host_per_rollout_s", preset.host_spread),
+        ("loop_s", preset.loop_spread),
+        ("loop_per_rollout_s", preset.loop_spread),
+        ("host_s", (0.4, 2.2)),
         ("offload_bytes_per_s", (0.25, 2.5)),
     ):
         found = np.array([getattr(each, name) / getattr(base, name) for each in drawn])
@@ -108,3 +134,63 @@ def test_its_own_figures_are_drawn_within_its_spreads() -> None:
         assert high / 1.3 < found.max() <= high
     assert all(each.sync and each.sync.mechanism == "cuda_ipc" for each in drawn)
     assert cost().with_figures_drawn(Drawn(rng)).rest_s == 0
+    own = cost(stack="nemo-rl", rest_s=9, loop_s=0.01).with_figures_drawn(Drawn(rng))
+    assert (own.rest_s, own.loop_s) == (9, 0.01)  # who gives a figure knows it
+    assert own.loop_per_rollout_s != base.loop_per_rollout_s
+
+
+def test_fixed_seconds_of_a_stack_are_drawn_and_those_given_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    preset = replace(STACKS["nemo-rl"], fixed=FixedSeconds(generation=4.0), fixed_spread=(0.5, 2))
+    monkeypatch.setattr(draws, "STACKS", {**STACKS, "nemo-rl": preset})
+    rng = np.random.default_rng(3)
+    base = replace(cost(stack="nemo-rl"), fixed=preset.fixed)
+    found = [base.with_figures_drawn(Drawn(rng)).opening_s for _ in range(200)]
+    assert 2 <= min(found) < 2.4
+    assert 6.5 < max(found) <= 8
+    given_s = replace(base, fixed=FixedSeconds(generation=5.0))
+    assert given_s.with_figures_drawn(Drawn(rng)).opening_s == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nemo", ("nemo-rl", "stack: unknown is an average")),
+        (
+            "verl-1.2",
+            ("versions of verl are verl-0.3, verl-0.4", "verl is its newest"),
+        ),
+        ("nemo-rl-0.4", ("give nemo-rl;",)),
+        ("SkyRL", ("did you mean skyrl",)),
+        ("xyz", ("valid: areal", "stack: unknown")),
+    ],
+)
+def test_a_stack_that_is_not_known_is_told_what_to_give(name: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        cost(stack=name)
+    assert caught.value.field == "cost.roofline.stack"
+    for word in words:
+        assert word in caught.value.message
+
+
+def test_a_stack_of_which_no_step_was_measured_says_so() -> None:
+    said = no_step_measured("openrlhf")
+    assert said.startswith("stack openrlhf: no step of it was measured; its loop's costs are those")
+    assert "0.2 to 5 times" in said
+    assert said in cost(stack="openrlhf").warnings(Extremes())
+    assert no_step_measured("unknown")
+    assert not no_step_measured("nemo-rl")
+    warned = cost(stack="nemo-rl").warnings(Extremes())
+    assert not [sentence for sentence in warned if "no step of it" in sentence]
+
+
+def test_figures_of_the_prior_make_no_stack_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    prior = priced()["unknown"].costs["presets"]["unknown"]
+    fitted = {**prior, "loop": {**prior["loop"], "kind": "fitted"}}
+    folder = SimpleNamespace(costs={"presets": {"unknown": fitted}})
+    monkeypatch.setattr(stacks, "priced", lambda: {"unknown": folder})
+    own = {"settings": prior["settings"]}
+    assert not stacks._preset("new", own).measured
+    assert stacks._preset("new", {**own, "loop": fitted["loop"]}).measured
+    assert not stacks._preset("unknown", fitted).measured

@@ -111,7 +111,7 @@ def test_a_folder_is_all_that_a_stack_needs(tmp_path: Path) -> None:
     assert "--samples 8" in arguments
     assert "Made for 1.0" in (tmp_path / "script" / "README.md").read_text()
     # its loop is priced
-    assert "madeup vllm-0.11" in rollcast("explain", "cost.roofline.stack")
+    assert "vllm-0.11" in rollcast("presets", "stacks", "madeup")
     cost = "cost={roofline: {stack: madeup}}"
     rollcast("simulate", example, "--set", cost, "--set", "steps=1", "--no-plot", "--out", "run")
     spans = pd.read_csv(tmp_path / "run" / "spans.csv")

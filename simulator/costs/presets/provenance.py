@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from rollcast.simulator.stacks.yaml_file import read_yaml
 
-Kind = Literal["measured", "fitted", "datasheet", "assumed"]
+Kind = Literal["measured", "fitted", "datasheet", "published", "assumed"]
 T = TypeVar("T")
 
 

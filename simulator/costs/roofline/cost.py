@@ -22,7 +22,7 @@ from rollcast.simulator.costs.base import (
 from rollcast.simulator.costs.engine.forward_pass import ForwardPass
 from rollcast.simulator.costs.engine.hosts import Unsaid
 from rollcast.simulator.costs.engine.layout import EngineLayout
-from rollcast.simulator.costs.engine.pieces import scaled
+from rollcast.simulator.costs.engine.pieces import Piece, scaled
 from rollcast.simulator.costs.engine.speculation import Host, Speculation
 from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens
 from rollcast.simulator.costs.presets.gpus import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
@@ -31,20 +31,23 @@ from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.draws import (
     case_errors,
     cost_spreads,
+    drawn_fixed,
     drawn_gpu,
     drawn_speculative,
     residual_spreads,
     spreads,
+    stack_spreads,
     times,
     trainer_spreads,
 )
 from rollcast.simulator.costs.roofline.options import FIELD, RooflineOptions, RooflineSection
 from rollcast.simulator.costs.scaled import PHASES, SOURCES, ScaledCost
-from rollcast.simulator.costs.stacks import STACKS, StackPreset
+from rollcast.simulator.costs.stacks import STACKS, StackPreset, no_step_measured
 from rollcast.simulator.costs.sync.sleep import Sleep, engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.phases import GRADES
 from rollcast.simulator.values import AtLeast, choice, given, whole
 from rollcast.simulator.values.chance import Chance
 
@@ -232,15 +235,43 @@ class RooflineCost(RooflineOptions, CostModel):
         most = speculation.options.off_above_rollouts
         return speculation if most is None or rollouts <= most else None
 
-    def _host_s(self, rollouts: int) -> float:
-        return self.host_s + self.host_per_rollout_s * rollouts
+    @cached_property
+    def _host(self) -> Host:
+        return Host(self.host_s, self.host_per_rollout_s)
+
+    @cached_property
+    def _host_in_loop(self) -> Host:
+        """With what the stack's loop adds."""
+        host = self._host
+        return Host(host.iteration_s + self.loop_s, host.rollout_s + self.loop_per_rollout_s)
 
     def iteration_s(self, work: Iteration) -> float:
         """Seconds of any iteration; the decode curves are this in closed form."""
+        in_loop_s = self._plain_s(work, self._host_in_loop)
+        factors = self.phase_factors
+        decode, prefill = factors.of("decode"), factors.of("prefill")
+        if decode == prefill == 1.0:
+            return in_loop_s
+        whole_s = decode_s = self._plain_s(work, self._host)
+        if work.prefill_rollouts:
+            rollouts = work.rollouts - work.prefill_rollouts
+            alone = Iteration(rollouts, work.context_tokens - work.prefill_context_tokens)
+            decode_s = min(whole_s, self._plain_s(alone, self._host)) if rollouts else 0.0
+        return in_loop_s - whole_s + decode * decode_s + prefill * (whole_s - decode_s)
+
+    def _plain_s(self, work: Iteration, host: Host) -> float:
+        """Seconds of an iteration as the roofline has it."""
         how = None if self.speculative is None else self._speculates(work.rollouts)
         if how is None:
-            return self._pass.seconds(work) + self._host_s(work.rollouts)
-        return how.seconds(work, Host(self.host_s, self.host_per_rollout_s))
+            return self._pass.seconds(work) + (host.iteration_s + host.rollout_s * work.rollouts)
+        return how.seconds(work, host)
+
+    def _pieces(self, rollouts: int, host: Host) -> list[Piece]:
+        how = self._speculates(rollouts)
+        if how is None:
+            host_s = host.iteration_s + host.rollout_s * rollouts
+            return scaled(self._pass.pieces(rollouts), 1.0, host_s)
+        return how.pieces(rollouts, host)
 
     # --- what a CostModel answers ---
 
@@ -248,11 +279,14 @@ class RooflineCost(RooflineOptions, CostModel):
         """Piecewise linear in the context (:meth:`ForwardPass.pieces`)."""
         curve = self._curves.get(rollouts)
         if curve is None:
-            how = self._speculates(rollouts)
-            if how is None:
-                pieces = scaled(self._pass.pieces(rollouts), 1.0, self._host_s(rollouts))
-            else:
-                pieces = how.pieces(rollouts, Host(self.host_s, self.host_per_rollout_s))
+            pieces, factor = (
+                self._pieces(rollouts, self._host_in_loop),
+                self.phase_factors.of("decode"),
+            )
+            if factor != 1.0:
+                plain = self._pieces(rollouts, self._host)
+                loop_s = pieces[0][1] - plain[0][1]
+                pieces = scaled(scaled(plain, factor), 1.0, loop_s)
             curve = self._curves[rollouts] = Curve(pieces)
         return curve
 
@@ -261,12 +295,23 @@ class RooflineCost(RooflineOptions, CostModel):
         return self.iteration_s(work)
 
     def train(self, load: TrainLoad) -> TrainCost:
-        """The update's phases (:meth:`RooflineTrainer.train`), and ``rest`` after them where
-        ``rest_s`` is not 0."""
+        """The update's phases (:meth:`RooflineTrainer.train`) with the stack's factors and fixed
+        seconds (those of the update as ``overhead``), and ``rest`` after them."""
         cost = self.trainer_of.train(load)
-        if not self.rest_s:
-            return cost
-        return replace(cost, phases_s=(*cost.phases_s, ("rest", self.rest_s)))
+        factors, fixed, phases = self.phase_factors, self.fixed, []
+        for name, seconds in cost.phases_s:
+            of = "reference" if name == "reference" else "log_prob" if name in GRADES else "update"
+            added_s = fixed.log_prob or 0.0 if name == "log_prob" else 0.0
+            phases.append((name, factors.of(of) * seconds + added_s))
+        update_s = fixed.update or 0.0 if phases else 0.0
+        after = (("overhead", update_s), ("rest", self.rest_s))
+        phases += [(name, seconds) for name, seconds in after if seconds]
+        return replace(cost, phases_s=tuple(phases))
+
+    @property
+    def opening_s(self) -> float:
+        """Seconds of a step's generation before its first iteration."""
+        return self.fixed.generation or 0.0
 
     @property
     def sync_s(self) -> float:
@@ -304,6 +349,7 @@ class RooflineCost(RooflineOptions, CostModel):
         inner = self.with_figures_drawn(chance)
         errors = residual_spreads(
             self.model,
+            self.phase_factors,
             speculates=self.speculative is not None,
             several_gpus=self.engine_gpus > 1,
         )
@@ -315,6 +361,12 @@ class RooflineCost(RooflineOptions, CostModel):
         for phase in ("decode", "update"):
             apart = math.exp(sd_apart * chance.normal(f"{SOURCES[phase]}/{phase}, GPUs apart"))
             drawn[phase] *= apart if self.placement == "disaggregated" else 1.0
+        sd = self.phase_factors.reference_sd
+        if sd is not None:  # a draw of its own, in the place of that of the log-probabilities
+            cause = f"{SOURCES['log_prob']}/reference, model error"
+            own = math.exp(sd * chance.normal(cause)) / drawn["log_prob"]
+            reference = self.phase_factors.of("reference") * own
+            inner = replace(inner, phase_factors=replace(inner.phase_factors, reference=reference))
         return ScaledCost(inner, {**dict.fromkeys(PHASES, 1.0), **drawn})
 
     def with_figures_drawn(self, chance: Chance) -> RooflineCost:
@@ -322,8 +374,12 @@ class RooflineCost(RooflineOptions, CostModel):
         trainer = self.trainer_of
         gpu = drawn_gpu(trainer.gpu, chance)  # the engine's, but for the trainer's attention
         changed = times(trainer, trainer_spreads(trainer.kernels), chance)
-        known = cost_spreads(self.engine, self.engine_sleep, self.stack)
+        known = cost_spreads(self.engine, self.engine_sleep)
+        if self.stack is not None:
+            known = (*known, *stack_spreads(self.stack, self))
         drawn: dict[str, Any] = times(self, known, chance)
+        if self.stack is not None:
+            drawn["fixed"] = drawn_fixed(self.stack, self.fixed, chance)
         sync = self.sync
         if sync is not None:
             sync = sync.slowed(chance.factor("sync/mechanism", sync.preset.low, sync.preset.high))
@@ -338,6 +394,8 @@ class RooflineCost(RooflineOptions, CostModel):
         sentences = []
         gpu = self.gpu
         trainer = self.trainer_of
+        if self.stack is not None and (sentence := no_step_measured(self.stack)):
+            sentences.append(sentence)
         for names, use, its in (
             (EFFICIENCIES, "engine", gpu),
             (TRAINER_EFFICIENCIES, "trainer", trainer.gpu),

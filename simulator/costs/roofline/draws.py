@@ -17,6 +17,7 @@ from rollcast.simulator.costs.engine.speculative_options import Speculative
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import read_presets
+from rollcast.simulator.costs.roofline.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.stacks import STACKS, Stack
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.trainer.options import Kernels
@@ -62,22 +63,45 @@ def gpu_spreads(gpu: Gpu) -> tuple[Spread, ...]:
     )
 
 
-def cost_spreads(
-    engine: Engine | None, sleep: Sleep | None = None, stack: Stack | None = None
-) -> tuple[Spread, ...]:
+def cost_spreads(engine: Engine | None, sleep: Sleep | None = None) -> tuple[Spread, ...]:
     """Of a cost model's own figures: its host's by ``engine``, its switches' by the engine's
-    ``sleep`` and by ``stack`` what has figures of its own there."""
-    host, launch, sync, switch, offload, rest = spreads("roofline")
+    ``sleep``."""
+    host, *others = spreads("roofline")
     if engine is not None:
         host = replace(host, low=engine_presets()[engine].low, high=engine_presets()[engine].high)
     if sleep is not None:
-        (switch,) = spreads("engine_sleep")
-    if stack is not None:
-        preset = STACKS[stack]
-        rest = replace(rest, low=preset.rest_spread[0], high=preset.rest_spread[1])
-        if preset.host is not None and engine == preset.engine:
-            host = replace(host, low=preset.host_spread[0], high=preset.host_spread[1])
-    return (host, launch, sync, switch, offload, rest)
+        (slept,) = spreads("engine_sleep")
+        others = [slept if spread.names == slept.names else spread for spread in others]
+    return (host, *others)
+
+
+def stack_spreads(stack: Stack, holder: object) -> tuple[Spread, ...]:
+    """Of the figures that a cost model (``holder``) has of its stack; one that was given in the
+    place of the stack's is taken to be known."""
+    preset = STACKS[stack]
+    groups = (
+        Spread(("rest_s",), *preset.rest_spread, "rest"),
+        Spread(("loop_s", "loop_per_rollout_s"), *preset.loop_spread, "host time"),
+    )
+    factor = getattr(holder, "host_factor", 1.0)
+    own = {"loop_s": factor, "loop_per_rollout_s": factor}
+    known = []
+    for spread in groups:
+        names = tuple(
+            name
+            for name in spread.names
+            if getattr(holder, name) == own.get(name, 1.0) * getattr(preset, name)
+        )
+        if names:
+            known.append(replace(spread, names=names))
+    return tuple(known)
+
+
+def drawn_fixed(stack: Stack, fixed: FixedSeconds, chance: Chance) -> FixedSeconds:
+    """The fixed seconds of the phases drawn anew, unless they were given."""
+    preset = STACKS[stack]
+    factor = chance.factor("rest/fixed", *preset.fixed_spread)
+    return fixed.times(factor) if fixed == preset.fixed else fixed
 
 
 def drawn_speculative(speculative: Speculative | None, chance: Chance) -> Speculative | None:
@@ -122,21 +146,29 @@ def model_errors(model: Model) -> Mapping[str, float]:
 
 
 def residual_spreads(
-    model: Model, *, speculates: bool = False, several_gpus: bool = False
+    model: Model,
+    factors: PhaseFactors | None = None,
+    *,
+    speculates: bool = False,
+    several_gpus: bool = False,
 ) -> dict[str, float]:
     """By phase of `simulator.costs.scaled`: standard deviation of the log.
 
-    speculates: whether tokens are drafted. several_gpus: whether a replica has more than one.
+    factors: of the stack; its deviations add to decoding's and prefill's, and take the place of the
+    trainer's. speculates: whether tokens are drafted. several_gpus: whether a replica has more than
+    one.
     """
     own, case = model_errors(model), case_errors()
+    stack = factors or PhaseFactors()
     parts = (
         own["decode"],
+        stack.decode_sd or 0.0,
         case["speculation"] if speculates else 0.0,
         case["tensor_parallel"] if several_gpus else 0.0,
     )
     return {
         "decode": math.hypot(*parts),
-        "prefill": own["prefill"],
-        "log_prob": case["log_prob"],
-        "update": case["update"],
+        "prefill": math.hypot(own["prefill"], stack.prefill_sd or 0.0),
+        "log_prob": case["log_prob"] if stack.log_prob_sd is None else stack.log_prob_sd,
+        "update": case["update"] if stack.update_sd is None else stack.update_sd,
     }

@@ -12,8 +12,8 @@ from rollcast.simulator.costs.engine.layout import NODE_GPUS
 from rollcast.simulator.costs.engine.speculative_options import Speculative
 from rollcast.simulator.costs.presets.provenance import figures, sources
 from rollcast.simulator.costs.ranges import Factor, PositiveShare, Rate, Seconds, Tokens
-from rollcast.simulator.costs.stacks import STACKS, Stack
-from rollcast.simulator.costs.stacks import listed as listed_stacks
+from rollcast.simulator.costs.roofline.phase_figures import FixedSeconds, PhaseFactors
+from rollcast.simulator.costs.stacks import STACKS, Stack, known_stack
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.costs.trainer.options import TrainerOptions
@@ -32,8 +32,11 @@ from rollcast.simulator.values import (
 FIELD = "cost.roofline"
 _F = figures("roofline")
 _UNSAID = {
-    key: Unsaid(getattr(_F, key))
-    for key in ("host_s", "host_per_rollout_s", "switch_fixed_s", "rest_s")
+    **{
+        key: Unsaid(getattr(_F, key))
+        for key in ("host_s", "host_per_rollout_s", "switch_fixed_s", "rest_s")
+    },
+    **{key: Unsaid(0.0) for key in ("loop_s", "loop_per_rollout_s")},
 }
 
 
@@ -47,9 +50,10 @@ class RooflineOptions(Options):
     stack: Annotated[
         Stack | None,
         Doc(
-            "training stack; it sets engine, host_s, host_per_rollout_s, cuda_graphs, "
-            "sync, engine_sleep and rest_s where they are not given",
-            source=listed_stacks(),
+            "training stack; it sets engine, cuda_graphs, sync, engine_sleep, offload_optimizer, "
+            "rest_s, loop_s, loop_per_rollout_s, fixed, phase_factors and the trainer's options "
+            "where they are not given; unknown: an average over stacks",
+            source="rollcast presets stacks",
         ),
     ] = None
     engine: Annotated[
@@ -72,6 +76,12 @@ class RooflineOptions(Options):
     host_per_rollout_s: Annotated[
         Seconds, Doc("host time per engine iteration and running rollout")
     ] = _UNSAID["host_per_rollout_s"]
+    loop_s: Annotated[
+        Seconds, Doc("what the stack's loop adds to an engine iteration, beside host_s")
+    ] = _UNSAID["loop_s"]
+    loop_per_rollout_s: Annotated[
+        Seconds, Doc("what it adds for each running rollout, beside host_per_rollout_s")
+    ] = _UNSAID["loop_per_rollout_s"]
     cuda_graphs: Annotated[
         bool | None,
         Doc(
@@ -98,8 +108,12 @@ class RooflineOptions(Options):
     )
     sync_fixed_s: Annotated[Seconds, Doc("fixed time of a weight sync")] = _F.sync_fixed_s
     offload_optimizer: Annotated[
-        bool, Doc("whether a colocated trainer offloads its states to host memory during rollouts")
-    ] = True
+        bool | None,
+        Doc(
+            "whether a colocated trainer offloads its states to host memory during rollouts; null: "
+            "as the stack does, else true"
+        ),
+    ] = None
     offload_bytes_per_s: Annotated[
         Rate, Doc("offload rate per GPU, at most that of its host link")
     ] = _F.offload_bytes_per_s
@@ -119,6 +133,17 @@ class RooflineOptions(Options):
             "time of a step outside all other phases (rewards, data, validation), after the update"
         ),
     ] = _UNSAID["rest_s"]
+    fixed: Annotated[
+        FixedSeconds,
+        Doc("seconds a step that a phase takes whatever its work; null: the stack's, else 0"),
+    ] = field(default_factory=FixedSeconds)
+    phase_factors: Annotated[
+        PhaseFactors,
+        Doc(
+            "what published runs of the stack took over what the roofline says; null: the stack's, "
+            "else 1"
+        ),
+    ] = field(default_factory=PhaseFactors)
     kv_memory_utilization: Annotated[
         PositiveShare, Doc("share of a GPU's memory that the engine may use", unit="share")
     ] = _F.kv_memory_utilization
@@ -158,8 +183,9 @@ class RooflineOptions(Options):
 
     def __post_init__(self) -> None:
         self._take_stack()
-        if self.cuda_graphs is None:
-            object.__setattr__(self, "cuda_graphs", True)
+        for name in ("cuda_graphs", "offload_optimizer"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, True)
         if self.engine is not None:
             choice(self.engine, f"{FIELD}.engine", get_args(Engine))
         for name in ("host_s", "host_per_rollout_s"):
@@ -174,23 +200,24 @@ class RooflineOptions(Options):
             object.__setattr__(self, "switch_fixed_s", Unsaid(self.switch_fixed_s))
 
     def _take_stack(self) -> None:
-        """Sets what nobody gave. The stack's host figures go with its engine."""
+        """Sets what nobody gave. What its loop adds is of the same host as the engine's time."""
         number(self.host_factor, f"{FIELD}.host_factor", Above(0, 1000))
         if self.stack is None:
             return
-        choice(self.stack, f"{FIELD}.stack", get_args(Stack))
-        stack = STACKS[self.stack]
-        if self.engine is None:
-            object.__setattr__(self, "engine", stack.engine)
-            for name in ("host_s", "host_per_rollout_s"):
-                of_stack = getattr(stack, name)
-                if of_stack is not None and isinstance(getattr(self, name), Unsaid):
-                    object.__setattr__(self, name, self.host_factor * of_stack)
-        for name in ("cuda_graphs", "engine_sleep"):
+        stack = STACKS[known_stack(self.stack, f"{FIELD}.stack")]
+        for name in ("engine", "cuda_graphs", "engine_sleep", "offload_optimizer"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(stack, name))
-        if isinstance(self.rest_s, Unsaid):
-            object.__setattr__(self, "rest_s", stack.rest_s)
+        for name, factor in (
+            ("rest_s", 1.0),
+            ("loop_s", self.host_factor),
+            ("loop_per_rollout_s", self.host_factor),
+        ):
+            if isinstance(getattr(self, name), Unsaid):
+                object.__setattr__(self, name, factor * getattr(stack, name))
+        for name, kind in (("fixed", FixedSeconds), ("phase_factors", PhaseFactors)):
+            own = read(kind, getattr(self, name), f"{FIELD}.{name}")
+            object.__setattr__(self, name, own.or_else(getattr(stack, name)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +235,7 @@ class RooflineSection(RooflineOptions):
         spelt = dict(mapping(value, field))
         stack, trainer = spelt.get("stack"), spelt.get("trainer")
         if stack is not None:
-            choice(stack, join(field, "stack"), get_args(Stack))
+            known_stack(stack, join(field, "stack"))
         if trainer is None or isinstance(trainer, Mapping):
             place, own = join(field, "trainer"), trainer or {}
             defaults = unsaid_options(stack, own, place)

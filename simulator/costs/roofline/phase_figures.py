@@ -1,0 +1,87 @@
+"""What a stack, or a user, says of the phases of a step: fixed seconds, and factors.
+
+None is what nobody said: the stack's figure, or where it has none, no seconds and a factor of 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
+
+from rollcast.simulator.costs.ranges import Factor, Seconds
+from rollcast.simulator.values import Between, Doc, Options, given
+
+_Sd = Annotated[
+    float | None,
+    Between(0, 3),
+    Doc("how sure that factor is", unit="standard deviation of the log"),
+]
+
+
+class _OrElse(Options):
+    """Options of which None is what nobody said."""
+
+    __slots__ = ()
+
+    def or_else(self, other: Self) -> Self:
+        """With what ``other`` says where this says nothing."""
+        unsaid = {key: getattr(other, key) for key, its in given(self).items() if its is None}
+        return replace(self, **unsaid)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSeconds(_OrElse):
+    """Seconds a step that a phase takes whatever its work: starts of servers, data that is moved,
+    states that are offloaded, logs."""
+
+    FIELD = "cost.roofline.fixed"
+
+    generation: Annotated[
+        Seconds | None, Doc("before the first iteration of a step's rollouts", unit="seconds")
+    ] = None
+    log_prob: Annotated[
+        Seconds | None, Doc("of log-probabilities, where a pass computes them", unit="seconds")
+    ] = None
+    update: Annotated[Seconds | None, Doc("of an update", unit="seconds")] = None
+
+    def times(self, factor: float) -> FixedSeconds:
+        """Each ``factor`` times as long."""
+        changed = {key: factor * its for key, its in given(self).items() if its is not None}
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseFactors(_OrElse):
+    """What published runs of a stack took over what the roofline says, by phase.
+
+    A standard deviation of decode or prefill adds to that of the model; one of log_prob, reference
+    or update takes the place of what is taken of any stack.
+    """
+
+    FIELD = "cost.roofline.phase_factors"
+
+    decode: Annotated[
+        Factor | None, Doc("on iterations that decode, but for loop_s", unit="times")
+    ] = None
+    decode_sd: _Sd = None
+    prefill: Annotated[Factor | None, Doc("on what prompts add to an iteration", unit="times")] = (
+        None
+    )
+    prefill_sd: _Sd = None
+    log_prob: Annotated[
+        Factor | None, Doc("on forward passes of the policy before the update", unit="times")
+    ] = None
+    log_prob_sd: _Sd = None
+    reference: Annotated[
+        Factor | None, Doc("on those of the reference; null: as log_prob", unit="times")
+    ] = None
+    reference_sd: _Sd = None
+    update: Annotated[Factor | None, Doc("on the update and its optimiser", unit="times")] = None
+    update_sd: _Sd = None
+
+    def of(self, phase: str) -> float:
+        """The factor on a phase."""
+        factor: float | None = getattr(self, phase)
+        if factor is None and phase == "reference":
+            return self.of("log_prob")
+        return 1.0 if factor is None else factor

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rollcast.simulator.costs.engine.hosts import Engine
+from rollcast.simulator.costs.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.presets.provenance import Kind, Provenance
-from rollcast.simulator.costs.roofline.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.sync.weight_sync import Mechanism
 from rollcast.simulator.errors import ScenarioError

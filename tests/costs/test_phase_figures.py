@@ -11,10 +11,10 @@ import pytest
 
 from rollcast.simulator.costs import Iteration, RooflineCost, TrainLoad
 from rollcast.simulator.costs.engine.speculative_options import Speculative
+from rollcast.simulator.costs.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
-from rollcast.simulator.costs.roofline.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate

@@ -10,12 +10,12 @@ import pytest
 from rollcast.simulator.costs import RooflineCost, RooflineTrainer, stacks
 from rollcast.simulator.costs.base import Extremes
 from rollcast.simulator.costs.engine.hosts import engine_presets
+from rollcast.simulator.costs.phase_figures import FixedSeconds
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import Kind
 from rollcast.simulator.costs.roofline import draws
 from rollcast.simulator.costs.roofline.cost import RooflineSection
-from rollcast.simulator.costs.roofline.phase_figures import FixedSeconds
 from rollcast.simulator.costs.stack_figures import stack_figures
 from rollcast.simulator.costs.stacks import STACKS, Stack, no_step_measured
 from rollcast.simulator.costs.sync.sleep import engine_switch_s

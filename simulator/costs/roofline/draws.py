@@ -14,10 +14,10 @@ from typing import Any
 
 from rollcast.simulator.costs.engine.hosts import Engine, engine_presets
 from rollcast.simulator.costs.engine.speculative_options import Speculative
+from rollcast.simulator.costs.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import read_presets
-from rollcast.simulator.costs.roofline.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.stacks import STACKS, Stack
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.trainer.options import Kernels

@@ -10,9 +10,9 @@ from rollcast.simulator.costs.backends import unsaid_options
 from rollcast.simulator.costs.engine.hosts import Engine, Unsaid, engine_presets
 from rollcast.simulator.costs.engine.layout import NODE_GPUS
 from rollcast.simulator.costs.engine.speculative_options import Speculative
+from rollcast.simulator.costs.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.presets.provenance import figures, sources
 from rollcast.simulator.costs.ranges import Factor, PositiveShare, Rate, Seconds, Tokens
-from rollcast.simulator.costs.roofline.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.stacks import STACKS, Stack, known_stack
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.sync.weight_sync import WeightSync

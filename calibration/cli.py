@@ -9,39 +9,36 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import click
 
 from rollcast.simulator.cli.arguments import Force, Json
+from rollcast.simulator.cli.declare import argument, command, option
 from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.stacks.stack import logged
 
 Runs = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUN_DIR", show_default=False, help="Folders that rollcast run --out wrote."
-    ),
+    tuple[Path, ...],
+    argument(metavar="RUN_DIR", help="Folders that rollcast run --out wrote."),
 ]
 Output = Annotated[
-    Path, typer.Option("-o", "--output", metavar="FILE", help="Where the fitted file goes.")
+    Path, option("-o", "--output", metavar="FILE", help="Where the fitted file goes.")
 ]
 ProbeFile = Annotated[
     Path | None,
-    typer.Option("--probe", metavar="FILE", help="What rollcast probe wrote."),
+    option("--probe", metavar="FILE", help="What rollcast probe wrote."),
 ]
-FittedFile = Annotated[
-    Path, typer.Argument(metavar="FITTED.json", show_default=False, help="From calibrate.")
-]
+FittedFile = Annotated[Path, argument(metavar="FITTED.json", help="From calibrate.")]
 ValidationMode = Annotated[
     str,
-    typer.Option(
+    option(
         "--mode",
         metavar="replay|predict",
         help="replay: the runs' own lengths; judges the costs. predict: lengths are forecast too.",
     ),
 ]
 Lengths = Annotated[
-    list[Path] | None,
-    typer.Option(
+    tuple[Path, ...],
+    option(
         "--lengths",
         metavar="RUN_DIR",
         help="Predict with the lengths and rewards of this run, for example a short "
@@ -50,7 +47,7 @@ Lengths = Annotated[
 ]
 AtPulse = Annotated[
     bool | None,
-    typer.Option(
+    option(
         "--pulse/--no-pulse",
         show_default=False,
         help="--pulse: judge each run at the machine speed measured in it (default in replay, "
@@ -59,25 +56,23 @@ AtPulse = Annotated[
     ),
 ]
 ReportFolder = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Write JSON, picture, report here.")
+    Path | None, option("--out", metavar="DIR", help="Write JSON, picture, report here.")
 ]
 Draws = Annotated[
     int,
-    typer.Option("--draws", metavar="N", help="Parameter draws for the intervals."),
+    option("--draws", metavar="N", help="Parameter draws for the intervals."),
 ]
 Logs = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="LOG", show_default=False, help="Files or folders of one run, of any trainer."
-    ),
+    tuple[Path, ...],
+    argument(metavar="LOG", help="Files or folders of one run, of any trainer."),
 ]
 ImportFolder = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Write the scenario and the run's tables here."),
+    option("--out", metavar="DIR", help="Write the scenario and the run's tables here."),
 ]
 ModelName = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--model",
         metavar="NAME",
         help=(
@@ -88,17 +83,15 @@ ModelName = Annotated[
 ]
 GpuName = Annotated[
     str | None,
-    typer.Option("--gpu", metavar="NAME", help="GPU preset; logs do not name the GPU."),
+    option("--gpu", metavar="NAME", help="GPU preset; logs do not name the GPU."),
 ]
 StackName = Annotated[
     str | None,
-    typer.Option(
-        "--stack", metavar="NAME", help="Trainer that wrote the log, if several are possible."
-    ),
+    option("--stack", metavar="NAME", help="Trainer that wrote the log, if several are possible."),
 ]
 TokenizerName = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--tokenizer",
         metavar="PATH_OR_NAME",
         help="Counts the tokens of dumped text: a tokenizer.json, its folder, or a name on the "
@@ -107,7 +100,7 @@ TokenizerName = Annotated[
 ]
 DriftOption = Annotated[
     str,
-    typer.Option(
+    option(
         "--drift",
         metavar="freeze|extrapolate",
         help=("freeze: lengths stay as at the end of the log. extrapolate: their trend continues."),
@@ -115,14 +108,14 @@ DriftOption = Annotated[
 ]
 Advise = Annotated[
     bool,
-    typer.Option(
+    option(
         "--advise/--no-advise",
         help="Simulate changes that may make it faster (some seconds).",
     ),
 ]
 Follow = Annotated[
     bool,
-    typer.Option(
+    option(
         "--follow",
         help="Follow a run in progress: its progress, its expected end, and changes. "
         "With --out, import it when it ends.",
@@ -130,7 +123,7 @@ Follow = Annotated[
 ]
 RunSteps = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--steps",
         metavar="N",
         help="With --follow: number of updates of the run, if its settings do not say.",
@@ -138,7 +131,7 @@ RunSteps = Annotated[
 ]
 Every = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--every",
         metavar="SECONDS",
         help="With --follow: interval at which the files are read, in seconds.  [default: 2]",
@@ -146,7 +139,7 @@ Every = Annotated[
 ]
 PatienceOption = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--patience",
         metavar="SECONDS",
         help="With --follow: seconds without a change in the files after which the run counts "
@@ -155,12 +148,12 @@ PatienceOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
+def register(app: click.Group) -> None:
     """Adds the commands."""
-    app.command()(calibrate)
-    app.command()(validate)
+    command(app)(calibrate)
+    command(app)(validate)
     text = inspect.cleandoc(import_log.__doc__ or "").format(stacks=", ".join(logged()))
-    app.command("import", help=text)(import_log)
+    command(app, "import", text)(import_log)
 
 
 def calibrate(
@@ -191,7 +184,7 @@ def validate(
     fitted: FittedFile,
     runs: Runs,
     mode: ValidationMode = "replay",
-    lengths: Lengths = None,
+    lengths: Lengths = (),
     at_pulse: AtPulse = None,
     out: ReportFolder = None,
     draws: Draws = 40,
@@ -287,7 +280,7 @@ def import_log(
 
 def _followed(
     wanted: bool,
-    logs: list[Path],
+    logs: tuple[Path, ...],
     stack: str | None,
     steps: int | None,
     every_s: float | None,

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
 import rollcast
@@ -33,7 +32,7 @@ REMOVED: dict[str, str] = LIST["removed"]
 def commands() -> Iterator[str]:
     for point in entry_points(group="rollcast.commands"):
         point.load()(app)
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in app.commands.items():
         yield name
         for parameter in command.params:
             argument = parameter.param_type_name == "argument"

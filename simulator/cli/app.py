@@ -6,14 +6,17 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from rollcast.simulator.cli import arguments as args
+from rollcast.simulator.cli.completion import install_completion, show_completion
+from rollcast.simulator.cli.declare import argument, command, option
 from rollcast.simulator.cli.notes import old_names_as_notes
 from rollcast.simulator.cli.stopping import (
     Stopped,
@@ -34,44 +37,42 @@ if TYPE_CHECKING:
     from rollcast.simulator.studies.simulate import Result
     from rollcast.simulator.studies.tornado import Asked, Bar
 
-app = typer.Typer(
-    name="rollcast",
-    help="Forecast how a scheduling policy changes the speed of LLM reinforcement learning.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
 NOTHING_MEETS = 3  # exit code of a plan whose limits nothing meets
 
-_CLICK_ERROR: type[Exception] = next(  # typer names only the leaves of this family
-    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
-)
+
+class _Commands(click.Group):
+    """Lists its commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All of them."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Hides a stop from click, which would print an empty line; `as_asked` raises it again."""
+        with suppress(Stopped):
+            return super().invoke(ctx)
 
 
-@app.callback(invoke_without_command=True)
-def rollcast(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
-) -> None:
+@click.group(cls=_Commands, invoke_without_command=True, subcommand_metavar="COMMAND [ARGS]...")
+@click.version_option(package_name="rollcast", message="rollcast %(version)s")
+@install_completion
+@show_completion
+@click.pass_context
+def app(context: click.Context) -> None:
     """Forecast how a scheduling policy changes the speed of LLM reinforcement learning.
 
     Start with: rollcast init april > scenario.yaml; rollcast simulate scenario.yaml
     """
-    if version:
-        from importlib.metadata import version as installed
-
-        print(f"rollcast {installed('rollcast')}")
-        raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
-        raise typer.Exit(2)
+        raise click.exceptions.Exit(2)
 
 
-@app.command()
+@command(app)
 def simulate(
     scenario: args.ScenarioPath,
     out: args.Out = None,
-    settings: args.Settings = None,
+    settings: args.Settings = (),
     seed: args.Seed = None,
     trust_modules: TrustModules = False,
     force: args.Force = False,
@@ -79,7 +80,7 @@ def simulate(
     as_json: args.Json = False,
     draws: args.Draws = None,
     tornado: args.Tornado = False,
-    tornado_key: args.TornadoKeys = None,
+    tornado_key: args.TornadoKeys = (),
 ) -> None:
     """Simulate one scenario and show its step time and idle GPUs.
 
@@ -91,7 +92,7 @@ def simulate(
     from rollcast.simulator.studies.simulate import simulate as run_scenario
 
     checked = _load(scenario, settings, seed, trust_modules, out, force, draws)
-    asked = _tornado_keys(checked, tornado, tornado_key or ())
+    asked = _tornado_keys(checked, tornado, tornado_key)
     with progress(checked.policy_name, checked.steps * (1 + (draws or 0))) as advance:
         result = run_scenario(checked, advance)
         if draws != 0:
@@ -105,21 +106,21 @@ def simulate(
     _print_where(out)
 
 
-@app.command()
+@command(app)
 def compare(
     scenario: args.ScenarioPath,
-    policy: args.Policies = None,
+    policy: args.Policies = (),
     also: Annotated[
-        list[str] | None,
-        typer.Option(
+        tuple[str, ...],
+        option(
             "--also",
             metavar="key=VALUE",
             help="Add a row: the first policy with this key set, such as "
             "cluster.routing=session_affinity. Repeatable.",
         ),
-    ] = None,
+    ] = (),
     out: args.Out = None,
-    settings: args.Settings = None,
+    settings: args.Settings = (),
     seed: args.Seed = None,
     trust_modules: TrustModules = False,
     force: args.Force = False,
@@ -140,7 +141,7 @@ def compare(
     from rollcast.simulator.studies.compare import write_comparison
 
     checked = _load(scenario, settings, seed, trust_modules, out, force, draws)
-    variants = _variants(checked, policy or [checked.policy_name], also or ())
+    variants = _variants(checked, policy or (checked.policy_name,), also)
     with progress("", sum(variant.steps for variant in variants) * (1 + (draws or 0))) as advance:
         results = run_all(variants, advance)
         ranked = None
@@ -160,19 +161,19 @@ def compare(
     _print_where(out)
 
 
-@app.command()
+@command(app)
 def plan(
     scenario: args.ScenarioPath,
     run: args.PlanRun = None,
-    choose: args.Choose = None,
-    policy: args.Policies = None,
-    limit: args.Limits = None,
+    choose: args.Choose = (),
+    policy: args.Policies = (),
+    limit: args.Limits = (),
     objective: args.PlanObjective = None,
-    quality: args.Quality = None,
+    quality: args.Quality = (),
     workers: args.Workers = None,
     ray: args.Ray = None,
     out: args.PlanOut = None,
-    settings: args.Settings = None,
+    settings: args.Settings = (),
     seed: args.Seed = None,
     trust_modules: TrustModules = False,
     force: args.Force = False,
@@ -193,12 +194,12 @@ def plan(
 
     if out is not None:
         check_target(out, force)
-    raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), seed)
-    raw = with_flags(raw, run, choose or (), limit or (), objective, quality or ())
+    raw = override(read_scenario(scenario, trust(trust_modules)), settings, seed)
+    raw = with_flags(raw, run, choose, limit, objective, quality)
     if workers is not None and workers < 1:
         raise ScenarioError("--workers", f"is {workers}; give at least 1")
     try:
-        asked = planner.question(raw, None, policy or (), intervals)
+        asked = planner.question(raw, None, policy, intervals)
         crew: Any = workers
         if ray is not None:
             from rollcast.simulator.planner.on_ray import OnRay
@@ -210,25 +211,25 @@ def plan(
         raise raw.locate(error) from None
     bars = _tornado_of(planned, raw) if tornado else None
     if out is not None:
-        _write_plan(planned, raw, out, force, policy or (), bars or ())
+        _write_plan(planned, raw, out, force, policy, bars or ())
     show_plan(planned, as_json, bars)
     _print_where(out)
     if planned.recommended is None:
-        raise typer.Exit(NOTHING_MEETS)
+        raise click.exceptions.Exit(NOTHING_MEETS)
 
 
-@app.command()
+@command(app)
 def explore(
     scenario: args.ScenarioPath,
-    settings: args.Settings = None,
+    settings: args.Settings = (),
     seed: args.Seed = None,
     trust_modules: TrustModules = False,
     port: Annotated[
         int | None,
-        typer.Option("--port", metavar="N", help="Port of the page; default: a free one."),
+        option("--port", metavar="N", help="Port of the page; default: a free one."),
     ] = None,
     browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+        bool, option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
 ) -> None:
     """Change a scenario's settings on a local web page.
@@ -241,27 +242,25 @@ def explore(
 
     with until_stopped():
         show_page(
-            load(scenario, *(settings or ()), seed=seed, trust_modules=trust(trust_modules)),
+            load(scenario, *settings, seed=seed, trust_modules=trust(trust_modules)),
             port,
             browser,
         )
 
 
-@app.command()
+@command(app)
 def presets(
     kind: Annotated[
         str | None,
-        typer.Argument(
+        argument(
             metavar="gpus|models|engines|syncs|kernels|lengths|turns|policies",
-            show_default=False,
             help="Kind of preset; default: all.",
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Argument(
+        argument(
             metavar="NAME",
-            show_default=False,
             help="Show one preset with all figures and sources.",
         ),
     ] = None,
@@ -273,13 +272,12 @@ def presets(
     show_presets(kind, name, as_json)
 
 
-@app.command()
+@command(app)
 def explain(
     key: Annotated[
         str,
-        typer.Argument(
+        argument(
             metavar="KEY",
-            show_default=False,
             help="Key, such as cluster.trainer_gpus; default: the first thirty.",
         ),
     ] = "",
@@ -291,13 +289,11 @@ def explain(
     show(key, as_json)
 
 
-@app.command()
+@command(app)
 def init(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="EXAMPLE", show_default=False, help="Example to print; default: list them."
-        ),
+        argument(metavar="EXAMPLE", help="Example to print; default: list them."),
     ] = None,
 ) -> None:
     """Print an example scenario to start from."""
@@ -308,7 +304,7 @@ def init(
 
 def _load(
     path: Path,
-    settings: Sequence[str] | None,
+    settings: Sequence[str],
     seed: int | None,
     trust_modules: bool,
     out: Path | None,
@@ -328,10 +324,10 @@ def _load(
         from rollcast.simulator.results.folder import check_target
 
         check_target(out, force)
-    return load(path, *(settings or ()), seed=seed, trust_modules=trust(trust_modules))
+    return load(path, *settings, seed=seed, trust_modules=trust(trust_modules))
 
 
-def _variants(scenario: Scenario, names: list[str], also: Sequence[str]) -> list[Scenario]:
+def _variants(scenario: Scenario, names: Sequence[str], also: Sequence[str]) -> list[Scenario]:
     """The scenario under each policy, then the first with each setting of ``--also``."""
     from rollcast.simulator.scenario.file import override
     from rollcast.simulator.scenario.scenario import build_scenario
@@ -434,8 +430,7 @@ def _print_where(out: Path | None) -> None:
 
 def _add_commands(argv: list[str]) -> None:
     """Adds the commands of other packages, found by entry point, unless the command is ours."""
-    names = {command.callback.__name__ for command in app.registered_commands if command.callback}
-    if argv and argv[0] in names:
+    if argv and argv[0] in app.commands:
         return
     from importlib.metadata import entry_points
 
@@ -456,16 +451,16 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         with as_asked(), old_names_as_notes():
             _add_commands(arguments)
-            code = app(arguments, prog_name="rollcast", standalone_mode=False)
+            code = app.main(arguments, prog_name="rollcast", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except RollcastError as error:
         return _fail(str(error))
-    except _CLICK_ERROR as error:
+    except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        command = context.command_path if context else "rollcast"
-        message = cast(Any, error).format_message().rstrip(".")
-        return _fail(f"{message}{' See' if message.endswith('?') else '; see'} {command} --help")
+        asked = context.command_path if context else "rollcast"
+        message = error.format_message().rstrip(".")
+        return _fail(f"{message}{' See' if message.endswith('?') else '; see'} {asked} --help")
     except MemoryError:
         return _fail("out of memory; make steps or workload smaller")
     except OSError as error:
@@ -481,10 +476,10 @@ def _run(argv: Sequence[str] | None) -> int:
 def _with_addresses(arguments: Sequence[str]) -> list[str]:
     """Adds the address ``local`` to a ``--ray`` without one."""
     lines: list[str] = []
-    for place, argument in enumerate(arguments):
-        lines.append(argument)
+    for place, given in enumerate(arguments):
+        lines.append(given)
         following = arguments[place + 1] if place + 1 < len(arguments) else ""
-        if argument == "--ray" and not (following in ("auto", "local") or ":" in following):
+        if given == "--ray" and not (following in ("auto", "local") or ":" in following):
             lines.append("local")
     return lines
 

@@ -5,35 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from rollcast.simulator.cli.declare import argument, option
 
 ScenarioPath = Annotated[
     Path,
-    typer.Argument(
+    argument(
         metavar="SCENARIO.yaml",
-        show_default=False,
         help="Scenario file; rollcast init lists examples.",
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Write all results into this folder."),
+    option("--out", metavar="DIR", help="Write all results into this folder."),
 ]
 Settings = Annotated[
-    list[str] | None,
-    typer.Option(
+    tuple[str, ...],
+    option(
         "--set",
         metavar="key=value",
         help="Set a key of the scenario: workload.group_size=16. Repeatable.",
     ),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Set the random seed.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the results that --out holds.")]
-NoPlot = Annotated[bool, typer.Option("--no-plot", help="Write no picture.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Seed = Annotated[int | None, option("--seed", metavar="N", help="Set the random seed.")]
+Force = Annotated[bool, option("--force", help="Replace the results that --out holds.")]
+NoPlot = Annotated[bool, option("--no-plot", help="Write no picture.")]
+Json = Annotated[bool, option("--json", help="Print JSON instead of a table.")]
 Draws = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--draws",
         metavar="N",
         show_default=False,
@@ -42,8 +41,8 @@ Draws = Annotated[
     ),
 ]
 Policies = Annotated[
-    list[str] | None,
-    typer.Option(
+    tuple[str, ...],
+    option(
         "--policy",
         metavar="CHAIN",
         help="Policies to apply in order: april(over_sampling=2)+pods(keep=4). sync: none; "
@@ -52,13 +51,11 @@ Policies = Annotated[
 ]
 Tornado = Annotated[
     bool,
-    typer.Option(
-        "--tornado", help="Show which uncertain inputs move the step time most, one at a time."
-    ),
+    option("--tornado", help="Show which uncertain inputs move the step time most, one at a time."),
 ]
 TornadoKeys = Annotated[
-    list[str] | None,
-    typer.Option(
+    tuple[str, ...],
+    option(
         "--tornado-key",
         metavar="key=20%",
         help="With --tornado: another key to vary, by a share (key=20%) or "
@@ -70,15 +67,15 @@ TornadoKeys = Annotated[
 
 PlanRun = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--run",
         metavar="steps=N",
         help="Length of the run: steps=500; prompts=40000,epochs=2; trained_rollouts=250000.",
     ),
 ]
 Choose = Annotated[
-    list[str] | None,
-    typer.Option(
+    tuple[str, ...],
+    option(
         "--choose",
         "--vary",
         metavar="key=VALUE,VALUE",
@@ -88,8 +85,8 @@ Choose = Annotated[
     ),
 ]
 Limits = Annotated[
-    list[str] | None,
-    typer.Option(
+    tuple[str, ...],
+    option(
         "--limit",
         metavar="key=VALUE",
         help="Limit of the run: hours, usd, gpus or staleness. Repeatable.",
@@ -97,15 +94,15 @@ Limits = Annotated[
 ]
 PlanObjective = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--objective",
         metavar="usd|hours|gpu_hours|balanced",
         help="What to minimise; balanced: hours x cost.",
     ),
 ]
 Quality = Annotated[
-    list[str] | None,
-    typer.Option(
+    tuple[str, ...],
+    option(
         "--quality",
         metavar="policy=FACTOR",
         help="Updates to the target relative to synchronous training, as measured: april=1.05.",
@@ -113,11 +110,11 @@ Quality = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", metavar="N", help="Number of processes; default: one per core."),
+    option("--workers", metavar="N", help="Number of processes; default: one per core."),
 ]
 Ray = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--ray",
         metavar="[ADDRESS]",
         help="Run on a Ray cluster: HOST:PORT of its head, or auto; without an address, one is "
@@ -126,7 +123,7 @@ Ray = Annotated[
 ]
 PlanOut = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--out",
         metavar="DIR",
         help="Write plan.json, plan.csv, recommended.yaml and report.html into this folder; an "
@@ -135,5 +132,5 @@ PlanOut = Annotated[
 ]
 Intervals = Annotated[
     bool,
-    typer.Option("--intervals/--no-intervals", help="Compute 90 % intervals of the best choices."),
+    option("--intervals/--no-intervals", help="Compute 90 % intervals of the best choices."),
 ]

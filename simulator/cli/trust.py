@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 
+from rollcast.simulator.cli.declare import option
 from rollcast.simulator.values.visible import visible
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 TrustModules = Annotated[
     bool,
-    typer.Option(
+    option(
         "--trust-modules",
         help="Import the policies of your own (module:Class) that the file names: their code runs.",
     ),
@@ -30,4 +31,4 @@ def trust(given: bool) -> Trust:
 def _asks(named: Sequence[str]) -> bool:
     shown = ", ".join(map(visible, named))
     question = f"This file names {shown}; importing it runs its code. Do you trust it?"
-    return typer.confirm(question, err=True)
+    return click.confirm(question, err=True)

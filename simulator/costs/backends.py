@@ -7,7 +7,7 @@ The figures are ``trainers`` in the ``costs.yaml`` of the stacks' folders, as op
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -81,9 +81,20 @@ def unsaid_options(stack: str | None, given: Mapping[str, Any], field: str) -> d
     if missing:
         raise _no_split(stack, chosen, missing, given, field)
     options = {"backend": chosen.backend, **chosen.options}
-    if given.get("shard") is False:  # the older of two keys for one thing
-        options.pop("sharding", None)
+    for key in _that_contradict(options, given):
+        options.pop(key, None)
     return options
+
+
+def _that_contradict(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Iterator[str]:
+    """The defaults that make no sense beside what is given."""
+    if given.get("shard") is False:  # the older of two keys for one thing
+        yield "sharding"
+    batching = given.get("batching") or defaults.get("batching", "packed")
+    if not str(batching).startswith("padded"):
+        yield "microbatch_rollouts"
+    if given.get("recompute_layers"):
+        yield "recompute"
 
 
 def _several(value: object) -> bool:

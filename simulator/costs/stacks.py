@@ -137,8 +137,11 @@ def known_stack(name: object, field: str) -> str:
     stack, _, version = text.rpartition("-")
     if stack in STACKS and version[:1].isdigit():
         told_apart = ", ".join(sorted(known for known in STACKS if known.startswith(f"{stack}-")))
-        hint = f"versions of {stack} are {told_apart}" if told_apart else f"give {stack}"
-        instead = f"{hint}; {stack} is its newest" if told_apart else hint
+        instead = (
+            f"versions of {stack} are {told_apart}; {stack} is its newest"
+            if told_apart
+            else f"versions of {stack} are not told apart: give {stack}"
+        )
     else:
         instead = nearest(text, STACKS)
     raise ScenarioError(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollcast.simulator.costs import RooflineCost
+from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
 from rollcast.simulator.costs.backends import BACKENDS, backends_of
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
@@ -71,6 +71,17 @@ def test_a_backend_sets_what_nobody_gave() -> None:
     assert trainer() == trainer(trainer=None) == plain
 
 
+def test_a_default_that_contradicts_what_is_given_is_left_out() -> None:
+    assert trainer(stack="trl").microbatch_rollouts == 8
+    packed = trainer(stack="trl", trainer={"batching": "packed"})
+    assert (packed.batching, packed.microbatch_rollouts) == ("packed", None)
+    padded = trainer(stack="trl", trainer={"batching": "padded"})
+    assert (padded.batching, padded.microbatch_rollouts) == ("padded", 8)
+    assert trainer(stack="nemo-rl").recompute == "none"
+    some = trainer(stack="nemo-rl", trainer={"recompute_layers": 4})
+    assert (some.recompute, some.recompute_layers) == ("full", 4)
+
+
 def test_a_stack_has_a_backend_of_its_own() -> None:
     assert trainer(stack="nemo-rl").backend == "dtensor"
     assert trainer(stack="slime", trainer=None).backend == "megatron"
@@ -132,3 +143,11 @@ def test_what_a_stack_cannot_run_is_said(
     assert caught.value.field == f"cost.roofline.{key}"
     for word in words:
         assert word in caught.value.message
+
+
+def test_recomputing_is_offered_where_it_makes_a_rollout_fit() -> None:
+    long = TrainLoad([(100, [60_000])])
+    kept = RooflineTrainer(MODEL, GPU, 8, recompute="none")
+    with pytest.raises(ScenarioError, match=r"what would fit: .*trainer\.recompute: full"):
+        kept.train(long)
+    assert RooflineTrainer(MODEL, GPU, 8, recompute="full").train(long).total_s > 0

@@ -161,7 +161,7 @@ def test_fixed_seconds_of_a_stack_are_drawn_and_those_given_are_not(
             "verl-1.2",
             ("versions of verl are verl-0.3, verl-0.4", "verl is its newest"),
         ),
-        ("nemo-rl-0.4", ("give nemo-rl;",)),
+        ("nemo-rl-0.4", ("not told apart: give nemo-rl;",)),
         ("SkyRL", ("did you mean skyrl",)),
         ("xyz", ("valid: areal", "stack: unknown")),
     ],

@@ -246,7 +246,7 @@ class TrainerMemory(TrainerOptions):
     def _what_would_fit(self, tokens: int, prefix: int) -> str:
         """Advice for a microbatch that does not."""
 
-        def fits(**changes: int) -> bool:
+        def fits(**changes: int | str) -> bool:
             with suppress(ScenarioError):  # a split that does not divide
                 changed = replace(self, **changes)  # type: ignore[arg-type]
                 return changed.peak_bytes(tokens, prefix) <= self._budget_bytes
@@ -254,6 +254,8 @@ class TrainerMemory(TrainerOptions):
 
         enough = [n for n in (2, 4, 8) if fits(gpus=n * self.gpus)]
         remedies = [f"{enough[0] * self.gpus} trainer GPUs"] if enough else []
+        if self.recompute != "full" and fits(recompute="full"):
+            remedies.append(f"{FIELD}.recompute: full")
         split = 2 * self.tensor_parallel
         if fits(tensor_parallel=split):
             remedies.append(f"{FIELD}.tensor_parallel: {split} on these")

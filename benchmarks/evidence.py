@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import yaml
 
 from benchmarks.claims.common import Row, Section
+from benchmarks.held_out import CAMPAIGNS
 from benchmarks.runner import (
     RESULTS,
     ROOT,
@@ -33,7 +35,10 @@ from benchmarks.runner import (
     write_text,
 )
 
-DOCUMENTS = tuple(ROOT / "docs" / name for name in ("evidence.md", "importing.md", "intervals.md"))
+DOCUMENTS = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("evidence.md", "importing.md", "intervals.md")),
+)
 SCHEMA = "rollcast-published/1"
 
 HEAD = ("claim", "published", "forecast", "error", "assumed")
@@ -44,7 +49,7 @@ Made by `make evidence` from `published.json`. Nothing is tuned to these figures
 misses, the table says so. Error is forecast over published, less one, unless it says points or
 words.
 """
-_TABLE = re.compile(r"<!-- table: ([\w-]+) -->\n(.*?)<!-- end of table -->", re.DOTALL)
+_TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n?).*?(<!-- end of table -->)", re.DOTALL)
 
 
 class MarkerError(ValueError):
@@ -210,6 +215,138 @@ def own_run(folder: Path) -> str:
     return markdown_table(("run", *heads), rows)
 
 
+def held_out(names: Sequence[str], folder: Path) -> str:
+    """All forecasts of each of these campaigns in one row a mode."""
+    rows = []
+    for name in names:
+        for mode, of in _campaigns(folder)[name]["overall"].items():
+            inside, noise = of["coverage"], of["noise"]
+            apart = "-"
+            if noise["pairs"]:
+                apart = f"{_share(noise['run_time'])}, {_share(noise['run_time_largest'])}"
+            runs = round(inside["runs"] * inside["run_count"])
+            rows.append(
+                (
+                    *((CAMPAIGNS[name].title, mode) if len(names) > 1 else (mode,)),
+                    f"{inside['run_count']}, {inside['step_count']:,}",
+                    f"{_share(of['run_time'])}, {_share(of['largest'])}",
+                    _share(of["step_s"]),
+                    apart,
+                    "{} of {}".format(*of["ranked"]),
+                    f"{100 * inside['steps']:.0f} %, {runs} of {inside['run_count']}",
+                )
+            )
+    head = (
+        "held-out runs, steps",
+        "error of the run time: median, largest",
+        "error of a step's time, median",
+        "two runs of one policy apart: median, largest",
+        "pairs of policies ranked right",
+        "inside 90 % intervals: steps, runs",
+    )
+    return markdown_table((*(("runs", "mode") if len(names) > 1 else ("mode",)), *head), rows)
+
+
+def held_out_runs(names: Sequence[str], folder: Path) -> str:
+    """The held-out runs of each of these campaigns, those of one policy and setting in one row."""
+    rows = []
+    for name in names:
+        by_policy: dict[str, list[Mapping[str, Any]]] = {}
+        for run in _campaigns(folder)[name]["runs"]:
+            if run["held_out"]:
+                by_policy.setdefault(run["policy"], []).append(run)
+        for policy, runs in by_policy.items():
+            forecasts = [[run[mode] for run in runs] for mode in ("replay", "predict")]
+            replays, predictions = forecasts
+            stale = zip(*(replay["staleness"] for replay in replays), strict=True)
+            rows.append(
+                (
+                    *((CAMPAIGNS[name].title,) if len(names) > 1 else ()),
+                    f"`{policy}`",
+                    _span([run["measured_s"] / run["steps"] for run in runs], ".2f"),
+                    _span([100 * of["error"] for of in replays], "+.1f"),
+                    _span([100 * of["rollout_error"] for of in replays], "+.0f"),
+                    _span([100 * of["train_error"] for of in replays], "+.0f"),
+                    _span([100 * of["error"] for of in predictions], "+.1f"),
+                    "; ".join(_span(values, ".2f") for values in stale),
+                )
+            )
+    head = (
+        "policy [setting]",
+        "measured, s a step",
+        "replay, %",
+        "its rollout, %",
+        "its update, %",
+        "predict, %",
+        "staleness: measured; replayed",
+    )
+    return markdown_table((*(("runs",) if len(names) > 1 else ()), *head), rows)
+
+
+def slowdown(folder: Path) -> str:
+    """How much a replica and a trainer on two cores slow each other, by campaign."""
+    rows = []
+    for name, of in _campaigns(folder).items():
+        if of["beside"]:
+            cells = [f"{factor:.2f}x ({error:.2f})" for factor, error in of["beside"].values()]
+            rows.append((CAMPAIGNS[name].title, *cells))
+    return markdown_table(("runs", "an iteration, while the trainer works", "an update"), rows)
+
+
+def unseen(folder: Path) -> str:
+    """The README's sentence on forecasts of real runs."""
+    campaigns = _campaigns(folder)
+
+    def error(mode: str, names: Sequence[str], most: str = "") -> str:
+        of = [campaigns[name]["overall"][mode] for name in names]
+        median = _span([100 * each["run_time"] for each in of], ".1f")
+        return f"{median} % ({most}{100 * max(each['largest'] for each in of):.0f} %)"
+
+    beside = ("overlap", "idle")
+    text = (
+        "Calibrated on a few synchronous real runs, run times of unseen policies are off by a "
+        f"median of {error('replay', ['policies'], 'at most ')} in replay and "
+        f"{error('predict', ['policies'])} in prediction; where rollouts overlap with training, "
+        f"by {error('replay', beside)} and {error('predict', beside)}."
+    )
+    return textwrap.fill(text, 106, initial_indent=" " * 24, subsequent_indent="  ").lstrip()
+
+
+def pearl(folder: Path) -> str:
+    """PEARL's figures of SWE-bench: the range of three models, by what answers take."""
+    rows = [("PEARL, measured", "216 s", "10.3 %")]
+    for key, answers in {
+        "0.28 s": "each answer takes the published median",
+        "tail": "answers as the preset `swe` has them, with a tail",
+    }.items():
+        of = [v for k, v in _results(folder, "pearl").items() if k.startswith(f"rollouts, {key}")]
+        gains = [100 * (1 - gpus["24"][0] / gpus["16"][0]) for gpus in of]
+        rows.append(
+            (
+                answers,
+                f"{_span([gpus['256'][0] for gpus in of], '.0f')} s",
+                f"{_span(gains, '.1f')} %",
+            )
+        )
+    head = ("", "rollout phase with unlimited GPUs", "less with 24 rollout GPUs than with 16")
+    return markdown_table(head, rows)
+
+
+def _campaigns(folder: Path) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = _results(folder, "held_out")["campaigns"]
+    return found
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    """The least and the greatest, or the one value."""
+    ends = [f"{end:{form}}" for end in (min(values), max(values))]
+    return " to ".join(dict.fromkeys(ends))
+
+
 TABLES: Mapping[str, Callable[[Path], str]] = {
     "published": published,
     "validation": validation,
@@ -220,6 +357,15 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "engine-overhead": engine_overhead,
     "intervals": intervals,
     "own-run": own_run,
+    "policies": partial(held_out, ["policies"]),
+    "policies-runs": partial(held_out_runs, ["policies", "settings"]),
+    "overlap": partial(held_out, ["overlap", "idle", "several"]),
+    "overlap-runs": partial(held_out_runs, ["overlap", "idle", "several"]),
+    "slowdown": slowdown,
+    "turns": partial(held_out, ["turns", "beside"]),
+    "pearl": pearl,
+    "unseen": unseen,
+    "turns-runs": partial(held_out_runs, ["turns", "beside"]),
 }
 
 
@@ -227,9 +373,10 @@ def filled(text: str, name: str, folder: Path = RESULTS) -> str:
     """A document with its tables anew. Raises MarkerError that names the document."""
 
     def table(match: re.Match[str]) -> str:
-        if match[1] not in TABLES:
-            raise MarkerError(f"{name}: no table {match[1]!r}; there are {', '.join(TABLES)}")
-        return f"<!-- table: {match[1]} -->\n{TABLES[match[1]](folder)}<!-- end of table -->"
+        begin, table, end = match.groups()
+        if table not in TABLES:
+            raise MarkerError(f"{name}: no table {table!r}; there are {', '.join(TABLES)}")
+        return f"{begin}{TABLES[table](folder)}{end}"
 
     if len(_TABLE.findall(text)) != text.count("<!-- table:"):
         raise MarkerError(f"{name}: a table without <!-- end of table -->")

@@ -12,9 +12,11 @@ import gzip
 import hashlib
 import io
 import lzma
+import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from rollcast.simulator.results.schema import PACKED
@@ -23,6 +25,12 @@ DATA = Path(__file__).parent / "data"
 SUFFIX = ".tar.xz"
 UNPACKED = ".unpacked"
 _DIGEST = ".archive"  # in an unpacked folder: which archive it is of
+HISTORY = "165e613634260e953a7d313279356411c2025889"
+"""A commit whose ``calibration/data`` has every run that was ever measured, 20 MB."""
+
+
+class AbsentError(Exception):
+    """Runs are not at hand; the message says where they are."""
 
 
 def runs(name: str) -> Path:
@@ -31,14 +39,39 @@ def runs(name: str) -> Path:
     Unpacked where that was not done before, whole or not at all. Raises FileNotFoundError for a
     name that has no archive.
     """
-    archive, folder = DATA / f"{name}{SUFFIX}", DATA / UNPACKED / name
-    packed = archive.read_bytes()
+    packed = (DATA / f"{name}{SUFFIX}").read_bytes()
     digest = hashlib.sha256(packed).hexdigest()
+    return _unpacked(name, digest, lambda: lzma.decompress(packed))
+
+
+def past(name: str) -> Path:
+    """The folder of all run folders of a campaign of which ``data/NAME.tar.xz`` has a part or none.
+
+    They are in the repository's history, at `HISTORY`. Raises AbsentError for a copy of the
+    repository that lacks it.
+    """
+    return _unpacked(f"past/{name}", HISTORY, lambda: _of_history(name))
+
+
+def _of_history(name: str) -> bytes:
+    """The run folders of a campaign at `HISTORY`, as a tar."""
+    command = ["git", "archive", f"{HISTORY}:calibration/data/{name}"]
+    try:
+        done = subprocess.run(command, cwd=DATA.parents[1], capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        where = f"in the repository's history, at {HISTORY[:7]}, which this copy lacks"
+        raise AbsentError(f"the runs of {name} are {where}") from None
+    return done.stdout
+
+
+def _unpacked(name: str, digest: str, tar: Callable[[], bytes]) -> Path:
+    """The folder of an archive's files, unpacked where that was not done before."""
+    folder = DATA / UNPACKED / name
     if _digest_of(folder) != digest:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as temporary:
             draft = Path(temporary) / folder.name
-            with tarfile.open(fileobj=io.BytesIO(lzma.decompress(packed))) as tape:
+            with tarfile.open(fileobj=io.BytesIO(tar())) as tape:
                 tape.extractall(draft, filter="data")
             (draft / _DIGEST).write_text(digest, "utf-8")
             _replace(draft, folder, digest)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import evidence, interval_quality, real_policies
+from benchmarks import evidence, interval_quality, pearl, real_policies
 from benchmarks.claims import april, frontier, pods, prefix_reuse, sagc
 from benchmarks.claims.common import lognormal, percent
 from benchmarks.measured import runs
@@ -70,6 +70,12 @@ def test_a_quick_interval_is_the_kept_one() -> None:
     result = simulate(load(evidence.ROOT / "examples" / f"{example}.yaml", *settings))
     assert result.summary["step_s"] == pytest.approx(kept["point"], rel=1e-6)
     assert uncertainty(result).intervals["step_s"] == pytest.approx(kept["quick"], rel=1e-6)
+
+
+def test_a_rollout_phase_of_pearls_set_up_is_the_kept_one() -> None:
+    found = pearl.measured("qwen3-8b", 256, 4, 0.28)
+    kept = read_json(pearl.KEPT, {})["rollouts, 0.28 s, qwen3-8b"]["256"]
+    assert list(found) == pytest.approx(kept, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from rollcast.calibration.logs import opened
 from rollcast.calibration.logs.errors import LogError
 from rollcast.calibration.logs.gather import read_log
+from rollcast.calibration.logs.tally import Tally
 from tests.laws import examples
 from tests.logs import written
 
@@ -256,6 +258,35 @@ def test_lines_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (7, "longer than 1 MiB"),
     ]
     assert (tally.lines, tally.used) == (7, 5)
+
+
+@given(
+    st.text("ab\n", min_size=1, max_size=40),
+    st.sampled_from([(b"a",), (b"ab", b"bb"), (b"",)]),
+    st.lists(st.booleans(), min_size=41, max_size=41),
+    st.integers(2, 50),
+)
+@settings(max_examples=examples(200))
+def test_the_lines_that_hold_a_cue_and_those_of_an_open_block(
+    text: str, cues: tuple[bytes, ...], opens: list[bool], block: int
+) -> None:
+    """As a plain reading line by line finds them. Whether a block is open changes at a line."""
+    wanted, reached, is_open = [], 0, opens[0]
+    for reached, line in enumerate(text.removesuffix("\n").encode().split(b"\n"), start=1):
+        if is_open or any(cue in line for cue in cues):
+            wanted.append((reached, line))
+            is_open = opens[reached]
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opened, "_BLOCK", block)
+        path = Path(folder, "log")
+        path.write_text(text)
+        tally = Tally("log")
+        found: list[tuple[int, bytes]] = []
+        lines = opened.LogFile(path).lines(tally, cues, lambda: opens[found[-1][0] if found else 0])
+        for number, line, _ in lines:
+            found.append((number, line))
+    assert found == wanted
+    assert tally.lines == reached
 
 
 def test_a_large_console_needs_little_memory(tmp_path: Path) -> None:

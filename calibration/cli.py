@@ -9,36 +9,39 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import click
+import typer
 
 from rollcast.simulator.cli.arguments import Force, Json
-from rollcast.simulator.cli.declare import argument, command, option
 from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.stacks.stack import logged
 
 Runs = Annotated[
-    tuple[Path, ...],
-    argument(metavar="RUN_DIR", help="Folders that rollcast run --out wrote."),
+    list[Path],
+    typer.Argument(
+        metavar="RUN_DIR", show_default=False, help="Folders that rollcast run --out wrote."
+    ),
 ]
 Output = Annotated[
-    Path, option("-o", "--output", metavar="FILE", help="Where the fitted file goes.")
+    Path, typer.Option("-o", "--output", metavar="FILE", help="Where the fitted file goes.")
 ]
 ProbeFile = Annotated[
     Path | None,
-    option("--probe", metavar="FILE", help="What rollcast probe wrote."),
+    typer.Option("--probe", metavar="FILE", help="What rollcast probe wrote."),
 ]
-FittedFile = Annotated[Path, argument(metavar="FITTED.json", help="From calibrate.")]
+FittedFile = Annotated[
+    Path, typer.Argument(metavar="FITTED.json", show_default=False, help="From calibrate.")
+]
 ValidationMode = Annotated[
     str,
-    option(
+    typer.Option(
         "--mode",
         metavar="replay|predict",
         help="replay: the runs' own lengths; judges the costs. predict: lengths are forecast too.",
     ),
 ]
 Lengths = Annotated[
-    tuple[Path, ...],
-    option(
+    list[Path] | None,
+    typer.Option(
         "--lengths",
         metavar="RUN_DIR",
         help="Predict with the lengths and rewards of this run, for example a short "
@@ -47,7 +50,7 @@ Lengths = Annotated[
 ]
 AtPulse = Annotated[
     bool | None,
-    option(
+    typer.Option(
         "--pulse/--no-pulse",
         show_default=False,
         help="--pulse: judge each run at the machine speed measured in it (default in replay, "
@@ -56,23 +59,25 @@ AtPulse = Annotated[
     ),
 ]
 ReportFolder = Annotated[
-    Path | None, option("--out", metavar="DIR", help="Write JSON, picture, report here.")
+    Path | None, typer.Option("--out", metavar="DIR", help="Write JSON, picture, report here.")
 ]
 Draws = Annotated[
     int,
-    option("--draws", metavar="N", help="Parameter draws for the intervals."),
+    typer.Option("--draws", metavar="N", help="Parameter draws for the intervals."),
 ]
 Logs = Annotated[
-    tuple[Path, ...],
-    argument(metavar="LOG", help="Files or folders of one run, of any trainer."),
+    list[Path],
+    typer.Argument(
+        metavar="LOG", show_default=False, help="Files or folders of one run, of any trainer."
+    ),
 ]
 ImportFolder = Annotated[
     Path | None,
-    option("--out", metavar="DIR", help="Write the scenario and the run's tables here."),
+    typer.Option("--out", metavar="DIR", help="Write the scenario and the run's tables here."),
 ]
 ModelName = Annotated[
     str | None,
-    option(
+    typer.Option(
         "--model",
         metavar="NAME",
         help=(
@@ -83,15 +88,17 @@ ModelName = Annotated[
 ]
 GpuName = Annotated[
     str | None,
-    option("--gpu", metavar="NAME", help="GPU preset; logs do not name the GPU."),
+    typer.Option("--gpu", metavar="NAME", help="GPU preset; logs do not name the GPU."),
 ]
 StackName = Annotated[
     str | None,
-    option("--stack", metavar="NAME", help="Trainer that wrote the log, if several are possible."),
+    typer.Option(
+        "--stack", metavar="NAME", help="Trainer that wrote the log, if several are possible."
+    ),
 ]
 TokenizerName = Annotated[
     str | None,
-    option(
+    typer.Option(
         "--tokenizer",
         metavar="PATH_OR_NAME",
         help="Counts the tokens of dumped text: a tokenizer.json, its folder, or a name on the "
@@ -100,7 +107,7 @@ TokenizerName = Annotated[
 ]
 DriftOption = Annotated[
     str,
-    option(
+    typer.Option(
         "--drift",
         metavar="freeze|extrapolate",
         help=("freeze: lengths stay as at the end of the log. extrapolate: their trend continues."),
@@ -108,14 +115,14 @@ DriftOption = Annotated[
 ]
 Advise = Annotated[
     bool,
-    option(
+    typer.Option(
         "--advise/--no-advise",
         help="Simulate changes that may make it faster (some seconds).",
     ),
 ]
 Follow = Annotated[
     bool,
-    option(
+    typer.Option(
         "--follow",
         help="Follow a run in progress: its progress, its expected end, and changes. "
         "With --out, import it when it ends.",
@@ -123,7 +130,7 @@ Follow = Annotated[
 ]
 RunSteps = Annotated[
     int | None,
-    option(
+    typer.Option(
         "--steps",
         metavar="N",
         help="With --follow: number of updates of the run, if its settings do not say.",
@@ -131,7 +138,7 @@ RunSteps = Annotated[
 ]
 Every = Annotated[
     float | None,
-    option(
+    typer.Option(
         "--every",
         metavar="SECONDS",
         help="With --follow: interval at which the files are read, in seconds.  [default: 2]",
@@ -139,7 +146,7 @@ Every = Annotated[
 ]
 PatienceOption = Annotated[
     float | None,
-    option(
+    typer.Option(
         "--patience",
         metavar="SECONDS",
         help="With --follow: seconds without a change in the files after which the run counts "
@@ -148,12 +155,12 @@ PatienceOption = Annotated[
 ]
 
 
-def register(app: click.Group) -> None:
+def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    command(app)(calibrate)
-    command(app)(validate)
+    app.command()(calibrate)
+    app.command()(validate)
     text = inspect.cleandoc(import_log.__doc__ or "").format(stacks=", ".join(logged()))
-    command(app, "import", text)(import_log)
+    app.command("import", help=text)(import_log)
 
 
 def calibrate(
@@ -184,7 +191,7 @@ def validate(
     fitted: FittedFile,
     runs: Runs,
     mode: ValidationMode = "replay",
-    lengths: Lengths = (),
+    lengths: Lengths = None,
     at_pulse: AtPulse = None,
     out: ReportFolder = None,
     draws: Draws = 40,
@@ -280,7 +287,7 @@ def import_log(
 
 def _followed(
     wanted: bool,
-    logs: tuple[Path, ...],
+    logs: list[Path],
     stack: str | None,
     steps: int | None,
     every_s: float | None,

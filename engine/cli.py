@@ -11,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
+import typer
 
 from rollcast.simulator.cli.arguments import Force, Json, NoPlot, Out, ScenarioPath, Seed, Settings
-from rollcast.simulator.cli.declare import argument, command, option
 from rollcast.simulator.cli.stopping import keep_on
 from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.stacks.stack import exporters
@@ -24,27 +23,29 @@ if TYPE_CHECKING:
     from rollcast.simulator.scenario.file import RawScenario
 
 
-def register(app: click.Group) -> None:
+def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    for function in (run, replay, probe, export):
-        command(app)(function)
+    app.command()(run)
+    app.command()(replay)
+    app.command()(probe)
+    app.command()(export)
 
 
 def run(
     scenario: ScenarioPath,
     out: Out = None,
-    settings: Settings = (),
+    settings: Settings = None,
     seed: Seed = None,
     trust_modules: TrustModules = False,
     resume: Annotated[
-        bool, option("--resume", help="Continue the unfinished run of --out.")
+        bool, typer.Option("--resume", help="Continue the unfinished run of --out.")
     ] = False,
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
     ray: Annotated[
         str | None,
-        option(
+        typer.Option(
             "--ray", metavar="ADDRESS", help="Ray cluster for the actors; default: this machine."
         ),
     ] = None,
@@ -79,7 +80,9 @@ def run(
 def replay(
     folder: Annotated[
         Path,
-        argument(metavar="RUN_DIR", help="A real run, written by rollcast run --out."),
+        typer.Argument(
+            metavar="RUN_DIR", show_default=False, help="A real run, written by rollcast run --out."
+        ),
     ],
     trust_modules: TrustModules = False,
 ) -> None:
@@ -96,17 +99,17 @@ def replay(
         print(f"Replayed {steps} steps: all decisions identical; token accounting balances.")
         return
     print(f"Step {result.differs} of {steps}: the decision differs from decisions.jsonl.")
-    raise click.exceptions.Exit(1)
+    raise typer.Exit(1)
 
 
 def probe(
     scenario: ScenarioPath,
     output: Annotated[
-        Path, option("-o", "--output", metavar="FILE", help="File for the measurements.")
+        Path, typer.Option("-o", "--output", metavar="FILE", help="File for the measurements.")
     ] = Path("probe.json"),
     beside: Annotated[
         bool,
-        option(
+        typer.Option(
             "--beside",
             help=(
                 "Measure only how much a replica and a trainer in processes of their own "
@@ -114,7 +117,7 @@ def probe(
             ),
         ),
     ] = False,
-    settings: Settings = (),
+    settings: Settings = None,
     seed: Seed = None,
     trust_modules: TrustModules = False,
 ) -> None:
@@ -142,14 +145,14 @@ def export(
     scenario: ScenarioPath,
     to: Annotated[
         str,
-        option("--to", metavar="|".join(exporters()), help="Training stack to export to."),
+        typer.Option("--to", metavar="|".join(exporters()), help="Training stack to export to."),
     ],
-    out: Annotated[Path, option("--out", metavar="DIR", help="New or empty folder.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New or empty folder.")],
     policy: Annotated[
         str | None,
-        option("--policy", metavar="CHAIN", help="Policies in place of the scenario's."),
+        typer.Option("--policy", metavar="CHAIN", help="Policies in place of the scenario's."),
     ] = None,
-    settings: Settings = (),
+    settings: Settings = None,
     seed: Seed = None,
     trust_modules: TrustModules = False,
 ) -> None:
@@ -162,7 +165,7 @@ def export(
     from rollcast.engine.export.write import export as write
     from rollcast.simulator.studies.simulate import load
 
-    checked = load(scenario, *settings, seed=seed, trust_modules=trust(trust_modules))
+    checked = load(scenario, *(settings or ()), seed=seed, trust_modules=trust(trust_modules))
     if policy is not None:
         raw = replace(checked.raw, overridden={**checked.raw.overridden, "policy": "--policy"})
         checked = replace(checked.with_policy(policy), raw=raw)
@@ -171,7 +174,7 @@ def export(
 
 
 def _read(
-    scenario: Path, settings: tuple[str, ...], seed: int | None, trust_modules: bool
+    scenario: Path, settings: list[str] | None, seed: int | None, trust_modules: bool
 ) -> RawScenario:
     """The scenario, and the environment prepared for it: torch and the hub's client read that when
     they are imported."""
@@ -179,7 +182,7 @@ def _read(
     from rollcast.engine.vllm.environment import prepare
     from rollcast.simulator.scenario.file import override, read_scenario
 
-    raw = override(read_scenario(scenario, trust(trust_modules)), settings, seed)
+    raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), seed)
     prepare(local_files=not asks_the_hub(raw.data, raw.folder))
     return raw
 

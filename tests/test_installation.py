@@ -167,6 +167,6 @@ def test_old_names_give_the_same_modules_and_a_warning(
 def test_a_shell_completes_commands_of_every_package(
     scripts: Path, decoys: Path, words: str, offered: str
 ) -> None:
-    asked = {"_ROLLCAST_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "1"}
+    asked = {"_ROLLCAST_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "1"}
     done = call(scripts / "rollcast", cwd=decoys, PYTHONPATH=str(decoys), **asked)
-    assert succeeded(done).split() == [f"plain,{offered}"]
+    assert succeeded(done).split() == [offered]

@@ -317,7 +317,7 @@ def test_a_terminal_is_asked(
     questions = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("click.confirm", lambda text, **_: questions.append(text) or answer == "y")
+    monkeypatch.setattr("typer.confirm", lambda text, **_: questions.append(text) or answer == "y")
     (place / "scenario.yaml").write_text(SCENARIO + "policy: [mine:Share]\n")
     code, _, _ = cli("simulate", "scenario.yaml", "--set", "steps=1", "--draws", "0", "--json")
     assert code == (0 if runs else 2)

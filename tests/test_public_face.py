@@ -129,7 +129,7 @@ def test_a_simulation_imports_only_what_it_uses(tmp_path: Path) -> None:
     )
     imported = done.stdout.split()
     assert "rollcast.simulator.results.metrics" in imported, done.stderr
-    assert not (HEAVY - {"scipy"} | {"typer", "pydantic"}) & set(imported)
+    assert not (HEAVY - {"scipy"}) & set(imported)
     for room, unused in {
         "cluster": ("sessions", "session_machine"),
         "costs": ("roofline", "trainer", "fitted", "tables", "presets"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 import rollcast
@@ -32,7 +33,7 @@ REMOVED: dict[str, str] = LIST["removed"]
 def commands() -> Iterator[str]:
     for point in entry_points(group="rollcast.commands"):
         point.load()(app)
-    for name, command in app.commands.items():
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         yield name
         for parameter in command.params:
             argument = parameter.param_type_name == "argument"

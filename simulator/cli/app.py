@@ -6,17 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import click
+import typer
 
 from rollcast.simulator.cli import arguments as args
-from rollcast.simulator.cli.completion import install_completion, show_completion
-from rollcast.simulator.cli.declare import argument, command, option
 from rollcast.simulator.cli.notes import old_names_as_notes
 from rollcast.simulator.cli.stopping import (
     Stopped,
@@ -37,42 +34,44 @@ if TYPE_CHECKING:
     from rollcast.simulator.studies.simulate import Result
     from rollcast.simulator.studies.tornado import Asked, Bar
 
+app = typer.Typer(
+    name="rollcast",
+    help="Forecast how a scheduling policy changes the speed of LLM reinforcement learning.",
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
 NOTHING_MEETS = 3  # exit code of a plan whose limits nothing meets
 
-
-class _Commands(click.Group):
-    """Lists its commands in the order in which they were added."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All of them."""
-        return list(self.commands)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Hides a stop from click, which would print an empty line; `as_asked` raises it again."""
-        with suppress(Stopped):
-            return super().invoke(ctx)
+_CLICK_ERROR: type[Exception] = next(  # typer names only the leaves of this family
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
 
 
-@click.group(cls=_Commands, invoke_without_command=True, subcommand_metavar="COMMAND [ARGS]...")
-@click.version_option(package_name="rollcast", message="rollcast %(version)s")
-@install_completion
-@show_completion
-@click.pass_context
-def app(context: click.Context) -> None:
+@app.callback(invoke_without_command=True)
+def rollcast(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
     """Forecast how a scheduling policy changes the speed of LLM reinforcement learning.
 
     Start with: rollcast init april > scenario.yaml; rollcast simulate scenario.yaml
     """
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"rollcast {installed('rollcast')}")
+        raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
-        raise click.exceptions.Exit(2)
+        raise typer.Exit(2)
 
 
-@command(app)
+@app.command()
 def simulate(
     scenario: args.ScenarioPath,
     out: args.Out = None,
-    settings: args.Settings = (),
+    settings: args.Settings = None,
     seed: args.Seed = None,
     trust_modules: TrustModules = False,
     force: args.Force = False,
@@ -80,7 +79,7 @@ def simulate(
     as_json: args.Json = False,
     draws: args.Draws = None,
     tornado: args.Tornado = False,
-    tornado_key: args.TornadoKeys = (),
+    tornado_key: args.TornadoKeys = None,
 ) -> None:
     """Simulate one scenario and show its step time and idle GPUs.
 
@@ -92,7 +91,7 @@ def simulate(
     from rollcast.simulator.studies.simulate import simulate as run_scenario
 
     checked = _load(scenario, settings, seed, trust_modules, out, force, draws)
-    asked = _tornado_keys(checked, tornado, tornado_key)
+    asked = _tornado_keys(checked, tornado, tornado_key or ())
     with progress(checked.policy_name, checked.steps * (1 + (draws or 0))) as advance:
         result = run_scenario(checked, advance)
         if draws != 0:
@@ -106,21 +105,21 @@ def simulate(
     _print_where(out)
 
 
-@command(app)
+@app.command()
 def compare(
     scenario: args.ScenarioPath,
-    policy: args.Policies = (),
+    policy: args.Policies = None,
     also: Annotated[
-        tuple[str, ...],
-        option(
+        list[str] | None,
+        typer.Option(
             "--also",
             metavar="key=VALUE",
             help="Add a row: the first policy with this key set, such as "
             "cluster.routing=session_affinity. Repeatable.",
         ),
-    ] = (),
+    ] = None,
     out: args.Out = None,
-    settings: args.Settings = (),
+    settings: args.Settings = None,
     seed: args.Seed = None,
     trust_modules: TrustModules = False,
     force: args.Force = False,
@@ -141,7 +140,7 @@ def compare(
     from rollcast.simulator.studies.compare import write_comparison
 
     checked = _load(scenario, settings, seed, trust_modules, out, force, draws)
-    variants = _variants(checked, policy or (checked.policy_name,), also)
+    variants = _variants(checked, policy or [checked.policy_name], also or ())
     with progress("", sum(variant.steps for variant in variants) * (1 + (draws or 0))) as advance:
         results = run_all(variants, advance)
         ranked = None
@@ -161,19 +160,19 @@ def compare(
     _print_where(out)
 
 
-@command(app)
+@app.command()
 def plan(
     scenario: args.ScenarioPath,
     run: args.PlanRun = None,
-    choose: args.Choose = (),
-    policy: args.Policies = (),
-    limit: args.Limits = (),
+    choose: args.Choose = None,
+    policy: args.Policies = None,
+    limit: args.Limits = None,
     objective: args.PlanObjective = None,
-    quality: args.Quality = (),
+    quality: args.Quality = None,
     workers: args.Workers = None,
     ray: args.Ray = None,
     out: args.PlanOut = None,
-    settings: args.Settings = (),
+    settings: args.Settings = None,
     seed: args.Seed = None,
     trust_modules: TrustModules = False,
     force: args.Force = False,
@@ -194,12 +193,12 @@ def plan(
 
     if out is not None:
         check_target(out, force)
-    raw = override(read_scenario(scenario, trust(trust_modules)), settings, seed)
-    raw = with_flags(raw, run, choose, limit, objective, quality)
+    raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), seed)
+    raw = with_flags(raw, run, choose or (), limit or (), objective, quality or ())
     if workers is not None and workers < 1:
         raise ScenarioError("--workers", f"is {workers}; give at least 1")
     try:
-        asked = planner.question(raw, None, policy, intervals)
+        asked = planner.question(raw, None, policy or (), intervals)
         crew: Any = workers
         if ray is not None:
             from rollcast.simulator.planner.on_ray import OnRay
@@ -211,25 +210,25 @@ def plan(
         raise raw.locate(error) from None
     bars = _tornado_of(planned, raw) if tornado else None
     if out is not None:
-        _write_plan(planned, raw, out, force, policy, bars or ())
+        _write_plan(planned, raw, out, force, policy or (), bars or ())
     show_plan(planned, as_json, bars)
     _print_where(out)
     if planned.recommended is None:
-        raise click.exceptions.Exit(NOTHING_MEETS)
+        raise typer.Exit(NOTHING_MEETS)
 
 
-@command(app)
+@app.command()
 def explore(
     scenario: args.ScenarioPath,
-    settings: args.Settings = (),
+    settings: args.Settings = None,
     seed: args.Seed = None,
     trust_modules: TrustModules = False,
     port: Annotated[
         int | None,
-        option("--port", metavar="N", help="Port of the page; default: a free one."),
+        typer.Option("--port", metavar="N", help="Port of the page; default: a free one."),
     ] = None,
     browser: Annotated[
-        bool, option("--browser/--no-browser", help="Open the page in a browser.")
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
 ) -> None:
     """Change a scenario's settings on a local web page.
@@ -242,25 +241,27 @@ def explore(
 
     with until_stopped():
         show_page(
-            load(scenario, *settings, seed=seed, trust_modules=trust(trust_modules)),
+            load(scenario, *(settings or ()), seed=seed, trust_modules=trust(trust_modules)),
             port,
             browser,
         )
 
 
-@command(app)
+@app.command()
 def presets(
     kind: Annotated[
         str | None,
-        argument(
+        typer.Argument(
             metavar="gpus|models|engines|syncs|kernels|lengths|turns|policies",
+            show_default=False,
             help="Kind of preset; default: all.",
         ),
     ] = None,
     name: Annotated[
         str | None,
-        argument(
+        typer.Argument(
             metavar="NAME",
+            show_default=False,
             help="Show one preset with all figures and sources.",
         ),
     ] = None,
@@ -272,12 +273,13 @@ def presets(
     show_presets(kind, name, as_json)
 
 
-@command(app)
+@app.command()
 def explain(
     key: Annotated[
         str,
-        argument(
+        typer.Argument(
             metavar="KEY",
+            show_default=False,
             help="Key, such as cluster.trainer_gpus; default: the first thirty.",
         ),
     ] = "",
@@ -289,11 +291,13 @@ def explain(
     show(key, as_json)
 
 
-@command(app)
+@app.command()
 def init(
     name: Annotated[
         str | None,
-        argument(metavar="EXAMPLE", help="Example to print; default: list them."),
+        typer.Argument(
+            metavar="EXAMPLE", show_default=False, help="Example to print; default: list them."
+        ),
     ] = None,
 ) -> None:
     """Print an example scenario to start from."""
@@ -304,7 +308,7 @@ def init(
 
 def _load(
     path: Path,
-    settings: Sequence[str],
+    settings: Sequence[str] | None,
     seed: int | None,
     trust_modules: bool,
     out: Path | None,
@@ -324,10 +328,10 @@ def _load(
         from rollcast.simulator.results.folder import check_target
 
         check_target(out, force)
-    return load(path, *settings, seed=seed, trust_modules=trust(trust_modules))
+    return load(path, *(settings or ()), seed=seed, trust_modules=trust(trust_modules))
 
 
-def _variants(scenario: Scenario, names: Sequence[str], also: Sequence[str]) -> list[Scenario]:
+def _variants(scenario: Scenario, names: list[str], also: Sequence[str]) -> list[Scenario]:
     """The scenario under each policy, then the first with each setting of ``--also``."""
     from rollcast.simulator.scenario.file import override
     from rollcast.simulator.scenario.scenario import build_scenario
@@ -430,7 +434,8 @@ def _print_where(out: Path | None) -> None:
 
 def _add_commands(argv: list[str]) -> None:
     """Adds the commands of other packages, found by entry point, unless the command is ours."""
-    if argv and argv[0] in app.commands:
+    names = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    if argv and argv[0] in names:
         return
     from importlib.metadata import entry_points
 
@@ -451,16 +456,16 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         with as_asked(), old_names_as_notes():
             _add_commands(arguments)
-            code = app.main(arguments, prog_name="rollcast", standalone_mode=False)
+            code = app(arguments, prog_name="rollcast", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except RollcastError as error:
         return _fail(str(error))
-    except click.ClickException as error:
+    except _CLICK_ERROR as error:
         context = getattr(error, "ctx", None)
-        asked = context.command_path if context else "rollcast"
-        message = error.format_message().rstrip(".")
-        return _fail(f"{message}{' See' if message.endswith('?') else '; see'} {asked} --help")
+        command = context.command_path if context else "rollcast"
+        message = cast(Any, error).format_message().rstrip(".")
+        return _fail(f"{message}{' See' if message.endswith('?') else '; see'} {command} --help")
     except MemoryError:
         return _fail("out of memory; make steps or workload smaller")
     except OSError as error:
@@ -476,10 +481,10 @@ def _run(argv: Sequence[str] | None) -> int:
 def _with_addresses(arguments: Sequence[str]) -> list[str]:
     """Adds the address ``local`` to a ``--ray`` without one."""
     lines: list[str] = []
-    for place, given in enumerate(arguments):
-        lines.append(given)
+    for place, argument in enumerate(arguments):
+        lines.append(argument)
         following = arguments[place + 1] if place + 1 < len(arguments) else ""
-        if given == "--ray" and not (following in ("auto", "local") or ":" in following):
+        if argument == "--ray" and not (following in ("auto", "local") or ":" in following):
             lines.append("local")
     return lines
 

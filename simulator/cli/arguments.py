@@ -5,34 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from rollcast.simulator.cli.declare import argument, option
+import typer
 
 ScenarioPath = Annotated[
     Path,
-    argument(
+    typer.Argument(
         metavar="SCENARIO.yaml",
+        show_default=False,
         help="Scenario file; rollcast init lists examples.",
     ),
 ]
 Out = Annotated[
     Path | None,
-    option("--out", metavar="DIR", help="Write all results into this folder."),
+    typer.Option("--out", metavar="DIR", help="Write all results into this folder."),
 ]
 Settings = Annotated[
-    tuple[str, ...],
-    option(
+    list[str] | None,
+    typer.Option(
         "--set",
         metavar="key=value",
         help="Set a key of the scenario: workload.group_size=16. Repeatable.",
     ),
 ]
-Seed = Annotated[int | None, option("--seed", metavar="N", help="Set the random seed.")]
-Force = Annotated[bool, option("--force", help="Replace the results that --out holds.")]
-NoPlot = Annotated[bool, option("--no-plot", help="Write no picture.")]
-Json = Annotated[bool, option("--json", help="Print JSON instead of a table.")]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Set the random seed.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the results that --out holds.")]
+NoPlot = Annotated[bool, typer.Option("--no-plot", help="Write no picture.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Draws = Annotated[
     int | None,
-    option(
+    typer.Option(
         "--draws",
         metavar="N",
         show_default=False,
@@ -41,8 +42,8 @@ Draws = Annotated[
     ),
 ]
 Policies = Annotated[
-    tuple[str, ...],
-    option(
+    list[str] | None,
+    typer.Option(
         "--policy",
         metavar="CHAIN",
         help="Policies to apply in order: april(over_sampling=2)+pods(keep=4). sync: none; "
@@ -51,11 +52,13 @@ Policies = Annotated[
 ]
 Tornado = Annotated[
     bool,
-    option("--tornado", help="Show which uncertain inputs move the step time most, one at a time."),
+    typer.Option(
+        "--tornado", help="Show which uncertain inputs move the step time most, one at a time."
+    ),
 ]
 TornadoKeys = Annotated[
-    tuple[str, ...],
-    option(
+    list[str] | None,
+    typer.Option(
         "--tornado-key",
         metavar="key=20%",
         help="With --tornado: another key to vary, by a share (key=20%) or "
@@ -67,15 +70,15 @@ TornadoKeys = Annotated[
 
 PlanRun = Annotated[
     str | None,
-    option(
+    typer.Option(
         "--run",
         metavar="steps=N",
         help="Length of the run: steps=500; prompts=40000,epochs=2; trained_rollouts=250000.",
     ),
 ]
 Choose = Annotated[
-    tuple[str, ...],
-    option(
+    list[str] | None,
+    typer.Option(
         "--choose",
         "--vary",
         metavar="key=VALUE,VALUE",
@@ -85,8 +88,8 @@ Choose = Annotated[
     ),
 ]
 Limits = Annotated[
-    tuple[str, ...],
-    option(
+    list[str] | None,
+    typer.Option(
         "--limit",
         metavar="key=VALUE",
         help="Limit of the run: hours, usd, gpus or staleness. Repeatable.",
@@ -94,15 +97,15 @@ Limits = Annotated[
 ]
 PlanObjective = Annotated[
     str | None,
-    option(
+    typer.Option(
         "--objective",
         metavar="usd|hours|gpu_hours|balanced",
         help="What to minimise; balanced: hours x cost.",
     ),
 ]
 Quality = Annotated[
-    tuple[str, ...],
-    option(
+    list[str] | None,
+    typer.Option(
         "--quality",
         metavar="policy=FACTOR",
         help="Updates to the target relative to synchronous training, as measured: april=1.05.",
@@ -110,11 +113,11 @@ Quality = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    option("--workers", metavar="N", help="Number of processes; default: one per core."),
+    typer.Option("--workers", metavar="N", help="Number of processes; default: one per core."),
 ]
 Ray = Annotated[
     str | None,
-    option(
+    typer.Option(
         "--ray",
         metavar="[ADDRESS]",
         help="Run on a Ray cluster: HOST:PORT of its head, or auto; without an address, one is "
@@ -123,7 +126,7 @@ Ray = Annotated[
 ]
 PlanOut = Annotated[
     Path | None,
-    option(
+    typer.Option(
         "--out",
         metavar="DIR",
         help="Write plan.json, plan.csv, recommended.yaml and report.html into this folder; an "
@@ -132,5 +135,5 @@ PlanOut = Annotated[
 ]
 Intervals = Annotated[
     bool,
-    option("--intervals/--no-intervals", help="Compute 90 % intervals of the best choices."),
+    typer.Option("--intervals/--no-intervals", help="Compute 90 % intervals of the best choices."),
 ]

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import click
+import typer
 
-from rollcast.simulator.cli.declare import option
 from rollcast.simulator.values.visible import visible
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 TrustModules = Annotated[
     bool,
-    option(
+    typer.Option(
         "--trust-modules",
         help="Import the policies of your own (module:Class) that the file names: their code runs.",
     ),
@@ -31,4 +30,4 @@ def trust(given: bool) -> Trust:
 def _asks(named: Sequence[str]) -> bool:
     shown = ", ".join(map(visible, named))
     question = f"This file names {shown}; importing it runs its code. Do you trust it?"
-    return click.confirm(question, err=True)
+    return typer.confirm(question, err=True)

@@ -8,10 +8,10 @@ import json
 import re
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
+import typer
+from typer.testing import CliRunner
 
 from rollcast.calibration.calibrate import Fitted, calibrate
 from rollcast.calibration.cli import register
@@ -196,7 +196,7 @@ def test_the_table_fits_the_terminal(
 
 
 def test_the_command_line(runs: dict[str, Path], tmp_path: Path) -> None:
-    app = click.Group()
+    app = typer.Typer()
     register(app)
     runner, file = CliRunner(), tmp_path / "fitted.json"
     done = runner.invoke(app, ["calibrate", str(runs["sync-0"]), "-o", str(file)])

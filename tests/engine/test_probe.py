@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from click.testing import CliRunner
 from run_homes import set_up
+from typer.testing import CliRunner
 
 from rollcast.engine import probe
 from rollcast.engine.probe import bursts
@@ -27,7 +27,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_probe_calibrates(
     tmp_path: Path, tiny_path: Path, replica: Any, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import click
+    import typer
 
     from rollcast.calibration.fits.machine_speed import MachineSpeed
     from rollcast.calibration.fits.probes import read_probe
@@ -38,7 +38,7 @@ def test_a_probe_calibrates(
     monkeypatch.setattr(replica, "shutdown", lambda: None)
     set_up(tmp_path, tiny_path)
     monkeypatch.chdir(tmp_path)
-    app = click.Group()
+    app = typer.Typer()
     register(app)
     done = CliRunner().invoke(app, ["probe", "scenario.yaml", "-o", "probe.json"])
     assert done.exit_code == 0, done.output

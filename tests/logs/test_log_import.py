@@ -149,8 +149,8 @@ def test_a_full_disk_leaves_what_stood_there(
 
 def test_the_command_line_starts_without_any_of_it() -> None:
     code = (
-        "import sys; from rollcast.calibration.cli import register; import click; "
-        "register(click.Group()); print(sorted(m for m in sys.modules if "
+        "import sys; from rollcast.calibration.cli import register; import typer; "
+        "register(typer.Typer()); print(sorted(m for m in sys.modules if "
         "m.startswith(('rollcast.calibration.logs', 'pandas', 'yaml', 'torch'))))"
     )
     found = subprocess.run(

@@ -1,0 +1,89 @@
+"""Effects of stacks on phases: pooled over stacks, and blind to the source that they are for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.validation.published_runs import PublishedRun
+from benchmarks.validation.run_phases import Forecast
+from benchmarks.validation.runs import Row, group_of, left_out
+from benchmarks.validation.stack_effects import Observed, fit
+from rollcast.simulator.errors import ScenarioError
+
+STACK_SD, SOURCE_SD, RUN_SD, OWN_SD = 0.4, 0.15, 0.1, 0.1
+
+
+def drawn(rng: np.random.Generator, stacks: int = 8) -> tuple[list[Observed], list[float]]:
+    """Runs of stacks around a mean of 0.3, and the logarithms of the next source of each."""
+    observed, following = [], []
+    for stack in range(stacks):
+        level = rng.normal(0.3, STACK_SD)
+        for source in range(int(rng.integers(1, 5))):
+            shared = level + rng.normal(0.0, SOURCE_SD)
+            for _ in range(int(rng.integers(1, 5))):
+                log = shared + rng.normal(0.0, RUN_SD) + rng.normal(0.0, OWN_SD)
+                observed.append(
+                    Observed(f"stack {stack}", f"{stack} {source}", math.exp(log), OWN_SD)
+                )
+        following.append(level + rng.normal(0.0, SOURCE_SD) + rng.normal(0.0, RUN_SD))
+    return observed, following
+
+
+def test_the_next_source_of_known_and_new_stacks_lies_where_the_effects_say() -> None:
+    """Nine of ten inside the middle 90 %, within what 270 draws of it leave open."""
+    inside = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        observed, following = drawn(rng)
+        fitted = fit(observed)
+        new = rng.normal(0.3, STACK_SD) + rng.normal(0.0, SOURCE_SD) + rng.normal(0.0, RUN_SD)
+        for stack, log in [*enumerate(following), (-1, new)]:
+            effect = fitted.of(f"stack {stack}")
+            inside.append(abs(log - math.log(effect.factor)) < 1.645 * effect.sd)
+    assert 0.84 < np.mean(inside) < 0.96
+
+
+def test_a_stack_that_was_hardly_measured_is_drawn_to_the_mean_of_all() -> None:
+    many = [Observed("a", f"a{n}", 2.0 + 0.02 * (n % 3), 0.05) for n in range(12)]
+    others = [Observed(name, name, 1.0 + 0.05 * n, 0.05) for n, name in enumerate("bcdef")]
+    once = Observed("g", "g", 2.0, 0.5)
+    fitted = fit([*many, *others, once])
+    a, g, new = fitted.of("a"), fitted.of("g"), fitted.of("new")
+    assert new.factor < g.factor < a.factor
+    assert a.factor == pytest.approx(2.02, rel=0.05)
+    assert a.sd < g.sd < new.sd
+
+
+def test_two_sources_say_nothing_about_a_spread() -> None:
+    with pytest.raises(ScenarioError, match="fewer than three sources"):
+        fit([Observed("a", "a", 1.0, 0.1), Observed("a", "b", 1.0, 0.1)])
+
+
+def row(stack: str, source: str, measured_s: float) -> Row:
+    scenario = {"cost": {"roofline": {"stack": stack}}}
+    return Row(source, f"{stack} {source}", PublishedRun(scenario, {"update": measured_s}))
+
+
+def test_effects_for_a_source_do_not_know_what_it_measured() -> None:
+    """Of another stack as of its own."""
+    rows = [row("verl", f"page {n}", 10.0 + n) for n in range(4)]
+    rows += [row("slime", "log", 20.0), row("trl", "thread", 15.0)]
+    found = [Forecast({"update": 10.0}, ({"update": 10.0}, {"update": 11.0}))] * len(rows)
+    before = left_out(rows, found)
+    rows[0] = replace(rows[0], run=replace(rows[0].run, measured={"update": 500.0}))
+    after = left_out(rows, found)
+    assert after[0] == before[0]
+    assert all(
+        x["update"].factor > y["update"].factor for x, y in zip(after[1:], before[1:], strict=True)
+    )
+
+
+def test_figures_that_mix_groups_have_no_effect() -> None:
+    assert group_of("log_prob+reference") == "log_prob"
+    assert group_of("sync+switch") == "sync"
+    assert group_of("log_prob+update") is None
+    assert group_of("step") is None

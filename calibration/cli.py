@@ -51,11 +51,11 @@ Lengths = Annotated[
 AtPulse = Annotated[
     bool | None,
     typer.Option(
-        "--pulse/--no-pulse",
+        "--machine-speed/--no-machine-speed",
+        "--pulse/--no-pulse",  # its old name
         show_default=False,
-        help="--pulse: judge each run at the machine speed measured in it (default in replay, "
-        "except where actors work at the same time). --no-pulse: at the calibration's speed "
-        "(default in predict).",
+        help="Judge each run at the machine speed measured in it (default in replay, except "
+        "where actors work at the same time), or at the calibration's (default in predict).",
     ),
 ]
 ReportFolder = Annotated[
@@ -248,7 +248,7 @@ def import_log(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Read what another trainer logged into a scenario.
+    """Make a scenario from the logs of another trainer.
 
     The trainer is recognised ({stacks}, a folder of rollcast run, or a table of our own columns),
     costs and lengths are fitted, and judged on the run's own last third. With --out: scenario.yaml,

@@ -177,17 +177,18 @@ class RunFolder:
 
     @cached_property
     def pulses(self) -> Table | None:
-        """pulses.csv by column: the machine's speed around each step; None for a run without it."""
-        if not self._has(schema.PULSES):
+        """speed_probes.csv by column: the machine's speed around each step; None without it."""
+        if not self._has(schema.SPEED_PROBES):
             return None
-        table, steps = read_table(self.path, schema.PULSES, FIELD), len(self.steps["step"])
+        table, steps = read_table(self.path, schema.SPEED_PROBES, FIELD), len(self.steps["step"])
         done = table["steps_done"].tolist()
         if self.of_actors:  # which take it as often as costs next to nothing
             if not done or sorted(done) != done or done[-1] > steps:
-                raise self._wrong(schema.PULSES, "is not in order of the run's steps")
+                raise self._wrong(schema.SPEED_PROBES, "is not in order of the run's steps")
         elif done != list(range(steps + 1)):
             raise self._wrong(
-                schema.PULSES, "does not have one speed probe before each step and one at the end"
+                schema.SPEED_PROBES,
+                "does not have one speed probe before each step and one at the end",
             )
         return table
 

@@ -52,12 +52,12 @@ def run(
 ) -> None:
     """Run one scenario on real vLLM and torch.
 
-    The policies are the same objects that simulate runs. One replica that takes turns with the
-    trainer (cluster.placement: colocated) runs in this process; anything else has processes of its
-    own for the replicas and the trainer, on Ray. With --out: the files of simulate
-    (steps.csv with the accuracy too), iterations.csv, pulses.csv, updates.jsonl, provenance.json
-    and curves for TensorBoard (tensorboard --logdir DIR). Until it is finished, the run is saved
-    after every step in DIR.running, from where --resume goes on, and the curves so far are there.
+    The policies are the same objects that simulate runs. One replica that shares its device with
+    the trainer (cluster.placement: colocated) runs in this process; otherwise replicas and trainer
+    are processes of their own, on Ray. With --out: the files of simulate (steps.csv with the
+    accuracy too), iterations.csv, speed_probes.csv, updates.jsonl, provenance.json and curves for
+    TensorBoard (tensorboard --logdir DIR). Until it is finished, the run and its curves are saved
+    in DIR.running after every step, and --resume continues it from there.
     """
     raw = _read(scenario, settings, seed, trust_modules)
     from rollcast.engine.config import build_run
@@ -123,9 +123,10 @@ def probe(
 ) -> None:
     """Time trainer and engine on batches of many shapes.
 
-    The trainer runs them dense and with a shared prefix, the engine prefills prompts of many
-    lengths. Takes three minutes or so. calibrate --probe FILE uses it, to tell apart what a
-    synchronous run leaves together, and to price layouts and prompts that it never had.
+    The trainer runs batches dense and with a shared prefix; the engine prefills prompts of many
+    lengths. It takes about three minutes. calibrate --probe FILE uses the measurements to separate
+    costs that a synchronous run cannot tell apart, and to price layouts and prompt lengths that it
+    did not have.
     """
     raw = _read(scenario, settings, seed, trust_modules)
     from rollcast.engine.config import build_run

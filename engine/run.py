@@ -269,7 +269,7 @@ def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
     rows = sorted(log.iterations.rows(), key=lambda row: float(row[started]))
     write_table(folder, schema.ITERATIONS, rows)  # those of several replicas are interleaved
     if log.pulses:
-        write_table(folder, schema.PULSES, pulses)
+        write_table(folder, schema.SPEED_PROBES, pulses)
     write_lines(folder, schema.UPDATES, updates)
     write_board(folder, real.run, log)
     write_json(folder / schema.PROVENANCE.name, provenance(spec.engine.device))

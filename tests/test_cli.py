@@ -404,13 +404,13 @@ def test_out_refuses_what_it_must_not_touch(cli: Cli, tiny: Path) -> None:
     assert (folder / "a" / "summary.json").read_bytes() != before
 
     (folder / "a" / "notes.txt").write_text("mine")
-    assert "holds other files than those of a run" in refused(run("a", "--force"))
+    assert "holds files that no run wrote" in refused(run("a", "--force"))
     assert (folder / "a" / "notes.txt").read_text() == "mine"
 
     theirs = folder / "theirs"
     theirs.mkdir()
     (theirs / "summary.json").write_text("{}")  # our name, but another's file
-    assert "holds other files than those of a run" in refused(run("theirs", "--force"))
+    assert "holds files that no run wrote" in refused(run("theirs", "--force"))
     assert (theirs / "summary.json").read_text() == "{}"
 
     (folder / "file").write_text("x")

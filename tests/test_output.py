@@ -379,11 +379,11 @@ def test_only_our_own_runs_are_replaced(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert says(out) == "new"
     (out / "sub").mkdir()
-    with pytest.raises(ScenarioError, match="holds other files than those of a run"):
+    with pytest.raises(ScenarioError, match="holds files that no run wrote"):
         check_target(out, force=True)
     (out / "sub").rmdir()
     (out / "summary.json").write_text("not json")
-    with pytest.raises(ScenarioError, match="holds other files than those of a run"):
+    with pytest.raises(ScenarioError, match="holds files that no run wrote"):
         check_target(out, force=True)
 
 
@@ -394,12 +394,12 @@ def test_a_finished_real_run_is_replaced(tmp_path: Path) -> None:
     for file in schema.RUN:
         if file is not schema.SUMMARY:
             (out / file.name).write_text("x")
-    assert (out / "pulses.csv").exists()
+    assert (out / "speed_probes.csv").exists()
     check_target(out, force=True)
     (out / "steps.csv").rename(out / "steps.csv.gz")
     check_target(out, force=True)
     (out / "notes.csv").write_text("x")
-    with pytest.raises(ScenarioError, match="holds other files than those of a run"):
+    with pytest.raises(ScenarioError, match="holds files that no run wrote"):
         check_target(out, force=True)
 
 
@@ -414,7 +414,13 @@ def test_every_field_of_a_step_and_of_a_stay_is_declared() -> None:
     kept = set(run.segments.columns) - {"outcome"}
     assert set(schema.ROLLOUTS.names) == kept | {"trained"}
     assert len(next(run.spans())) == len(schema.SPANS.names)
-    for table in (schema.SPANS, schema.STEPS, schema.ROLLOUTS, schema.ITERATIONS, schema.PULSES):
+    for table in (
+        schema.SPANS,
+        schema.STEPS,
+        schema.ROLLOUTS,
+        schema.ITERATIONS,
+        schema.SPEED_PROBES,
+    ):
         assert len(set(table.names)) == len(table.columns)
 
 
@@ -461,5 +467,5 @@ def test_a_folder_of_version_0_1_with_its_unpacked_trace_is_a_run(tmp_path: Path
     packed.unlink()
     check_target(folder, force=True)
     (folder / "notes.txt").write_text("mine")
-    with pytest.raises(ScenarioError, match="holds other files than those of a run"):
+    with pytest.raises(ScenarioError, match="holds files that no run wrote"):
         check_target(folder, force=True)

@@ -21,7 +21,8 @@ from rollcast.simulator.results.read import read_json
 _NAMES = frozenset(
     name
     for file in (*schema.RUN, *schema.COMPARISON, *schema.PLAN)
-    for name in (file.name, file.name + schema.PACKED)
+    for present in (file.name, schema.OLD_FILES.get(file.name, file.name))
+    for name in (present, present + schema.PACKED)
 )
 
 _LONGEST = 200
@@ -62,10 +63,7 @@ def _check_free(folder: Path, force: bool, ours: Callable[[Path], bool] | None, 
     if not any(folder.iterdir()):
         return
     if not (ours or holds_run)(folder):
-        message = (
-            f"{folder} is not empty and holds other files than those of a {what}; give "
-            "another folder"
-        )
+        message = f"{folder} is not empty and holds files that no {what} wrote; give another folder"
         raise ScenarioError("--out", message)
     if not force:
         raise ScenarioError("--out", f"{folder} holds another {what}; add --force to replace it")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import columns
-from rollcast.simulator.results.schema import PACKED, Document, Lines, Table
+from rollcast.simulator.results.schema import OLD_FILES, PACKED, Document, Lines, Table
 from rollcast.simulator.values.readers import Reader
 
 DEEPEST = 100  # levels in a JSON file; ours have six
@@ -173,9 +173,10 @@ def check(value: object, shape: Reader, label: str, field: str) -> None:
 
 
 def place(folder: Path, name: str) -> Path:
-    """The path of a run's file, plain or compressed."""
-    packed = folder / f"{name}{PACKED}"
-    return packed if packed.exists() else folder / name
+    """The path of a run's file, plain or compressed, by its present name or an earlier one."""
+    known = (name, OLD_FILES.get(name, name))
+    paths = [folder / each for other in known for each in (f"{other}{PACKED}", other)]
+    return next((path for path in paths if path.exists()), folder / name)
 
 
 def _content(path: Path, field: str, label: str) -> bytes:

@@ -25,6 +25,7 @@ from rollcast.simulator.values.readers import (
 OUR_SCHEMAS = "rollcast-"  # start of every schema's name
 PACKED = ".gz"  # ending of a file that was compressed later
 LAYOUTS = ("dense", "shared_prefix")
+OLD_FILES = {"speed_probes.csv": "pulses.csv"}  # names in runs of earlier versions
 _ANYTHING = Keys()
 
 
@@ -309,9 +310,9 @@ ITERATIONS = Table(
     ),
 )
 BEAT = Figure(1e-9, most=1e6)
-PULSES = Table(
-    "pulses.csv",
-    "how fast the machine was: a fixed piece of work, timed before the first step and after each",
+SPEED_PROBES = Table(
+    "speed_probes.csv",
+    "the machine's speed: a fixed small computation, timed before the first step and after each",
     optional=True,
     columns=(
         _count("steps_done", "when it was timed", needed=True),
@@ -414,7 +415,7 @@ RUN: tuple[File, ...] = (
     TORNADO_CSV,
     TORNADO_PICTURE,
     ITERATIONS,
-    PULSES,
+    SPEED_PROBES,
     UPDATES,
     BOARD,
     PROVENANCE,
@@ -470,7 +471,7 @@ _LENGTH = Figure(whole=True, most=LARGEST_TOKENS)
 _AS_COLUMNS = {name: ListOf(ITERATIONS[name].shape, least=1) for name in PROBE_BURST}
 PROBE = Document(
     PROBE_FILE,
-    "updates of made-up batches and bursts of made-up rollouts, timed",
+    "times of synthetic updates and of synthetic batches of rollouts",
     shape=Keys(
         {
             "schema": Choice((PROBE_SCHEMA,)),

@@ -143,14 +143,14 @@ def overlapping(run: Path) -> Path:
 def test_pulses_of_some_steps_stand_for_their_neighbours(tmp_path: Path) -> None:
     run = write_actors(tmp_path / "run", seed=6)
     write_pulses(run, 1.0)
-    table = pd.read_csv(run / "pulses.csv").iloc[[0, 3, 7, 12]]
+    table = pd.read_csv(run / "speed_probes.csv").iloc[[0, 3, 7, 12]]
     table["long_s"] = [0.1, 0.2, 0.3, 0.4]
-    table.to_csv(run / "pulses.csv", index=False)
+    table.to_csv(run / "speed_probes.csv", index=False)
     pulses = MachineSpeed(1.0, 1.0).of(RunFolder.open(run))
     assert pulses is not None
     assert pulses.shape == (12, 2)
     assert pulses[11, 1] == pytest.approx((0.3 + 5 * 0.4) / 6)  # around steps 9 to 14
-    (run / "pulses.csv").write_text("steps_done,short_s,long_s\n4,1,1\n3,1,1\n")
+    (run / "speed_probes.csv").write_text("steps_done,short_s,long_s\n4,1,1\n3,1,1\n")
     with pytest.raises(ScenarioError, match="not in order of the run's steps"):
         _ = RunFolder.open(run).pulses
 

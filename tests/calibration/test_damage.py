@@ -68,7 +68,7 @@ VALUES: tuple[Any, ...] = (
     {"a": 1},
     [[["deep"]]],
 )
-TABLES = (schema.SPANS, schema.STEPS, schema.ROLLOUTS, schema.ITERATIONS, schema.PULSES)
+TABLES = (schema.SPANS, schema.STEPS, schema.ROLLOUTS, schema.ITERATIONS, schema.SPEED_PROBES)
 DOCUMENTS = (schema.SUMMARY, schema.SCENARIO, schema.PROVENANCE)
 LINES = (schema.DECISIONS, schema.UPDATES)
 

@@ -93,14 +93,16 @@ def test_a_prediction_knows_no_pulse_unless_told(fitted: Fitted, runs: list[Path
 
 def test_each_step_at_the_pulse_around_it(runs: list[Path], tmp_path: Path) -> None:
     """A machine that slows down half-way: each step is judged at the six nearest beats."""
-    table = pd.read_csv(runs[0] / "pulses.csv")
+    table = pd.read_csv(runs[0] / "speed_probes.csv")
     table["short_s"] = [0.002] * 5 + [0.003] * 6
     table["long_s"] = 0.05
     table.loc[2, "long_s"] = 0.35
     run = write_world(tmp_path / "run", seed=0, steps=10, outliers=0.0)
-    table.to_csv(run / "pulses.csv", index=False)
+    table.to_csv(run / "speed_probes.csv", index=False)
     pulses = by_step(RunFolder.open(run))
     assert pulses is not None
+    (run / "speed_probes.csv").rename(run / "pulses.csv")  # as earlier versions called it
+    assert np.array_equal(by_step(RunFolder.open(run)), pulses)  # type: ignore[arg-type]
     assert pulses.shape == (10, 2)
     assert pulses[:2, 0] == pytest.approx(0.002)
     assert pulses[7:, 0] == pytest.approx(0.003)
@@ -124,7 +126,7 @@ def test_without_a_pulse_all_is_as_measured(
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda table: table[:-1], "one pulse before each step"),
+        (lambda table: table[:-1], "one speed probe before each step"),
         (
             lambda table: table.assign(short_s=0.0),
             "line 2, column 'short_s': must be a number from 1e-09",
@@ -141,7 +143,7 @@ def test_a_bad_table_of_pulses_is_named(
 ) -> None:
     run = write_world(tmp_path / "run", steps=6)
     write_pulses(run, 1.0)
-    spoil(pd.read_csv(run / "pulses.csv")).to_csv(run / "pulses.csv", index=False)
+    spoil(pd.read_csv(run / "speed_probes.csv")).to_csv(run / "speed_probes.csv", index=False)
     with pytest.raises(ScenarioError, match=said) as error:
         calibrate([run])
     assert error.value.field == "RUN_DIR"

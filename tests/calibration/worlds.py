@@ -208,12 +208,12 @@ def slow_trainer(run: Path, factor: float) -> None:
 
 
 def write_pulses(run: Path, factor: float, of_long: float | None = None) -> None:
-    """pulses.csv of a machine ``factor`` times as slow, in arithmetic ``of_long`` times; a beat in
-    twenty is off."""
+    """speed_probes.csv of a machine ``factor`` times as slow, in arithmetic ``of_long`` times; a
+    beat in twenty is off."""
     rng, steps = np.random.default_rng(int(1000 * factor)), len(pd.read_csv(run / "steps.csv"))
     table = {"steps_done": np.arange(steps + 1)}
     factors = {"short_s": factor, "long_s": factor if of_long is None else of_long}
     for name, seconds in PULSE.items():
         noise = np.exp(0.03 * rng.normal(size=steps + 1))
         table[name] = factors[name] * seconds * np.where(rng.random(steps + 1) < 0.05, 1.3, noise)
-    pd.DataFrame(table).to_csv(run / "pulses.csv", index=False)
+    pd.DataFrame(table).to_csv(run / "speed_probes.csv", index=False)

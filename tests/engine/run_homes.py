@@ -158,7 +158,7 @@ def outcome(home: Home) -> Outcome:
         {name: summary[name] for name in known if name in summary},
         _table(home.out / "rollouts.csv"),
         _table(home.out / "iterations.csv"),
-        _table(home.out / "pulses.csv"),
+        _table(home.out / "speed_probes.csv"),
         [{k: v for k, v in update.items() if not k.endswith("_s")} for update in updates],
         dict(home.trained),
     )

@@ -38,7 +38,13 @@ def test_the_folder_has_all_of_simulates_files_and_the_engines(
     assert not home.saved.parent.exists()
     names = {path.name for path in home.out.iterdir()}
     of_simulate = {"spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "scenario.json"}
-    of_engine = {"iterations.csv", "pulses.csv", "updates.jsonl", "events.jsonl", "provenance.json"}
+    of_engine = {
+        "iterations.csv",
+        "speed_probes.csv",
+        "updates.jsonl",
+        "events.jsonl",
+        "provenance.json",
+    }
     assert names == of_simulate | of_engine | {"summary.json", "trace.json.gz", BOARD.name}
     assert board_steps(home) == list(range(STEPS))
     check_tables(home)

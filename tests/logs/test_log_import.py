@@ -123,7 +123,7 @@ def test_a_folder_is_replaced_only_if_it_is_an_import(
     assert _call("import", verl, "--out", out, "--force", "--no-advise") == 0
     (out / "notes.txt").write_text("mine")
     assert _call("import", verl, "--out", out, "--force") == 2
-    assert "holds no import alone" in capsys.readouterr().err
+    assert "holds files that no import wrote" in capsys.readouterr().err
     assert (out / "notes.txt").read_text() == "mine"
     assert _call("import", verl, "--out", verl, "--force") == 2
     assert (verl / "run.jsonl").exists()

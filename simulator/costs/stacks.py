@@ -20,7 +20,7 @@ from rollcast.simulator.costs.sync.weight_sync import Mechanism
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.stack import Stack as Folder
 from rollcast.simulator.stacks.stack import priced
-from rollcast.simulator.values import choice, nearest, short
+from rollcast.simulator.values import check_unknown_keys, choice, nearest, short
 
 UNKNOWN = "unknown"
 """The preset of a stack that nobody knows: what others are taken to be where they do not say."""
@@ -65,6 +65,7 @@ def _preset(name: str, own: Mapping[str, Any]) -> StackPreset:
     """A preset as in a file. Raises ScenarioError for a wrong word, KeyError for a missing
     figure."""
     field = f"presets.stacks.{name}"
+    check_unknown_keys(own, _GROUPS, field)
     entry = {**priced()[UNKNOWN].costs["presets"][UNKNOWN], **own}
     settings, rest, loop, fixed, factors = (dict(entry[group]) for group in _GROUPS)
     sources = {group: _provenance(entry[group], field) for group in _GROUPS}

@@ -194,3 +194,5 @@ def test_figures_of_the_prior_make_no_stack_measured(monkeypatch: pytest.MonkeyP
     assert not stacks._preset("new", own).measured
     assert stacks._preset("new", {**own, "loop": fitted["loop"]}).measured
     assert not stacks._preset("unknown", fitted).measured
+    with pytest.raises(ScenarioError, match=r"stacks\.new\.host: unknown key"):
+        stacks._preset("new", {**own, "host": {}})

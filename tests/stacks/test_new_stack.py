@@ -27,8 +27,11 @@ advice:
     "costs.yaml": """
 presets:
   madeup:
-    engine: vllm-0.11
-    sync: {colocated: reshard, disaggregated: nccl_packed}
+    settings:
+      engine: vllm-0.19
+      sync: {colocated: reshard, disaggregated: nccl_packed}
+      kind: assumed
+      source: nobody
     rest: {rest_s: 7.0, spread: [0.5, 2.0], kind: assumed, source: nobody}
 trainers:
   fsdp:
@@ -111,7 +114,7 @@ def test_a_folder_is_all_that_a_stack_needs(tmp_path: Path) -> None:
     assert "--samples 8" in arguments
     assert "Made for 1.0" in (tmp_path / "script" / "README.md").read_text()
     # its loop is priced
-    assert "vllm-0.11" in rollcast("presets", "stacks", "madeup")
+    assert "vllm-0.19" in rollcast("presets", "stacks", "madeup")
     cost = "cost={roofline: {stack: madeup}}"
     rollcast("simulate", example, "--set", cost, "--set", "steps=1", "--no-plot", "--out", "run")
     spans = pd.read_csv(tmp_path / "run" / "spans.csv")

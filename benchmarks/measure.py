@@ -26,6 +26,7 @@ import yaml
 from benchmarks.runner import fails_in_words, parser, progress
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import schema
+from rollcast.simulator.results.probe_file import PROBE_FILE
 from rollcast.simulator.values import AtLeast, check_unknown_keys, flag, whole
 
 CAMPAIGN = Path(__file__).parent / "data" / "real" / "campaign.yaml"
@@ -144,7 +145,7 @@ def probe(campaign: Campaign, work: Path) -> Path:
 
     Raises ScenarioError (``scenario``) where it fails.
     """
-    file = work / schema.PROBE_FILE
+    file = work / PROBE_FILE
     if not file.exists():
         work.mkdir(parents=True, exist_ok=True)
         settings = next((run.settings for run in campaign.runs if run.iterations), {})
@@ -205,7 +206,7 @@ def main() -> int:
     probed = probe(campaign, given.work)
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(probed, given.out / schema.PROBE_FILE)
+        shutil.copyfile(probed, given.out / PROBE_FILE)
     for number, run in enumerate(campaign.runs, 1):
         progress(f"{number}/{len(campaign.runs)} {run.name}")
         folder = measure(campaign, run, given.work)

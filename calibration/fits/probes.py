@@ -19,8 +19,8 @@ from rollcast.calibration.folder import RunFolder, check_same
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.costs.fitted import Packing
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.probe_file import PROBE, PROBE_BURST, PROBE_SCHEMA
 from rollcast.simulator.results.read import check, read_json
-from rollcast.simulator.results.schema import PROBE, PROBE_BURST, PROBE_SCHEMA
 
 FIELD = "--probe"
 _ENGINE = ("model", "device", "dtype", "trainer", "max_seqs", "max_batched_tokens", "block_tokens")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
 
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.accounting import TokenAccounting, reward_of
 from rollcast.simulator.loop.deadlines import Due, due
+from rollcast.simulator.loop.dispatch import first_of
 from rollcast.simulator.loop.prompts import PromptOrder
 from rollcast.simulator.loop.step import Step
 from rollcast.simulator.plan import Dispatch, StepPlan
@@ -20,8 +19,6 @@ from rollcast.simulator.world import TrainGroup, World
 MAX_FAILURES = 100
 """Times in a row that a rollout's environment may fail."""
 _NOTHING_DUE = Due([], 0, -math.inf)
-_FEW = 16
-"""Of many that are held, rollouts that are found faster than by sorting all."""
 
 
 class Rollouts:
@@ -182,7 +179,7 @@ class Rollouts:
             count = min(count, window - (len(self.flying) - count))
         if count <= 0:
             return
-        chosen = self._first(dispatch, count)
+        chosen = first_of(self.held, dispatch, count, self.groups, self._world)
         if count == len(self.held):
             self.held = []
         else:
@@ -192,33 +189,6 @@ class Rollouts:
         for rollout in chosen:
             rollout.submitted_s = now_s
         self._world.submit(chosen, dispatch.placement)
-
-    def _first(self, dispatch: Dispatch, count: int) -> list[Rollout]:
-        """The first ``count`` of those held, in the order of ``dispatch``."""
-        predictor = dispatch.predictor
-        if predictor is None:
-            return self.held[:count]
-        finished: dict[int, list[int]] = {}
-        for rollout in self.held:
-            tokens = finished.get(rollout.group)
-            if tokens is None:
-                winners = self.groups[rollout.group].winners
-                tokens = finished[rollout.group] = [winner.new_tokens for winner in winners]
-            rollout.expected_tokens = predictor(_Known(rollout, tokens, self._world))
-        if dispatch.order == "fifo":
-            return self.held[:count]
-        longest = dispatch.order == "longest_first"
-
-        def place(rollout: Rollout) -> tuple[float, int]:
-            expected = rollout.expected_tokens
-            if expected is None:
-                return (-math.inf if longest else math.inf), rollout.index
-            return (-expected if longest else expected), 0
-
-        # either way equals stay in order of launch
-        if count > _FEW:
-            return sorted(self.held, key=place)[:count]
-        return heapq.nsmallest(count, self.held, key=place)
 
     def _fresh(self, step: Step) -> Group:
         number = self.next_group
@@ -512,28 +482,3 @@ def _allow(rollouts: Sequence[Rollout], plan: StepPlan) -> None:
     for rollout in rollouts:
         rollout.allowance = tokens
         rollout.turn_allowance = turns
-
-
-class _Known(NamedTuple):
-    """A rollout as predictors see it."""
-
-    rollout: Rollout
-    siblings_tokens: Sequence[int]
-    world: World
-
-    @property
-    def prompt(self) -> int:
-        return self.rollout.prompt
-
-    @property
-    def new_tokens(self) -> int:
-        return self.rollout.new_tokens
-
-    def oracle_tokens(self) -> int:
-        tokens = self.world.oracle_tokens(self.rollout)
-        if tokens is None:
-            raise RunError(
-                f"the {self.world.name} world does not know lengths beforehand: a policy that asks "
-                "an oracle runs in simulation only"
-            )
-        return tokens

@@ -3,7 +3,8 @@ and the loop runs until it hands one over.
 
 A world between the two (`HandedOver`) stands for the trainer: an update is done when the stack asks
 for the next batch. The loop is made here and not by `simulator.runs.drive`, which lies above the
-stacks: a stack's process has neither scenarios nor costs.
+stacks, needs a scenario, and runs a loop to its end: a stack's process has neither scenarios nor
+costs, and pauses the loop after each batch.
 """
 
 from __future__ import annotations

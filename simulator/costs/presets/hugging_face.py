@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from rollcast.simulator.costs.presets.quantised import quantised_keys
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.read import read_json
 from rollcast.simulator.values import Above, AtLeast, Between, mapping, number, short, whole
 
 Config = Mapping[str, Any]
@@ -31,6 +33,24 @@ _LAYERS = Between(1, 100_000)  # these two as `simulator.costs.presets.models.Mo
 _POSITIONS = Between(1, 10**9)
 _STRETCH = Above(0, 10**9)
 WINDOWED = ("sliding_attention", "chunked_attention")
+
+
+def read_config(path: Path, field: str) -> Config:
+    """A ``config.json``, with what modelopt used to say of quantised weights in a file beside it.
+    Raises ScenarioError naming ``field``."""
+    config = _read_mapping(path, field)
+    beside = path.with_name("hf_quant_config.json")
+    if config.get("quantization_config") or not beside.is_file():
+        return config
+    quantization = _read_mapping(beside, field).get("quantization") or {}
+    return {**config, "quantization_config": {"quant_method": "modelopt", **quantization}}
+
+
+def _read_mapping(path: Path, field: str) -> Config:
+    content = read_json(path, field)
+    if not isinstance(content, dict):
+        raise ScenarioError(field, f"{path} is not a Hugging Face config: its top is no object")
+    return content
 
 
 def keys_of(config: Config, field: str, name: str) -> Keys:

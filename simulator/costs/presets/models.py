@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
-from math import exp, lgamma
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from rollcast.simulator.costs.presets.precision import FormatName, Precision, formats
 from rollcast.simulator.costs.presets.provenance import read_presets
+from rollcast.simulator.costs.presets.routing import SKEW_SOURCE, experts_touched
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import Above, Between, Doc, Options, join, nearest, read
 
-SKEW_SOURCE = (
-    "measured grouped products with loads of a power law of 1.0 to 1.2, as aiconfigurator 0.12.0 "
-    "takes for traffic, reach as many experts as a skew of 1"
-)
 LINEAR_CHUNK = 64  # tokens that linear layers take at once in training (arXiv 2412.06464)
 SMALL_BYTES = STATE_BYTES = 2  # norms, biases and the state of linear attention: 16 bit
 
@@ -431,28 +427,10 @@ class Model(Options):
         return full, 4 * keys + 4 * values
 
     def experts_touched(self, tokens: float) -> float:
-        """Expected distinct experts of a layer that ``tokens`` tokens reach.
-
-        The chance q of an expert is Beta distributed with mean m = k / E and standard deviation
-        ``routing_skew`` m (at most sqrt(0.9 (1/m - 1)) m): the mean of ``1 - (1 - q)^n`` has a
-        closed form.
-        """
+        """Expected distinct experts of a layer that ``tokens`` tokens reach."""
         if not self.experts:
             return 0.0
-        return _touched(self.experts, self.experts_per_token, self.routing_skew, tokens)
-
-
-@lru_cache(maxsize=65_536)
-def _touched(experts: int, chosen: int, skew: float, tokens: float) -> float:
-    mean = chosen / experts
-    variance = min(skew * skew, 0.9 * (1 / mean - 1))
-    if variance < 1e-6:
-        missed: float = (1.0 - mean) ** tokens
-    else:
-        total = (1 / mean - 1) / variance - 1
-        rest = total * (1 - mean)
-        missed = exp(lgamma(rest + tokens) + lgamma(total) - lgamma(rest) - lgamma(total + tokens))
-    return experts * (1.0 - min(missed, 1.0))
+        return experts_touched(self.experts, self.experts_per_token, self.routing_skew, tokens)
 
 
 def _head_dim(mapping: Mapping[str, Any]) -> int:
@@ -497,32 +475,14 @@ def load_model(spec: str | Path | Mapping[str, Any] | Model, field: str = "model
     if path.is_dir():
         path = path / "config.json"
     if path.is_file():
-        return _from_config_file(path, field)
+        from rollcast.simulator.costs.presets.hugging_face import read_config
+
+        config = read_config(path, field)
+        return model_from_config(config, field, name=path.parent.name or "custom")
     if isinstance(spec, Path) or name.endswith(".json") or name.startswith((".", "/", "~")):
         raise ScenarioError(field, f"no file {name}; give a preset or a path to a config.json")
     short = name.rsplit("/", 1)[-1]
     raise ScenarioError(field, f"unknown model {name!r}; {nearest(short, presets)}")
-
-
-def _from_config_file(path: Path, field: str) -> Model:
-    config = _read_json(path, field)
-    beside = path.with_name("hf_quant_config.json")  # where modelopt used to say it
-    if not config.get("quantization_config") and beside.is_file():
-        quantization = _read_json(beside, field).get("quantization")
-        config = {
-            **config,
-            "quantization_config": {"quant_method": "modelopt", **(quantization or {})},
-        }
-    return model_from_config(config, field, name=path.parent.name or "custom")
-
-
-def _read_json(path: Path, field: str) -> dict[str, Any]:
-    from rollcast.simulator.results.read import read_json
-
-    config = read_json(path, field)
-    if not isinstance(config, dict):
-        raise ScenarioError(field, f"{path} is not a Hugging Face config: its top is no object")
-    return config
 
 
 def model_from_config(config: Mapping[str, Any], field: str = "model", name: str = "") -> Model:

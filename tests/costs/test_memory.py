@@ -79,7 +79,7 @@ def test_a_trace_is_judged_at_its_own_longest(tmp_path: Path) -> None:
     found = scenario(*given)
     with pytest.raises(
         ScenarioError,
-        match="longest rollout that the trace allows, 512 tokens of prompt and 16,000 new ones",
+        match="longest rollout that the trace allows: 512 tokens of prompt and 16,000 new ones",
     ):
         found.check_memory()
 

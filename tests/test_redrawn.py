@@ -9,8 +9,18 @@ import numpy as np
 import pytest
 
 from rollcast.simulator.scenario.file import read_scenario
-from rollcast.simulator.studies.redrawn import UNCERTAIN, intervals, redrawn
-from rollcast.simulator.studies.simulate import from_raw, simulate
+from rollcast.simulator.studies import redrawn as module
+from rollcast.simulator.studies.compare import compare
+from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.ranking import redraw
+from rollcast.simulator.studies.redrawn import (
+    UNCERTAIN,
+    add_phases,
+    from_whole_runs,
+    redrawn,
+    whole_runs,
+)
+from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from rollcast.simulator.values.chance import Drawn
 from rollcast.simulator.workload.length_specs import PresetLengths, length_presets
 from tests.conftest import Cli
@@ -49,12 +59,51 @@ def test_intervals_hold_their_own_draws_and_are_wider_than_luck() -> None:
     """Of coefficients that are given, the draws are of lengths alone."""
     scenario = from_raw(read_scenario(EXAMPLES / "april.yaml"), *SMALL)
     result = simulate(scenario)
-    found = intervals(result, 10)
+    summary = dict(result.summary)
+    from_whole_runs(summary, whole_runs(scenario, 10))
+    found = summary["intervals"]
     assert set(found) == {key for key in UNCERTAIN if key in result.summary}
     assert all(low <= high for low, high in found.values())
     low, high = found["step_s"]
     own = [simulate(redrawn(scenario, d + 1)).summary["step_s"] for d in range(10)]
     assert min(own) <= low < high <= max(own)
+
+
+def test_whole_runs_tell_the_phases_too_and_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = from_raw(read_scenario(EXAMPLES / "april.yaml"), *SMALL)
+    result = simulate(scenario)
+    made = [simulate(redrawn(scenario, d + 1)).summary for d in range(10)]
+    runs = iter(made)
+    monkeypatch.setattr(module, "simulate", lambda *_: Result(scenario, result.run, next(runs)))
+    from_whole_runs(result.summary, whole_runs(scenario, 10))
+    assert next(runs, None) is None
+    for name, phase in result.summary["phases"].items():
+        seconds = [run["phases"][name]["s"] for run in made]
+        low, high = ends(seconds).tolist()
+        assert phase["low_s"] == min(low, phase["s"])
+        assert phase["high_s"] == max(high, phase["s"])
+        assert phase["low_s"] <= np.median(seconds) <= phase["high_s"]
+    assert sum(result.summary["bound_by_share"].values()) == pytest.approx(1.0)
+
+
+def test_shares_of_draws_are_by_side_the_largest_first() -> None:
+    summary = {"phases": {"update": {"s": 4.0, "share": 1.0}}}
+    seconds = {"update": np.array([3.0, 5.0, 6.0, 7.0])}
+    add_phases(summary, seconds, ["sync", "trainer", "trainer", "trainer"])
+    assert list(summary["bound_by_share"].items()) == [("trainer", 0.75), ("sync", 0.25)]
+    assert summary["phases"]["update"]["low_s"] <= 4.0 <= summary["phases"]["update"]["high_s"]
+
+
+def test_a_comparison_by_whole_runs_has_intervals_of_phases() -> None:
+    scenario = from_raw(read_scenario(EXAMPLES / "april.yaml"), *SMALL)
+    results = compare([scenario.with_policy(name) for name in ("sync", "april")])
+    redraw(results, 10)
+    for result in results.values():
+        assert result.summary["draws"] == 10
+        low, high = result.summary["intervals"]["step_s"]
+        assert low < high
+        generation = result.summary["phases"]["generation"]
+        assert generation["low_s"] < generation["high_s"]
 
 
 def test_the_command_line_says_them(cli: Cli, tmp_path: Path) -> None:

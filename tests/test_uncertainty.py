@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.costs.scaled import PHASES, ScaledCost
 from rollcast.simulator.errors import RunError
+from rollcast.simulator.results.phases import SIDES, in_sum
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies import short_runs
 from rollcast.simulator.studies.flowing import Sides
 from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.studies.redrawn import UNCERTAIN, redrawn
+from rollcast.simulator.studies.short_runs import FIGURES, Responses
 from rollcast.simulator.studies.simulate import load, simulate
+from rollcast.simulator.studies.surrogate import Surrogate
 from rollcast.simulator.studies.uncertainty import (
     COST_DRAWS,
     SEEDS,
@@ -27,7 +30,7 @@ from rollcast.simulator.studies.uncertainty import (
     cost_draws,
     uncertainty,
 )
-from rollcast.simulator.studies.work import Prices, Work
+from rollcast.simulator.studies.work import SAME, Work
 from tests.conftest import Cli
 from tests.laws import examples
 
@@ -176,17 +179,103 @@ def test_cost_draws_are_layered_and_of_those_that_are_uncertain() -> None:
     assert cost_draws(load(EXAMPLES / "engine.yaml")) == []
 
 
+@pytest.mark.parametrize("example", ["april", "agent", "one_step_off", "fully_async", "pods"])
+def test_draws_of_phases_add_up_and_hold_the_run(example: str) -> None:
+    """Draw by draw; and the share of the draws in which each side bounds the step is a share."""
+    settings = ("steps=6", "workload.batch_groups=4")
+    if example == "agent":
+        settings = (*settings, "cluster.replicas=2", "workload.max_new_tokens=2000")
+    result = simulate(load(EXAMPLES / f"{example}.yaml", *settings))
+    summary = result.summary
+    step = add_intervals(result).step
+    assert step is not None
+    total = np.sum([step.phases[name] for name in in_sum(summary["overlapped"])], axis=0)
+    assert total == pytest.approx(step.step_s)
+    assert (step.phases["tail"] <= step.phases["generation"]).all()
+    assert (step.phases["generation"] <= step.step_s * (1 + 1e-9)).all()
+    for name, phase in summary["phases"].items():
+        assert phase["low_s"] <= phase["s"] <= phase["high_s"]
+        assert phase["low_s"] <= np.median(step.phases[name]) <= phase["high_s"]
+    assert summary["phases"]["generation"]["low_s"] < summary["phases"]["generation"]["high_s"]
+    shares = summary["bound_by_share"]
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert set(shares) <= set(SIDES)
+
+
+def test_a_phase_is_as_sure_as_its_own_costs() -> None:
+    scenario = small(*FIXED)
+    result = simulate(with_spreads(scenario, update=0.2))
+    add_intervals(result)
+    wide = {n for n, p in result.summary["phases"].items() if p["high_s"] > 1.05 * p["low_s"]}
+    assert wide == {"update", "optimiser"}
+    update = result.summary["phases"]["update"]
+    assert np.log(update["high_s"] / update["low_s"]) == pytest.approx(2 * 1.645 * 0.2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("example", "policy"), [("april", "sync"), ("one_step_off", "one_step_off")]
+)
+def test_what_bounds_a_step_switches_as_a_cost_grows(example: str, policy: str) -> None:
+    """In nearly all draws one side; in some either, where both take as long; then the other."""
+    settings = ("steps=6", "workload.batch_groups=4", f"policy={policy}")
+
+    def scaled(update: float) -> Scenario:
+        scale = f"cost.scale={{update: {update}, update_sd: 0.5}}"
+        return load(EXAMPLES / f"{example}.yaml", *settings, scale)
+
+    seconds = simulate(scaled(1.0)).summary["phases"]
+    even = (seconds["generation"]["s"] - seconds["log_prob"]["s"]) / seconds["update"]["s"]
+    found = []
+    for update in (even / 20, even, even * 20):
+        result = simulate(scaled(update))
+        add_intervals(result)
+        found.append(result.summary["bound_by_share"])
+    assert found[0]["generation"] > 0.99
+    assert 0.2 < found[1]["generation"] < 0.8
+    assert 0.2 < found[1]["trainer"] < 0.8
+    assert found[2]["trainer"] > 0.99
+
+
+def test_what_waits_for_environments_does_not_go_with_prices() -> None:
+    settings = ("steps=2", "workload.batch_groups=4", "cluster.replicas=2")
+    result = simulate(load(EXAMPLES / "agent.yaml", *settings))
+    away_s = result.summary["replicas_wait_s"]["environment"]
+    generation_s = result.summary["phases"]["generation"]["s"]
+    assert 0.1 * generation_s < away_s < generation_s
+    run = Surrogate(result.summary, Responses({}), flows=False)
+    twice = {name: np.array([2.0]) for name in SAME}
+    drawn = run.drawn(twice, {}, np.ones((1, len(FIGURES))))
+    assert drawn.phases["generation"] == pytest.approx(2 * generation_s - away_s)
+    slow = run.drawn({**twice, "tail": np.array([99.0])}, {}, np.ones((1, len(FIGURES))))
+    assert slow.phases["tail"] == slow.phases["generation"] == drawn.phases["generation"]
+
+
 def test_prices_of_a_run_are_as_if_it_was_run_with_them() -> None:
     scenario = small(*FIXED)
     result = simulate(scenario)
     work = Work(scenario, result.run)
-    assert work.prices(scenario.cost) == Prices()
+    assert work.prices(scenario.cost) == pytest.approx(SAME)
     dear = ScaledCost(scenario.cost, {**ONES, "decode": 1.3, "update": 1.2, "sync": 2.0})
     prices = work.prices(dear)
     again = simulate(replace(scenario, cost=dear)).summary
-    for figure in ("rollout", "train", "sync"):
-        moved = again[f"{figure}_s"] / result.summary[f"{figure}_s"]
-        assert getattr(prices, figure) == pytest.approx(moved, rel=0.02)
+    for name in ("generation", "log_prob", "update", "optimiser", "sync", "switch"):
+        moved = again["phases"][name]["s"] / result.summary["phases"][name]["s"]
+        assert prices[name] == pytest.approx(moved, rel=0.02), name
+
+
+def test_the_tail_has_prices_of_few_rollouts() -> None:
+    """A host's time for each iteration is most of one with few rollouts, and little of one with
+    many; a longer attention the other way round."""
+    scenario = small("workload.batch_groups=16")
+    result = simulate(scenario)
+    assert result.summary["phases"]["tail"]["s"] / result.summary["phases"]["generation"]["s"] > 0.1
+    slow_host = small("workload.batch_groups=16", "cost.roofline.host_s=0.05")
+    work = Work(scenario, result.run)
+    prices = work.prices(slow_host.cost)
+    assert prices["tail"] > 1.1 * prices["generation"] > 1.1
+    again = simulate(slow_host).summary["phases"]["tail"]["s"]
+    moved = again / result.summary["phases"]["tail"]["s"]
+    assert prices["tail"] == pytest.approx(moved, rel=0.1)
 
 
 def test_a_step_of_two_sides_goes_with_prices_and_is_at_least_either() -> None:

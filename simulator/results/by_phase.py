@@ -23,7 +23,7 @@ from rollcast.simulator.results.phases import PHASES, PhaseName, bounds, in_sum,
 from rollcast.simulator.rollout import CALL_KINDS
 from rollcast.simulator.spans import Run
 
-_NEARLY = 1e-6  # of the rollouts' time: rounding
+_NEARLY = 0.01  # of the rollouts' time: an interrupted rollout ends within its last iteration
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,9 @@ class ByPhase:
     edges: FloatArray
 
     @classmethod
-    def of(cls, run: Run, few: Sequence[FloatArray]) -> ByPhase:
-        """few: `simulator.results.metrics.underfilled_intervals`, whose mean is the tail.
+    def of(cls, run: Run, few: Sequence[FloatArray] = ()) -> ByPhase:
+        """few: `simulator.results.metrics.underfilled_intervals`, whose mean is the tail; it is 0
+        where they are left out.
 
         An instant at which two of the trainer's phases are under way counts for the first of them.
         """
@@ -56,11 +57,12 @@ class ByPhase:
         alone = without(rollouts, worked)
         judged = _judged(run, alone)
         overlapped = total_s(rollouts) - total_s(alone) > _NEARLY * total_s(rollouts)
-        seconds["generation"] = between(without(rollouts, judged), edges)
+        made = without(rollouts if overlapped else alone, judged)
+        seconds["generation"] = between(made, edges)
         seconds["reward"] = seconds["reward"] + between(judged, edges)
         if overlapped:
             seconds["wait"] = between(without(alone, judged), edges)
-        tails = [between(without(intervals, judged), edges) for intervals in few]
+        tails = [between(intersection(intervals, made), edges) for intervals in few]
         seconds["tail"] = np.mean(tails, axis=0) if tails else np.zeros(len(run.steps))
         rest = np.diff(edges) - sum((seconds[n] for n in in_sum(overlapped)), np.zeros(1))
         seconds["other"] = seconds["other"] + np.maximum(rest, 0.0)

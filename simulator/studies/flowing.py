@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.results.phases import PHASES
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.short_runs import LEVEL, Quadratic, Responses, Sums, longer
 from rollcast.simulator.studies.work import Work
@@ -23,6 +24,10 @@ from rollcast.simulator.workload.synthetic import SyntheticWorkload
 
 FloatArray = NDArray[np.float64]
 
+TRAINER = tuple(
+    name for name in PHASES if name not in ("generation", "tail", "wait", "sync", "switch")
+)
+"""Phases of the trainer, with what else it holds a step for."""
 FLOWING, WAVES = 4.0, 8.0
 """Exponents of the norm that stands for the larger of two: of runs that refill, and of others."""
 
@@ -36,11 +41,11 @@ class Sides:
     exponent: float
 
     @classmethod
-    def of(cls, summary: Mapping[str, Any], rollout_gpus: int, flows: bool) -> Sides:
+    def of(cls, summary: Mapping[str, Any], flows: bool) -> Sides:
         """Of a finished run."""
-        whole = summary["makespan_s"]
-        waited = summary["bubble_by_cause"]["trainer"] * summary["gpus"] / rollout_gpus
-        train = summary["train_s"] / whole if whole > 0 else 0.0
+        step_s = max(summary["step_s"], 1e-12)
+        waited = summary["replicas_wait_s"]["trainer"] / step_s
+        train = sum(summary["phases"][name]["s"] for name in TRAINER) / step_s
         return cls(min(max(1.0 - waited, 0.01), 1.0), train, FLOWING if flows else WAVES)
 
     def step(self, rollout: FloatArray, train: FloatArray) -> FloatArray:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rollcast.simulator.results.steady import per_rollout
 from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.interval import ends
-from rollcast.simulator.studies.redrawn import redrawn
+from rollcast.simulator.studies.redrawn import from_whole_runs, redrawn
 from rollcast.simulator.studies.short_runs import kind_of, widest
 from rollcast.simulator.studies.simulate import Result, simulate
 from rollcast.simulator.studies.uncertainty import add_intervals, cost_draws
@@ -91,12 +91,13 @@ def redraw(
     draws: int,
     on_step: Callable[[StepRecord], None] | None = None,
 ) -> Ranking:
-    """The ranking of finished runs by ``draws`` whole further runs of each (`redrawn`).
+    """The ranking of finished runs by ``draws`` whole further runs of each (`redrawn`). Adds
+    intervals to the runs' summaries (`from_whole_runs`).
 
     Raises ScenarioError or RunError for a run that cannot be made.
     """
     scenarios = [result.scenario for result in results.values()]
-    drawn = []
+    drawn, summaries = [], []
     for draw in range(1, draws + 1):
         alike = redrawn(scenarios[0], draw)
         runs = [
@@ -104,6 +105,9 @@ def redraw(
             for scenario in scenarios
         ]
         drawn.append(_step_s(runs))
+        summaries.append([run.summary for run in runs])
+    for result, theirs in zip(results.values(), zip(*summaries, strict=True), strict=True):
+        from_whole_runs(result.summary, theirs)
     return Ranking(tuple(results), _step_s([*results.values()]), np.array(drawn), "whole runs")
 
 

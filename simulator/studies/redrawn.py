@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rollcast.simulator.results.phases import PhaseName
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.interval import ends
-from rollcast.simulator.studies.simulate import Result, from_raw, simulate
+from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.values import given, read
 from rollcast.simulator.values.chance import Chance, Drawn
 from rollcast.simulator.workload.known_lengths import KnownLengths
@@ -84,14 +88,38 @@ def drift_of(raw: RawScenario) -> float:
     return float(lengths.get("drift_per_step") or 0.0) if isinstance(lengths, dict) else 0.0
 
 
-def intervals(
-    result: Result, draws: int, on_step: Callable[[StepRecord], None] | None = None
-) -> dict[str, list[float]]:
-    """90 % intervals of a run's figures (`UNCERTAIN`) by ``draws`` further runs. Raises
-    ScenarioError or RunError for one that cannot be made."""
-    summaries = [simulate(redrawn(result.scenario, d + 1), on_step).summary for d in range(draws)]
-    return {
-        key: ends([summary[key] for summary in summaries]).tolist()
-        for key in UNCERTAIN
-        if key in result.summary
+def whole_runs(
+    scenario: Scenario, draws: int, on_step: Callable[[StepRecord], None] | None = None
+) -> list[Mapping[str, Any]]:
+    """Summaries of ``draws`` further runs. Raises ScenarioError or RunError for one that cannot be
+    made."""
+    return [simulate(redrawn(scenario, d + 1), on_step).summary for d in range(draws)]
+
+
+def from_whole_runs(summary: dict[str, Any], drawn: Sequence[Mapping[str, Any]]) -> None:
+    """Adds to a run's summary 90 % ``intervals`` of `UNCERTAIN` figures and of its phases, by the
+    summaries of further runs."""
+    summary["intervals_from"] = "whole runs"
+    summary["draws"] = len(drawn)
+    summary["intervals"] = {
+        key: ends([run[key] for run in drawn]).tolist() for key in UNCERTAIN if key in summary
     }
+    seconds = {
+        name: np.array([run["phases"][name]["s"] for run in drawn]) for name in summary["phases"]
+    }
+    add_phases(summary, seconds, [run["bound_by"] for run in drawn])
+
+
+def add_phases(
+    summary: dict[str, Any],
+    seconds: Mapping[PhaseName, NDArray[np.float64]],
+    bound_by: Sequence[str] | NDArray[np.str_],
+) -> None:
+    """Adds to each of a summary's ``phases`` its 90 % interval, ``low_s`` and ``high_s``, which
+    holds the run's own; and ``bound_by_share``, the share of the draws in which each side bounds
+    the step, largest first. seconds: draws by phase; bound_by: of each draw."""
+    for name, phase in summary["phases"].items():
+        low, high = ends(seconds[name]).tolist()
+        phase |= {"low_s": min(low, phase["s"]), "high_s": max(high, phase["s"])}
+    counts = Counter(map(str, bound_by)).most_common()
+    summary["bound_by_share"] = {side: count / len(bound_by) for side, count in counts}

@@ -26,6 +26,7 @@ from rollcast.simulator.studies.short_runs import (
     FIGURES,
     LEAST_STEPS,
     Kind,
+    figures_of,
     rollouts_of,
     settled,
     sums,
@@ -90,20 +91,21 @@ def sampling_error_of(
     kind: Kind,
     on_step: OnStep = None,
     whole: int | None = None,
+    figures: FloatArray | None = None,
 ) -> SamplingError:
     """The sampling error of a finished run, or of ``whole`` steps if fewer. kind: of the runs that
-    are drawn alike."""
-    records = run.steps
-    steps = len(records)
+    are drawn alike. figures: `figures_of` the run, if known."""
+    figures = figures_of(run) if figures is None else figures
+    steps = len(figures)
     counted = min(whole or steps, steps, _MOST_DRAWN)
     # a long run leaves out as many as others, for pairs
     long = kind == "alone" and steps > 2 * LEAST_STEPS_SEEN
-    mine = _rows(settled(records, "carried" if long else kind))
+    mine = settled(figures, "carried" if long else kind)
     if len(mine) > 2 and drift_of(scenario.raw):  # which is no sampling error
         place = np.arange(len(mine)) - (len(mine) - 1) / 2
         mine = mine - np.outer(place, place @ mine / (place @ place))
     budget = _Budget(scenario, kind, work_of_a_step(run), steps, on_step)
-    of_run = _Seen.of(run, mine, 0)
+    of_run = _Seen.of(run, figures, mine, 0)
     seen = [of_run, *_others(budget, len(mine))]
     pool = np.concatenate([one.rows for one in seen])
     count = len(pool)
@@ -146,9 +148,9 @@ class _Seen:
     number: int
 
     @classmethod
-    def of(cls, run: Run, rows: FloatArray, number: int) -> _Seen:
+    def of(cls, run: Run, figures: FloatArray, rows: FloatArray, number: int) -> _Seen:
         records, found = run.steps, steady_of(run)
-        steady = _rows(records[found.start : found.stop])
+        steady = figures[found.start : found.stop]
         return cls(
             rows,
             steady.mean(axis=0),
@@ -186,7 +188,8 @@ def _others(budget: _Budget, known: int) -> list[_Seen]:
         made = budget.run(reseeded(budget.scenario, 1), steps)
     except RollcastError:
         return []
-    return [_Seen.of(made, _rows(settled(made.steps, budget.kind)), 1)]
+    figures = figures_of(made)
+    return [_Seen.of(made, figures, settled(figures, budget.kind), 1)]
 
 
 # What none of them met
@@ -232,14 +235,8 @@ def _probed(budget: _Budget, per_step: float, tokens: int) -> FloatArray | None:
     )
     try:
         base, with_rollout = (
-            sums(budget.run(variant, steps).steps) for variant in (scenario, put_in)
+            sums(figures_of(budget.run(variant, steps))) for variant in (scenario, put_in)
         )
     except RollcastError:
         return None
     return np.array([getattr(with_rollout, name) - getattr(base, name) for name in FIGURES])
-
-
-def _rows(records: Sequence[StepRecord]) -> FloatArray:
-    """Figures by step, shape (steps, figures)."""
-    rows = [(r.step_s, r.rollout_s, r.train_s, float(r.generated_tokens)) for r in records]
-    return np.array(rows).reshape(-1, len(FIGURES))

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.results.by_phase import ByPhase
+from rollcast.simulator.results.phases import PhaseName
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.spans import Run, StepRecord
 from rollcast.simulator.studies.redrawn import DRIFT, drift_of, lengths_drawn
 from rollcast.simulator.studies.simulate import from_raw
 from rollcast.simulator.values.chance import Levels
@@ -33,11 +35,11 @@ _SETTLES = 2  # the first steps of a run that carries or overlaps, which are unl
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Totals over some steps: seconds of steps, rollout phases and trainer; tokens."""
+    """Totals over some steps: seconds of steps, rollout phases and the trainer's passes; tokens."""
 
     step_s: float
     rollout_s: float
-    train_s: float
+    passes_s: float
     tokens: float
 
     def over(self, base: Sums) -> Sums:
@@ -51,29 +53,40 @@ class Sums:
 
 
 FIGURES = tuple(figure.name for figure in fields(Sums))
+PASSES: tuple[PhaseName, ...] = ("log_prob", "reference", "values", "reward", "update")
+"""Phases that go with a batch's tokens."""
 
 
-def sums(records: Sequence[StepRecord]) -> Sums:
-    """Over these steps."""
-    return Sums(
-        math.fsum(record.step_s for record in records),
-        math.fsum(record.rollout_s for record in records),
-        math.fsum(record.train_s for record in records),
-        float(sum(record.generated_tokens for record in records)),
+def figures_of(run: Run, by: ByPhase | None = None) -> FloatArray:
+    """`FIGURES` by step, shape (steps, figures). by: of the run, if known."""
+    records = run.steps
+    seconds = (by or ByPhase.of(run)).seconds
+    return np.column_stack(
+        [
+            [record.step_s for record in records],
+            [record.rollout_s for record in records],
+            sum(seconds[name] for name in PASSES),
+            [float(record.generated_tokens) for record in records],
+        ]
     )
+
+
+def sums(rows: FloatArray) -> Sums:
+    """Over steps of `figures_of`."""
+    return Sums(*rows.sum(axis=0).tolist())
 
 
 def _ratio(value: float, base: float) -> float:
     return value / base if base > 0 and value > 0 else 1.0
 
 
-def settled(records: Sequence[StepRecord], kind: Kind) -> Sequence[StepRecord]:
-    """The steps that are like later ones: without the first of a run that carries over, and the
-    last of an overlapping one."""
-    count = len(records)
+def settled(rows: FloatArray, kind: Kind) -> FloatArray:
+    """Of `figures_of`, the steps that are like later ones: without the first of a run that carries
+    over, and the last of an overlapping one."""
+    count = len(rows)
     first = min(_SETTLES, count // 2) if kind != "alone" else 0
     last = count - 1 if kind == "beside" and count > first + 1 else count
-    return records[first:last]
+    return rows[first:last]
 
 
 def kind_of(records: Sequence[StepRecord]) -> Kind:
@@ -90,17 +103,18 @@ def widest(kinds: Iterable[Kind]) -> Kind:
 
 
 def in_turns(records: Sequence[StepRecord]) -> bool:
-    """Whether rollouts, updates, syncs and switches follow one another."""
+    """Whether rollouts, updates, syncs and switches follow one another: all of them together take
+    no longer than the steps."""
     whole = math.fsum(record.step_s for record in records)
     parts = math.fsum(
         record.rollout_s + record.train_s + record.sync_s + record.switch_s for record in records
     )
-    return abs(parts - whole) <= 0.01 * whole
+    return parts <= 1.01 * whole
 
 
-def short_run(scenario: Scenario, steps: int, on_step: OnStep = None) -> list[StepRecord]:
-    """The first steps of a scenario's run."""
-    return drive(scenario, scenario.world(), steps, on_step).steps
+def short_run(scenario: Scenario, steps: int, on_step: OnStep = None) -> FloatArray:
+    """`figures_of` the first steps of a scenario's run."""
+    return figures_of(drive(scenario, scenario.world(), steps, on_step))
 
 
 def length_inputs(scenario: Scenario) -> list[str]:
@@ -151,14 +165,15 @@ class Responses:
 def respond(
     scenario: Scenario,
     records: Sequence[StepRecord],
+    rows: FloatArray,
     rollouts: int,
     on_step: OnStep = None,
     alike: Kind | None = None,
 ) -> Responses:
     """Varies the length inputs of a run.
 
-    records: of the run. rollouts: budget of the short runs. alike: kind of steps to count; the
-    run's by default. Leaves out what cannot run.
+    records, rows: of the run, and `figures_of` it. rollouts: budget of the short runs. alike: kind
+    of steps to count; the run's by default. Leaves out what cannot run.
     """
     inputs = length_inputs(scenario)
     kind = alike or kind_of(records)
@@ -175,14 +190,14 @@ def respond(
 
     def tried(name: str, changed: Callable[[], Scenario]) -> Sums | None:
         try:
-            records = short_run(changed(), steps, on_step)
+            changed_rows = short_run(changed(), steps, on_step)
         except RollcastError:
             left_out.append(name)
             return None
-        return sums(settled(records, kind)).over(base)
+        return sums(settled(changed_rows, kind)).over(base)
 
     known = kind != "beside" and steps <= len(records)
-    base = sums(settled(records[:steps] if known else short_run(scenario, steps, on_step), kind))
+    base = sums(settled(rows[:steps] if known else short_run(scenario, steps, on_step), kind))
     lengths = {}
     for name in inputs:
         low, high = (

@@ -10,19 +10,25 @@ sampling error is a bootstrap. ``--draws N`` makes whole runs instead;
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.simulator.costs.base import CostModel
+from rollcast.simulator.results.phases import PHASES, PhaseName
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import StepRecord
-from rollcast.simulator.studies.flowing import Sides, by_tokens, refills
+from rollcast.simulator.studies.flowing import by_tokens, refills
 from rollcast.simulator.studies.interval import ends
-from rollcast.simulator.studies.redrawn import UNCERTAIN, intervals
+from rollcast.simulator.studies.redrawn import (
+    UNCERTAIN,
+    add_phases,
+    from_whole_runs,
+    whole_runs,
+)
 from rollcast.simulator.studies.sampling_error import (
     DRAWS,
     LEAST_ROLLOUTS,
@@ -33,15 +39,15 @@ from rollcast.simulator.studies.sampling_error import (
 from rollcast.simulator.studies.short_runs import (
     FIGURES,
     Kind,
-    Responses,
-    in_turns,
+    figures_of,
     kind_of,
     least_work,
     length_inputs,
     respond,
 )
 from rollcast.simulator.studies.simulate import Result
-from rollcast.simulator.studies.work import Prices, Work
+from rollcast.simulator.studies.surrogate import Drawn, Surrogate
+from rollcast.simulator.studies.work import SAME, Prices, Work
 from rollcast.simulator.values.chance import Levels
 from rollcast.simulator.workload.length_specs import length_presets
 
@@ -61,13 +67,15 @@ _NOTHING = 1e-9  # of a variance: rounding
 class Uncertainty:
     """Of one run. draws: `redrawn.UNCERTAIN` figures by draw, shape (draws,); equal ``costs`` and
     seeds are drawn alike. shares: of the variance of the log step time by source, largest first.
-    left_out: inputs that could not be varied. figures: of the run."""
+    left_out: inputs that could not be varied. figures: of the run. step: draws of its phases; None
+    without steps."""
 
     draws: Mapping[str, FloatArray]
     shares: Mapping[str, float]
     left_out: tuple[str, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
     sampling_error: SamplingError = field(default_factory=SamplingError)
+    step: Drawn | None = None
 
     def note(self, scenario: Scenario) -> str:
         """The largest sources and their shares of the variance, in a line."""
@@ -102,10 +110,11 @@ def uncertainty(
     scenario, records = result.scenario, result.run.steps
     if not records:
         return Uncertainty({}, {})
-    drawn = cost_draws(scenario) if costs is None else costs
+    costs = cost_draws(scenario) if costs is None else costs
     work = Work(scenario, result.run)
+    rows = figures_of(result.run, work.by)
     kind = kind_of(records)
-    error = sampling_error_of(scenario, result.run, alike or kind, on_step, steps)
+    error = sampling_error_of(scenario, result.run, alike or kind, on_step, steps, rows)
     errors, inputs = error.ratios, length_inputs(scenario)
     left = work_of_a_step(result.run) * len(records) - error.spent
     dear = least_work(records, inputs, alike or kind) > max(left, MODEST_ROLLOUTS)
@@ -113,25 +122,35 @@ def uncertainty(
     if dear or flows or kind == "carried":
         responses = by_tokens(scenario, work, inputs)
     else:
-        responses = respond(scenario, records, max(left, LEAST_ROLLOUTS), on_step, alike)
-    shape = result.run.shape
-    sides = Sides.of(result.summary, shape.replicas * shape.gpus_per_replica, flows)
-    run = _Surrogate(records, responses, sides, flows)
+        responses = respond(scenario, records, rows, max(left, LEAST_ROLLOUTS), on_step, alike)
+    run = Surrogate(result.summary, responses, flows)
     levels = {name: _column(name, scenario.seed, DRAWS) for name in responses.lengths}
-    cycle = np.arange(DRAWS) % max(len(drawn), 1)
-    prices = _table([work.prices(cost) for cost in drawn] or [Prices()])[:, cycle]
-    figures = run.figures(prices, levels, errors)
-    shares = _shares(scenario, work, run, errors, figures["step_s"])
-    ratio = {
-        name: values / run.base[name] if run.base[name] > 0 else np.ones(DRAWS)
-        for name, values in figures.items()
+    prices = _table([work.prices(cost) for cost in costs] or [SAME], DRAWS)
+    drawn = run.drawn(prices, levels, errors)
+    shares = _shares(scenario, work, run, errors, drawn.step_s)
+    return Uncertainty(
+        _figures(result.summary, drawn),
+        shares,
+        responses.left_out,
+        {key: result.summary[key] for key in UNCERTAIN if result.summary.get(key) is not None},
+        error,
+        drawn,
+    )
+
+
+def _figures(summary: Mapping[str, Any], drawn: Drawn) -> dict[str, FloatArray]:
+    """Draws of the figures of `redrawn.UNCERTAIN` that a run has."""
+    step = drawn.step_s / summary["step_s"]
+    ratios = {
+        **dict.fromkeys(("step_s", "makespan_s", "gpu_hours", "cost_usd"), step),
+        "rollout_s": drawn.rollout,
+        "train_s": drawn.train,
+        "rollout_tokens_per_s": drawn.tokens / drawn.rollout,
     }
-    ratio["makespan_s"] = ratio["gpu_hours"] = ratio["cost_usd"] = ratio["step_s"]
-    ratio["rollout_tokens_per_s"] = ratio["tokens"] / ratio["rollout_s"]
-    summary = result.summary
-    points = {key: summary[key] for key in UNCERTAIN if summary.get(key) is not None}
-    kept = {key: value * ratio[key] for key, value in points.items()}
-    return Uncertainty(kept, shares, responses.left_out, points, error)
+    for name in ("sync", "switch"):
+        own_s = summary["phases"][name]["s"]
+        ratios[f"{name}_s"] = drawn.phases[name] / own_s if own_s > 0 else np.ones_like(step)
+    return {key: summary[key] * ratios[key] for key in UNCERTAIN if summary.get(key) is not None}
 
 
 def add_intervals(
@@ -142,19 +161,22 @@ def add_intervals(
     costs: Sequence[CostModel] | None = None,
     alike: Kind | None = None,
 ) -> Uncertainty:
-    """Adds to a run's summary its 90 % ``intervals``, ``intervals_from``, ``interval_shares`` by
-    source, ``interval_note``; ``sampling_error``: of a mean step, as a ``share`` of it, and the
-    steps for an error of `sampling_error.CLOSE` (``enough_steps``).
+    """Adds to a run's summary its 90 % ``intervals``, those of its phases (`add_phases`),
+    ``intervals_from``, ``interval_shares`` by source, ``interval_note``; ``sampling_error``: of a
+    mean step, as a ``share`` of it, and the steps for an error of `sampling_error.CLOSE`
+    (``enough_steps``).
 
     draws: whole runs for the intervals; None for short ones. on_step, on_short_step: called after
     each of their steps. costs, alike: see `uncertainty`, which is returned. Raises ScenarioError or
     RunError for a whole run that cannot be made.
     """
     summary, quick = result.summary, uncertainty(result, on_short_step, costs, alike)
-    summary["intervals_from"] = "whole runs" if draws else "short runs"
     if draws:
-        summary["draws"] = draws
-    summary["intervals"] = intervals(result, draws, on_step) if draws else quick.intervals
+        from_whole_runs(summary, whole_runs(result.scenario, draws, on_step))
+    else:
+        summary |= {"intervals_from": "short runs", "intervals": quick.intervals}
+        if quick.step is not None:
+            add_phases(summary, quick.step.phases, quick.step.bound_by)
     summary["interval_shares"] = dict(quick.shares)
     summary["interval_note"] = quick.note(result.scenario)
     error = quick.sampling_error
@@ -203,105 +225,24 @@ def _column(name: str, seed: int, draws: int) -> FloatArray:
     return np.asarray(ndtri((rng.permutation(draws) + rng.random(draws)) / draws))
 
 
-def _table(prices: Sequence[Prices]) -> FloatArray:
-    """Shape (4, draws)."""
-    return np.array([astuple(price) for price in prices]).T
-
-
-# What a run's figures become
-
-
-class _Surrogate:
-    """Figures of a run as functions of prices, levels of the lengths and sampling error."""
-
-    def __init__(
-        self, records: Sequence[StepRecord], responses: Responses, sides: Sides, flows: bool
-    ) -> None:
-        self._responses, self._sides, self._flows = responses, sides, flows
-        self.in_turns = in_turns(records)
-        steps = len(records)
-        mean = {
-            name: math.fsum(getattr(record, name) for record in records) / steps
-            for name in ("step_s", "rollout_s", "train_s", "sync_s", "switch_s")
-        }
-        self.base = {**mean, "tokens": 1.0}
-
-    @property
-    def lengths(self) -> list[str]:
-        """Inputs of the lengths."""
-        return list(self._responses.lengths)
-
-    def figures(
-        self, prices: FloatArray, levels: Mapping[str, FloatArray], errors: FloatArray
-    ) -> dict[str, FloatArray]:
-        """prices: shape (4, draws). levels: by input, shape (draws,). errors: shape (draws,
-        figures)."""
-        base = self.base
-        moved = {
-            figure: errors[:, k] * np.exp(self._longer(figure, levels, prices.shape[1]))
-            for k, figure in enumerate(FIGURES)
-        }
-        rollout, train, sync, switch = prices
-        figures = {
-            "train_s": base["train_s"] * train * moved["train_s"],
-            "sync_s": base["sync_s"] * sync,
-            "switch_s": base["switch_s"] * switch,
-            "tokens": moved["tokens"],
-        }
-        if self.in_turns:
-            figures["rollout_s"] = base["rollout_s"] * rollout * moved["rollout_s"]
-            phases_s = math.fsum(
-                base[name] for name in ("rollout_s", "train_s", "sync_s", "switch_s")
-            )
-            parts = (
-                figures["rollout_s"] + figures["train_s"] + figures["sync_s"] + figures["switch_s"]
-            )
-            scale = base["step_s"] / phases_s if phases_s > 0 else 1.0
-            figures["step_s"] = parts * scale
-            return figures
-        # A step that is one side's as a whole answers to lengths as such; else each side does.
-        # Sampling error is of either side too, which is what policies of a comparison have in
-        # common; where rollouts flow from step to step it is of the steps.
-        flows = self._flows
-        if flows:
-            longer = errors[:, 0]
-            sides = [moved["rollout_s"] / errors[:, 1], moved["train_s"] / errors[:, 2]]
-        else:
-            longer = moved["step_s"] / errors[:, 0]
-            sides = [errors[:, 1], errors[:, 2]]
-        grown = self._sides.step(rollout * sides[0], train * sides[1])
-        between = base["sync_s"] + base["switch_s"]
-        share = min(between / base["step_s"], 0.9)
-        waited = base["sync_s"] * sync + base["switch_s"] * switch
-        waits = waited / between if between > 0 else np.ones_like(waited)
-        figures["step_s"] = base["step_s"] * longer * ((1.0 - share) * grown + share * waits)
-        figures["rollout_s"] = base["rollout_s"] * (
-            grown * errors[:, 1] if flows else rollout * moved["rollout_s"]
-        )
-        return figures
-
-    def _longer(self, figure: str, levels: Mapping[str, FloatArray], draws: int) -> FloatArray:
-        """The log of what the lengths do to a figure, shape (draws,)."""
-        total = np.zeros(draws)
-        for name, z in levels.items():
-            total = total + self._responses.lengths[name].log(figure, z)
-        return total
+def _table(prices: Sequence[Prices], draws: int) -> dict[PhaseName, FloatArray]:
+    """By phase, shape (draws,): in turn, as often as it takes."""
+    return {name: np.resize(np.array([price[name] for price in prices]), draws) for name in PHASES}
 
 
 # Shares
 
 
 def _shares(
-    scenario: Scenario, work: Work, run: _Surrogate, errors: FloatArray, step_s: FloatArray
+    scenario: Scenario, work: Work, run: Surrogate, errors: FloatArray, step_s: FloatArray
 ) -> dict[str, float]:
     """First-order shares of the variance of the log step time (Sobol', Mathematics and Computers in
     Simulation 55, 2001) by source, by three-point Gauss-Hermite quadrature."""
-    still = np.ones((1, len(FIGURES)))
-    nothing: dict[str, FloatArray] = {}
     variances: dict[str, float] = {}
 
-    def add(name: str, low: FloatArray, high: FloatArray) -> None:
-        logs = np.log([low[0] / run.base["step_s"], high[0] / run.base["step_s"]])
+    def add(name: str, prices: Sequence[Prices], levels: Mapping[str, FloatArray]) -> None:
+        still = np.ones((2, len(FIGURES)))
+        logs = np.log(run.drawn(_table(prices, 2), levels, still).step_s / run.step_s)
         mean = logs.sum() / 6
         source = name.partition("/")[0]
         share = float((logs**2).sum() / 6 - mean**2)
@@ -310,17 +251,9 @@ def _shares(
     asked = Levels()
     scenario.cost.drawn(asked)
     for name in asked.names:
-        low, high = (
-            run.figures(_table([prices]), nothing, still)["step_s"]
-            for prices in effects(scenario, work, name, _GAUSS)
-        )
-        add(name, low, high)
-    flat = _table([Prices()])
+        add(name, effects(scenario, work, name, _GAUSS), {})
     for name in run.lengths:
-        low, high = (
-            run.figures(flat, {name: np.array([z])}, still)["step_s"] for z in (-_GAUSS, _GAUSS)
-        )
-        add(name, low, high)
+        add(name, [SAME], {name: np.array([-_GAUSS, _GAUSS])})
     variances[SEEDS] = float(np.var(np.log(errors[:, 0])))
     total = max(float(np.var(np.log(step_s))), sum(variances.values()))
     if total <= 1e-18:

@@ -1,19 +1,21 @@
 """A finished run's work in short, to be repriced without another run.
 
-Rollout phases are a few points (rollouts, context, iterations) and prefilled tokens, training is
-the batch of one step. *Prices* are seconds under a cost model over those under the run's own.
+Generation is a few points (rollouts, context, iterations) and prefilled tokens, training is the
+batch of one step.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.simulator.costs.base import CostModel, Iteration, TrainLoad
-from rollcast.simulator.results.metrics import context_over_time, running_over_time
+from rollcast.simulator.results.metrics import by_phase, context_over_time, running_over_time
+from rollcast.simulator.results.phases import PHASES, PhaseName, phase_of
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import TRAINED, Run
 
@@ -24,15 +26,9 @@ MOST_ROLLOUTS = 96  # of the batch whose training is priced
 _MOST_REPLICAS = 3
 _NOT_TRAINING = frozenset({"rollout", "sync", "switch"})
 
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Seconds over those under the run's costs, by kind of work."""
-
-    rollout: float = 1.0
-    train: float = 1.0
-    sync: float = 1.0
-    switch: float = 1.0
+Prices = Mapping[PhaseName, float]
+"""Seconds of each phase under a cost model over those under the run's own."""
+SAME: Prices = dict.fromkeys(PHASES, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +41,15 @@ class Point:
 
 
 class Work:
-    """The work of ``run``, priced by ``cost``."""
+    """The work of ``run``, priced by ``cost``. by: where its seconds go."""
 
     def __init__(self, scenario: Scenario, run: Run) -> None:
         cost = self._cost = scenario.cost
+        self.by = by_phase(run)
         self._points = _points(run, cost)
+        self._in_tail = self._share_in_tail(cost)
         self._decode_s = self._decoding_s(cost)
+        self._tail_s = self._decoding_s(cost, shares=self._in_tail)
         self._chunk, self._prefill_share = _prefill(run, cost, self._points, scenario)
         self._prefill_s = self._prefilling_s(cost)
         self._load = _load(run)
@@ -66,29 +65,47 @@ class Work:
         """By ``cost``, which may differ from the run's own in any figure."""
         decode = _ratio(self._decoding_s(cost), self._decode_s)
         prefill = _ratio(self._prefilling_s(cost), self._prefill_s)
-        share, opens = self._prefill_share, self._opening_share
-        cost_model = self._cost
-        opening = _ratio(cost.opening_s, cost_model.opening_s)
-        return Prices(
-            (1.0 - opens) * ((1.0 - share) * decode + share * prefill) + opens * opening,
-            self._training(cost),
-            _ratio(cost.sync_s, cost_model.sync_s),
-            _ratio(
-                cost.switch_to_train_s + cost.switch_to_rollout_s,
-                cost_model.switch_to_train_s + cost_model.switch_to_rollout_s,
-            ),
-        )
+        share, opens, own = self._prefill_share, self._opening_share, self._cost
+        opening = _ratio(cost.opening_s, own.opening_s)
+        switch_s, own_switch_s = (c.switch_to_train_s + c.switch_to_rollout_s for c in (cost, own))
+        made = (1.0 - share) * decode + share * prefill
+        return {
+            **self._training(cost),
+            "generation": (1.0 - opens) * made + opens * opening,
+            "tail": _ratio(self._decoding_s(cost, shares=self._in_tail), self._tail_s),
+            "sync": _ratio(cost.sync_s, own.sync_s),
+            "switch": _ratio(switch_s, own_switch_s),
+        }
 
     def at_context(self, factor: float) -> float:
         """Iteration time with contexts ``factor`` times as long, as a ratio."""
         return _ratio(self._decoding_s(self._cost, factor), self._decode_s)
 
-    def _decoding_s(self, cost: CostModel, factor: float = 1.0) -> float:
+    def _decoding_s(
+        self, cost: CostModel, factor: float = 1.0, shares: Sequence[float] = (1.0,) * POINTS
+    ) -> float:
+        """Of ``shares`` of the points' iterations, with contexts ``factor`` times as long."""
         return sum(
-            point.iterations
+            share
+            * point.iterations
             * cost.decode_curve(point.rollouts).seconds(round(factor * point.context_tokens))
-            for point in self._points
+            for share, point in zip(shares, self._points, strict=False)
         )
+
+    def _share_in_tail(self, cost: CostModel) -> list[float]:
+        """Of each point, what belongs to the tail: those of the fewest rollouts."""
+        tail_s, made_s = (float(self.by.seconds[n].sum()) for n in ("tail", "generation"))
+        each_s = [
+            point.iterations * cost.decode_curve(point.rollouts).seconds(point.context_tokens)
+            for point in self._points
+        ]
+        left_s = sum(each_s) * (tail_s / made_s if made_s > 0 else 0.0)
+        shares = []
+        for seconds in each_s:
+            part_s = min(seconds, left_s)
+            shares.append(part_s / seconds if seconds > 0 else 0.0)
+            left_s -= part_s
+        return shares
 
     def _prefilling_s(self, cost: CostModel) -> float:
         """What a chunk of prompts adds to an iteration."""
@@ -108,15 +125,20 @@ class Work:
             by_phase[name] += seconds  # type: ignore[assignment]
         return dict(by_phase)
 
-    def _training(self, cost: CostModel) -> float:
-        """Each phase by its own ratio, for as long as it took in the run."""
+    def _training(self, cost: CostModel) -> dict[PhaseName, float]:
+        """Of each phase of the trainer, its kinds of work by their own ratios, for as long as each
+        took in the run; what of a phase is no work of the trainer stays as it is."""
         now = self._training_s(cost)
-        total = sum(self._spent.values())
-        moved = sum(
-            spent * _ratio(now.get(name, 0.0), self._train_s.get(name, 0.0))
-            for name, spent in self._spent.items()
-        )
-        return _ratio(moved, total)
+        moved_s, work_s = defaultdict[PhaseName, float](float), defaultdict[PhaseName, float](float)
+        for name, spent in self._spent.items():
+            work_s[phase_of(name)] += spent
+            ratio = _ratio(now.get(name, 0.0), self._train_s.get(name, 0.0))
+            moved_s[phase_of(name)] += spent * ratio
+        prices: dict[PhaseName, float] = {}
+        for phase, seconds in self.by.seconds.items():
+            other_s = max(float(seconds.sum()) - work_s[phase], 0.0)
+            prices[phase] = _ratio(moved_s[phase] + other_s, work_s[phase] + other_s)
+        return prices
 
 
 def _ratio(value: float, base: float) -> float:
@@ -156,7 +178,8 @@ def _points(run: Run, cost: CostModel) -> list[Point]:
 
 def _waited_for(run: Run) -> list[int]:
     """The replicas that ended the most steps, most often first."""
-    step, replica, end = (run.segments[name] for name in ("step", "replica", "end_s"))
+    on_one = run.segments["replica"] >= 0  # others ended away from the replicas
+    step, replica, end = (run.segments[name][on_one] for name in ("step", "replica", "end_s"))
     order = np.lexsort((end, step))
     last = order[np.append(np.diff(step[order]) > 0, True)] if len(order) else order
     return [number for number, _ in Counter(replica[last].tolist()).most_common(_MOST_REPLICAS)]

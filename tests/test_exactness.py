@@ -20,13 +20,12 @@ from rollcast.simulator.rollout import Rollout
 from rollcast.simulator.spans import Run
 from rollcast.simulator.testing.strategies import (
     Scenario,
-    TableCost,
-    TableWorkload,
     clusters,
     crowded,
     run_scenario,
     scenarios,
 )
+from rollcast.simulator.testing.tables import TableCost, TableWorkload
 from rollcast.simulator.world import ClusterShape, Ended
 from tests.commands import commands, pauses, submits
 from tests.laws import examples

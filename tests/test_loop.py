@@ -36,14 +36,8 @@ from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.policy import chain
 from rollcast.simulator.rollout import Key, Segment
 from rollcast.simulator.spans import DROPPED, Run
-from rollcast.simulator.testing.strategies import (
-    Cycle,
-    Scenario,
-    TableCost,
-    TableWorkload,
-    run_scenario,
-    scenarios,
-)
+from rollcast.simulator.testing.strategies import Cycle, Scenario, run_scenario, scenarios
+from rollcast.simulator.testing.tables import TableCost, TableWorkload
 from rollcast.simulator.testing.watched import Watched
 from rollcast.simulator.world import (
     ClusterShape,

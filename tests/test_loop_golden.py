@@ -16,7 +16,7 @@ from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.testing.strategies import TableCost, TableWorkload
+from rollcast.simulator.testing.tables import TableCost, TableWorkload
 from rollcast.simulator.world import ClusterShape
 from tests.running import run
 

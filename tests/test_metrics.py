@@ -26,7 +26,7 @@ from rollcast.simulator.results.metrics import (
 from rollcast.simulator.rollout import Rollout, Segment, VersionTokens
 from rollcast.simulator.spans import TRAINED, PhaseSpan, Run, StepRecord
 from rollcast.simulator.studies.simulate import simulate
-from rollcast.simulator.testing.strategies import TableCost, TableWorkload
+from rollcast.simulator.testing.tables import TableCost, TableWorkload
 from rollcast.simulator.world import ClusterShape
 
 

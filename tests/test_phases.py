@@ -28,7 +28,7 @@ from rollcast.simulator.spans import PhaseSpan, Run, StepRecord
 from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.testing import try_policy
 from rollcast.simulator.testing.listed import InTurns, ListedWorkload
-from rollcast.simulator.testing.strategies import TableCost
+from rollcast.simulator.testing.tables import TableCost
 from rollcast.simulator.world import ClusterShape
 from tests.test_metrics import REAL, add_segment, hand_made_runs
 from tests.test_turns import simulate as in_turns

@@ -16,7 +16,8 @@ from rollcast.simulator.plan import Batch, EnoughGroups, Launch, StepPlan
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import build_scenario
 from rollcast.simulator.studies.simulate import simulate
-from rollcast.simulator.testing.strategies import Scenario, TableCost, TableWorkload, run_scenario
+from rollcast.simulator.testing.strategies import Scenario, run_scenario
+from rollcast.simulator.testing.tables import TableCost, TableWorkload
 from rollcast.simulator.world import ClusterShape
 from tests.laws import examples
 from tests.test_exactness import require_equal, run_both
@@ -136,5 +137,5 @@ def test_bad_values(value: object) -> None:
 def test_a_real_run_is_told_at_once() -> None:
     from rollcast.engine.config import build_run
 
-    with pytest.raises(ScenarioError, match="poll_s: is simulated alone"):
+    with pytest.raises(ScenarioError, match="poll_s: applies to simulation only"):
         build_run(_built(poll_s=2.0))

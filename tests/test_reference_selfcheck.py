@@ -9,13 +9,8 @@ from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.costs.base import Iteration
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.rollout import Rollout, Segment
-from rollcast.simulator.testing.strategies import (
-    Scenario,
-    TableCost,
-    TableWorkload,
-    run_scenario,
-    scenarios,
-)
+from rollcast.simulator.testing.strategies import Scenario, run_scenario, scenarios
+from rollcast.simulator.testing.tables import TableCost, TableWorkload
 from rollcast.simulator.world import (
     ClusterShape,
     Ended,

@@ -15,7 +15,7 @@ from rollcast.simulator.results.metrics import summarise
 from rollcast.simulator.rollout import CALL_ENDS, ENDINGS, Ending
 from rollcast.simulator.spans import Run
 from rollcast.simulator.testing.listed import InTurns, ListedWorkload
-from rollcast.simulator.testing.strategies import TableCost, TableTurns, TableWorkload
+from rollcast.simulator.testing.tables import TableCost, TableTurns, TableWorkload
 from rollcast.simulator.workload.base import Workload
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from rollcast.simulator.world import ClusterShape

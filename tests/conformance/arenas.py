@@ -14,7 +14,7 @@ from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.rollout import Rollout
 from rollcast.simulator.testing import Monitor
-from rollcast.simulator.testing.strategies import TableCost, TableWorkload
+from rollcast.simulator.testing.tables import TableCost, TableWorkload
 from rollcast.simulator.world import ClusterShape, World
 
 if TYPE_CHECKING:

@@ -213,7 +213,11 @@ def test_a_prompt_longer_than_the_context(home: Home, said: Any) -> None:
         (["engine.trainer.loss.clip_low=x"], "engine.trainer.loss.clip_low", "must be a number"),
         (["engine.trainer.temperature=0.5"], "engine.trainer.temperature", "sampled at 1"),
         (["engine.sampling.temperature=hot"], "engine.sampling.temperature", "must be a number"),
-        (["engine.sampling.temperature=0"], "engine.sampling.temperature", "nothing would be learnt"),
+        (
+            ["engine.sampling.temperature=0"],
+            "engine.sampling.temperature",
+            "nothing would be learnt",
+        ),
         (["engine.sampling.top_p=0"], "engine.sampling.top_p", "above 0 and up to 1"),
         (["engine.sampling.top_p=0.9"], "engine.trainer.old_log_probs", "must be trainer"),
         (["engine.sampling.topk=5"], "engine.sampling.topk", "top_k"),

@@ -245,7 +245,9 @@ def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
 def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
     """Actors are given their GPUs; only sleeping ones share them."""
     if engine.sleep and not engine.device.startswith("cuda"):
-        message = f"is true, but engine.device is {engine.device}: only GPU memory can be freed"
+        message = (
+            f"is true, but engine.device is {engine.device}: only on a GPU does it free memory"
+        )
         raise ScenarioError("engine.sleep", message)
     if engine.sleep and cluster.placement != "colocated":
         raise ScenarioError(

@@ -4,18 +4,37 @@ The gate runs the same examples each time, so that it answers for the change and
 `make laws` looks for new ones.
 """
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import settings
 
 from rollcast.simulator.cli.app import main
-from tests.laws import examples
+from tests.laws import SEARCHING, examples
 
 settings.register_profile("gate", deadline=None, derandomize=True, max_examples=examples(100))
 settings.register_profile("search", deadline=None, print_blob=True, max_examples=examples(100))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
+
+gc.disable()  # vLLM and all tests are imported: what is alive would be searched again and again
+
+
+def pytest_collection_finish() -> None:
+    """What was imported is never garbage, so that the collector need not look at it again."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_resamples() -> Iterator[None]:
+    """The standard errors of rewards are most of a calibration's time; 25 samples give them, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not SEARCHING:
+            patch.setattr("rollcast.calibration.fits.responses._RESAMPLES", 25)
+        yield
+
 
 Cli = Callable[..., tuple[int, str, str]]
 

@@ -99,7 +99,7 @@ def write_world(
     away = {"environment": environment, "reward": reward}
     data = {
         "cluster": {"placement": "colocated", "replicas": 1},
-        "engine": {"max_seqs": 64, "max_batched_tokens": 512, "kv_tokens": 20000},
+        "engine": {"max_seqs": 64, "max_batched_tokens": 512, "kv_tokens": 10000},
         "workload": {
             "batch_groups": 8,
             "group_size": group_size,

@@ -107,7 +107,8 @@ class Replica:
 
     def take(self, blocks: int) -> list[Block]:
         """Takes free blocks from the front of the queue; what they held is forgotten."""
-        taken, self.free = self.free[:blocks], self.free[blocks:]
+        taken = self.free[:blocks]
+        del self.free[:blocks]
         assert len(taken) == blocks
         for block in taken:
             block.holders = 1
@@ -306,7 +307,8 @@ class Replica:
         assert len(self.running) <= engine.max_seqs
         assert sum(segment.scheduled for segment in self.running) <= engine.max_batched_tokens
         held = [block for block in self.pool if block.holders]
-        assert sorted(map(id, self.free + held)) == sorted(map(id, self.pool))
+        assert len(self.free) + len(held) == len(self.pool)
+        assert {*self.free, *held} == {*self.pool}
         holding = Counter(id(block) for segment in self.running for block in segment.blocks)
         assert holding == {id(block): block.holders for block in held}
         numbers = [segment.number for segment in self.running + self.waiting]

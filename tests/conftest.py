@@ -7,8 +7,10 @@ The gate runs the same examples each time, so that it answers for the change and
 import gc
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import typer.main
 from hypothesis import settings
 
 from rollcast.simulator.cli.app import main
@@ -29,10 +31,26 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_resamples() -> Iterator[None]:
-    """The standard errors of rewards are most of a calibration's time; 25 samples give them, too."""
+    """The standard errors of rewards are most of a calibration's time; 25 samples will do."""
     with pytest.MonkeyPatch.context() as patch:
         if not SEARCHING:
             patch.setattr("rollcast.calibration.fits.responses._RESAMPLES", 25)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_command_line() -> Iterator[None]:
+    """The command line is built once, as in a process of its own, and not for every command."""
+    build, built = typer.main.get_command, dict[tuple[typer.Typer, int], Any]()
+
+    def kept(app: typer.Typer) -> Any:
+        key = app, len(app.registered_commands)
+        if key not in built:
+            built[key] = build(app)
+        return built[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", kept)
         yield
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from rollcast.simulator.cli.app import main
+from rollcast.simulator.cli.app import app, main
 from tests.conftest import Cli
 from tests.processes import ROLLCAST, on_a_terminal, started
 from tests.scenarios import TINY
@@ -623,3 +623,12 @@ def test_presets_break_no_name_and_no_heading(cli: Cli, monkeypatch: pytest.Monk
         head = said.partition("\u2521")[0]
         for word in " ".join(rows[0]).split():
             assert word in head or f"{word}:" in said or f"shows {word}" in said
+
+
+def test_commands_of_others_are_added_once(cli: Cli) -> None:
+    """However often one process runs a command that is not the simulator's own."""
+    counts = []
+    for _ in range(3):
+        assert cli("import", "--help")[0] == 0
+        counts.append(len(app.registered_commands))
+    assert counts[0] == counts[1] == counts[2]

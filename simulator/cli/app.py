@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -435,8 +435,13 @@ def _print_where(out: Path | None) -> None:
 def _add_commands(argv: list[str]) -> None:
     """Adds the commands of other packages, found by entry point, unless the command is ours."""
     names = {command.callback.__name__ for command in app.registered_commands if command.callback}
-    if argv and argv[0] in names:
-        return
+    if not argv or argv[0] not in names:
+        _add_others()
+
+
+@cache
+def _add_others() -> None:
+    """Once, however often this process runs commands."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rollcast.commands"):

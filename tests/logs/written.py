@@ -315,7 +315,9 @@ def slime_samples(t: Truth, tool: int = 0) -> dict[str, Any]:
                 **{"group_index": g, "index": g * SIZE + i, "prompt": f"p{g}", "response": "x"},
                 "tokens": [1] * (PROMPT + n + tool),
                 "response_length": n + tool,
-                "loss_mask": [1] * n + [0] * tool if tool else None,  # as slime leaves it without tools
+                "loss_mask": [1] * n + [0] * tool
+                if tool
+                else None,  # as slime leaves it without tools
                 "reward": {"score": r},
                 "status": "truncated" if n == CAP else "completed",
                 "weight_versions": [str(t.step)],

@@ -133,8 +133,13 @@ class RunFolder:
 
     @cached_property
     def rollouts(self) -> Table:
-        """rollouts.csv by column: one row a segment, in the order they ended."""
+        """rollouts.csv by column: one row a segment, in the order they ended. What the limit on a
+        trial ended counts as unfinished: it says how far the rollout came."""
         table = read_table(self.path, schema.ROLLOUTS, FIELD)
+        if "ending" in table:
+            late = table["ending"] == "trial_timeout"
+            table["finished"] = np.where(late, 0, table["finished"])
+            table["reward"] = np.where(late, np.nan, table["reward"])
         for column in ("step", "trained_step"):
             self._check_steps(schema.ROLLOUTS, table, column)
         self._check_steps(schema.ROLLOUTS, table, "version", most=len(self.steps["step"]))

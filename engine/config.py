@@ -74,6 +74,11 @@ class RunSpec:
     poll_s: float = 0.0  # a real trainer is notified at once
 
     @property
+    def trial_timeout_s(self) -> float | None:
+        """Seconds after which a rollout with turns is ended; None: never."""
+        return None if self.turns is None else self.turns.environment.trial_timeout_s
+
+    @property
     def in_process(self) -> bool:
         """Whether it runs in one process: one replica, which takes turns with the trainer."""
         return self.shape == SHAPE

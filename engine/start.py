@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -196,7 +195,7 @@ def turn_rules(turns: TurnSpec, named: TaskSpec, task: Any, limits: Limits) -> T
         task.encode,
         limits.vocab_size,
         environment_spec(away, None),
-        Patience(math.inf if away.timeout_s is None else away.timeout_s, away.retry),
+        Patience(away.call_timeout_s, away.retry),
         turns.max_turns,
         cap or most,
         task.reward if named.reward else None,

@@ -11,11 +11,21 @@ Key = tuple[int, int]
 """(group, index), the name by which every world knows a rollout."""
 
 Ending = Literal[
-    "stop", "length", "turns", "context", "timeout", "environment", "turn", "budget", "aborted"
+    "stop",
+    "length",
+    "turns",
+    "context",
+    "timeout",
+    "environment",
+    "turn",
+    "budget",
+    "aborted",
+    "trial_timeout",
 ]
 """How a segment ended. The response is whole: with an end token; at the cap on its tokens, its
 turns or its context; or its environment did not answer in time, or failed. The response goes on: a
-turn is over and its environment is asked; it has had what it was allowed; by an abort."""
+turn is over and its environment is asked; it has had what it was allowed; by an abort. The last
+one is given by the loop: the rollout took longer than a trial may, and is over."""
 
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
 """In this order their numbers in the table of segments."""
@@ -23,8 +33,8 @@ ENDINGS: tuple[Ending, ...] = get_args(Ending)
 CUT: frozenset[Ending] = frozenset(("length", "turns", "context"))
 """Endings at a cap."""
 
-FAILED: frozenset[Ending] = frozenset(("timeout", "environment"))
-"""Endings by the environment."""
+FAILED: frozenset[Ending] = frozenset(("timeout", "environment", "trial_timeout"))
+"""Endings by the environment, or by the limit on a trial."""
 
 GOES_ON: frozenset[Ending] = frozenset(("turn", "budget", "aborted"))
 """Endings after which the response goes on."""
@@ -123,7 +133,8 @@ class Rollout:
     Identity: attempt counts restarts from nothing; prompt (-1: the group's number) and visit say
         which prompt it answers, and how often that had been launched before.
     State: tokens sampled in this attempt, by version rising; truncated: it ended at a cap; failed:
-        its environment ended it; prompt_tokens: known once a segment has ended; turn and
+        its environment, or the limit on a trial, ended it; flown_s: in flight before it was
+        submitted last; prompt_tokens: known once a segment has ended; turn and
         observation_tokens: as of a segment; reward: None until it finished.
     For its next segments: allowance and turn_allowance (tokens and turns that it may have; None for
         all), expected_tokens (of the whole response, by a predictor; None without one).
@@ -147,6 +158,7 @@ class Rollout:
     turn_allowance: int | None = None
     expected_tokens: float | None = None
     submitted_s: float = 0.0
+    flown_s: float = 0.0
     prefilled_before: bool = False  # an earlier segment computed some of its tokens
     # Of later turns: what begins them, and the last token before that, until they are prefilled
     uncomputed_tokens: int = 0

@@ -31,7 +31,8 @@ class Loop:
     """The loop's state: the rollouts, the trainer, and the step whose rollouts run.
 
     on_step: called after each step. poll_s: interval at which a waiting trainer polls whether the
-    rollout phase is over (verl's replay buffer), seconds; 0 notifies it at once. step: the latest
+    rollout phase is over (verl's replay buffer), seconds; 0 notifies it at once. trial_timeout_s:
+    seconds in flight after which a rollout is ended; None: never. step: the latest
     one opened; None before the first. next_step: the number of the next one.
     """
 
@@ -42,6 +43,7 @@ class Loop:
         plan: StepPlan,
         on_step: Callable[[StepRecord], None] | None = None,
         poll_s: float = 0.0,
+        trial_timeout_s: float | None = None,
     ) -> None:
         self.world = world
         self.policy = policy
@@ -54,7 +56,8 @@ class Loop:
         self.step: Step | None = None
         self.result = Run(world.name, world.shape)
         self.accounting = TokenAccounting(self.result)
-        self.rollouts = Rollouts(world, self.accounting)
+        self._trial_timeout_s = trial_timeout_s
+        self.rollouts = Rollouts(world, self.accounting, trial_timeout_s)
         self.trainer = Trainer(world, self.accounting)
         self._planned: StepPlan | None = None  # the next step's, once it is known
         self._steps = 0
@@ -251,10 +254,17 @@ class Loop:
     def _wait(self) -> None:
         """Waits until something may have become possible."""
         self._launches = 0
-        until_s, self._look_s = self._look_s, None
-        events = self.world.wait(until_s)
-        while not self._take_in(events):
-            events = self.world.wait(until_s)
+        look_s, self._look_s = self._look_s, None
+        while True:
+            limit_s = self.rollouts.trial_ends_s
+            until_s = (
+                look_s if limit_s is None else min(limit_s, math.inf if look_s is None else look_s)
+            )
+            possible = self._take_in(self.world.wait(until_s))
+            if limit_s is not None and self.step is not None:
+                possible |= self.rollouts.end_trials(self.step)
+            if possible:
+                return
 
     def _take_in(self, events: list[Event]) -> bool:
         """Takes in what happened; whether more than rollouts of groups that are still under way."""
@@ -319,7 +329,7 @@ class Loop:
         self.next_step = state["next_step"]
         self.result = state["result"]
         self.accounting = TokenAccounting(self.result)
-        self.rollouts = Rollouts(self.world, self.accounting)
+        self.rollouts = Rollouts(self.world, self.accounting, self._trial_timeout_s)
         self.trainer = Trainer(self.world, self.accounting)
         version = state["version"]
         self.trainer.updates = self.trainer.version = self.rollouts.version = version

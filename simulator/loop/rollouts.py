@@ -26,9 +26,11 @@ class Rollouts:
     that wait in the driver (``dispatch.window``), in order of launch. buffer: suspended groups,
     oldest first. resting: groups that used up this step's budget. ready: complete groups that
     count, in order of completion. version: of the replicas' weights. group_size: of all groups;
-    None before the first, 0 where sizes differ."""
+    None before the first, 0 where sizes differ. trial_timeout_s: see `simulator.loop.Loop`."""
 
-    def __init__(self, world: World, accounting: TokenAccounting) -> None:
+    def __init__(
+        self, world: World, accounting: TokenAccounting, trial_timeout_s: float | None = None
+    ) -> None:
         self.groups: dict[int, Group] = {}
         self.flying: dict[Key, Rollout] = {}
         self.held: list[Rollout] = []
@@ -40,6 +42,8 @@ class Rollouts:
         self.prompts = PromptOrder()
         self.group_size: int | None = None
         self._arriving: dict[Key, Segment] = {}  # ended at this instant, and not yet taken in
+        self._trial_timeout_s = trial_timeout_s
+        self._trials: list[tuple[float, Key, float]] = []  # a heap: end, rollout, when submitted
         self._world = world
         self._accounting = accounting
 
@@ -188,6 +192,10 @@ class Rollouts:
         now_s = self._world.now_s
         for rollout in chosen:
             rollout.submitted_s = now_s
+        if self._trial_timeout_s is not None:
+            for rollout in chosen:
+                end_s = now_s + max(self._trial_timeout_s - rollout.flown_s, 0.0)
+                heapq.heappush(self._trials, (end_s, rollout.key, now_s))
         self._world.submit(chosen, dispatch.placement)
 
     def _fresh(self, step: Step) -> Group:
@@ -239,6 +247,35 @@ class Rollouts:
             self._buffer([self._again(plan, group, group.next_attempt) for group in old])
         step.gives_up(old)
 
+    # The limit on a trial
+
+    @property
+    def trial_ends_s(self) -> float | None:
+        """The instant at which the first rollout in flight reaches the limit on a trial."""
+        while self._trials:
+            end_s, key, submitted_s = self._trials[0]
+            rollout = self.flying.get(key)
+            if rollout is not None and rollout.submitted_s == submitted_s:
+                return end_s
+            heapq.heappop(self._trials)
+        return None
+
+    def end_trials(self, step: Step) -> bool:
+        """Ends the rollouts that have reached the limit on a trial by now; whether there were any.
+        One that is over by itself at the end of its iteration counts as such."""
+        late: list[Rollout] = []
+        while (end_s := self.trial_ends_s) is not None and end_s <= self._world.now_s:
+            late.append(self.flying[heapq.heappop(self._trials)[1]])
+        self._arriving = {}
+        stopped = self._stop(late, for_good=True, trial=True)
+        for rollout in stopped:
+            self._left(rollout, step)
+        for rollout in stopped:
+            self._rest(rollout, step)
+        if self.held:
+            self.hand_over(step.plan.dispatch)
+        return bool(late)
+
     # What comes back
 
     def ended(self, segments: Sequence[Segment], step: Step) -> None:
@@ -257,17 +294,26 @@ class Rollouts:
             if segment.ending == "turn":
                 self._accounting.segment(rollout, segment, self.version)
                 continue
-            del self.flying[key]
+            self._landed(rollout, segment)
             if self._arriving:
                 del self._arriving[key]
             self._accounting.segment(rollout, segment, self.version)
             self._left(rollout, step)
-            group = self.groups.get(rollout.group)
-            if group is None or not step.has_budget:
-                continue
-            if not any(other.key in self.flying for other in group.rollouts):
-                del self.groups[group.group]
-                self.resting.append(group)
+            self._rest(rollout, step)
+
+    def _rest(self, rollout: Rollout, step: Step) -> None:
+        """Takes the group of one that left out of flight, if it has used up this step's budget."""
+        group = self.groups.get(rollout.group)
+        if group is None or not step.has_budget:
+            return
+        if not any(other.key in self.flying for other in group.rollouts):
+            del self.groups[group.group]
+            self.resting.append(group)
+
+    def _landed(self, rollout: Rollout, segment: Segment) -> None:
+        """Takes a rollout out of flight."""
+        del self.flying[rollout.key]
+        rollout.flown_s += max(segment.end_s - rollout.submitted_s, 0.0)
 
     def _left(self, rollout: Rollout, step: Step) -> None:
         """Counts a rollout that left by itself towards its group."""
@@ -288,7 +334,8 @@ class Rollouts:
         if rollout.attempt - group.attempt >= MAX_FAILURES:
             raise RunError(
                 f"rollout {rollout.key} never ends: its environment failed, or did not answer, "
-                f"{MAX_FAILURES} times; lower environment.failure or raise environment.timeout_s"
+                f"{MAX_FAILURES} times; lower environment.failure, or raise environment.timeout_s "
+                "or environment.trial_timeout_s"
             )
         anew = Rollout(*rollout.key, rollout.attempt + 1, rollout.prompt, rollout.visit)
         group.rollouts[rollout.index] = anew
@@ -308,9 +355,11 @@ class Rollouts:
         else:
             self._accounting.drop(group.winners)
 
-    def _stop(self, rollouts: Sequence[Rollout], for_good: bool) -> list[Rollout]:
+    def _stop(
+        self, rollouts: Sequence[Rollout], for_good: bool, trial: bool = False
+    ) -> list[Rollout]:
         """Aborts rollouts in flight; returns those that had been submitted. for_good: none comes
-        back."""
+        back. trial: they are over, with a reward of 0."""
         if self.held:
             held = set(map(id, self.held))
             kept_back = {id(r) for r in rollouts if id(r) in held}
@@ -324,8 +373,11 @@ class Rollouts:
         stopped = {rollout.key: rollout for rollout in rollouts}
         segments = self._world.abort(stopped, for_good)
         for segment in segments:
-            del self.flying[segment.key]
-            self._accounting.segment(stopped[segment.key], segment, self.version)
+            rollout = stopped[segment.key]
+            self._landed(rollout, segment)
+            if trial and not segment.finished:
+                segment = segment._replace(ending="trial_timeout", reward=0.0)
+            self._accounting.segment(rollout, segment, self.version)
         if len(segments) != len(stopped):
             raise RunError(f"{len(stopped) - len(segments)} rollouts were lost at an abort")
         return [stopped[segment.key] for segment in segments]

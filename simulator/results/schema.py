@@ -232,8 +232,8 @@ ROLLOUTS = Table(
         Column(
             "ending",
             Text(),
-            "stop, length, turns, context, timeout or environment where the "
-            "response is complete; turn, budget or aborted where it is not",
+            "stop, length, turns, context, timeout, environment or trial_timeout where "
+            "the response is complete; turn, budget or aborted where it is not",
         ),
     ),
 )

@@ -20,7 +20,7 @@ OnStep = Callable[[StepRecord], None] | None
 
 class Job(Protocol):
     """What is run: a `simulator.scenario.scenario.Scenario`, or what an engine makes of one.
-    poll_s: as of `simulator.loop.Loop`."""
+    poll_s, trial_timeout_s: as of `simulator.loop.Loop`."""
 
     @property
     def policy(self) -> Policy: ...  # noqa: D102
@@ -31,6 +31,9 @@ class Job(Protocol):
     @property
     def poll_s(self) -> float: ...  # noqa: D102
 
+    @property
+    def trial_timeout_s(self) -> float | None: ...  # noqa: D102
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -39,12 +42,13 @@ class Parts:
     policy: Policy
     plan: StepPlan
     poll_s: float
+    trial_timeout_s: float | None = None
 
 
 def loop_of(job: Job, world: World, on_step: OnStep = None) -> Loop:
     """The loop of a job on ``world``, for who advances, saves or resumes it. Raises ScenarioError
     for a plan that contradicts itself."""
-    return Loop(world, job.policy, job.plan, on_step, job.poll_s)
+    return Loop(world, job.policy, job.plan, on_step, job.poll_s, job.trial_timeout_s)
 
 
 def drive(job: Job, world: World, steps: int, on_step: OnStep = None) -> Run:

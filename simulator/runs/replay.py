@@ -46,7 +46,8 @@ def replay(folder: Path, trust_modules: Trust = False) -> Replayed:
     policy = build_chain(model.policy, seed=model.seed, folder=folder_of_modules)
     slots = model.cluster.replicas * model.engine.max_seqs
     shape = replace(cluster_shape(model.cluster), slots=slots)
-    job = Parts(policy, base_plan(model), model.poll_s)
+    limit_s = None if model.environment is None else model.environment.trial_timeout_s
+    job = Parts(policy, base_plan(model), model.poll_s, limit_s)
     world = RecordedWorld(entries, None, shape, "recorded")
     try:
         result = drive(job, world, model.steps)

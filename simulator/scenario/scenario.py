@@ -62,6 +62,7 @@ class Scenario:
     warnings: tuple[str, ...] = ()
     environment: EnvironmentSpec = UNLIMITED
     poll_s: float = 0.0
+    trial_timeout_s: float | None = None
     whatever: tuple[str, ...] = ()  # the warnings that it has under any policy
 
     def check_memory(self) -> None:
@@ -159,6 +160,7 @@ def _build(read: Outline) -> Scenario:
         (*whatever, *_check_policy(read.policy, plan, shape)),
         environment,
         model.poll_s,
+        None if model.environment is None else model.environment.trial_timeout_s,
         whatever,
     )
 

@@ -108,6 +108,7 @@ class Scenario:
     steps: int
     environment: EnvironmentSpec = UNLIMITED
     poll_s: float = 0.0
+    trial_timeout_s: float | None = None
 
     def world(self) -> SimulatedCluster:
         """A fresh simulated cluster."""
@@ -118,7 +119,8 @@ class Scenario:
 
 def run_scenario(scenario: Scenario, world: World) -> Run:
     """The scenario's run on this world."""
-    job = Parts(Cycle(scenario.plans), scenario.plans[0], scenario.poll_s)
+    limit_s = scenario.trial_timeout_s
+    job = Parts(Cycle(scenario.plans), scenario.plans[0], scenario.poll_s, limit_s)
     return drive(job, world, scenario.steps)
 
 
@@ -188,11 +190,17 @@ def with_turns(draw: st.DrawFn, of: st.SearchStrategy[Scenario]) -> Scenario:
     workload = replace(scenario.workload, turns=draw(turns()))
     more = scenario.engine.kv_tokens - scenario.workload.max_context_tokens
     kv_tokens = workload.max_context_tokens + max(more, scenario.engine.block_tokens)
+    limit_s = draw(st.sampled_from([None, None, 0.75, 2.0, 7.0, 1 / 3, 30.0]))
+    plans = scenario.plans
+    if limit_s is not None:  # which no rollout may keep, one that starts again included
+        plans = tuple(replace(plan, failed="keep", filter=None) for plan in plans)
     return replace(
         scenario,
         workload=workload,
         engine=replace(scenario.engine, kv_tokens=kv_tokens),
         environment=draw(environments()),
+        plans=plans,
+        trial_timeout_s=limit_s,
     )
 
 

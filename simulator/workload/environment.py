@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -53,6 +54,15 @@ class EnvironmentSection(Options):
         Above(0, LARGEST_S),
         Doc("time after which a call is abandoned and its rollout ends; null: never"),
     ] = None
+    trial_timeout_s: Annotated[
+        float | None,
+        Above(0, LARGEST_S),
+        Doc(
+            "time in flight after which a rollout ends, all its turns together: queues, "
+            "sampling, boot, environment and judge count, the time for which it is suspended "
+            "until a later step does not; null: never"
+        ),
+    ] = None
     failure: Annotated[
         float, Between(0, 1, below=True), Doc("probability that a call fails", unit="share")
     ] = 0.0
@@ -62,8 +72,9 @@ class EnvironmentSection(Options):
     failed: Annotated[
         Failed,
         Doc(
-            "handling of a rollout whose environment failed for good or timed out: keep (it"
-            " counts, with reward 0) or restart (another one starts in its place)"
+            "handling of a rollout whose environment failed for good or timed out, or that "
+            "reached trial_timeout_s: keep (it counts, with reward 0) or restart (another one "
+            "starts in its place)"
         ),
     ] = "keep"
     on_suspend: Annotated[
@@ -85,12 +96,33 @@ class EnvironmentSection(Options):
                 f"is {limit:g}, and an environment boots in {boot_s:g} (environment.boot_s): make "
                 "it longer",
             )
-        if self.answers.hang > 0 and limit is None:
+        trial = self.trial_timeout_s
+        if trial is not None and limit is not None and trial < limit:
             raise self.refuse(
-                "timeout_s", "missing; some answers never come (turn_s.hang), so give a limit"
+                "trial_timeout_s",
+                f"is {trial:g}, and a single call may take {limit:g} (environment.timeout_s): make "
+                "it longer, or the other shorter",
+            )
+        if trial is not None and boot_s >= trial:
+            raise self.refuse(
+                "trial_timeout_s",
+                f"is {trial:g}, and an environment boots in {boot_s:g} (environment.boot_s): make "
+                "it longer",
+            )
+        if self.answers.hang > 0 and limit is None and trial is None:
+            raise self.refuse(
+                "timeout_s",
+                "missing; some answers never come (turn_s.hang), so give a limit, here or in "
+                "trial_timeout_s",
             )
         if isinstance(boot, DrawnSeconds) and boot.hang > 0:
             raise self.refuse("boot_s.hang", "a boot ends; leave this out")
+
+    @property
+    def call_timeout_s(self) -> float:
+        """After which a call is abandoned: no later than its rollout; infinite without a limit."""
+        limits = (self.timeout_s, self.trial_timeout_s)
+        return min((limit for limit in limits if limit is not None), default=math.inf)
 
     @property
     def answers(self) -> SecondsModel:

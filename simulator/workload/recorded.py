@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollcast.simulator.errors import RunError
+from rollcast.simulator.rollout import ENDINGS
 from rollcast.simulator.spans import Calls, Segments
 from rollcast.simulator.workload.draws import GroupDraw, Path
 from rollcast.simulator.workload.recorded_turns import (
@@ -45,10 +46,11 @@ class RecordedWorkload:
         self._found: dict[tuple[int, int], dict[int, tuple[int, float]]] = {}
         self._prompts: dict[int, int] = {}
         columns = ("group", "attempt", "index", "prompt_tokens", "total_tokens", "finished")
-        for group, attempt, index, prompt, total, finished, reward in segments.each(
-            *columns, "reward"
+        for group, attempt, index, prompt, total, finished, ending, reward in segments.each(
+            *columns, "ending", "reward"
         ):
-            tokens = total if finished else total + unfinished_tokens
+            whole = finished and ENDINGS[ending] != "trial_timeout"
+            tokens = total if whole else total + unfinished_tokens
             if self.turned is None:
                 tokens = min(tokens, max_new_tokens)
             self._found.setdefault((group, attempt), {})[index] = (tokens, reward)

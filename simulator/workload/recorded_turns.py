@@ -65,7 +65,10 @@ def recorded_trajectories(
     for group, attempt, index, turn, new, observed, ending, finished, *rest in segments.each(
         *key, *columns, "reward"
     ):
-        row = _Row(turn, new, observed, ENDINGS[ending], bool(finished), *rest)
+        name = ENDINGS[ending]
+        # the limit on a trial stops a rollout, as the loop will again
+        whole = bool(finished) and name != "trial_timeout"
+        row = _Row(turn, new, observed, name, whole, *rest)
         rows.setdefault((group, attempt, index), []).append(row)
     asked: dict[Name, list[_Call]] = {}
     for group, attempt, index, turn, kind, ended, asked_s, start_s, end_s in calls.each(

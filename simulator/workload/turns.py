@@ -160,8 +160,7 @@ class Patience:
         """That of a section; for ever, where there is none."""
         if section is None:
             return cls()
-        limit = math.inf if section.timeout_s is None else section.timeout_s
-        return cls(limit, section.failure, section.retry)
+        return cls(section.call_timeout_s, section.failure, section.retry)
 
     def waits(self, answer_s: float, failure_u: float) -> tuple[float, Ending | None]:
         """(seconds until the answer, ending if none comes). A failed call takes as long as another;

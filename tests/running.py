@@ -16,6 +16,7 @@ def run(
     steps: int,
     on_step: OnStep = None,
     poll_s: float = 0.0,
+    trial_timeout_s: float | None = None,
 ) -> Run:
     """Runs ``steps`` updates of ``plan`` under ``policy`` on ``world``."""
-    return drive(Parts(policy, plan, poll_s), world, steps, on_step)
+    return drive(Parts(policy, plan, poll_s, trial_timeout_s), world, steps, on_step)

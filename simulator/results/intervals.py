@@ -53,10 +53,15 @@ def _covers(intervals: FloatArray, instants: FloatArray) -> NDArray[np.bool_]:
     )
 
 
+def before(intervals: FloatArray, instants: FloatArray) -> FloatArray:
+    """Seconds covered before each instant, in its shape."""
+    if not len(intervals):
+        return np.zeros(np.shape(instants))
+    covered = np.concatenate(([0.0], np.cumsum(intervals[:, 1] - intervals[:, 0])))
+    levels = np.column_stack((covered[:-1], covered[1:])).ravel()
+    return np.asarray(np.interp(instants, intervals.ravel(), levels))
+
+
 def between(intervals: FloatArray, edges: FloatArray) -> FloatArray:
     """Seconds covered from each edge to the next. edges: rising, shape (n + 1,)."""
-    if not len(intervals):
-        return np.zeros(len(edges) - 1)
-    before = np.concatenate(([0.0], np.cumsum(intervals[:, 1] - intervals[:, 0])))
-    levels = np.column_stack((before[:-1], before[1:])).ravel()
-    return np.asarray(np.diff(np.interp(edges, intervals.ravel(), levels)))
+    return np.diff(before(intervals, edges))

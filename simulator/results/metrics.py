@@ -32,6 +32,7 @@ from rollcast.simulator.results.intervals import (
     without,
 )
 from rollcast.simulator.results.steady import Steady, mean_age, steady_of
+from rollcast.simulator.results.timeouts import timeout_summary, timeout_warnings
 from rollcast.simulator.results.turns import mean, turn_summary
 from rollcast.simulator.spans import TRAINED, Run
 
@@ -320,7 +321,8 @@ def run_summary(run: Run, scenario: str, policy: str, seed: int, **more: Any) ->
         "seed": seed,
         **summarise(run),
         **more,
-        "warnings": [*run.warnings, *_short(run), *_stale(run)],
+        **(late := timeout_summary(run)),
+        "warnings": [*run.warnings, *_short(run), *_stale(run), *timeout_warnings(late)],
     }
 
 

@@ -130,6 +130,10 @@ def _trajectory(
         complete[row.turn] |= row.ending == "turn"
         if row.tokens:
             sampled_by[row.turn] = place
+    if spec.held == "call":  # nothing is asked before a turn is over, even one at its budget
+        for call in calls:
+            if call.kind == "environment":
+                complete[min(call.turn, last.turn)] = True
     environment, judge_s, judged = _Environment(), 0.0, False
     waiting = list(reversed(calls))
     for place, row in enumerate(rows):

@@ -41,7 +41,13 @@ COST = LinearCost(
 
 
 def real_run(
-    engine: Any, trainer: Any, policy: str, turns: Any, failed: Any, steps: int = STEPS
+    engine: Any,
+    trainer: Any,
+    policy: str,
+    turns: Any,
+    failed: Any,
+    steps: int = STEPS,
+    limit_s: float | None = None,
 ) -> Run:
     clock = VirtualClock()
     timed: Any = TimedEngine(engine, clock, ITERATION_S)
@@ -49,16 +55,34 @@ def real_run(
     world = in_process(
         timed, trainer, TurnTask(), 3, turns=turns, runner=Inline(clock), timer=clock.timer
     )
-    return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), steps)
+    return run(
+        world,
+        parse_policy(policy, seed=5),
+        StepPlan(Batch(4, 4), failed=failed),
+        steps,
+        trial_timeout_s=limit_s,
+    )
 
 
 def replay(
-    engine: EngineSpec, real: Run, policy: str, turns: Any, failed: Any, steps: int = STEPS
+    engine: EngineSpec,
+    real: Run,
+    policy: str,
+    turns: Any,
+    failed: Any,
+    steps: int = STEPS,
+    limit_s: float | None = None,
 ) -> Run:
     recorded = RecordedWorkload(real.segments, CAP, calls=real.calls, environments=turns.spec)
     shape = ClusterShape(1, 1, 1, colocated=True)
     world = SimulatedCluster(shape, engine, COST, recorded, environment=turns.spec)
-    return run(world, parse_policy(policy, seed=5), StepPlan(Batch(4, 4), failed=failed), steps)
+    return run(
+        world,
+        parse_policy(policy, seed=5),
+        StepPlan(Batch(4, 4), failed=failed),
+        steps,
+        trial_timeout_s=limit_s,
+    )
 
 
 @pytest.mark.parametrize(("policy", "spec", "failed"), [*CASES, *MORE_CASES])
@@ -81,6 +105,32 @@ def test_turns_take_the_same_course_in_both_worlds(
     assert max(real.segments["turn"]) == MAX_TURNS - 1
     parts = ("prompt_tokens", "total_tokens", "observation_tokens")
     assert sum(real.segments[name] for name in parts).max() <= MAX_CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("policy", "spec", "failed"),
+    [
+        ("sync", {}, "keep"),
+        ("sync", {"slots": 5, "held": "rollout"}, "keep"),
+        ("sync", {"slots": 3}, "restart"),
+        ("april(over_sampling=2)", {"slots": 6, "on_suspend": "close"}, "keep"),
+        ("token_budget(tokens=20, turns=2)", {"slots": 4}, "keep"),
+    ],
+)
+def test_the_limit_on_a_trial_ends_the_same_rollouts_in_both_worlds(
+    policy: str, spec: dict[str, Any], failed: str
+) -> None:
+    """At 90 ticks, in the model, in a call and in a queue for a slot; it earns nothing."""
+    turns, limit_s = rules(**spec), 90 / TICKS
+    real = real_run(FakeEngine(8), FakeTrainer(), policy, turns, failed, limit_s=limit_s)
+    engine = EngineSpec(8, 4096, 65_536, block_tokens=16, prefix_caching=False)
+    simulated = replay(engine, real, policy, turns, failed, limit_s=limit_s)
+    require_same(real, simulated)
+    late = real.segments["ending"] == ENDINGS.index("trial_timeout")
+    assert 0 < late.sum() < real.segments["finished"].sum()
+    assert (real.segments["reward"][late] == 0).all()
+    kept = real.segments["outcome"][late] == 1
+    assert not kept.any() if failed == "restart" else kept.any()
 
 
 def require_same(real: Run, simulated: Run) -> None:

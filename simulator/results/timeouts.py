@@ -1,0 +1,122 @@
+"""How much of a run's time is nothing but waiting for what times out.
+
+Counted is time in which rollouts that end at a limit are all that is under way: a call that ends at
+``environment.timeout_s``, or a rollout that reaches ``environment.trial_timeout_s``, from its first
+to its last moment. Time in which any other rollout runs or has a call, or the trainer or a weight
+sync works, is not: without the limit's rollouts it would pass all the same. Waits for slots count
+as no work, since hanging calls hold the slots.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.simulator.results.intervals import before, between, merged, total_s, union, without
+from rollcast.simulator.rollout import CALL_ENDS, ENDINGS
+from rollcast.simulator.spans import Run
+
+LARGE_OF_RUN, LARGE_OF_STEP = 0.2, 0.5
+"""Shares of a run's time, and of a step's, from which a warning says so."""
+_TIMEOUT, _TRIAL = CALL_ENDS.index("timeout"), ENDINGS.index("trial_timeout")
+
+
+def timeout_summary(run: Run) -> dict[str, Any]:
+    """``timeouts`` of a summary; empty for a run in which nothing timed out.
+
+    share: of the makespan. largest_step_share: of the step with most of it. calls, trials: that
+    ended at their limits; carrying: those of them under way in the time that is counted.
+    """
+    calls, segments = run.calls, run.segments
+    if not len(calls):
+        return {}
+    late = _late(segments)
+    of_late = _is_in(calls, late)
+    timed_out = calls["ended"] == _TIMEOUT
+    trials = len(late)
+    if not timed_out.any() and not trials:
+        return {}
+    waiting = timed_out | of_late
+    start, end = calls["start_s"], calls["end_s"]
+    of_late_segments = _is_in(segments, late)
+    first, last = segments["start_s"], segments["end_s"]
+    away = union(
+        merged(start[waiting], end[waiting]),
+        merged(first[of_late_segments], last[of_late_segments]),
+    )
+    works = [
+        merged(start[~waiting], end[~waiting]),
+        merged(first[~of_late_segments], last[~of_late_segments]),
+        *(merged([p.start_s], [p.end_s]) for p in run.phases if p.kind != "rollout"),
+    ]
+    alone = without(away, union(*works))
+    ends = np.array([run.start_s, *(record.end_s for record in run.steps)])
+    step_s = np.diff(ends)
+    shares = between(alone, ends) / np.where(step_s > 0, step_s, np.inf)
+    spans = np.array(_spans(segments, of_late_segments)).reshape(-1, 2)
+    begun = np.concatenate((start[timed_out], spans[:, 0]))
+    over = np.concatenate((end[timed_out], spans[:, 1]))
+    carrying = before(alone, over) > before(alone, begun)
+    return {
+        "timeouts": {
+            "share": total_s(alone) / run.makespan_s if run.makespan_s > 0 else 0.0,
+            "largest_step_share": float(shares.max(initial=0.0)),
+            "calls": int(timed_out.sum()),
+            "trials": trials,
+            "carrying": int(carrying.sum()),
+        }
+    }
+
+
+def timeout_warnings(found: dict[str, Any]) -> list[str]:
+    """A warning where limits carry a run or a step. found: of `timeout_summary`."""
+    if not found:
+        return []
+    figures = found["timeouts"]
+    share, largest = figures["share"], figures["largest_step_share"]
+    if share < LARGE_OF_RUN and largest < LARGE_OF_STEP:
+        return []
+    parts = []
+    if share >= LARGE_OF_RUN:
+        parts.append(f"{100 * share:.0f} % of the run's time")
+    if largest >= LARGE_OF_STEP:
+        parts.append(f"{100 * largest:.0f} % of one step")
+    keys = ("environment.timeout_s", "environment.trial_timeout_s")
+    limits = " and ".join(
+        f"{count} at {key}"
+        for key, count in zip(keys, (figures["calls"], figures["trials"]), strict=True)
+        if count
+    )
+    return [
+        f"timeouts carry the forecast: {' and '.join(parts)} is nothing but {figures['carrying']} "
+        f"timeouts (of {limits} in the run); it hangs on how often environments hang and on where "
+        "the limit lies"
+    ]
+
+
+def _late(table: Any) -> set[tuple[int, int, int]]:
+    """Names of rollouts that reached the limit on a trial."""
+    rows = np.flatnonzero(table["ending"] == _TRIAL)
+    columns = (table[name][rows].tolist() for name in ("group", "index", "attempt"))
+    return set(zip(*columns, strict=True))
+
+
+def _is_in(table: Any, names: set[tuple[int, int, int]]) -> NDArray[np.bool_]:
+    if not names:
+        return np.zeros(len(table["group"]), dtype=bool)
+    columns = (table[name].tolist() for name in ("group", "index", "attempt"))
+    return np.array([name in names for name in zip(*columns, strict=True)], dtype=bool)
+
+
+def _spans(segments: Any, chosen: NDArray[np.bool_]) -> list[tuple[float, float]]:
+    """From the first to the last moment of each chosen rollout."""
+    spans: dict[tuple[int, int, int], tuple[float, float]] = {}
+    columns = ("group", "index", "attempt", "submitted_s", "end_s")
+    rows = zip(*(segments[name][chosen].tolist() for name in columns), strict=True)
+    for group, index, attempt, submitted_s, end_s in rows:
+        name = group, index, attempt
+        first = spans.get(name, (submitted_s, end_s))[0]
+        spans[name] = min(first, submitted_s), end_s
+    return list(spans.values())

@@ -12,6 +12,7 @@ from rollcast.simulator.loop.deadlines import Due, due
 from rollcast.simulator.loop.dispatch import first_of
 from rollcast.simulator.loop.prompts import PromptOrder
 from rollcast.simulator.loop.step import Step
+from rollcast.simulator.loop.trials import Trials
 from rollcast.simulator.plan import Dispatch, StepPlan
 from rollcast.simulator.rollout import Group, Key, Rollout, Segment
 from rollcast.simulator.world import TrainGroup, World
@@ -42,8 +43,7 @@ class Rollouts:
         self.prompts = PromptOrder()
         self.group_size: int | None = None
         self._arriving: dict[Key, Segment] = {}  # ended at this instant, and not yet taken in
-        self._trial_timeout_s = trial_timeout_s
-        self._trials: list[tuple[float, Key, float]] = []  # a heap: end, rollout, when submitted
+        self._trials = Trials(trial_timeout_s, self.flying)
         self._world = world
         self._accounting = accounting
 
@@ -192,10 +192,7 @@ class Rollouts:
         now_s = self._world.now_s
         for rollout in chosen:
             rollout.submitted_s = now_s
-        if self._trial_timeout_s is not None:
-            for rollout in chosen:
-                end_s = now_s + max(self._trial_timeout_s - rollout.flown_s, 0.0)
-                heapq.heappush(self._trials, (end_s, rollout.key, now_s))
+        self._trials.submitted(chosen)
         self._world.submit(chosen, dispatch.placement)
 
     def _fresh(self, step: Step) -> Group:
@@ -252,20 +249,12 @@ class Rollouts:
     @property
     def trial_ends_s(self) -> float | None:
         """The instant at which the first rollout in flight reaches the limit on a trial."""
-        while self._trials:
-            end_s, key, submitted_s = self._trials[0]
-            rollout = self.flying.get(key)
-            if rollout is not None and rollout.submitted_s == submitted_s:
-                return end_s
-            heapq.heappop(self._trials)
-        return None
+        return self._trials.next_s
 
     def end_trials(self, step: Step) -> bool:
         """Ends the rollouts that have reached the limit on a trial by now; whether there were any.
         One that is over by itself at the end of its iteration counts as such."""
-        late: list[Rollout] = []
-        while (end_s := self.trial_ends_s) is not None and end_s <= self._world.now_s:
-            late.append(self.flying[heapq.heappop(self._trials)[1]])
+        late = self._trials.over(self._world.now_s)
         self._arriving = {}
         stopped = self._stop(late, for_good=True, trial=True)
         for rollout in stopped:

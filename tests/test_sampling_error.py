@@ -76,7 +76,7 @@ def test_how_many_steps_are_enough() -> None:
     found = of(simulate(scenario()))
     assert found.share > FEW
     assert "10 steps are few" in found.warning
-    assert f"about {found.enough:,} would be within 2 %" in found.warning
+    assert f"about {found.enough:,} steps would bring it to 2 %" in found.warning
     exact = 10 * (found.share / 0.02) ** 2
     assert exact <= found.enough <= 1.11 * exact
     many = of(simulate(scenario("steps=120")))

@@ -116,10 +116,10 @@ def test_fixed_seconds_of_generation_are_repriced_by_themselves() -> None:
     plain_s, fixed_s = generation_s(ran(0.0)), generation_s(result)
     longer = replace(base, fixed=FixedSeconds(generation=80.0))
     expected = sum(seconds + 80 for seconds in plain_s) / sum(fixed_s)
-    assert work.prices(longer).rollout == pytest.approx(expected)
+    assert work.prices(longer)["generation"] == pytest.approx(expected)
     slower = replace(base, phase_factors=PhaseFactors(decode=2.0))
     expected = sum(2 * seconds + 40 for seconds in plain_s) / sum(fixed_s)
-    assert work.prices(slower).rollout == pytest.approx(expected, rel=0.02)
+    assert work.prices(slower)["generation"] == pytest.approx(expected, rel=0.02)
 
 
 def spread(phase: str, **factors: float) -> float:

@@ -76,7 +76,7 @@ def test_how_weights_leave_the_trainer(tmp_path: Path) -> None:
         (["engine.weights_folder=."], "files"),
         (
             ["cluster.placement=colocated", "cluster.replicas=1", "cluster.tensor_parallel=1"],
-            "no wire",
+            "needs no transport",
         ),
     ],
 )

@@ -58,15 +58,15 @@ def board_steps(home: Home) -> list[int]:
 
 def check_tables(home: Home) -> None:
     tables = {}
-    for name in ("steps", "rollouts", "iterations", "pulses"):
+    for name in ("steps", "rollouts", "iterations", "speed_probes"):
         with (home.out / f"{name}.csv").open() as file:
             tables[name] = list(csv.DictReader(file))
     summary = json.loads((home.out / "summary.json").read_text())
     lines = (home.out / "updates.jsonl").read_text().splitlines()
     updates = [json.loads(line) for line in lines]
     assert [int(row["step"]) for row in tables["steps"]] == list(range(STEPS))
-    assert [int(row["steps_done"]) for row in tables["pulses"]] == list(range(STEPS + 1))
-    assert all(0 < float(row["short_s"]) < float(row["long_s"]) for row in tables["pulses"])
+    assert [int(row["steps_done"]) for row in tables["speed_probes"]] == list(range(STEPS + 1))
+    assert all(0 < float(row["short_s"]) < float(row["long_s"]) for row in tables["speed_probes"])
     for row, update in zip(tables["steps"], updates, strict=True):
         rewards = [
             float(r["reward"])

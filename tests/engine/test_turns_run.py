@@ -181,7 +181,7 @@ OWN = "engine.task={prompts: p.jsonl, environment: 'run_environments:Parrot'}"
         ([OWN.replace(":Parrot", ":Parot")], "engine.task.environment", "has no class Parot"),
         ([OWN.replace(":Parrot", ":Mute")], "engine.task.environment", "has no method step"),
         ([OWN.replace(":Parrot", ":time")], "engine.task.environment", "has no class time"),
-        (["reward={seconds: 2}"], "reward", "simulator's"),
+        (["reward={seconds: 2}"], "reward", "simulation only"),
         (["environment.slots=0"], "environment.slots", "1"),
         (["environment.timeout_s=0"], "environment.timeout_s", "above 0"),
         (["environment.boot_s=9"], "environment.timeout_s", "boots in 9"),

@@ -132,7 +132,7 @@ def test_sync_inside_generation_before_verl_timed_it(tmp_path: Path) -> None:
     log = read_log([written.lines(tmp_path / "old.jsonl", rows)])
     assert log.steps["sync_inside_generation"].tolist() == [1] * 5
     assert log.steps["sync_s"].isna().all()
-    assert any("inside generation_s" in gap.why for gap in log.gaps)
+    assert any("part of generation_s" in gap.why for gap in log.gaps)
     new = read_log([written.verl_file(tmp_path / "new.jsonl", truth)])
     assert new.steps["sync_inside_generation"].tolist() == [0] * 5
 

@@ -27,7 +27,7 @@ ENGINE = [
     ({"host_factor": 0}, "host_factor", "above 0"),
     ({"engine": "vllm-0.91"}, "engine", "vllm-0.19"),
     ({"engine": 7}, "engine", "one of vllm-0.5"),
-    ({"engine_sleep": "level2"}, "engine_sleep", "offload, discard"),
+    ({"engine_sleep": "level2"}, "engine_sleep", "offload, discard, none"),
     ({"stack": "nemo"}, "stack", "nemo-rl"),
     ({"stack": ["verl"]}, "stack", "did you mean verl"),
     ({"sync": "nccl"}, "sync.mechanism", "nccl_broadcast"),

@@ -54,6 +54,7 @@ def test_a_sleep_replaces_the_fixed_switch_unless_that_is_given() -> None:
     assert discarded.switch_to_rollout_s == pytest.approx(0.21 + moved_s)
     assert cost(engine_sleep="offload", switch_fixed_s=SWITCH_S).switch_fixed_s == SWITCH_S
     assert replace(cost(), engine_sleep="discard").switch_fixed_s == 0.21
+    assert replace(cost(), engine_sleep="none").switch_fixed_s == 0
     assert replace(discarded, switch_fixed_s=2.0).switch_fixed_s == 2.0
     assert replace(discarded, placement="disaggregated").switch_to_train_s == 0
     assert cost().switch_fixed_s == SWITCH_S

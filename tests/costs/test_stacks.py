@@ -177,7 +177,7 @@ def test_a_stack_that_is_not_known_is_told_what_to_give(name: str, words: tuple[
 def test_a_stack_of_which_no_step_was_measured_says_so() -> None:
     said = no_step_measured("openrlhf")
     assert said.startswith("stack openrlhf: no step of it was measured; its loop's costs are those")
-    assert "0.2 to 5 times" in said
+    assert "0.1 to 5 times" in said
     assert said in cost(stack="openrlhf").warnings(Extremes())
     assert no_step_measured("unknown")
     assert not no_step_measured("nemo-rl")

@@ -121,7 +121,8 @@ class RooflineOptions(Options):
         Sleep | None,
         Doc(
             "what a colocated engine does with its weights while it sleeps: offload (to "
-            "host memory) or discard; sets switch_fixed_s unless that is given"
+            "host memory) or discard; none: it does not sleep; sets switch_fixed_s unless that is "
+            "given"
         ),
     ] = None
     switch_fixed_s: Annotated[

@@ -14,7 +14,7 @@ from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures
 
-Sleep = Literal["offload", "discard"]
+Sleep = Literal["offload", "discard", "none"]
 
 
 def engine_switch_s(model: Model, gpu: Gpu, tensor_parallel: int, level: Sleep) -> float:
@@ -22,8 +22,10 @@ def engine_switch_s(model: Model, gpu: Gpu, tensor_parallel: int, level: Sleep) 
 
     ``offload`` moves the weights to host memory and back, at a rate that grows with the square root
     of the replica's GPUs, which share that memory. ``discard`` drops them: the next sync brings new
-    ones, so only the KV pool is unmapped and mapped.
+    ones, so only the KV pool is unmapped and mapped. With ``none`` the engine stays awake.
     """
+    if level == "none":
+        return 0.0
     sleep = figures("sleep")
     fixed_s: float = sleep.fixed_s
     if level == "discard":

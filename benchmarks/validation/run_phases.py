@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,10 +32,10 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "generation": ("decode", "prefill"),
     "log_prob": ("log_prob", "reference"),
     "update": ("update",),
+    "sync": ("sync",),
+    "other": ("rest",),
 }
 """Keys of ``cost.roofline.phase_factors`` of each group."""
-SCALED: Mapping[str, tuple[str, ...]] = {"sync": ("sync", "switch"), "other": ("rest",)}
-"""Keys of ``cost.scale`` of the others."""
 AS_IT_IS = Effect(1.0, 0.0)
 STEPS, SEEDS = 12, 3
 DRAWS = 24
@@ -50,10 +49,11 @@ Effects = Mapping[str, Effect]
 @dataclass(frozen=True)
 class Forecast:
     """seconds: of a step by phase, with the best guesses. draws: the same times a draw's factors,
-    one a draw."""
+    one a draw. bound: what bounds a step, of `simulator.results.phases.Side`."""
 
     seconds: Seconds
     draws: tuple[Seconds, ...]
+    bound: str = ""
 
 
 def forecast(
@@ -68,48 +68,48 @@ def forecast(
     the source leaves open. effects: of its stack, by group; none: as the roofline has it."""
     effects = dict.fromkeys(GROUP.values(), AS_IT_IS) if effects is None else effects
     found: dict[str, float] = defaultdict(float)
+    bounds = []
     for seed in range(seeds):
         keys = {**run.keys(), "steps": steps, "seed": seed}
-        for phase, seconds in phases_s(with_effects(keys, effects)).items():
+        summary = simulated(with_effects(keys, effects))
+        bounds.append(str(summary["bound_by"]))
+        for phase, seconds in phases_s(summary).items():
             found[phase] += seconds / seeds
-    base = phases_s(with_effects(_small(run, {}), effects)) if draws else {}
+    base = phases_s(simulated(with_effects(_small(run, {}), effects))) if draws else {}
     drawn = []
     for number in range(draws):
         rng = np.random.default_rng(number)
         chosen = {
             key: guesses[int(rng.integers(len(guesses)))] for key, guesses in run.unknown.items()
         }
-        small = phases_s(with_effects(_small(run, chosen), effects, rng), rng)
+        small = phases_s(simulated(with_effects(_small(run, chosen), effects), rng))
         drawn.append({p: found[p] * small.get(p, 0.0) / base[p] for p in found if base.get(p)})
-    return Forecast(dict(found), tuple(drawn))
+    return Forecast(dict(found), tuple(drawn), max(bounds, key=bounds.count))
 
 
-def phases_s(keys: Mapping[str, Any], rng: np.random.Generator | None = None) -> dict[str, float]:
-    """Mean seconds of a step by phase, and of the step; rng: draws its costs anew."""
+def simulated(keys: Mapping[str, Any], rng: np.random.Generator | None = None) -> Mapping[str, Any]:
+    """The summary of a scenario; rng: draws its costs anew."""
     scenario = from_raw(RawScenario(dict(keys)))
     if rng is not None:
         scenario = replace(scenario, cost=scenario.cost.drawn(Drawn(rng)))
-    result = simulate(scenario)
+    return simulate(scenario).summary
+
+
+def phases_s(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Mean seconds of a step by phase, and of the step."""
     found: dict[str, float] = defaultdict(float)
-    for name, entry in result.summary["phases"].items():
+    for name, entry in summary["phases"].items():
         found[MERGED.get(name, name)] += entry["s"]
-    return {**found, "step": result.summary["step_s"]}
+    return {**found, "step": summary["step_s"]}
 
 
-def with_effects(
-    keys: Mapping[str, Any], effects: Effects, rng: np.random.Generator | None = None
-) -> dict[str, Any]:
-    """The scenario with these effects on its phases; rng: draws those of ``cost.scale``."""
+def with_effects(keys: Mapping[str, Any], effects: Effects) -> dict[str, Any]:
+    """The scenario with these effects on its phases."""
     content = copy.deepcopy(dict(keys))
-    own = content.get("cost", {}).get("scale", {})
     for group, effect in effects.items():
-        for key in FACTORS.get(group, ()):
+        for key in FACTORS[group]:
             put(content, f"cost.roofline.phase_factors.{key}", effect.factor)
             put(content, f"cost.roofline.phase_factors.{key}_sd", effect.sd)
-        log = effect.sd * rng.standard_normal() if rng is not None else 0.0
-        for key in SCALED.get(group, ()):
-            factor = own.get(key, 1.0) * effect.factor * math.exp(log)
-            put(content, f"cost.scale.{key}", factor)
     return content
 
 

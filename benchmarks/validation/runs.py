@@ -1,11 +1,12 @@
 """Published RL runs, phase by phase, each source left out of what stacks are fitted to.
 
-A stack's effect on a phase, and the mean of all stacks, are fitted to the other sources
-(`benchmarks.validation.stack_effects`); a stack that the other sources do not have takes the mean.
+A stack's effect on a phase is fitted to the other sources (`benchmarks.validation.stack_effects`);
+a stack that the other sources do not have takes none, and the spread of all.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,7 +17,7 @@ import numpy as np
 from benchmarks.validation.case import Case, Check, by, outside
 from benchmarks.validation.published_runs import (
     PublishedRun,
-    all_runs,
+    PublishedSource,
     parts,
     published_sources,
 )
@@ -25,12 +26,14 @@ from benchmarks.validation.stack_effects import Effect, Observed, StackEffects, 
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs.stacks import FOLDERS
 from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.results.phases import STEP_PHASES, bounds
 from rollcast.simulator.studies.interval import ends
 
 TARGETS = {"generation": 0.20, "log_prob": 0.25, "update": 0.20, "step": 0.12}
 """Of the median absolute error."""
 BIAS = 0.10
 WIDTH = 2.2  # of the median interval, from low to high
+SIZE = 0.2  # of a ratio that is forecast well
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def observed(row: Row, found: Forecast) -> Iterator[tuple[str, Observed]]:
     """Each measured phase of a run that its forecast has too, by group."""
     for figure, measured in row.run.measured.items():
         group, seconds = group_of(figure), seconds_of(figure, found.seconds)
-        if group is not None and seconds > 0:
+        if group is not None and seconds > 0 and measured > 0:
             logs = np.log([max(seconds_of(figure, draw), 1e-9) for draw in found.draws])
             sd = float(np.std(logs)) if len(logs) else 0.0
             yield group, Observed(row.stack, row.source, measured / seconds, sd)
@@ -93,13 +96,50 @@ def cases(row: Row, found: Forecast) -> Iterator[Case]:
         if seconds > 0 and measured > 0:
             low, high = ends([seconds_of(figure, draw) for draw in found.draws]).tolist()
             group = figure if figure in ("step", "wait") else group_of(figure) or "several"
-            name = f"{row.name}, {figure}"
-            yield Case(group, name, "s", measured, seconds, "held out", low, high, row.name)
+            yield Case(
+                group, f"{row.name}, {figure}", "s", measured, seconds, "held out", low, high
+            )
+
+
+def pairs(
+    sources: Mapping[str, PublishedSource], found: Mapping[str, Forecast]
+) -> Iterator[tuple[str, float, float]]:
+    """Of two runs of a source that differ in policy, layout or machine: their names, and the ratio
+    of their seconds a trained rollout, measured and forecast."""
+    for source in sources.values():
+        for pair in source.pairs:
+            if all(name in found for name in pair):
+                first, second = (source.runs[name] for name in pair)
+                size = _rollouts(second) / _rollouts(first)
+                steps = [found[name].seconds["step"] for name in pair]
+                measured = first.measured["step"] / second.measured["step"]
+                yield " over ".join(pair), size * measured, size * steps[0] / steps[1]
+
+
+def _rollouts(run: PublishedRun) -> int:
+    """Rollouts that a step trains on."""
+    work = run.scenario["workload"]
+    return int(work["batch_groups"]) * int(work.get("group_size", 1))
+
+
+def measured_bound(run: PublishedRun) -> str | None:
+    """What bounds a published step: the side of the phase that the source names, or of its longest
+    phases where generation and update are told apart; None where that is open."""
+    if run.bound is not None:
+        return STEP_PHASES[run.bound].side  # type: ignore[index]
+    seconds = {GROUP.get(parts(name)[0]): s for name, s in run.measured.items() if group_of(name)}
+    if run.scenario["policy"] or not {"generation", "update"} <= set(seconds):
+        return None
+    return str(bounds({name: s for name, s in run.measured.items() if name in STEP_PHASES}))  # type: ignore[misc]
 
 
 def read(_: object = None) -> list[Row]:
     """Every run of every source."""
-    return [Row(*entry) for entry in all_runs(published_sources())]
+    return [
+        Row(key, name, run)
+        for key, source in published_sources().items()
+        for name, run in source.runs.items()
+    ]
 
 
 def judge(rows: Sequence[Row]) -> Judged:
@@ -113,12 +153,24 @@ def judge(rows: Sequence[Row]) -> Judged:
         effects: list[Effects] = list(left_out(known, bare))
         found = list(pool.map(forecast, [row.run for row in known], effects))
     judged = [case for row, one in zip(known, found, strict=True) for case in cases(row, one)]
+    by_name = {row.name: one for row, one in zip(known, found, strict=True)}
+    ratios = list(pairs(published_sources(), by_name))
+    judged += [Case("ratio of steps", *ratio[:1], "", *ratio[1:]) for ratio in ratios]
     return Judged(
         judged,
-        list(checks(judged)),
+        [*checks(judged), *ratio_checks(ratios), *bound_checks(known, found)],
         [f"{rows[i].name}: not forecast, {one}" for i, one in enumerate(tried) if i not in kept],
-        scenarios={row.name: row.run.keys() for row in known},
+        facts=stack_facts(all_effects(known, bare)),
     )
+
+
+def stack_facts(effects: Mapping[str, StackEffects]) -> dict[str, str]:
+    """Effects of every stack, fitted to all sources, as ``costs.yaml`` of its folder has them."""
+    facts = {}
+    for name in sorted({folder.name for folder in FOLDERS.values()}):
+        of = {group: fitted.of(name) for group, fitted in effects.items()}
+        facts[name] = ", ".join(f"{g} {e.factor:.3g} (sd {e.sd:.2g})" for g, e in of.items())
+    return facts
 
 
 def _bare(run: PublishedRun) -> Forecast | str:
@@ -144,31 +196,56 @@ def width(cases: Sequence[Case]) -> float:
 
 def checks(judged: Sequence[Case]) -> Iterator[Check]:
     """Medians, shares inside and widths by group."""
-    for group, members in by(judged, lambda case: case.group).items():
+    groups = by((case for case in judged if case.low is not None), lambda case: case.group)
+    for group, members in groups.items():
         note = (
             f"median bias {median_bias(members):+.0%}, intervals hold {1 - outside(members):.0%}, "
             f"median interval {width(members):.1f} times from low to high"
         )
         name = f"{group}, median absolute error"
         yield Check(name, median_error(members), TARGETS.get(group), len(members), note)
-    generation = [case for case in judged if case.group == "generation"]
-    if generation:
-        name = "generation, median bias"
-        yield Check(name, median_bias(generation), BIAS, len(generation), signed=True)
+    if "generation" in groups:
+        bias = median_bias(groups["generation"])
+        yield Check("generation, median bias", bias, BIAS, len(groups["generation"]), signed=True)
+
+
+def ratio_checks(ratios: Sequence[tuple[str, float, float]]) -> Iterator[Check]:
+    """How many pairs are on the wrong side of 1, and how many ratios more than `SIZE` off."""
+    if ratios:
+        wrong = [name for name, true, found in ratios if (true - 1) * (found - 1) < 0]
+        note = "; ".join(wrong)
+        yield Check("pairs on the wrong side", len(wrong) / len(ratios), 0.1, len(ratios), note)
+        off = sum(abs(found / true - 1) > SIZE for _, true, found in ratios)
+        yield Check(f"ratios more than {SIZE:.0%} off", off / len(ratios), 1 / 3, len(ratios))
+
+
+def bound_checks(rows: Sequence[Row], found: Sequence[Forecast]) -> Iterator[Check]:
+    """In how many runs something else bounds the step than the source says."""
+    known = [
+        (row.name, bound, one.bound)
+        for row, one in zip(rows, found, strict=True)
+        if (bound := measured_bound(row.run)) is not None
+    ]
+    if known:
+        wrong = [f"{name}: {told}, not {true}" for name, true, told in known if told != true]
+        share = len(wrong) / len(known)
+        yield Check("what bounds a step, wrong", share, 0.1, len(known), "; ".join(wrong))
 
 
 def main() -> None:
     """``python -m benchmarks.validation.runs``: prints how far off each phase is; takes long."""
     judged = judge(read())
     for case in judged.cases:
-        low, high = case.low or 0.0, case.high or 0.0
+        low, high = case.low or 0.0, case.high or math.inf
         print(
-            f"{case.name}: measured {case.measured:.4g} s, forecast {case.forecast:.4g} s "
-            f"({case.error:+.0%}), 90 % interval {low:.3g} to {high:.3g} s"
+            f"{case.full_name}: measured {case.measured:.4g}, forecast {case.forecast:.4g} "
+            f"({case.error:+.0%}), 90 % interval {low:.3g} to {high:.3g}"
         )
     print("\n".join(judged.notes))
     for check in judged.checks:
         print(f"{check.name}: {check.value:.0%} of {check.cases}; {check.note}")
+    for stack, effects in judged.facts.items():
+        print(f"{stack}: {effects}")
 
 
 if __name__ == "__main__":

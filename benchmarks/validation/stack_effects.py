@@ -1,8 +1,10 @@
 """What published runs take over their forecast, by stack: a mixed model fitted to logarithms.
 
-log(measured / forecast) = mean of all stacks + stack + source + rest, the last three normal, plus
-an error of known variance that the forecast's own draws give. Stacks of which little was measured
-are drawn towards the mean of all (partial pooling: Gelman and Hill 2007, chapter 12).
+log(measured / forecast) = stack + source + rest. The forecast is taken to be right over all;
+effects have a mean of 0, so that stacks of which little was measured are drawn towards no effect
+(partial pooling: Gelman and Hill 2007, chapter 12). Stacks are normal; sources, with the rest of
+their runs, have Student's t, since one in ten is far off for reasons that its page does not tell
+(Lange, Little and Taylor 1989). The forecast's own draws give an error of known variance.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from rollcast.simulator.errors import ScenarioError
 
 Array = NDArray[np.float64]
 _LEAST_SD = 0.02
+FREEDOM = 4.0  # degrees of a source's t
+_ROUNDS = 8  # of weights and variances in turn
+HALF_90 = (1.6449, 2.1318)  # half of the middle 90 %, normal and of that t, in scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,8 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A factor on a phase, and the standard deviation of the logarithm of the next source's."""
+    """A factor on a phase, and the standard deviation of the logarithm of the next source's: of the
+    normal whose middle 90 % is as wide."""
 
     factor: float
     sd: float
@@ -41,35 +47,29 @@ class Effect:
 
 @dataclass(frozen=True)
 class StackEffects:
-    """A fitted model. between_stacks, between_sources, within: standard deviations."""
+    """A fitted model. between_stacks: a standard deviation. between_sources, within: scales of t.
+    weights: of the observed by their sources, 1 for one that is not far off."""
 
-    mean: float
     between_stacks: float
     between_sources: float
     within: float
     observed: Sequence[Observed]
+    weights: Sequence[float]
 
     def of(self, stack: str) -> Effect:
         """For a source of ``stack`` that was not seen; also of a stack that was not."""
-        covariance = _covariance(self.observed, self.variances)
-        ones = np.ones(len(self.observed))
-        same = np.array([one.stack == stack for one in self.observed], dtype=float)
-        weights = np.linalg.solve(covariance, np.column_stack([ones, same]))
-        precision = float(ones @ weights[:, 0])
-        shared = self.variances[0] * same
-        logs = np.array([math.log(one.ratio) for one in self.observed])
-        mean = self.mean + float(self.variances[0] * weights[:, 1] @ (logs - self.mean))
-        left = self.variances[0] * (1.0 - float(shared @ weights[:, 1]))
-        off = (1.0 - float(shared @ weights[:, 0])) ** 2 / precision  # of the mean of all
-        return Effect(math.exp(mean), math.sqrt(left + off + sum(self.variances[1:])))
-
-    @property
-    def variances(self) -> tuple[float, float, float]:
-        return (self.between_stacks**2, self.between_sources**2, self.within**2)
+        variances = (self.between_stacks**2, self.between_sources**2, self.within**2)
+        covariance = _covariance(self.observed, variances, np.array(self.weights))
+        shared = variances[0] * np.array([one.stack == stack for one in self.observed], dtype=float)
+        weights = np.linalg.solve(covariance, shared)
+        left = variances[0] - float(shared @ weights)
+        sources = (HALF_90[1] / HALF_90[0]) ** 2 * (variances[1] + variances[2])
+        return Effect(math.exp(float(weights @ _logs(self.observed))), math.sqrt(left + sources))
 
 
 def fit(observed: Sequence[Observed]) -> StackEffects:
-    """By maximum likelihood, restricted to contrasts (REML: Patterson and Thompson 1971).
+    """By maximum likelihood: variances with the sources' weights as they are, and weights with the
+    variances as they are, in turn.
 
     Raises ScenarioError for fewer than three sources.
     """
@@ -77,40 +77,54 @@ def fit(observed: Sequence[Observed]) -> StackEffects:
 
     if len({one.source for one in observed}) < 3:
         raise ScenarioError("observed", "fewer than three sources say nothing about a spread")
-    logs = np.array([math.log(one.ratio) for one in observed])
+    logs, weights = _logs(observed), np.ones(len(observed))
+    sds = np.array([0.2, 0.2, 0.2])
 
     def loss(log_sds: Array) -> float:
         variances = np.exp(2.0 * np.clip(log_sds, math.log(_LEAST_SD), 2.0))
-        covariance = _covariance(observed, variances)
+        covariance = _covariance(observed, variances, weights)
         _, log_determinant = np.linalg.slogdet(covariance)
-        mean, precision = _mean(covariance, logs)
-        off = logs - mean
-        quadratic = float(off @ np.linalg.solve(covariance, off))
-        return 0.5 * (float(log_determinant) + math.log(precision) + quadratic)
+        return 0.5 * (float(log_determinant) + float(logs @ np.linalg.solve(covariance, logs)))
 
-    starts = ([-1.5, -1.5, -1.5], [-0.5, -2.5, -1.5], [-2.5, -0.5, -1.5])
-    best = min((minimize(loss, start, method="Nelder-Mead") for start in starts), key=_value)
-    sds = np.exp(np.clip(best.x, math.log(_LEAST_SD), 2.0))
-    mean, _ = _mean(_covariance(observed, sds**2), logs)
-    return StackEffects(mean, float(sds[0]), float(sds[1]), float(sds[2]), observed)
+    for _ in range(_ROUNDS):
+        starts = (np.log(sds), [-0.5, -2.5, -1.5], [-2.5, -0.5, -1.5])
+        best = min((minimize(loss, start, method="Nelder-Mead") for start in starts), key=_value)
+        sds = np.exp(np.clip(best.x, math.log(_LEAST_SD), 2.0))
+        weights = _weights(observed, sds**2)
+    stacks, sources, within = sds.tolist()
+    return StackEffects(stacks, sources, within, observed, weights.tolist())
 
 
 def _value(found: object) -> float:
     return float(getattr(found, "fun"))  # noqa: B009 - scipy's result is untyped
 
 
-def _mean(covariance: Array, logs: Array) -> tuple[float, float]:
-    """The mean of all by generalised least squares, and its precision."""
-    weights = np.linalg.solve(covariance, np.ones(len(logs)))
-    precision = float(weights.sum())
-    return float(weights @ logs) / precision, precision
+def _logs(observed: Sequence[Observed]) -> Array:
+    return np.array([math.log(one.ratio) for one in observed])
 
 
-def _covariance(observed: Sequence[Observed], variances: Sequence[float] | Array) -> Array:
+def _weights(observed: Sequence[Observed], variances: Array) -> Array:
+    """Of each source (degrees + runs) / (degrees + how far off its runs are, squared in standard
+    deviations), at most 1."""
+    logs = _logs(observed)
+    sources = np.array([one.source for one in observed])
+    covariance = _covariance(observed, variances, np.ones(len(observed)))
+    weights = np.ones(len(observed))
+    for source in set(sources.tolist()):
+        own = sources == source
+        off = logs[own] @ np.linalg.solve(covariance[np.ix_(own, own)], logs[own])
+        weights[own] = min((FREEDOM + own.sum()) / (FREEDOM + off), 1.0)
+    return weights
+
+
+def _covariance(
+    observed: Sequence[Observed], variances: Sequence[float] | Array, weights: Array
+) -> Array:
+    """Of the logarithms; a source's part is that of a source of weight 1 over its weight."""
     stacks = np.array([one.stack for one in observed])
     sources = np.array([one.source for one in observed])
     between_stacks, between_sources, within = variances
-    covariance = between_stacks * (stacks[:, None] == stacks)
-    covariance = covariance + between_sources * (sources[:, None] == sources)
-    own = [within + one.sd**2 for one in observed]
-    return np.asarray(covariance + np.diag(own), dtype=float)
+    own = np.diag([within + one.sd**2 for one in observed])
+    of_source = between_sources * (sources[:, None] == sources) + own
+    widened = of_source / np.sqrt(np.outer(weights, weights))
+    return np.asarray(between_stacks * (stacks[:, None] == stacks) + widened, dtype=float)

@@ -54,8 +54,9 @@ class FixedSeconds(_OrElse):
 class PhaseFactors(_OrElse):
     """What published runs of a stack took over what the roofline says, by phase.
 
-    A standard deviation of decode or prefill adds to that of the model; one of log_prob, reference
-    or update takes the place of what is taken of any stack.
+    A standard deviation of decode or prefill adds to that of the model, one of sync or rest to that
+    of their figures; one of log_prob, reference or update takes the place of what is taken of any
+    stack.
     """
 
     FIELD = "cost.roofline.phase_factors"
@@ -78,6 +79,13 @@ class PhaseFactors(_OrElse):
     reference_sd: _Sd = None
     update: Annotated[Factor | None, Doc("on the update and its optimiser", unit="times")] = None
     update_sd: _Sd = None
+    sync: Annotated[
+        Factor | None,
+        Doc("on weight syncs, and on switches between rollout and training", unit="times"),
+    ] = None
+    sync_sd: _Sd = None
+    rest: Annotated[Factor | None, Doc("on rest_s", unit="times")] = None
+    rest_sd: _Sd = None
 
     def of(self, phase: str) -> float:
         """The factor on a phase."""

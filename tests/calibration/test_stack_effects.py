@@ -18,10 +18,10 @@ STACK_SD, SOURCE_SD, RUN_SD, OWN_SD = 0.4, 0.15, 0.1, 0.1
 
 
 def drawn(rng: np.random.Generator, stacks: int = 8) -> tuple[list[Observed], list[float]]:
-    """Runs of stacks around a mean of 0.3, and the logarithms of the next source of each."""
+    """Runs of stacks around a mean of 0, and the logarithms of the next source of each."""
     observed, following = [], []
     for stack in range(stacks):
-        level = rng.normal(0.3, STACK_SD)
+        level = rng.normal(0.0, STACK_SD)
         for source in range(int(rng.integers(1, 5))):
             shared = level + rng.normal(0.0, SOURCE_SD)
             for _ in range(int(rng.integers(1, 5))):
@@ -40,22 +40,32 @@ def test_the_next_source_of_known_and_new_stacks_lies_where_the_effects_say() ->
         rng = np.random.default_rng(seed)
         observed, following = drawn(rng)
         fitted = fit(observed)
-        new = rng.normal(0.3, STACK_SD) + rng.normal(0.0, SOURCE_SD) + rng.normal(0.0, RUN_SD)
+        new = rng.normal(0.0, STACK_SD) + rng.normal(0.0, SOURCE_SD) + rng.normal(0.0, RUN_SD)
         for stack, log in [*enumerate(following), (-1, new)]:
             effect = fitted.of(f"stack {stack}")
             inside.append(abs(log - math.log(effect.factor)) < 1.645 * effect.sd)
     assert 0.84 < np.mean(inside) < 0.96
 
 
-def test_a_stack_that_was_hardly_measured_is_drawn_to_the_mean_of_all() -> None:
+def test_a_stack_that_was_hardly_measured_is_drawn_towards_no_factor() -> None:
     many = [Observed("a", f"a{n}", 2.0 + 0.02 * (n % 3), 0.05) for n in range(12)]
     others = [Observed(name, name, 1.0 + 0.05 * n, 0.05) for n, name in enumerate("bcdef")]
     once = Observed("g", "g", 2.0, 0.5)
     fitted = fit([*many, *others, once])
     a, g, new = fitted.of("a"), fitted.of("g"), fitted.of("new")
-    assert new.factor < g.factor < a.factor
+    assert new.factor == 1.0
+    assert 1.0 < g.factor < 0.9 * a.factor
     assert a.factor == pytest.approx(2.02, rel=0.05)
     assert a.sd < g.sd < new.sd
+
+
+def test_one_source_far_off_hardly_moves_its_stack_or_the_spread() -> None:
+    near = [Observed(name, f"{name}{n}", 1.1, 0.05) for n in range(4) for name in "abcd"]
+    sds = [fit([*near, Observed("a", "far", ratio, 0.05)]).of("a").sd for ratio in (1.2, 3, 30)]
+    far = fit([*near, Observed("a", "far", 30.0, 0.05)])
+    assert far.of("a").factor < 1.3
+    assert far.weights[-1] < 0.1 < min(far.weights[:-1])
+    assert sds[2] < 2.0 * sds[1]
 
 
 def test_two_sources_say_nothing_about_a_spread() -> None:
@@ -77,9 +87,8 @@ def test_effects_for_a_source_do_not_know_what_it_measured() -> None:
     rows[0] = replace(rows[0], run=replace(rows[0].run, measured={"update": 500.0}))
     after = left_out(rows, found)
     assert after[0] == before[0]
-    assert all(
-        x["update"].factor > y["update"].factor for x, y in zip(after[1:], before[1:], strict=True)
-    )
+    assert all(x["update"].sd > y["update"].sd for x, y in zip(after[4:], before[4:], strict=True))
+    assert all(x["update"] != y["update"] for x, y in zip(after[1:], before[1:], strict=True))
 
 
 def test_figures_that_mix_groups_have_no_effect() -> None:

@@ -304,7 +304,7 @@ class RooflineCost(RooflineOptions, CostModel):
             added_s = fixed.log_prob or 0.0 if name == "log_prob" else 0.0
             phases.append((name, factors.of(of) * seconds + added_s))
         update_s = fixed.update or 0.0 if phases else 0.0
-        after = (("overhead", update_s), ("rest", self.rest_s))
+        after = (("overhead", update_s), ("rest", factors.of("rest") * self.rest_s))
         phases += [(name, seconds) for name, seconds in after if seconds]
         return replace(cost, phases_s=tuple(phases))
 
@@ -321,9 +321,11 @@ class RooflineCost(RooflineOptions, CostModel):
         if self.sync is not None:
             engine_gpus = self.replicas * self.engine_gpus
             link = self.gpu.interconnect_bytes_per_s
-            return self.sync.seconds(self.model, self.trainer_gpus, engine_gpus, link)
-        rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
-        return self.sync_fixed_s + self.model.weight_bytes / rate
+            seconds = self.sync.seconds(self.model, self.trainer_gpus, engine_gpus, link)
+        else:
+            rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
+            seconds = self.sync_fixed_s + self.model.weight_bytes / rate
+        return self.phase_factors.of("sync") * seconds
 
     def _switch_s(self, back: bool) -> float:
         if self.placement != "colocated":
@@ -331,7 +333,7 @@ class RooflineCost(RooflineOptions, CostModel):
         moved_s = 0.0
         if self.offload_optimizer:
             moved_s = self.trainer_of.copies_s(self.offload_bytes_per_s)[back]
-        return self.switch_fixed_s + moved_s
+        return self.phase_factors.of("sync") * (self.switch_fixed_s + moved_s)
 
     @property
     def switch_to_train_s(self) -> float:

@@ -154,9 +154,9 @@ def residual_spreads(
 ) -> dict[str, float]:
     """By phase of `simulator.costs.scaled`: standard deviation of the log.
 
-    factors: of the stack; its deviations add to decoding's and prefill's, and take the place of the
-    trainer's. speculates: whether tokens are drafted. several_gpus: whether a replica has more than
-    one.
+    factors: of the stack; its deviations add to decoding's and prefill's, take the place of the
+    trainer's, and are all there is of the other phases'. speculates: whether tokens are drafted.
+    several_gpus: whether a replica has more than one.
     """
     own, case = model_errors(model), case_errors()
     stack = factors or PhaseFactors()
@@ -171,4 +171,7 @@ def residual_spreads(
         "prefill": math.hypot(own["prefill"], stack.prefill_sd or 0.0),
         "log_prob": case["log_prob"] if stack.log_prob_sd is None else stack.log_prob_sd,
         "update": case["update"] if stack.update_sd is None else stack.update_sd,
+        "sync": stack.sync_sd or 0.0,
+        "switch": stack.sync_sd or 0.0,
+        "rest": stack.rest_sd or 0.0,
     }

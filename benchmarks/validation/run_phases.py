@@ -38,9 +38,10 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
 """Keys of ``cost.roofline.phase_factors`` of each group."""
 AS_IT_IS = Effect(1.0, 0.0)
 STEPS, SEEDS = 12, 3
+OVERLAPPED_STEPS = 24  # where the first steps fill a pipeline
 DRAWS = 24
 DRAWN_ROLLOUTS = 256  # of a draw's steps: how far a draw moves a step hangs little on its size
-DRAWN_STEPS = {"colocated": 1, "disaggregated": 6}
+DRAWN_STEPS = 8  # where steps overlap
 
 Seconds = Mapping[str, float]
 Effects = Mapping[str, Effect]
@@ -60,13 +61,15 @@ def forecast(
     run: PublishedRun,
     effects: Effects | None = None,
     *,
-    steps: int = STEPS,
+    steps: int | None = None,
     seeds: int = SEEDS,
     draws: int = DRAWS,
 ) -> Forecast:
-    """A run's phases over ``steps`` of each of ``seeds``, and over draws of its costs and of what
-    the source leaves open. effects: of its stack, by group; none: as the roofline has it."""
+    """A run's phases over ``steps`` of each of ``seeds`` (None: `STEPS`, or more where steps
+    overlap), and over draws of its costs and of what the source leaves open. effects: of its stack,
+    by group; none: as the roofline has it."""
     effects = dict.fromkeys(GROUP.values(), AS_IT_IS) if effects is None else effects
+    steps = steps or (OVERLAPPED_STEPS if run.scenario["policy"] else STEPS)
     found: dict[str, float] = defaultdict(float)
     bounds = []
     for seed in range(seeds):
@@ -119,5 +122,4 @@ def _small(run: PublishedRun, chosen: Mapping[str, Any]) -> dict[str, Any]:
     work = keys["workload"]
     groups = max(DRAWN_ROLLOUTS // work.get("group_size", 1), 1)
     work["batch_groups"] = min(work["batch_groups"], groups)
-    placement = keys.get("cluster", {}).get("placement", "colocated")
-    return {**keys, "steps": DRAWN_STEPS[placement], "seed": 0}
+    return {**keys, "steps": DRAWN_STEPS if keys["policy"] else 1, "seed": 0}

@@ -34,7 +34,7 @@ RUN_KEYS = {"version", "steps", "scenario", "unknown", "measured", "bound", "not
 SET_BY_THE_JUDGE = {"name", "steps", "seed"}
 ROUNDED = 1.01  # sources round their phases
 # Presets that runs name and rollcast does not have yet.
-PENDING = {"a800", "olmo-3-7b", "qwen3-vl-4b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-35b-a3b"}
+PENDING = {"a800"}
 
 
 def content(path: Path) -> dict[str, Any]:

@@ -160,6 +160,7 @@ def summary_lines(source: Source) -> Iterator[str]:
 
 NEAR, FAR = 0.10, 0.20
 AREAS: Mapping[str, tuple[str, ...]] = {
+    "Steps of published RL runs, phase by phase": ("runs",),
     "The engine": (
         "kernel_tables",
         "kernel_mixtures",

@@ -24,7 +24,7 @@ from benchmarks.validation.published_runs import (
 from benchmarks.validation.run_phases import GROUP, Effects, Forecast, forecast
 from benchmarks.validation.stack_effects import Effect, Observed, StackEffects, fit
 from benchmarks.validation.suite import Judged
-from rollcast.simulator.costs.stacks import FOLDERS
+from rollcast.simulator.costs.stacks import FOLDERS, UNKNOWN
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.results.phases import STEP_PHASES, bounds
 from rollcast.simulator.studies.interval import ends
@@ -34,6 +34,7 @@ TARGETS = {"generation": 0.20, "log_prob": 0.25, "update": 0.20, "step": 0.12}
 BIAS = 0.10
 WIDTH = 2.2  # of the median interval, from low to high
 SIZE = 0.2  # of a ratio that is forecast well
+TOLD = 0.02  # a stack's factor is told from here on
 
 
 @dataclass(frozen=True)
@@ -160,17 +161,21 @@ def judge(rows: Sequence[Row]) -> Judged:
         judged,
         [*checks(judged), *ratio_checks(ratios), *bound_checks(known, found)],
         [f"{rows[i].name}: not forecast, {one}" for i, one in enumerate(tried) if i not in kept],
-        facts=stack_facts(all_effects(known, bare)),
+        facts={"stacks": "; ".join(stack_texts(all_effects(known, bare)))},
     )
 
 
-def stack_facts(effects: Mapping[str, StackEffects]) -> dict[str, str]:
-    """Effects of every stack, fitted to all sources, as ``costs.yaml`` of its folder has them."""
-    facts = {}
-    for name in sorted({folder.name for folder in FOLDERS.values()}):
+def stack_texts(effects: Mapping[str, StackEffects]) -> Iterator[str]:
+    """Effects fitted to all sources: of a stack that nobody measured, and of those that differ."""
+    for name in (UNKNOWN, *sorted({folder.name for folder in FOLDERS.values()} - {UNKNOWN})):
         of = {group: fitted.of(name) for group, fitted in effects.items()}
-        facts[name] = ", ".join(f"{g} {e.factor:.3g} (sd {e.sd:.2g})" for g, e in of.items())
-    return facts
+        texts = [
+            f"{group} {effect.factor:.2f} (sd {effect.sd:.2f})"
+            for group, effect in of.items()
+            if name == UNKNOWN or abs(effect.factor - 1.0) > TOLD
+        ]
+        if texts:
+            yield f"{name} {', '.join(texts)}"
 
 
 def _bare(run: PublishedRun) -> Forecast | str:
@@ -244,8 +249,7 @@ def main() -> None:
     print("\n".join(judged.notes))
     for check in judged.checks:
         print(f"{check.name}: {check.value:.0%} of {check.cases}; {check.note}")
-    for stack, effects in judged.facts.items():
-        print(f"{stack}: {effects}")
+    print(judged.facts["stacks"])
 
 
 if __name__ == "__main__":

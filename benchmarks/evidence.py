@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks import run_tables
 from benchmarks.claims.common import Row, Section
 from benchmarks.held_out import CAMPAIGNS
 from benchmarks.runner import (
@@ -39,6 +40,7 @@ DOCUMENTS = (
     ROOT / "README.md",
     *(ROOT / "docs" / name for name in ("evidence.md", "importing.md", "intervals.md")),
 )
+FAR_OFF = ROOT / "simulator" / "costs" / "presets" / "far_off.yaml"
 SCHEMA = "rollcast-published/1"
 
 HEAD = ("claim", "published", "forecast", "error", "assumed")
@@ -364,6 +366,9 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "slowdown": slowdown,
     "turns": partial(held_out, ["turns", "beside"]),
     "pearl": pearl,
+    "weak": run_tables.weak,
+    "rl-runs": run_tables.rl_runs,
+    "rl-runs-sentence": run_tables.rl_runs_sentence,
     "unseen": unseen,
     "turns-runs": partial(held_out_runs, ["turns", "beside"]),
 }
@@ -395,6 +400,7 @@ def main(arguments: list[str] | None = None) -> int:
             progress(paper)
             sections[paper] = section_of(paper)
             write_sections(sections)
+    write_text(FAR_OFF, "\n".join(run_tables.lines(run_tables.far_off(RESULTS))) + "\n")
     try:
         for document in DOCUMENTS:
             write_text(document, filled(document.read_text("utf-8"), document.name))

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rollcast.simulator.costs.engine.hosts import Engine
 from rollcast.simulator.costs.phase_figures import FixedSeconds, PhaseFactors
-from rollcast.simulator.costs.presets.provenance import Kind, Provenance
+from rollcast.simulator.costs.presets.provenance import Kind, Provenance, read_presets
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.sync.weight_sync import Mechanism
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.phases import STEP_PHASES
 from rollcast.simulator.stacks.stack import Stack as Folder
 from rollcast.simulator.stacks.stack import priced
 from rollcast.simulator.values import check_unknown_keys, choice, nearest, short
@@ -148,6 +150,24 @@ def known_stack(name: object, field: str) -> str:
     raise ScenarioError(
         field, f"unknown stack {short(name)}; {instead}; stack: {UNKNOWN} is an average over stacks"
     )
+
+
+@cache
+def _far_off() -> Mapping[str, tuple[str, ...]]:
+    """By stack's folder, sentences on phases of its published runs that are forecast badly."""
+    sentences: dict[str, list[str]] = {}
+    for one in read_presets("far_off.yaml")["cases"]:
+        what = STEP_PHASES[one["phase"]].words
+        sentences.setdefault(one["stack"], []).append(
+            f"stack {one['stack']}: in {one['runs']} published figures {what} took {one['low']} to "
+            f"{one['high']} times the forecast; its interval says more than the figure"
+        )
+    return {stack: tuple(of) for stack, of in sentences.items()}
+
+
+def far_off(name: str) -> tuple[str, ...]:
+    """Sentences on phases of a stack that published runs took far longer or shorter for."""
+    return _far_off().get(FOLDERS[name].name, ())
 
 
 def no_step_measured(name: str) -> str:

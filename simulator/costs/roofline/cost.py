@@ -42,7 +42,7 @@ from rollcast.simulator.costs.roofline.draws import (
 )
 from rollcast.simulator.costs.roofline.options import FIELD, RooflineOptions, RooflineSection
 from rollcast.simulator.costs.scaled import PHASES, SOURCES, ScaledCost
-from rollcast.simulator.costs.stacks import STACKS, StackPreset, no_step_measured
+from rollcast.simulator.costs.stacks import STACKS, StackPreset, far_off, no_step_measured
 from rollcast.simulator.costs.sync.sleep import Sleep, engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
@@ -396,8 +396,8 @@ class RooflineCost(RooflineOptions, CostModel):
         sentences = []
         gpu = self.gpu
         trainer = self.trainer_of
-        if self.stack is not None and (sentence := no_step_measured(self.stack)):
-            sentences.append(sentence)
+        if self.stack is not None:
+            sentences += [*filter(None, [no_step_measured(self.stack)]), *far_off(self.stack)]
         for names, use, its in (
             (EFFICIENCIES, "engine", gpu),
             (TRAINER_EFFICIENCIES, "trainer", trainer.gpu),

@@ -1,0 +1,134 @@
+"""Tables of published RL runs, each source left out, from the results of the validation suite."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from benchmarks.runner import markdown_table
+from benchmarks.validation.case import by
+from benchmarks.validation.published_runs import PublishedRun, all_runs, published_sources
+from rollcast.simulator.costs.stacks import FOLDERS
+from rollcast.simulator.results.phases import STEP_PHASES
+
+GROUPS = ("generation", "log_prob", "update", "sync", "step")
+FAR = 1.5  # measured over forecast, or its inverse, of a phase that users are warned about
+FEWEST = 2  # runs
+
+
+class FarOff(NamedTuple):
+    """A phase that is far off in a stack. low, high: measured over forecast."""
+
+    stack: str
+    phase: str
+    low: float
+    high: float
+    runs: int
+    sources: int
+
+
+def run_cases(folder: Path) -> list[Mapping[str, Any]]:
+    """Every judged figure of a published run."""
+    content = json.loads((folder / "validation" / "validation.json").read_text("utf-8"))
+    return next((s["cases"] for s in content["sources"] if s["key"] == "runs"), [])
+
+
+def rl_runs(folder: Path) -> str:
+    """How far off each phase is, and how many of its intervals hold."""
+    groups = by(run_cases(folder), lambda case: str(case["group"]))
+    rows = []
+    for name in GROUPS:
+        cases = groups.get(name, [])
+        if cases:
+            held = sum(low <= c["measured"] <= high for c in cases for low, high in [c["range"]])
+            rows.append(
+                (
+                    _words(name) if name != "step" else "the step",
+                    str(len(cases)),
+                    f"{median(abs(c['error']) for c in cases):.0%}",
+                    f"{median(c['error'] for c in cases):+.0%}",
+                    f"{held / len(cases):.0%}",
+                    f"{median(c['range'][1] / c['range'][0] for c in cases):.1f}x",
+                )
+            )
+    head = ("phase", "figures", "median error", "median bias", "inside", "median interval")
+    return markdown_table(head, rows)
+
+
+def rl_runs_sentence(folder: Path) -> str:
+    """The README's sentence on published runs."""
+    groups = by(run_cases(folder), lambda case: str(case["group"]))
+    errors = {n: median(abs(c["error"]) for c in groups.get(n, [{"error": 0.0}])) for n in GROUPS}
+    sources = len(published_sources())
+    text = (
+        f"Steps of published RL runs of {sources} sources, each left out of the fits, are off by a "
+        f"median of {errors['step']:.0%}, their generation by {errors['generation']:.0%}, "
+        f"log-probabilities by {errors['log_prob']:.0%}, updates by {errors['update']:.0%}."
+    )
+    return textwrap.fill(text, 106, initial_indent=" " * 34, subsequent_indent="  ").lstrip()
+
+
+def weak(folder: Path) -> str:
+    """What is furthest off: checks of every source beyond 20 %, and phases of stacks."""
+    content = json.loads((folder / "validation" / "validation.json").read_text("utf-8"))
+    checks = [
+        (abs(check["value"]), source["title"].split(":")[0], check["name"], check["cases"])
+        for source in content["sources"]
+        for check in source["checks"]
+        if source["key"] != "runs" and check["target"] and abs(check["value"]) > 0.2
+        if "outside" not in check["name"]
+    ]
+    rows = [(f"{title}: {name}", f"{size:.0%}", str(n)) for size, title, name, n in checks]
+    far = sorted(far_off(folder), key=lambda one: -abs(math.log(one.low * one.high)))
+    phases = [
+        (
+            f"`{one.stack}`: {_words(one.phase)}",
+            f"took {one.low:.2g} to {one.high:.2g} times the forecast",
+            f"{one.runs} of {one.sources} sources",
+        )
+        for one in far
+    ]
+    ordered = [row for _, row in sorted(zip(checks, rows, strict=True), reverse=True)]
+    return markdown_table(("what is far off", "by how much", "figures"), [*phases, *ordered])
+
+
+def far_off(folder: Path) -> list[FarOff]:
+    """Phases of stacks of which the middle run is off by `FAR` or more."""
+    runs = {name: run for _, name, run in all_runs(published_sources())}
+    sources = {name: source for source, name, _ in all_runs(published_sources())}
+    cases = [case for case in run_cases(folder) if case["group"] in GROUPS[:-1]]
+    found = []
+    for (stack, phase), members in sorted(by(cases, lambda c: _key(c, runs)).items()):
+        ratios = [case["measured"] / case["forecast"] for case in members]
+        if len(ratios) >= FEWEST and abs(math.log(median(ratios))) > math.log(FAR):
+            of = {sources[_run_of(case)] for case in members}
+            low, high = (float(f"{end:.2g}") for end in (min(ratios), max(ratios)))
+            found.append(FarOff(stack, phase, low, high, len(ratios), len(of)))
+    return found
+
+
+def _run_of(case: Mapping[str, Any]) -> str:
+    return str(case["name"]).rpartition(", ")[0]
+
+
+def _key(case: Mapping[str, Any], runs: Mapping[str, PublishedRun]) -> tuple[str, str]:
+    return FOLDERS[runs[_run_of(case)].stack].name, str(case["group"])
+
+
+def _words(phase: str) -> str:
+    return STEP_PHASES[phase].words  # type: ignore[index]
+
+
+def lines(found: Sequence[FarOff]) -> Iterator[str]:
+    """``far_off.yaml`` of the presets."""
+    yield "# Phases of stacks for which published runs, each source left out, took far longer or"
+    yield "# shorter than forecast. low, high: measured over forecast. Written by `make evidence`."
+    yield "cases:" if found else "cases: []"
+    for one in found:
+        keys = ", ".join(f"{key}: {value}" for key, value in one._asdict().items())
+        yield f"  - {{{keys}}}"

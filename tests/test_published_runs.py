@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from rollcast.simulator.costs.presets.gpus import gpu_presets
-from rollcast.simulator.costs.presets.models import model_presets
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw
 
@@ -33,8 +31,6 @@ PHASES = {
 RUN_KEYS = {"version", "steps", "scenario", "unknown", "measured", "bound", "note"}
 SET_BY_THE_JUDGE = {"name", "steps", "seed"}
 ROUNDED = 1.01  # sources round their phases
-# Presets that runs name and rollcast does not have yet.
-PENDING = {"a800"}
 
 
 def content(path: Path) -> dict[str, Any]:
@@ -131,21 +127,9 @@ def test_the_scenario_holds_the_best_guess_of_an_open_key(run: dict[str, Any]) -
         assert given in (None, values[0]), f"{key} is {given}, its best guess {values[0]}"
 
 
-def presets_of(scenario: Mapping[str, Any]) -> set[str]:
-    """The presets that a scenario names for its model and its GPU."""
-    given = [scenario["model"], scenario["gpu"]]
-    return {one if isinstance(one, str) else one.get("preset", "") for one in given}
-
-
-def test_no_preset_that_has_come_is_pending() -> None:
-    assert not PENDING & {*model_presets(), *gpu_presets()}
-
-
 @each_run
 def test_a_scenario_builds_with_every_value_of_its_open_keys(run: dict[str, Any]) -> None:
     scenario = run["scenario"]
-    if PENDING & presets_of(scenario):
-        pytest.skip("a preset is pending")
     from_raw(RawScenario(dict(scenario)))
     for key, values in run.get("unknown", {}).items():
         for value in values:

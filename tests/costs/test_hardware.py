@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollcast.simulator.costs.base import Extremes
 from rollcast.simulator.costs.presets.gpus import (
     EFFICIENCIES,
     Gpu,
@@ -15,6 +16,8 @@ from rollcast.simulator.costs.presets.gpus import (
     gpu_presets,
     load_gpu,
 )
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.roofline.cost import RooflineCost
 from rollcast.simulator.errors import ScenarioError
 
 NAMES = list(gpu_presets())
@@ -55,6 +58,8 @@ def test_fewer_bits_are_no_slower_and_peaks_are_dense(name: str) -> None:
         assert gpu.fp4_flop_per_s / gpu.fp8_flop_per_s == pytest.approx(times, rel=0.02)
     if ultra:
         assert 0 < gpu.int8_flop_per_s < 0.1 * gpu.bf16_flop_per_s
+    elif name.startswith("v100"):  # before tensor cores multiplied whole numbers
+        assert gpu.int8_flop_per_s == 0
     else:
         assert gpu.int8_flop_per_s >= 1.95 * gpu.bf16_flop_per_s
 
@@ -124,3 +129,28 @@ def test_more_than_two_gpus_share_one_pcie_link_where_it_is_said(gpus: int) -> N
         assert each == pcie.interconnect_bytes_per_s
     else:
         assert each * gpus == pytest.approx(pcie.interconnect_bytes_per_s)
+
+
+def test_a_gpu_without_bfloat16_is_priced_in_float16_and_says_so() -> None:
+    cost = RooflineCost(load_model("qwen3-4b"), load_gpu("v100-32gb"))
+    told = [text for text in cost.warnings(Extremes()) if "bfloat16" in text]
+    assert len(told) == 1
+    assert told[0].startswith("v100-32gb: has no bfloat16")
+    assert "125 TFLOP/s" in told[0]
+    assert not any(
+        "bfloat16" in text for text in replace(cost, gpu=load_gpu("a40")).warnings(Extremes())
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "like", "ratio"),
+    [("a800", "a100-80gb", 2.0 / 3.0), ("h800-sxm", "h100-sxm", 4.0 / 9.0)],
+)
+def test_exported_boards_differ_from_their_like_in_links_and_price_alone(
+    name: str, like: str, ratio: float
+) -> None:
+    cut, whole = load_gpu(name), load_gpu(like)
+    assert cut.interconnect_bytes_per_s / whole.interconnect_bytes_per_s == pytest.approx(ratio)
+    same = {"name", "provenance", "interconnect_bytes_per_s", "usd_per_hour"}
+    for figure in set(figure_names()) - same:
+        assert getattr(cut, figure) == getattr(whole, figure), figure

@@ -100,12 +100,18 @@ class Gpu(Options):
         bool,
         Doc("whether the GPUs of a node share one link (PCIe); false: each has its own (NVLink)"),
     ] = False
+    has_bf16: Annotated[
+        bool,
+        Doc(
+            "whether it multiplies bfloat16; false: 16 bit products are float16's, whose peak "
+            "bf16_flop_per_s then is"
+        ),
+    ] = True
     provenance: Mapping[str, Provenance] = field(default_factory=dict, repr=False, compare=False)
 
     def __hash__(self) -> int:
-        return hash(
-            (self.name, self.interconnect_shared, *(getattr(self, name) for name in figure_names()))
-        )
+        names = ("name", *SWITCHES, *figure_names())
+        return hash(tuple(getattr(self, name) for name in names))
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], field: str = "gpu") -> Gpu:
@@ -161,7 +167,8 @@ EFFICIENCIES = (
 TRAINER_EFFICIENCIES = ("trainer_attention_flop_efficiency",)
 
 
-_NOT_FIGURES = ("name", "interconnect_shared", "provenance")
+SWITCHES = ("interconnect_shared", "has_bf16")
+_NOT_FIGURES = ("name", *SWITCHES, "provenance")
 
 
 @cache
@@ -187,7 +194,7 @@ def gpu_presets() -> dict[str, Gpu]:
     presets = {}
     for name, entries in content["gpus"].items():
         figures: dict[str, Any] = {"name": name}
-        figures["interconnect_shared"] = entries.get("interconnect_shared", False)
+        figures.update({key: entries[key] for key in SWITCHES if key in entries})
         for key in figure_names():
             if key not in entries:
                 raise ScenarioError(f"presets.gpus.{name}.{key}", "missing from the preset")

@@ -407,6 +407,13 @@ class RooflineCost(RooflineOptions, CostModel):
                     f"{gpu.name}: {use} efficiencies are assumed; no kernel or step of this GPU "
                     "was measured"
                 )
+        peaks = {its.name: its.bf16_flop_per_s for its in (gpu, trainer.gpu) if not its.has_bf16}
+        sentences += [
+            f"{name}: has no bfloat16; 16 bit products are taken to be in float16, at "
+            f"{peak / 1e12:.0f} TFLOP/s. Engines refuse bfloat16 on it (set float16), and "
+            "trainers emulate it, which takes much longer than forecast"
+            for name, peak in peaks.items()
+        ]
         drafted = self.speculative.tokens if self.speculative else 0
         most = figures("fitted_up_to")
         limits = (

@@ -120,6 +120,13 @@ def test_the_plan_from_python_on_its_page_runs(
     assert "break_even" in said
 
 
+def test_the_two_kinds_of_gpu_of_the_page_on_hardware_run() -> None:
+    (text,) = blocks("yaml", (ROOT / "docs" / "hardware.md").read_text("utf-8"))
+    result = simulate(from_raw(parse_scenario(text)))
+    assert result.summary["gpus_of"]["trainer"]["gpu"] == "h100-sxm"
+    assert result.scenario.gpu_names == "8 h20 + 4 h100-sxm"
+
+
 TURNS = (ROOT / "docs" / "turns.md").read_text("utf-8")
 
 

@@ -68,7 +68,7 @@ def test_every_key_is_found_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("cluster.trainer_gpu", "did you mean cluster.trainer_gpus"),
+        ("cluster.trainers_gpus", "did you mean cluster.trainer_gpus"),
         ("policy.april.oversampling", "policy.april.over_sampling"),
         ("over_sampling", "unknown key"),
         (
@@ -145,7 +145,7 @@ def test_explain_prints_a_key_its_range_default_unit_and_source(
         "with family: beta_bernoulli",
         "with family: normal",
     }
-    code, _, err = said(capsys, "explain", "cluster.trainer_gpu")
+    code, _, err = said(capsys, "explain", "cluster.trainers_gpus")
     assert code == 2
     assert "did you mean cluster.trainer_gpus" in err
 

@@ -130,7 +130,7 @@ def _cells(row: Row) -> dict[str, str]:
     return {
         **cells,
         "front": "*" if row.on_front else "",
-        "GPUs": f"{row.setup.gpus} {row.setup.gpu}".strip(),
+        "GPUs": f"{row.setup.gpus} {row.setup.kinds}".strip(),
         "split": words.split(row),
         "hours": f"{about}{cells['hours']}{spread}",
         "cost": f"{about}{cells['cost']}",

@@ -154,6 +154,7 @@ class Page:
                 continue  # fewer GPUs than a replica has
             waves.append([Choice(elsewhere, name) for name in (*first, *others)])
         gpu = values.get("gpu") or (self._scenario.gpu.name if self._scenario.gpu else "")
+        gpu = "" if self._scenario.trainer_gpu else gpu
         price = values.get("usd_per_hour", 0.0)
         rollouts = self._scenario.plan.batch.groups * values["workload.group_size"]
         work = work_of(RunSection(steps=values["steps"]), rollouts)

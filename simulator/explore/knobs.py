@@ -218,7 +218,7 @@ def _run(scenario: Scenario) -> list[Knob]:
     part, steps = "The run", (20, 50, 100, 200, 500, 1000, 2000, 5000)
     label = "Steps of the whole run"
     result = [_slider(part, "steps", label, steps, max(scenario.steps, 1), "{:,}".format)]
-    if scenario.gpu is not None:
+    if scenario.gpu is not None and scenario.trainer_gpu is None:  # two prices have no slider
         presets = [gpu.usd_per_hour for gpu in gpu_presets().values()]
         result.append(
             _slider(

@@ -46,16 +46,18 @@ _SCHEDULING = (
 
 def choose(outline: Outline, cluster: Cluster, most_gpus: int | None) -> dict[str, Sequence[Any]]:
     """Default choices of the cluster: powers of two of GPUs from the fewest that fit up to the
-    limit (default: `TIMES_THE_LEAST` times as many, or twice the scenario's), both placements,
-    tensor parallelism up to a node. None for fitted and linear costs, which hold for one cluster.
+    limit (default: `TIMES_THE_LEAST` times as many, or twice the scenario's), both placements (one
+    where the trainer's GPUs are of another kind), tensor parallelism up to a node. None for fitted
+    and linear costs, which hold for one cluster.
     """
     if outline.sections.cost.of_the_roofline is None or outline.sections.gpu is None:
         return {}
     widths = [n for n in (1, 2, 4, 8, 16, 32) if n <= cluster.gpus_per_node]
     if cluster.tensor_parallel not in widths:
         widths = sorted({*widths, cluster.tensor_parallel})
+    apart = outline.sections.cluster.trainer_gpu is not None
     axes: dict[str, Sequence[Any]] = {
-        "placement": ["colocated", "disaggregated"],
+        "placement": ["disaggregated"] if apart else ["colocated", "disaggregated"],
         "tensor_parallel": widths,
     }
     least = _least(outline.raw, cluster, axes)

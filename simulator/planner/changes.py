@@ -41,6 +41,7 @@ def _prices(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
     if asked.objective.name not in ("usd", "balanced") or best.run_cost.usd is None:
         return []
     sentences = []
+    rows = [row for row in rows if not row.setup.trainer_gpu]  # one price each
     kinds = {row.setup.gpu for row in rows} - {best.setup.gpu}
     for kind in sorted(kinds):
         others = [row for row in rows if row.setup.gpu == kind and not row.beyond]

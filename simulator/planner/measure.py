@@ -23,7 +23,8 @@ BoundBy = Literal["rollout tail", "rollout throughput", "trainer", "sync", "envi
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The GPUs that a choice holds. usd_per_gpu_hour: None without a price."""
+    """The GPUs that a choice holds. usd_per_gpu_hour: their mean; None without a price.
+    trainer_gpu: empty where it is ``gpu``."""
 
     gpu: str
     gpus: int
@@ -33,6 +34,12 @@ class Setup:
     trainer_gpus: int
     usd_per_gpu_hour: float | None
     stages: int = 1
+    trainer_gpu: str = ""
+
+    @property
+    def kinds(self) -> str:
+        """The GPUs' names."""
+        return f"{self.gpu} and {self.trainer_gpu}" if self.trainer_gpu else self.gpu
 
     @property
     def replica(self) -> str:
@@ -105,7 +112,7 @@ def setup_of(scenario: Scenario) -> Setup:
     """The GPUs of a scenario."""
     shape, gpu = scenario.shape, scenario.gpu
     stages = int((scenario.raw.data.get("cluster") or {}).get("pipeline_parallel") or 1)
-    price = gpu.usd_per_hour if gpu is not None else None
+    trainer_gpu = scenario.trainer_gpu
     return Setup(
         gpu.name if gpu is not None else "",
         shape.held_gpus,
@@ -113,8 +120,9 @@ def setup_of(scenario: Scenario) -> Setup:
         shape.replicas,
         shape.gpus_per_replica // stages,
         shape.trainer_gpus,
-        price or None,
+        scenario.usd_per_gpu_hour,
         stages,
+        "" if trainer_gpu is None else trainer_gpu.name,
     )
 
 

@@ -77,7 +77,8 @@ class RunCost:
         if self.usd is None:
             raise ScenarioError(
                 "plan.objective",
-                "usd needs the price of every GPU; give gpu.usd_per_hour, or take gpu_hours",
+                "usd needs the price of every GPU; give usd_per_hour of gpu (and of "
+                "cluster.trainer_gpu, where it has one), or take gpu_hours",
             )
         return self.usd
 

@@ -30,6 +30,11 @@ def setup(row: Row) -> str:
     replica_text = f"{s.replicas} replica{'s' * (s.replicas > 1)} of {s.replica}"
     if s.placement == "colocated":
         return f"{s.gpus}{name}, colocated, {replica_text}"
+    if s.trainer_gpu:
+        return (
+            f"{s.gpus} GPUs: {replica_text} of{name} for rollouts, {s.trainer_gpus} "
+            f"{s.trainer_gpu} for the trainer"
+        )
     return f"{s.gpus}{name}: {replica_text} for rollouts, {s.trainer_gpus} GPUs for the trainer"
 
 
@@ -47,7 +52,7 @@ def choice(row: Row) -> str:
 
 def others(row: Row) -> str:
     """What else of the scenario was chosen."""
-    known = ("gpu", "gpus", "placement", "tensor_parallel", "trainer_gpus")
+    known = ("gpu", "gpus", "placement", "tensor_parallel", "trainer_gpus", "cluster.trainer_gpu")
     return ", ".join(f"{k} {v}" for k, v in row.choice.chosen.items() if k not in known)
 
 

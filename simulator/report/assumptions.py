@@ -42,12 +42,12 @@ def of_presets(scenario: Scenario) -> list[Assumption]:
     figures = []
     data = scenario.raw.data
     keys = {key for key, _ in flat(data)}
-    if scenario.gpu is not None:
-        for figure, about in scenario.gpu.provenance.items():
-            if f"gpu.{figure}" in keys:
+    for place, gpu in (("gpu", scenario.gpu), ("cluster.trainer_gpu", scenario.trainer_gpu)):
+        for figure, about in gpu.provenance.items() if gpu is not None else ():
+            if f"{place}.{figure}" in keys:
                 continue
-            value = f"{getattr(scenario.gpu, figure):.4g}"
-            figures.append(Assumption(f"gpu.{figure}", value, about.kind, about.source))
+            value = f"{getattr(gpu, figure):.4g}"
+            figures.append(Assumption(f"{place}.{figure}", value, about.kind, about.source))
     if isinstance(data.get("model"), str):
         model = getattr(scenario.cost, "model", None)
         source = getattr(model, "source", "")

@@ -105,8 +105,10 @@ def comparison_page(
 
 def _subtitle(scenario: Scenario, gpus: int) -> str:
     batch = scenario.plan.batch
-    gpu = f" x {scenario.gpu.name}" if scenario.gpu is not None else " GPUs"
-    return f"{scenario.steps} steps of {batch.groups} x {batch.group_size} rollouts on {gpus}{gpu}"
+    held = f"{gpus} GPUs"
+    if scenario.gpu is not None:
+        held = f"{gpus} x {scenario.gpu.name}" if not scenario.trainer_gpu else scenario.gpu_names
+    return f"{scenario.steps} steps of {batch.groups} x {batch.group_size} rollouts on {held}"
 
 
 def _headline(

@@ -95,7 +95,7 @@ def _tiles(row: Row) -> Markup:
     if run.usd is not None:
         figures.append(("cost", usd(run.usd), _interval(words.between(row.usd, usd))))
     figures += [
-        ("GPUs", str(row.setup.gpus), row.setup.gpu),
+        ("GPUs", str(row.setup.gpus), row.setup.kinds),
         ("a step", seconds(measured.step_s), f"{run.updates:,.0f} of them"),
         ("bound by", measured.bound_by, f"{share(measured.bubble_fraction)} of GPU time idle"),
     ]
@@ -168,7 +168,7 @@ def _line(row: Row, chosen: bool) -> Line:
     details = [words.split(row), words.others(row)]
     cells: Sequence[Content] = (
         parts.breakable(row.choice.policy),
-        [f"{row.setup.gpus} {row.setup.gpu}", *map(_below, filter(None, details))],
+        [f"{row.setup.gpus} {row.setup.kinds}", *map(_below, filter(None, details))],
         [
             f"{'' if row.exact else '~'}{hours(row.run_cost.hours)}",
             _below(words.between(row.hours, hours)) if row.hours else None,

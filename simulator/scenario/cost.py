@@ -41,14 +41,22 @@ def build_cost(
     folder: Path,
     *,
     stages: int = 1,
+    trainer_gpu: Gpu | None = None,
 ) -> CostModel:
     """The costs of a section. folder: start of relative paths. stages: of a replica's pipeline.
-    Raises ScenarioError."""
+    trainer_gpu: None where it is ``gpu``. Raises ScenarioError."""
+    if trainer_gpu is not None and section.of_the_roofline is None:
+        source = next(name for name in section.sources() if getattr(section, name) is not None)
+        raise ScenarioError(
+            "cluster.trainer_gpu",
+            f"cost: {source} has its durations whatever the GPUs are; leave trainer_gpu out, or "
+            "take cost: roofline",
+        )
     cost = section.cost_model
     if cost is None and section.file is not None:
         cost = _from_file(section.file, folder)
     elif cost is None:
-        cost = _from_model(section, network, gpu, shape, stages)
+        cost = _from_model(section, network, gpu, shape, stages, trainer_gpu)
     if section.scale is not None:
         from rollcast.simulator.costs.scaled import ScaledCost
 
@@ -59,7 +67,12 @@ def build_cost(
 
 
 def _from_model(
-    section: CostSection, network: Model | None, gpu: Gpu | None, shape: ClusterShape, stages: int
+    section: CostSection,
+    network: Model | None,
+    gpu: Gpu | None,
+    shape: ClusterShape,
+    stages: int,
+    trainer_gpu: Gpu | None,
 ) -> CostModel:
     from rollcast.simulator.costs.roofline.cost import RooflineCost
 
@@ -75,6 +88,7 @@ def _from_model(
         pipeline_parallel=stages,
         replicas=shape.replicas,
         trainer_gpus=shape.trainer_gpus,
+        trainer_gpu=trainer_gpu,
         placement="colocated" if shape.colocated else "disaggregated",
     )
     if section.tables is None:

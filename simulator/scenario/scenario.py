@@ -64,6 +64,38 @@ class Scenario:
     poll_s: float = 0.0
     trial_timeout_s: float | None = None
     whatever: tuple[str, ...] = ()  # the warnings that it has under any policy
+    trainer_gpu: Gpu | None = None  # None where it is gpu
+
+    @property
+    def rollout_gpus(self) -> int:
+        """GPUs of the kind ``gpu``: all, or those of the replicas where the trainer (with models
+        beside it) has another."""
+        shape = self.shape
+        if self.trainer_gpu is None:
+            return shape.held_gpus
+        return shape.replicas * shape.gpus_per_replica
+
+    @property
+    def usd_per_gpu_hour(self) -> float | None:
+        """Mean price of the GPUs held; None where one has no price."""
+        if self.gpu is None or not self.gpu.usd_per_hour:
+            return None
+        if self.trainer_gpu is None:
+            return self.gpu.usd_per_hour
+        if not self.trainer_gpu.usd_per_hour:
+            return None
+        share = self.rollout_gpus / self.shape.held_gpus
+        return share * self.gpu.usd_per_hour + (1 - share) * self.trainer_gpu.usd_per_hour
+
+    @property
+    def gpu_names(self) -> str:
+        """Numbers and names of the GPUs held: ``16 h20 + 8 h100-sxm``; '' where they have none."""
+        if self.gpu is None:
+            return ""
+        names = f"{self.rollout_gpus} {self.gpu.name}"
+        if self.trainer_gpu is None:
+            return names
+        return f"{names} + {self.shape.held_gpus - self.rollout_gpus} {self.trainer_gpu.name}"
 
     def check_memory(self) -> None:
         """Raises ScenarioError where the longest possible rollout does not fit into a replica's KV
@@ -133,7 +165,15 @@ def _build(read: Outline) -> Scenario:
     model, shape, plan, folder = read.sections, read.shape, read.plan, read.raw.folder
     cluster, gpu = model.cluster, model.gpu
     network = None if model.model is None else build_model(model.model, folder)
-    cost = build_cost(model.cost, network, gpu, shape, folder, stages=cluster.pipeline_parallel)
+    cost = build_cost(
+        model.cost,
+        network,
+        gpu,
+        shape,
+        folder,
+        stages=cluster.pipeline_parallel,
+        trainer_gpu=cluster.trainer_gpu,
+    )
     workload = build_workload(model.workload, model.seed, folder, model.environment, model.reward)
     engine = _engine(model.engine, cost, network, gpu, cluster)
     _check_sizes(model.steps, plan.batch, workload, engine, shape, cluster.routing)
@@ -162,6 +202,7 @@ def _build(read: Outline) -> Scenario:
         model.poll_s,
         None if model.environment is None else model.environment.trial_timeout_s,
         whatever,
+        cluster.trainer_gpu,
     )
 
 
@@ -234,8 +275,15 @@ def overlapping(policy: Chain, plan: StepPlan) -> str | None:
 
 
 def cluster_shape(cluster: ClusterSection) -> ClusterShape:
-    """The cluster's GPUs. Raises ScenarioError for a colocated trainer with more than it shares."""
+    """The cluster's GPUs. Raises ScenarioError for a colocated trainer with more than it shares, or
+    with GPUs of another kind."""
     colocated = cluster.placement == "colocated"
+    if colocated and cluster.trainer_gpu is not None:
+        raise ScenarioError(
+            "cluster.trainer_gpu",
+            "colocated replicas and trainer share their GPUs, which are of one kind; leave it out, "
+            "or use placement: disaggregated",
+        )
     replica_gpus = cluster.tensor_parallel * cluster.pipeline_parallel
     rollout_gpus = cluster.replicas * replica_gpus
     trainer_gpus = cluster.trainer_gpus or rollout_gpus

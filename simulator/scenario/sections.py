@@ -58,6 +58,13 @@ class ClusterSection(Options):
         Between(1, MAX_GPUS),
         Doc("GPUs of the trainer; null: as many as the replicas hold"),
     ] = None
+    trainer_gpu: Annotated[
+        Gpu | None,
+        Doc(
+            "GPU of the trainer, as gpu, where it is of another kind; null: of the same kind; "
+            "needs placement: disaggregated"
+        ),
+    ] = None
     routing: Annotated[
         Literal["round_robin", "least_loaded", "group_affinity", "session_affinity"],
         Doc("rule that picks the replica of a rollout, or of its next turn"),

@@ -53,8 +53,18 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
     result.warnings.extend(scenario.cost.warnings(world.extremes))
     result.warnings.extend(scenario.workload.warnings)
     summary = run_summary(result, scenario.name, scenario.policy_name, scenario.seed)
-    if scenario.gpu is not None and scenario.gpu.usd_per_hour:
-        summary["cost_usd"] = summary["gpu_hours"] * scenario.gpu.usd_per_hour
+    price = scenario.usd_per_gpu_hour
+    if price is not None:
+        summary["cost_usd"] = summary["gpu_hours"] * price
+    if (trainer_gpu := scenario.trainer_gpu) is not None and scenario.gpu is not None:
+        held, rollout = scenario.shape.held_gpus, scenario.rollout_gpus
+        summary["gpus_of"] = {
+            part: {"gpu": gpu.name, "gpus": gpus, "usd_per_hour": gpu.usd_per_hour}
+            for part, gpu, gpus in (
+                ("rollout", scenario.gpu, rollout),
+                ("trainer", trainer_gpu, held - rollout),
+            )
+        }
     if lengths := solved_lengths(scenario.raw.data["workload"]):
         summary["lengths"] = lengths
     return Result(scenario, result, summary)

@@ -164,12 +164,14 @@ class RooflineCost(RooflineOptions, CostModel):
         options: RooflineSection | None = None,
         *,
         trainer_gpus: int = 1,
+        trainer_gpu: Gpu | None = None,
         **cluster: Any,
     ) -> RooflineCost:
-        """A cost model with the options of a scenario's ``cost.roofline``. cluster: the other
-        fields (tensor_parallel, pipeline_parallel, replicas, placement)."""
+        """A cost model with the options of a scenario's ``cost.roofline``. trainer_gpu: where it is
+        of another kind. cluster: the other fields (tensor_parallel, pipeline_parallel, replicas,
+        placement)."""
         options = options or RooflineSection()
-        trainer = RooflineTrainer(model, gpu, trainer_gpus, **given(options.trainer))
+        trainer = RooflineTrainer(model, trainer_gpu or gpu, trainer_gpus, **given(options.trainer))
         said = {**given(options), "trainer": trainer, **cluster}
         return cls(model, gpu, trainer_gpus=trainer_gpus, **said)
 
@@ -177,6 +179,12 @@ class RooflineCost(RooflineOptions, CostModel):
     def trainer_of(self) -> RooflineTrainer:
         """What prices the updates."""
         return self.trainer or RooflineTrainer(self.model, self.gpu, self.trainer_gpus)
+
+    @cached_property
+    def two_kinds(self) -> bool:
+        """Whether the trainer's GPUs are of another kind than the engines'."""
+        own = {name: getattr(self.gpu, name) for name in TRAINER_EFFICIENCIES}  # by its kernel
+        return replace(self.trainer_of.gpu, **own) != self.gpu
 
     @property
     def kv_pool_tokens(self) -> int:
@@ -317,13 +325,17 @@ class RooflineCost(RooflineOptions, CostModel):
     def sync_s(self) -> float:
         """Seconds to bring new weights to every replica: by ``sync``, or all weights
         (adapters are merged first) at ``sync_bytes_per_s`` or the GPU's interconnect, plus
-        ``sync_fixed_s``, whatever the number of replicas: broadcasts run side by side."""
+        ``sync_fixed_s``, whatever the number of replicas: broadcasts run side by side. Of two kinds
+        of GPU the slower interconnect counts, and they are taken to share no node."""
+        gpus = (self.gpu, self.trainer_of.gpu)
+        link = min(gpu.interconnect_bytes_per_s for gpu in gpus)
         if self.sync is not None:
             engine_gpus = self.replicas * self.engine_gpus
-            link = self.gpu.interconnect_bytes_per_s
-            seconds = self.sync.seconds(self.model, self.trainer_gpus, engine_gpus, link)
+            seconds = self.sync.seconds(
+                self.model, self.trainer_gpus, engine_gpus, link, apart=self.two_kinds
+            )
         else:
-            rate = min(self.sync_bytes_per_s, self.gpu.interconnect_bytes_per_s)
+            rate = min(self.sync_bytes_per_s, link)
             seconds = self.sync_fixed_s + self.model.weight_bytes / rate
         return self.phase_factors.of("sync") * seconds
 
@@ -374,7 +386,10 @@ class RooflineCost(RooflineOptions, CostModel):
     def with_figures_drawn(self, chance: Chance) -> RooflineCost:
         """The costs with every uncertain figure drawn anew."""
         trainer = self.trainer_of
-        gpu = drawn_gpu(trainer.gpu, chance)  # the engine's, but for the trainer's attention
+        trainer_gpu = drawn_gpu(trainer.gpu, chance)
+        gpu = trainer_gpu  # the engine's, but for the trainer's attention
+        if self.two_kinds:  # whose figures err apart
+            gpu = drawn_gpu(self.gpu, chance, " of the engines")
         changed = times(trainer, trainer_spreads(trainer.kernels), chance)
         known = cost_spreads(self.engine, self.engine_sleep)
         if self.stack is not None:
@@ -388,7 +403,7 @@ class RooflineCost(RooflineOptions, CostModel):
         if self.engine_gpus > self.gpus_per_node:
             drawn.update(times(self, spreads("network"), chance))
         drawn["speculative"] = drawn_speculative(self.speculative, chance)
-        trainer = replace(trainer, gpu=gpu, **changed)
+        trainer = replace(trainer, gpu=trainer_gpu, **changed)
         return replace(self, gpu=gpu, trainer=trainer, sync=sync, **drawn)
 
     def warnings(self, extremes: Extremes) -> list[str]:
@@ -404,7 +419,7 @@ class RooflineCost(RooflineOptions, CostModel):
         ):
             if not its.kinds(names) & {"measured", "fitted"}:
                 sentences.append(
-                    f"{gpu.name}: {use} efficiencies are assumed; no kernel or step of this GPU "
+                    f"{its.name}: {use} efficiencies are assumed; no kernel or step of this GPU "
                     "was measured"
                 )
         peaks = {its.name: its.bf16_flop_per_s for its in (gpu, trainer.gpu) if not its.has_bf16}

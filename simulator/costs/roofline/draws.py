@@ -111,17 +111,20 @@ def drawn_speculative(speculative: Speculative | None, chance: Chance) -> Specul
     return replace(speculative, **times(speculative, spreads("speculative"), chance))
 
 
-def drawn_gpu(gpu: Gpu, chance: Chance) -> Gpu:
-    """The GPU with its efficiencies drawn anew."""
-    drawn = times(gpu, gpu_spreads(gpu), chance)
+def drawn_gpu(gpu: Gpu, chance: Chance, whose: str = "") -> Gpu:
+    """The GPU with its efficiencies drawn anew. whose: after the names of the draws."""
+    drawn = times(gpu, gpu_spreads(gpu), chance, whose)
     return replace(gpu, **{name: min(value, 1.0) for name, value in drawn.items()})
 
 
-def times(holder: object, known: Iterable[Spread], chance: Chance) -> dict[str, Any]:
+def times(
+    holder: object, known: Iterable[Spread], chance: Chance, whose: str = ""
+) -> dict[str, Any]:
     """The figures of ``holder`` that the spreads name, each times its factor drawn anew."""
     drawn: dict[str, Any] = {}
     for spread in known:
-        factor = chance.factor(f"{spread.cause}/{spread.names[0]}", spread.low, spread.high)
+        name = f"{spread.cause}/{spread.names[0]}{whose}"
+        factor = chance.factor(name, spread.low, spread.high)
         drawn.update({name: factor * getattr(holder, name) for name in spread.names})
     return drawn
 

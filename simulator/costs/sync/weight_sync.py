@@ -153,26 +153,33 @@ class WeightSync(Options):
             return replace(mechanism, expert_bytes_per_s=mechanism.bytes_per_s)
         return mechanism
 
-    def _figures_of(self, gpus: int) -> SyncFigures:
-        """Those of ``gpus`` GPUs of trainer and engines: inside one node the mechanism's own, where
-        nothing is given in their place."""
+    def _figures_of(self, gpus: int, apart: bool) -> SyncFigures:
+        """Those of ``gpus`` GPUs of trainer and engines: inside one node (not ``apart``) the
+        mechanism's own, where nothing is given in their place."""
         preset, rate = self.preset, self.preset.node_bytes_per_s
         given = (self.bytes_per_s, self.expert_bytes_per_s, self.per_tensor_s)
-        if gpus > NODE_GPUS or rate is None or given != (None, None, None):
+        if apart or gpus > NODE_GPUS or rate is None or given != (None, None, None):
             return self.figures
         each_s = preset.node_per_tensor_s
         return replace(self.figures, bytes_per_s=rate, expert_bytes_per_s=rate, per_tensor_s=each_s)
 
     def seconds(
-        self, model: Model, trainer_gpus: int, engine_gpus: int, link_bytes_per_s: float = math.inf
+        self,
+        model: Model,
+        trainer_gpus: int,
+        engine_gpus: int,
+        link_bytes_per_s: float = math.inf,
+        *,
+        apart: bool = False,
     ) -> float:
-        """Seconds of one sync. ``link_bytes_per_s``: of the GPUs' interconnect."""
+        """Seconds of one sync. ``link_bytes_per_s``: of the GPUs' interconnect. apart: whether
+        trainer and engines share no node, however few their GPUs."""
         total, routed = model.weight_bytes, expert_bytes(model)
         if self.preset.exports_16_bit:
             wider = max(1.0, 2 * model.parameters / total)
             total, routed = wider * total, wider * routed
         return self.seconds_of(
-            total, routed, tensors(model), trainer_gpus, engine_gpus, link_bytes_per_s
+            total, routed, tensors(model), trainer_gpus, engine_gpus, link_bytes_per_s, apart=apart
         )
 
     def seconds_of(
@@ -183,10 +190,12 @@ class WeightSync(Options):
         trainer_gpus: int,
         engine_gpus: int,
         link_bytes_per_s: float = math.inf,
+        *,
+        apart: bool = False,
     ) -> float:
         """As :meth:`seconds`, of weights known by their bytes alone; ``routed_bytes`` of them are
         of routed experts."""
-        f = self._figures_of(trainer_gpus + engine_gpus)
+        f = self._figures_of(trainer_gpus + engine_gpus, apart)
         rate = min(f.bytes_per_s, link_bytes_per_s)
         expert_rate = min(f.expert_bytes_per_s, link_bytes_per_s)
         once_s = f.fixed_s + f.per_tensor_s * tensor_count

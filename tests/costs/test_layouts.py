@@ -1,6 +1,7 @@
 """Replicas of many GPUs: what they send each other, ranks that wait, stages; 4 bit products."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,9 +9,11 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.costs import Extremes, Iteration, RooflineCost, kv_pool_tokens
 from rollcast.simulator.costs.engine.communication import Exchange
+from rollcast.simulator.costs.engine.hosts import Engine
 from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.roofline.options import RooflineSection
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import build_scenario
@@ -52,6 +55,35 @@ def test_all_reduces_as_measured(gpu: str, gpus: int, mebibytes: int, us: float)
     tokens = mebibytes * 2**20 / (2 * LLAMA.hidden)
     found = Exchange(LLAMA, load_gpu(gpu), EngineLayout(gpus)).layers_s(tokens) / 64
     assert found == pytest.approx(1e-6 * us, rel=0.16)
+
+
+# Bytes a second of each GPU's ring (busbw) of large all-reduces by NCCL over nodes of eight: 350e9
+# on H200 with a 400 Gb/s link a GPU (nccl-tests issue 283), 96e9 at most on A100 with four of 200
+# Gb/s a node (issue 119).
+OVER_NODES = [("h200-sxm", 1984, 50e9, 350e9), ("a100-40gb", 24, 12.5e9, 96e9)]
+
+
+@pytest.mark.parametrize(("gpu", "gpus", "network", "ring"), OVER_NODES)
+def test_large_all_reduces_over_nodes_as_measured(
+    gpu: str, gpus: int, network: float, ring: float
+) -> None:
+    """All links of a node carry a ring together."""
+    layout = EngineLayout(gpus, network_bytes_per_s=network)
+    tokens = 512 * 2**20 / (2 * LLAMA.hidden)
+    found_s = Exchange(LLAMA, load_gpu(gpu), layout).layers_s(tokens) / 64
+    assert 2 * (gpus - 1) / gpus * 512 * 2**20 / found_s == pytest.approx(ring, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "stages", "far"), [(4, 2, 0), (8, 2, 2), (4, 4, 2), (2, 8, 2), (16, 2, 2), (8, 4, 4)]
+)
+def test_stages_pay_the_network_once_a_node(tensor: int, stages: int, far: int) -> None:
+    """A network of no speed limit but its floor: 20 us for each hop that crosses it."""
+    layout = EngineLayout(tensor, stages, network_bytes_per_s=1e15)
+    near = replace(layout, gpus_per_node=1024)
+    gpu = load_gpu("h100-sxm")
+    more_s = Exchange(LLAMA, gpu, layout).hops_s(8) - Exchange(LLAMA, gpu, near).hops_s(8)
+    assert more_s == pytest.approx(far * 20e-6, rel=1e-3)
 
 
 def test_a_stage_over_nodes_crosses_the_network() -> None:
@@ -169,3 +201,24 @@ def test_four_bit_floats_are_warned_of_where_they_are_unpacked() -> None:
     assert RooflineCost(quantised, FP4).iteration_s(prefill(1, 8192)) < RooflineCost(
         quantised, IDEAL
     ).iteration_s(prefill(1, 8192))
+
+
+# Qwen3-235B-A22B in fp8 on 4 H100 (vllm issue 21348): tokens in the logs of vLLM and SGLang.
+@pytest.mark.parametrize(
+    ("engine", "share", "tokens"), [("vllm-0.8", 0.9, 178_880), ("sglang", 0.93, 367_404)]
+)
+def test_pools_of_a_large_model_are_as_engines_log_them(
+    engine: Engine, share: float, tokens: int
+) -> None:
+    model = load_model({"preset": "qwen3-235b-a22b", "precision": "fp8"})
+    known: dict[str, Any] = {"engine": engine, "kv_memory_utilization": share}
+    cost = RooflineCost(model, load_gpu("h100-sxm"), 4, **known)
+    assert cost.kv_pool_tokens == pytest.approx(tokens, rel=0.05)
+    assert any("Give engine.kv_tokens" in sentence for sentence in cost.warnings(Extremes()))
+    said = RooflineCost(model, load_gpu("h100-sxm"), 4, reserve_bytes=2e9, **known)
+    assert said.reserve_bytes == 2e9
+    section = RooflineSection.from_mapping({"engine": engine}, "cost.roofline")
+    built = RooflineCost.from_options(model, load_gpu("h100-sxm"), section, tensor_parallel=4)
+    assert built.reserve_bytes == cost.reserve_bytes
+    small = RooflineCost(LLAMA, load_gpu("h100-sxm"), engine=engine)
+    assert small.reserve_bytes == 2e9

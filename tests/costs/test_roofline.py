@@ -268,13 +268,6 @@ def test_warnings_name_each_range_left_and_only_those() -> None:
     oss = RooflineCost(load_model("gpt-oss-20b"), load_gpu("h100-sxm"))
     (floats,) = oss.warnings(Extremes(rollout_tokens=1000))
     assert "products of mxfp4 weights" in floats
-    pcie = RooflineCost(model, load_gpu("l40s"), tensor_parallel=2).warnings(Extremes())
-    assert any("PCIe each GPU" in w for w in pcie)
-    shared = replace(load_gpu("l40s"), interconnect_shared=True)
-    said = RooflineCost(model, shared, tensor_parallel=2).warnings(Extremes())
-    assert any("PCIe two GPUs" in w for w in said)
-    nvlink = RooflineCost(model, load_gpu("h100-sxm"), tensor_parallel=2).warnings(Extremes())
-    assert not any("PCIe" in w for w in nvlink)
 
 
 def test_options_reach_engine_and_trainer() -> None:

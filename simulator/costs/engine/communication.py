@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +27,9 @@ class Exchange:
     to the GPUs of its experts, in 8 bit where their weights have no more, and comes back in 16 bit.
     Every expert's copy is sent, as kernels for decoding do. The GPU with most tokens decides,
     ``busiest`` times the mean. Stages of a pipeline send the hidden states on.
+
+    Where a stage spans nodes, a ring's bytes cross the network once a node, by the links of all its
+    GPUs together; and each collective waits for the network too.
     """
 
     model: Model
@@ -36,15 +40,18 @@ class Exchange:
     def _algorithms(self) -> tuple[tuple[float, float], ...]:
         """(seconds, seconds a byte that each GPU sends) of a collective of one stage."""
         gpu, layout = self.gpu, self.layout
-        link = gpu.link_bytes_per_s(layout.tensor_parallel)
-        rate = link * gpu.interconnect_efficiency
+        inside = min(layout.tensor_parallel, layout.gpus_per_node)
+        link = gpu.link_bytes_per_s(inside)
+        rails, far_s = math.inf, 0.0
         if layout.tensor_parallel > layout.gpus_per_node:
-            rate = min(rate, _F.network_share * layout.network_bytes_per_s)
-            return ((gpu.all_reduce_floor_s + _F.network_floor_s, 1 / rate),)
-        small = (gpu.all_reduce_floor_s, 1 / rate)
+            rails = _F.network_share * layout.network_bytes_per_s * inside
+            far_s = layout.network_floor_s
+        floor_s, rate = gpu.all_reduce_floor_s, link * gpu.interconnect_efficiency
+        small = (floor_s + far_s, 1 / min(rate, rails))
         if link <= _F.nvlink_bytes_per_s or gpu.interconnect_efficiency >= _F.large_share:
             return (small,)
-        return small, (max(_F.large_floor_s, gpu.all_reduce_floor_s), 1 / (_F.large_share * link))
+        large_s = max(_F.large_floor_s, floor_s)
+        return small, (large_s + far_s, 1 / min(_F.large_share * link, rails))
 
     @cached_property
     def _all_reduces(self) -> tuple[tuple[float, float], ...]:
@@ -71,7 +78,7 @@ class Exchange:
         gpu = self.gpu
         near_s = near / (gpu.link_bytes_per_s(n) * gpu.interconnect_efficiency)
         far_s = far / (_F.network_share * layout.network_bytes_per_s)
-        floor_s = _F.network_floor_s if far else _F.all_to_all_floor_s
+        floor_s = _F.all_to_all_far_floor_s if far else _F.all_to_all_floor_s
         # Both ways run side by side.
         return (
             2 * model.sparse_layers * floor_s,
@@ -95,13 +102,15 @@ class Exchange:
             seconds = other
         return seconds + fixed_s + tokens * busiest * copies_s
 
-    def hop_s(self, tokens: float) -> float:
-        """The hidden states of ``tokens`` from one stage of a pipeline to the next; each GPU sends
-        its slice of them."""
+    def hops_s(self, tokens: float) -> float:
+        """The hidden states of ``tokens`` from each stage of a pipeline to the next, and back to
+        the first; each GPU sends its slice of them. One hop a node crosses the network."""
         gpu, layout = self.gpu, self.layout
-        rate, floor_s = gpu.link_bytes_per_s(layout.gpus) * gpu.interconnect_efficiency, 0.0
-        if layout.gpus > layout.gpus_per_node:
-            rate = min(rate, _F.network_share * layout.network_bytes_per_s)
-            floor_s = _F.network_floor_s
+        inside = min(layout.gpus, layout.gpus_per_node)
+        rate = gpu.link_bytes_per_s(inside) * gpu.interconnect_efficiency
+        far_rate: float = min(rate, _F.network_share * layout.network_bytes_per_s)
         sent = ACTIVATION_BYTES * self.model.hidden * tokens / layout.tensor_parallel
-        return gpu.all_reduce_floor_s + floor_s + sent / rate
+        far = layout.far_hops
+        near_s = (layout.pipeline_parallel - far) * sent / rate
+        far_s = far * (layout.network_floor_s + sent / far_rate)
+        return layout.pipeline_parallel * gpu.all_reduce_floor_s + near_s + far_s

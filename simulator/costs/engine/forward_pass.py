@@ -71,7 +71,7 @@ class ForwardPass:
         share, busiest = self._largest(rollouts), self._attention.busiest(rollouts)
         stages = self.layout.pipeline_parallel
         heads = stages if rollouts >= stages else 1
-        hops_s = stages * self._exchange.hop_s(tokens * share) if stages > 1 else 0.0
+        hops_s = self._exchange.hops_s(tokens * share) if stages > 1 else 0.0
         return (
             self._products.layers_s(tokens * share)
             + heads * self._products.head_s(sampled * share)

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import math
 
+from rollcast.simulator.costs.engine.hosts import Engine
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import Above, number
+
+
+def unsaid_reserve_bytes(model: Model, engine: Engine | None) -> float:
+    """``reserve_bytes`` where nobody gives it: more for large models in vLLM (taken where no engine
+    is named)."""
+    known = figures("kv_pool")
+    if model.parameters >= known.large_parameters and (engine or "vllm").startswith("vllm"):
+        return float(known.large_reserve_bytes)
+    return float(figures("roofline").reserve_bytes)
 
 
 def kv_pool_tokens(

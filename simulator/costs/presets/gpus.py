@@ -22,6 +22,7 @@ from rollcast.simulator.values import (
     read,
 )
 
+PCIE_BYTES_PER_S = 64e9  # of a slot of generation 5, one direction
 Size = Annotated[float, Above(0, 1e30)]
 Peak = Annotated[float, Between(0, 1e30)]
 Floor = Annotated[float, Between(0, 1e6)]
@@ -97,9 +98,12 @@ class Gpu(Options):
         ),
     ] = 0.50
     interconnect_shared: Annotated[
-        bool,
-        Doc("whether the GPUs of a node share one link (PCIe); false: each has its own (NVLink)"),
-    ] = False
+        bool | None,
+        Doc(
+            "whether more than two GPUs of a node share one link (PCIe); false: each has its own "
+            "(NVLink); null: taken as false, and over PCIe drawn in intervals"
+        ),
+    ] = None
     has_bf16: Annotated[
         bool,
         Doc(
@@ -143,6 +147,11 @@ class Gpu(Options):
     def from_text(cls, name: str, field: str = "gpu") -> Gpu:
         """The preset of that name. Raises ScenarioError."""
         return load_gpu(name, field)
+
+    @property
+    def over_pcie(self) -> bool:
+        """Whether the GPUs of a node talk over PCIe."""
+        return self.interconnect_bytes_per_s <= PCIE_BYTES_PER_S
 
     def link_bytes_per_s(self, gpus: int) -> float:
         """What each of ``gpus`` GPUs of a node has of the interconnect when all send at once.

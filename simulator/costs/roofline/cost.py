@@ -24,7 +24,7 @@ from rollcast.simulator.costs.engine.hosts import Unsaid
 from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.engine.pieces import Piece, scaled
 from rollcast.simulator.costs.engine.speculation import Host, Speculation
-from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens
+from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens, unsaid_reserve_bytes
 from rollcast.simulator.costs.presets.gpus import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures
@@ -33,6 +33,7 @@ from rollcast.simulator.costs.roofline.draws import (
     cost_spreads,
     drawn_fixed,
     drawn_gpu,
+    drawn_links,
     drawn_speculative,
     residual_spreads,
     spreads,
@@ -51,7 +52,6 @@ from rollcast.simulator.results.phases import GRADES
 from rollcast.simulator.values import AtLeast, choice, given, whole
 from rollcast.simulator.values.chance import Chance
 
-PCIE_BYTES_PER_S = 64e9  # of a slot of generation 5, one direction
 Placement = Literal["colocated", "disaggregated"]
 
 
@@ -99,6 +99,9 @@ class RooflineCost(RooflineOptions, CostModel):
             choice(self.engine_sleep, f"{FIELD}.engine_sleep", get_args(Sleep))
             slept = engine_switch_s(self.model, self.gpu, self.engine_gpus, self.engine_sleep)
             object.__setattr__(self, "switch_fixed_s", slept)
+        if isinstance(self.reserve_bytes, Unsaid):
+            reserve_bytes = unsaid_reserve_bytes(self.model, self.engine)
+            object.__setattr__(self, "reserve_bytes", reserve_bytes)
         super().__post_init__()
         if self.stack is not None and self.sync is None:
             object.__setattr__(self, "sync", self._sync_of_stack(STACKS[self.stack]))
@@ -218,6 +221,7 @@ class RooflineCost(RooflineOptions, CostModel):
             self.data_parallel_attention,
             self.gpus_per_node,
             self.network_bytes_per_s,
+            self.network_floor_s,
         )
         launch_s = 0.0 if self.cuda_graphs else model.layers * self.launch_s_per_layer
         return ForwardPass(model, self.gpu, layout, queries, launch_s)
@@ -386,10 +390,17 @@ class RooflineCost(RooflineOptions, CostModel):
     def with_figures_drawn(self, chance: Chance) -> RooflineCost:
         """The costs with every uncertain figure drawn anew."""
         trainer = self.trainer_of
+        inside = min(self.engine_gpus, self.gpus_per_node)
+        trainer_inside = min(trainer.gpus, trainer.gpus_per_node)
         trainer_gpu = drawn_gpu(trainer.gpu, chance)
-        gpu = trainer_gpu  # the engine's, but for the trainer's attention
         if self.two_kinds:  # whose figures err apart
-            gpu = drawn_gpu(self.gpu, chance, " of the engines")
+            whose = " of the engines"
+            gpu = drawn_gpu(self.gpu, chance, whose)
+            gpu = drawn_links(gpu, inside, chance, whose)
+            trainer_gpu = drawn_links(trainer_gpu, trainer_inside, chance)
+        else:  # the engine's too, but for the trainer's attention
+            trainer_gpu = drawn_links(trainer_gpu, max(inside, trainer_inside), chance)
+            gpu = trainer_gpu
         changed = times(trainer, trainer_spreads(trainer.kernels), chance)
         known = cost_spreads(self.engine, self.engine_sleep)
         if self.stack is not None:
@@ -450,6 +461,14 @@ class RooflineCost(RooflineOptions, CostModel):
                 f"{model.name}: products of {four} weights are taken at the 16 bit peak, as with "
                 "16 bit activations; kernels that multiply 4 bit floats are faster"
             )
+        pool = figures("kv_pool")
+        if model.parameters >= pool.large_parameters:
+            sentences.append(
+                f"KV pools of models of {pool.large_parameters / 1e9:.0f}B and more are known from "
+                f"three logs: vLLM kept 9.2e9 and 10.5e9 bytes of a GPU beside weights and KV, "
+                f"SGLang 2.8e9; {self.reserve_bytes:.2g} is taken. Give engine.kv_tokens where the "
+                "engine's log says it"
+            )
         if self.pipeline_parallel > 1:
             sentences.append(
                 "stages of a pipeline are taken to be even and their messages to hide nothing; no "
@@ -463,13 +482,15 @@ class RooflineCost(RooflineOptions, CostModel):
                 "the engine's weights there too, which takes longer; set engine_sleep or "
                 "switch_fixed_s beside state_copies"
             )
-        if self.tensor_parallel > 1 and gpu.interconnect_bytes_per_s <= PCIE_BYTES_PER_S:
-            how = (
-                "two GPUs of a replica are taken to talk directly and more to share one link, as "
-                "in the kernel tables of the L40S"
-                if gpu.interconnect_shared
-                else "each GPU of a replica is taken to have a link of its own, as in "
-                "TensorRT-LLM's table of the L40S; where they share one, set interconnect_shared"
+        if self.tensor_parallel > 1 and gpu.over_pcie:
+            said = {None: "taken", False: "said", True: "said"}[gpu.interconnect_shared]
+            how = "share one link" if gpu.interconnect_shared else "have a link each"
+            hosts = figures("pcie")
+            sentences.append(
+                f"{gpu.name}: over PCIe more than two GPUs are {said} to {how}. Hosts reached "
+                f"{hosts.least_share:.0%} to {hosts.most_share:.0%} of it in all-reduces, and "
+                f"{1e6 * hosts.least_floor_s:.0f} to {1e6 * hosts.most_floor_s:.0f} us for small "
+                "ones: intervals hold both; a measured host goes into gpu.interconnect_shared, "
+                "interconnect_efficiency and all_reduce_floor_s"
             )
-            sentences.append(f"{gpu.name}: over PCIe {how}; hosts differ")
         return sentences

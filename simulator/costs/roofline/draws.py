@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 from rollcast.simulator.costs.engine.hosts import Engine, engine_presets
@@ -17,7 +18,7 @@ from rollcast.simulator.costs.engine.speculative_options import Speculative
 from rollcast.simulator.costs.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
-from rollcast.simulator.costs.presets.provenance import read_presets
+from rollcast.simulator.costs.presets.provenance import figures, read_presets
 from rollcast.simulator.costs.stacks import STACKS, Stack
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.trainer.options import Kernels
@@ -115,6 +116,28 @@ def drawn_gpu(gpu: Gpu, chance: Chance, whose: str = "") -> Gpu:
     """The GPU with its efficiencies drawn anew. whose: after the names of the draws."""
     drawn = times(gpu, gpu_spreads(gpu), chance, whose)
     return replace(gpu, **{name: min(value, 1.0) for name, value in drawn.items()})
+
+
+def drawn_links(gpu: Gpu, gpus: int, chance: Chance, whose: str = "") -> Gpu:
+    """The GPU with what its host makes of links drawn anew, where ``gpus`` of a node talk over
+    PCIe: the share of a link that collectives reach, the seconds of a small one, and for more than
+    two GPUs, where nobody says it, whether they share a link. whose: after the draws' names."""
+    if gpus == 1 or not gpu.over_pcie:
+        return gpu
+    hosts, cause = figures("pcie"), "decode efficiency"
+    shares = [hosts.least_share, hosts.most_share]
+    floors = [hosts.least_floor_s, hosts.most_floor_s]
+    drawn: dict[str, Any] = {}
+    for name, ends in (("interconnect_efficiency", shares), ("all_reduce_floor_s", floors)):
+        value = getattr(gpu, name)
+        low, high = (end / value if value else 1.0 for end in ends)
+        factor = chance.factor(f"{cause}/{name}{whose}", min(low, 1.0), max(high, 1.0))
+        drawn[name] = factor * value
+    shared = gpu.interconnect_shared
+    if shared is None and gpus > 2:
+        beyond = NormalDist().inv_cdf(1 - hosts.sharing)
+        shared = chance.normal(f"{cause}/interconnect_shared{whose}") > beyond
+    return replace(gpu, interconnect_shared=shared, **drawn)
 
 
 def times(

@@ -36,6 +36,7 @@ _UNSAID = {
         key: Unsaid(getattr(_F, key))
         for key in ("host_s", "host_per_rollout_s", "switch_fixed_s", "rest_s")
     },
+    "reserve_bytes": Unsaid(_F.reserve_bytes),
     **{key: Unsaid(0.0) for key in ("loop_s", "loop_per_rollout_s")},
 }
 
@@ -151,8 +152,11 @@ class RooflineOptions(Options):
     reserve_bytes: Annotated[
         float,
         Between(0, 1e30),
-        Doc("memory within kv_memory_utilization that the KV cache cannot use"),
-    ] = _F.reserve_bytes
+        Doc(
+            "memory within kv_memory_utilization that the KV cache cannot use; unless given 9.5e9 "
+            "in vLLM for models of 200e9 parameters and more"
+        ),
+    ] = _UNSAID["reserve_bytes"]
     kv_rollout_tokens: Annotated[
         Tokens,
         Doc(
@@ -180,6 +184,9 @@ class RooflineOptions(Options):
     network_bytes_per_s: Annotated[
         Rate, Doc("network bandwidth per GPU between the nodes of an engine, one direction")
     ] = _F.network_bytes_per_s
+    network_floor_s: Annotated[
+        Seconds, Doc("time that a message between the nodes of an engine waits for the network")
+    ] = _F.network_floor_s
     speculative: Annotated[Speculative | None, Doc("speculative decoding; null: off")] = None
 
     def __post_init__(self) -> None:
@@ -195,10 +202,11 @@ class RooflineOptions(Options):
                 if self.engine is not None:
                     seconds = getattr(engine_presets()[self.engine], name)
                 object.__setattr__(self, name, float(seconds) * self.host_factor)
-        unsaid = isinstance(self.switch_fixed_s, Unsaid)
+        names = ("switch_fixed_s", "reserve_bytes")
+        unsaid = [name for name in names if isinstance(getattr(self, name), Unsaid)]
         super().__post_init__()
-        if unsaid:  # a cost model, which knows the bytes, may still replace it
-            object.__setattr__(self, "switch_fixed_s", Unsaid(self.switch_fixed_s))
+        for name in unsaid:  # a cost model, which knows the bytes, may still replace it
+            object.__setattr__(self, name, Unsaid(getattr(self, name)))
 
     def _take_stack(self) -> None:
         """Sets what nobody gave. What its loop adds is of the same host as the engine's time."""

@@ -120,11 +120,15 @@ def test_the_plan_from_python_on_its_page_runs(
     assert "break_even" in said
 
 
-def test_the_two_kinds_of_gpu_of_the_page_on_hardware_run() -> None:
-    (text,) = blocks("yaml", (ROOT / "docs" / "hardware.md").read_text("utf-8"))
-    result = simulate(from_raw(parse_scenario(text)))
+def test_the_scenarios_of_the_page_on_hardware_run() -> None:
+    two, graphs = blocks("yaml", (ROOT / "docs" / "hardware.md").read_text("utf-8"))
+    result = simulate(from_raw(parse_scenario(two)))
     assert result.summary["gpus_of"]["trainer"]["gpu"] == "h100-sxm"
     assert result.scenario.gpu_names == "8 h20 + 4 h100-sxm"
+    workload = two[two.index("workload:") :]
+    unknown = parse_scenario(f"model: qwen3-4b\ngpu: h100-sxm\n{workload}{graphs}")
+    (said,) = [w for w in simulate(from_raw(unknown)).summary["warnings"] if "CUDA graphs" in w]
+    assert "times as long without them at 1 rollout" in said
 
 
 TURNS = (ROOT / "docs" / "turns.md").read_text("utf-8")

@@ -156,7 +156,7 @@ _COLUMNS: dict[str, tuple[Callable[[], Mapping[Any, Any]], Callable[[Any], dict[
         lambda: {name: its for name, its in STACKS.items() if name not in ALIASES},
         lambda stack: {
             "engine": stack.engine or "its own",
-            "graphs": "yes" if stack.cuda_graphs else "no",
+            "graphs": {True: "yes", False: "no", None: "unknown"}[stack.cuda_graphs],
             "loop, ms": f"{1e3 * stack.loop_s:g}",
             "us a rollout": f"{1e6 * stack.loop_per_rollout_s:g}",
             "rest, s": f"{stack.rest_s:g}",

@@ -24,7 +24,9 @@ def stack_figures(name: str) -> Iterator[Figure]:
     stack = STACKS[name]
     source = stack.sources
     for key in ("engine", "cuda_graphs", "engine_sleep", "offload_optimizer"):
-        yield Figure(key, _text(getattr(stack, key)), source["settings"])
+        value = getattr(stack, key)
+        unknown = value is None and key == "cuda_graphs"
+        yield Figure(key, "unknown" if unknown else _text(value), source["settings"])
     sync = f"{stack.colocated} colocated, {stack.disaggregated} apart"
     yield Figure("sync", sync, source["settings"])
     for key in ("loop_s", "loop_per_rollout_s"):

@@ -40,8 +40,9 @@ class StackPreset:
     weights travel; per_tensor_s of that, the mechanism's where None. rest_s: of a step outside
     every phase. loop_s, loop_per_rollout_s: that its loop adds to an engine's iteration, beside the
     engine's own host. fixed, phase_factors: of the phases of a step. Spreads: factors within which
-    the truth is taken to lie. sources: of the groups of figures, and ``settings`` of engine,
-    graphs, sleep, offload and sync. measured: whether any figure is from a run of the stack itself.
+    the truth is taken to lie. cuda_graphs: None if unknown. sources: of the groups of figures, and
+    ``settings`` of engine, graphs, sleep, offload and sync. measured: whether any figure is from a
+    run of the stack itself.
     """
 
     engine: Engine | None
@@ -57,7 +58,7 @@ class StackPreset:
     phase_factors: PhaseFactors
     measured: bool
     sources: Mapping[str, Provenance] = field(compare=False)
-    cuda_graphs: bool = True
+    cuda_graphs: bool | None = True
     engine_sleep: Sleep = "discard"
     offload_optimizer: bool = True
     per_tensor_s: float | None = None
@@ -165,9 +166,11 @@ def _far_off() -> Mapping[str, tuple[str, ...]]:
     return {stack: tuple(of) for stack, of in sentences.items()}
 
 
-def far_off(name: str) -> tuple[str, ...]:
-    """Sentences on phases of a stack that published runs took far longer or shorter for."""
-    return _far_off().get(FOLDERS[name].name, ())
+def told_of(name: str) -> tuple[str, ...]:
+    """Sentences on a stack: that nothing of it was measured, and which of its phases published runs
+    took far longer or shorter for."""
+    unmeasured = no_step_measured(name)
+    return (*([unmeasured] if unmeasured else []), *_far_off().get(FOLDERS[name].name, ()))
 
 
 def no_step_measured(name: str) -> str:

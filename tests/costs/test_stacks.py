@@ -23,7 +23,7 @@ from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.stack import all_stacks, exporters, logged, priced
 from rollcast.simulator.values import given
-from rollcast.simulator.values.chance import Drawn
+from rollcast.simulator.values.chance import Drawn, Levels
 
 MODEL, GPU = load_model("llama-3.1-8b"), load_gpu("h100-sxm")
 
@@ -74,6 +74,36 @@ def test_a_stack_sets_what_nobody_gave() -> None:
     assert (cost().loop_s, cost().opening_s) == (0, 0)
     assert cost(stack="slime").sync == WeightSync("cuda_ipc", per_tensor_s=0.0)
     assert cost(stack="deepspeed-chat").engine is None
+
+
+def test_unknown_graphs_are_drawn_and_forecast_as_the_stack_has_them_by_default() -> None:
+    graphs, eager = cost(cuda_graphs=True), cost(cuda_graphs=False)
+    unknown = cost(cuda_graphs="unknown")
+    seconds = {on: of.decode_curve(4).seconds(4000) for on, of in ((1, graphs), (0, eager))}
+    assert seconds[0] > 1.3 * seconds[1]
+    assert unknown.decode_curve(4).seconds(4000) == seconds[1]
+    verl = cost(stack="verl-0.5", cuda_graphs="unknown")
+    assert (verl.with_graphs, cost(stack="unknown").with_graphs) == (False, True)
+    assert cost(stack="unknown").cuda_graphs == "unknown"
+    assert cost(stack="unknown", cuda_graphs=True).cuda_graphs is True
+    rng = np.random.default_rng(1)
+    drawn = [unknown.with_figures_drawn(Drawn(rng)).with_graphs for _ in range(400)]
+    assert 160 < sum(drawn) < 240
+    level = {"host time/cuda_graphs": 1.645}
+    assert unknown.with_figures_drawn(Levels()).with_graphs
+    assert not unknown.with_figures_drawn(Levels(level)).with_graphs
+    assert verl.with_figures_drawn(Levels(level)).with_graphs
+
+
+def test_a_warning_says_by_how_much_unknown_graphs_move_this_run() -> None:
+    load = Extremes(rollouts=4, context_tokens=4000, rollout_tokens=2000)
+    (said,) = [w for w in cost(cuda_graphs="unknown").warnings(load) if "CUDA graphs" in w]
+    for rollouts, context in ((1, 2000), (4, 4000)):
+        eager, graphs = (
+            cost(cuda_graphs=on).decode_curve(rollouts).seconds(context) for on in (False, True)
+        )
+        assert f"{eager / graphs:.2g} times as long without them at {rollouts} rollout" in said
+    assert not any("CUDA graphs" in w for w in cost(cuda_graphs=False).warnings(load))
 
 
 def test_a_cost_model_of_python_takes_its_stack_as_a_scenario_does() -> None:

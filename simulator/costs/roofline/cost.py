@@ -25,9 +25,10 @@ from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.engine.pieces import Piece, scaled
 from rollcast.simulator.costs.engine.speculation import Host, Speculation
 from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens, unsaid_reserve_bytes
-from rollcast.simulator.costs.presets.gpus import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
+from rollcast.simulator.costs.presets.gpus import TRAINER_EFFICIENCIES, Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures
+from rollcast.simulator.costs.roofline import warnings
 from rollcast.simulator.costs.roofline.draws import (
     case_errors,
     cost_spreads,
@@ -43,7 +44,7 @@ from rollcast.simulator.costs.roofline.draws import (
 )
 from rollcast.simulator.costs.roofline.options import FIELD, RooflineOptions, RooflineSection
 from rollcast.simulator.costs.scaled import PHASES, SOURCES, ScaledCost
-from rollcast.simulator.costs.stacks import STACKS, StackPreset, far_off, no_step_measured
+from rollcast.simulator.costs.stacks import STACKS, StackPreset, told_of
 from rollcast.simulator.costs.sync.sleep import Sleep, engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
@@ -211,6 +212,15 @@ class RooflineCost(RooflineOptions, CostModel):
         """GPUs of one replica."""
         return self.tensor_parallel * self.pipeline_parallel
 
+    @property
+    def with_graphs(self) -> bool:
+        """Whether the engine replays CUDA graphs; where that is unknown, as the stack does by
+        default, else yes."""
+        if self.cuda_graphs != "unknown":
+            return bool(self.cuda_graphs)
+        default = None if self.stack is None else STACKS[self.stack].cuda_graphs
+        return default is not False
+
     # --- an iteration ---
 
     def _pass_of(self, model: Model, queries: int = 1) -> ForwardPass:
@@ -223,7 +233,7 @@ class RooflineCost(RooflineOptions, CostModel):
             self.network_bytes_per_s,
             self.network_floor_s,
         )
-        launch_s = 0.0 if self.cuda_graphs else model.layers * self.launch_s_per_layer
+        launch_s = 0.0 if self.with_graphs else model.layers * self.launch_s_per_layer
         return ForwardPass(model, self.gpu, layout, queries, launch_s)
 
     @cached_property
@@ -413,33 +423,17 @@ class RooflineCost(RooflineOptions, CostModel):
             sync = sync.slowed(chance.factor("sync/mechanism", sync.preset.low, sync.preset.high))
         if self.engine_gpus > self.gpus_per_node:
             drawn.update(times(self, spreads("network"), chance))
+        if self.cuda_graphs == "unknown":
+            other = chance.normal("host time/cuda_graphs") > 0  # half of the draws
+            drawn["cuda_graphs"] = self.with_graphs != other
         drawn["speculative"] = drawn_speculative(self.speculative, chance)
         trainer = replace(trainer, gpu=trainer_gpu, **changed)
         return replace(self, gpu=gpu, trainer=trainer, sync=sync, **drawn)
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """Ranges that the run left, and figures that nobody measured."""
-        sentences = []
-        gpu = self.gpu
-        trainer = self.trainer_of
-        if self.stack is not None:
-            sentences += [*filter(None, [no_step_measured(self.stack)]), *far_off(self.stack)]
-        for names, use, its in (
-            (EFFICIENCIES, "engine", gpu),
-            (TRAINER_EFFICIENCIES, "trainer", trainer.gpu),
-        ):
-            if not its.kinds(names) & {"measured", "fitted"}:
-                sentences.append(
-                    f"{its.name}: {use} efficiencies are assumed; no kernel or step of this GPU "
-                    "was measured"
-                )
-        peaks = {its.name: its.bf16_flop_per_s for its in (gpu, trainer.gpu) if not its.has_bf16}
-        sentences += [
-            f"{name}: has no bfloat16; 16 bit products are taken to be in float16, at "
-            f"{peak / 1e12:.0f} TFLOP/s. Engines refuse bfloat16 on it (set float16), and "
-            "trainers emulate it, which takes much longer than forecast"
-            for name, peak in peaks.items()
-        ]
+        gpu, trainer = self.gpu, self.trainer_of
+        of_stack = () if self.stack is None else told_of(self.stack)
         drafted = self.speculative.tokens if self.speculative else 0
         most = figures("fitted_up_to")
         limits = (
@@ -449,26 +443,15 @@ class RooflineCost(RooflineOptions, CostModel):
             (self.tensor_parallel, most.tensor_parallel, "GPUs in a replica"),
             (drafted, most.drafted, "tokens drafted at once"),
         )
-        for reached, limit, what in limits:
-            if reached > limit:
-                sentences.append(
-                    f"{reached:,} {what}: the efficiencies were fitted up to {limit:,}"
-                )
-        model = self.model
-        if "mxfp4" in model.formats or ("nvfp4" in model.formats and not gpu.fp4_flop_per_s):
-            four = ", ".join(sorted(model.formats & {"mxfp4", "nvfp4"}))
-            sentences.append(
-                f"{model.name}: products of {four} weights are taken at the 16 bit peak, as with "
-                "16 bit activations; kernels that multiply 4 bit floats are faster"
-            )
-        pool = figures("kv_pool")
-        if model.parameters >= pool.large_parameters:
-            sentences.append(
-                f"KV pools of models of {pool.large_parameters / 1e9:.0f}B and more are known from "
-                f"three logs: vLLM kept 9.2e9 and 10.5e9 bytes of a GPU beside weights and KV, "
-                f"SGLang 2.8e9; {self.reserve_bytes:.2g} is taken. Give engine.kv_tokens where the "
-                "engine's log says it"
-            )
+        sentences = [
+            *of_stack,
+            *warnings.of_gpus(gpu, trainer.gpu),
+            *warnings.of_ranges(limits),
+            *warnings.of_model(self.model, gpu, self.reserve_bytes),
+        ]
+        if self.cuda_graphs == "unknown":
+            graphs, eager = (replace(self, cuda_graphs=given) for given in (True, False))
+            sentences.append(warnings.of_graphs(graphs, eager, self.with_graphs, extremes))
         if self.pipeline_parallel > 1:
             sentences.append(
                 "stages of a pipeline are taken to be even and their messages to hide nothing; no "
@@ -483,14 +466,5 @@ class RooflineCost(RooflineOptions, CostModel):
                 "switch_fixed_s beside state_copies"
             )
         if self.tensor_parallel > 1 and gpu.over_pcie:
-            said = {None: "taken", False: "said", True: "said"}[gpu.interconnect_shared]
-            how = "share one link" if gpu.interconnect_shared else "have a link each"
-            hosts = figures("pcie")
-            sentences.append(
-                f"{gpu.name}: over PCIe more than two GPUs are {said} to {how}. Hosts reached "
-                f"{hosts.least_share:.0%} to {hosts.most_share:.0%} of it in all-reduces, and "
-                f"{1e6 * hosts.least_floor_s:.0f} to {1e6 * hosts.most_floor_s:.0f} us for small "
-                "ones: intervals hold both; a measured host goes into gpu.interconnect_shared, "
-                "interconnect_efficiency and all_reduce_floor_s"
-            )
+            sentences.append(warnings.over_pcie(gpu))
         return sentences

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from rollcast.simulator.costs.backends import unsaid_options
 from rollcast.simulator.costs.engine.hosts import Engine, Unsaid, engine_presets
@@ -84,10 +84,10 @@ class RooflineOptions(Options):
         Seconds, Doc("what it adds for each running rollout, beside host_per_rollout_s")
     ] = _UNSAID["loop_per_rollout_s"]
     cuda_graphs: Annotated[
-        bool | None,
+        bool | Literal["unknown"] | None,
         Doc(
-            "whether the engine replays CUDA graphs (false: vLLM's enforce_eager); null: as"
-            " the stack does, else true"
+            "whether the engine replays CUDA graphs (false: vLLM's enforce_eager); unknown: either,"
+            " in intervals; null: as the stack does, which may be unknown, and true without a stack"
         ),
     ] = None
     launch_s_per_layer: Annotated[
@@ -217,6 +217,8 @@ class RooflineOptions(Options):
         for name in ("engine", "cuda_graphs", "engine_sleep", "offload_optimizer"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(stack, name))
+        if self.cuda_graphs is None:
+            object.__setattr__(self, "cuda_graphs", "unknown")
         for name, factor in (
             ("rest_s", 1.0),
             ("loop_s", self.host_factor),

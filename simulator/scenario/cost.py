@@ -42,9 +42,11 @@ def build_cost(
     *,
     stages: int = 1,
     trainer_gpu: Gpu | None = None,
+    padded_tokens: int = 0,
 ) -> CostModel:
     """The costs of a section. folder: start of relative paths. stages: of a replica's pipeline.
-    trainer_gpu: None where it is ``gpu``. Raises ScenarioError."""
+    trainer_gpu: None where it is ``gpu``. padded_tokens: of a rollout padded to its caps. Raises
+    ScenarioError."""
     if trainer_gpu is not None and section.of_the_roofline is None:
         source = next(name for name in section.sources() if getattr(section, name) is not None)
         raise ScenarioError(
@@ -56,7 +58,7 @@ def build_cost(
     if cost is None and section.file is not None:
         cost = _from_file(section.file, folder)
     elif cost is None:
-        cost = _from_model(section, network, gpu, shape, stages, trainer_gpu)
+        cost = _from_model(section, network, gpu, shape, stages, trainer_gpu, padded_tokens)
     if section.scale is not None:
         from rollcast.simulator.costs.scaled import ScaledCost
 
@@ -73,6 +75,7 @@ def _from_model(
     shape: ClusterShape,
     stages: int,
     trainer_gpu: Gpu | None,
+    padded_tokens: int,
 ) -> CostModel:
     from rollcast.simulator.costs.roofline.cost import RooflineCost
 
@@ -90,6 +93,7 @@ def _from_model(
         trainer_gpus=shape.trainer_gpus,
         trainer_gpu=trainer_gpu,
         placement="colocated" if shape.colocated else "disaggregated",
+        padded_tokens=padded_tokens,
     )
     if section.tables is None:
         return roofline

@@ -165,6 +165,7 @@ def _build(read: Outline) -> Scenario:
     model, shape, plan, folder = read.sections, read.shape, read.plan, read.raw.folder
     cluster, gpu = model.cluster, model.gpu
     network = None if model.model is None else build_model(model.model, folder)
+    workload = build_workload(model.workload, model.seed, folder, model.environment, model.reward)
     cost = build_cost(
         model.cost,
         network,
@@ -173,8 +174,8 @@ def _build(read: Outline) -> Scenario:
         folder,
         stages=cluster.pipeline_parallel,
         trainer_gpu=cluster.trainer_gpu,
+        padded_tokens=longest_context(workload),
     )
-    workload = build_workload(model.workload, model.seed, folder, model.environment, model.reward)
     engine = _engine(model.engine, cost, network, gpu, cluster)
     _check_sizes(model.steps, plan.batch, workload, engine, shape, cluster.routing)
     whatever = _check_context(model.workload, network, workload)

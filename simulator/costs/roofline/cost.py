@@ -169,13 +169,20 @@ class RooflineCost(RooflineOptions, CostModel):
         *,
         trainer_gpus: int = 1,
         trainer_gpu: Gpu | None = None,
+        padded_tokens: int = 0,
         **cluster: Any,
     ) -> RooflineCost:
         """A cost model with the options of a scenario's ``cost.roofline``. trainer_gpu: where it is
-        of another kind. cluster: the other fields (tensor_parallel, pipeline_parallel, replicas,
-        placement)."""
+        of another kind. padded_tokens: of a rollout padded to its caps, 0 where unknown. cluster:
+        the other fields (tensor_parallel, pipeline_parallel, replicas, placement)."""
         options = options or RooflineSection()
-        trainer = RooflineTrainer(model, trainer_gpu or gpu, trainer_gpus, **given(options.trainer))
+        trainer = RooflineTrainer(
+            model,
+            trainer_gpu or gpu,
+            trainer_gpus,
+            padded_tokens=padded_tokens,
+            **given(options.trainer),
+        )
         said = {**given(options), "trainer": trainer, **cluster}
         return cls(model, gpu, trainer_gpus=trainer_gpus, **said)
 
@@ -318,12 +325,15 @@ class RooflineCost(RooflineOptions, CostModel):
 
     def train(self, load: TrainLoad) -> TrainCost:
         """The update's phases (:meth:`RooflineTrainer.train`) with the stack's factors and fixed
-        seconds (those of the update as ``overhead``), and ``rest`` after them."""
+        seconds (those of the update as ``overhead``), the driver's before each pass, and ``rest``
+        after them."""
         cost = self.trainer_of.train(load)
+        driver_s = self.trainer_of.driver_s(load)
         factors, fixed, phases = self.phase_factors, self.fixed, []
         for name, seconds in cost.phases_s:
             of = "reference" if name == "reference" else "log_prob" if name in GRADES else "update"
             added_s = fixed.log_prob or 0.0 if name == "log_prob" else 0.0
+            added_s += driver_s if name in GRADES or name == "forward" else 0.0
             phases.append((name, factors.of(of) * seconds + added_s))
         update_s = fixed.update or 0.0 if phases else 0.0
         after = (("overhead", update_s), ("rest", factors.of("rest") * self.rest_s))

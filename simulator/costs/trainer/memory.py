@@ -42,7 +42,8 @@ class TrainerMemory(TrainerOptions):
 
     ``attention`` is resolved into ``gpu``. logits: whether the LM head runs. copies_scale: factor
     on the speed of pageable copies. expert_share: efficiency of routed experts' products over that
-    of dense ones. frozen_bytes: of a parameter that is not trained.
+    of dense ones. frozen_bytes: of a parameter that is not trained. padded_tokens: of a rollout
+    padded to its caps; 0: the batch's longest.
     """
 
     model: Model
@@ -52,7 +53,11 @@ class TrainerMemory(TrainerOptions):
     copies_scale: float = 1.0
     expert_share: float = figures("trainer").expert_share
     frozen_bytes: int = FROZEN_BYTES
-    FIXED = ("model", "gpu", "gpus", "logits", "copies_scale", "expert_share", "frozen_bytes")
+    padded_tokens: int = 0
+    FIXED = (
+        *("model", "gpu", "gpus", "logits", "copies_scale", "expert_share", "frozen_bytes"),
+        "padded_tokens",
+    )
 
     def __post_init__(self) -> None:
         whole(self.gpus, "cluster.trainer_gpus", AtLeast(1))

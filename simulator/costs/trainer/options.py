@@ -143,6 +143,13 @@ class TrainerOptions(Options):
         Traffic,
         Doc("bytes moved for each logit by a chunked fp32 log-softmax", unit="bytes"),
     ] = _F.traffic_per_logit
+    padded_logits: Annotated[
+        bool,
+        Doc(
+            "whether logits of packed sequences are padded to the batch's longest prompt and "
+            "response before log-probabilities are computed from them"
+        ),
+    ] = False
     expert_launch_s: Annotated[
         Seconds,
         Doc("time per routed expert beside its flop, where experts run one by one"),
@@ -158,6 +165,13 @@ class TrainerOptions(Options):
     microbatch_rollouts: Annotated[
         int | None, Between(1, 10**6), Doc("maximum rows of a padded microbatch", unit="rollouts")
     ] = None
+    balanced: Annotated[
+        bool,
+        Doc(
+            "whether rollouts are dealt to data-parallel GPUs by length; false: in the order in "
+            "which they come"
+        ),
+    ] = True
     launch_s_per_layer: Annotated[
         Seconds,
         Doc(
@@ -166,6 +180,13 @@ class TrainerOptions(Options):
             unit="seconds",
         ),
     ] = _F.launch_s_per_layer
+    driver_per_token_s: Annotated[
+        Seconds,
+        Doc(
+            "time of the driver process that sends each pass its batch, per token of the batch "
+            "padded to workload.max_new_tokens"
+        ),
+    ] = 0.0
     step_fixed_s: Annotated[
         Seconds, Doc("fixed time of an optimiser step, such as gradient norms")
     ] = 0.0

@@ -10,12 +10,13 @@ Batching = Literal["packed", "padded", "padded_to_batch", "one_sequence"]
 
 class Work(NamedTuple):
     """Counts of a sequence or microbatch: tokens, positions in the LM head, query-key pairs,
-    and pairs within a window (0 where no layer has one)."""
+    pairs within a window (0 where no layer has one), and positions whose logits are padding."""
 
     tokens: int
     head_tokens: int
     pairs: float
     near_pairs: float = 0.0
+    padding: int = 0
 
 
 def near_pairs(before: int, tokens: int, window: int) -> float:
@@ -51,18 +52,20 @@ def pack(sequences: Iterable[Work], budget_tokens: int) -> list[Work]:
     """Sequences merged in order into microbatches of at most ``budget_tokens``; a longer sequence
     is a microbatch of its own."""
     microbatches: list[Work] = []
-    tokens, head, pairs, near = 0, 0, 0.0, 0.0
-    for more, more_head, more_pairs, more_near in sequences:
+    tokens, head, pairs, near, padding = 0, 0, 0.0, 0.0, 0
+    for more, more_head, more_pairs, more_near, more_padding in sequences:
         if tokens + more > budget_tokens and tokens:
-            microbatches.append(Work(tokens, head, pairs, near))
+            microbatches.append(Work(tokens, head, pairs, near, padding))
             tokens, head, pairs, near = more, more_head, more_pairs, more_near
+            padding = more_padding
             continue
         tokens += more
         head += more_head
         pairs += more_pairs
         near += more_near
+        padding += more_padding
     if tokens:
-        microbatches.append(Work(tokens, head, pairs, near))
+        microbatches.append(Work(tokens, head, pairs, near, padding))
     return microbatches
 
 

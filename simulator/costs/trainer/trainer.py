@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import NamedTuple
 
 from rollcast.simulator.costs.base import TrainCost, TrainLoad
@@ -144,7 +145,7 @@ class RooflineTrainer(TrainerMemory):
         read_s = seconds_each.weights + touched * seconds_each.expert
         moved_s = (
             work.tokens * seconds_each.moved_token
-            + work.head_tokens * seconds_each.moved_head_token
+            + (work.head_tokens + work.padding) * seconds_each.moved_head_token
         )
         others_s = moved_s + touched * seconds_each.launched_expert
         return max(products_s, read_s) + others_s, self._attention_s(work)
@@ -169,7 +170,9 @@ class RooflineTrainer(TrainerMemory):
 
     def _head_s(self, work: Work) -> float:
         """The part of a forward that is the LM head's."""
-        return work.head_tokens * (self._unit_times.head_token + self._unit_times.moved_head_token)
+        moved = work.head_tokens + work.padding
+        seconds_each = self._unit_times
+        return work.head_tokens * seconds_each.head_token + moved * seconds_each.moved_head_token
 
     def _stage_s(self, work: Work) -> float:
         """A forward of one microbatch in the slowest stage, computation alone."""
@@ -262,16 +265,23 @@ class RooflineTrainer(TrainerMemory):
             "optimizer": self._optimizer_s + self.step_fixed_s,
         }
 
+    def driver_s(self, load: TrainLoad) -> float:
+        """Seconds in which one process sends the trainer's GPUs a padded batch for one pass."""
+        padded = load.rollouts * self.padded_tokens or load.padded_tokens
+        return self.driver_per_token_s * padded
+
     # --- the update ---
 
     def _microbatches(self, load: TrainLoad) -> tuple[list[list[Work]], int]:
         """Microbatches of each GPU, and the longest prefix shared.
 
         Rollouts (whole groups, with a shared prefix) go to the GPU with the fewest tokens, longest
-        first (Graham's longest processing time rule).
+        first (Graham's longest processing time rule), or where they are not ``balanced`` to the
+        GPUs in turn.
         """
         jobs: list[tuple[int, list[list[Work]]]] = []
         longest, prefix, window = 1, 0, self._window
+        width = sum(self._widest(load)) if self.padded_logits and load.rollouts else 0
         for prompt, responses in load.groups:
             if not responses:
                 continue
@@ -283,6 +293,8 @@ class RooflineTrainer(TrainerMemory):
             else:
                 for response in responses:
                     work = dense_work(prompt, response, window)
+                    if width:
+                        work = work._replace(padding=width - response)
                     jobs.append((work.tokens, [[work]]))
                     longest = max(longest, work.tokens)
         if self.batching.startswith("padded"):
@@ -296,13 +308,16 @@ class RooflineTrainer(TrainerMemory):
         self._check_fits(longest, prefix)
         budget = self._budget_tokens(longest)
         sizes = [tokens for tokens, _ in jobs]
-        order = sorted(range(len(jobs)), key=sizes.__getitem__, reverse=True)
         heap = [(0, gpu) for gpu in range(min(self.layout.data_parallel, max(1, len(jobs))))]
-        assigned: list[list[int]] = [[] for _ in heap]
-        for job in order:
-            held, gpu = heapq.heappop(heap)
-            assigned[gpu].append(job)
-            heapq.heappush(heap, (held + sizes[job], gpu))
+        if self.balanced:
+            order = sorted(range(len(jobs)), key=sizes.__getitem__, reverse=True)
+            assigned: list[list[int]] = [[] for _ in heap]
+            for job in order:
+                held, gpu = heapq.heappop(heap)
+                assigned[gpu].append(job)
+                heapq.heappush(heap, (held + sizes[job], gpu))
+        else:
+            assigned = [list(range(gpu, len(jobs), len(heap))) for _, gpu in heap]
         if self.batching.startswith("padded"):
             rows = [[jobs[job][1][0][0] for job in sorted(mine)] for mine in assigned]
             return [self._padded(mine, budget, load) for mine in rows], 0
@@ -337,7 +352,7 @@ class RooflineTrainer(TrainerMemory):
         if not load.rollouts:
             return TrainCost(())
         per_gpu, prefix = self._microbatches(load)
-        phases = _slowest([self._phases_s(m) for m in per_gpu])
+        phases = self._slowest(per_gpu)
         count = max(len(m) for m in per_gpu)
         largest = max((w.tokens for m in per_gpu for w in m), default=0)
         if self.minibatches > 1:
@@ -349,6 +364,15 @@ class RooflineTrainer(TrainerMemory):
         known = tuple((name, s) for name, s in phases.items() if s > 0)
         return TrainCost(known, self.peak_bytes(largest, prefix), count)
 
+    def _slowest(self, per_gpu: Sequence[Sequence[Work]]) -> dict[str, float]:
+        """Phases of the GPU that takes longest. GPUs that gather weights, or send each other tokens
+        of experts, take their microbatches together, each as long as its slowest."""
+        if len(per_gpu) > 1 and (self.layout.gather_s or self.expert_parallel > 1):
+            rows = zip_longest(*per_gpu)
+            return self._phases_s([max(filter(None, row), key=self._stage_s) for row in rows])
+        every = [self._phases_s(microbatches) for microbatches in per_gpu]
+        return max(every, key=lambda phases_s: math.fsum(phases_s.values()))
+
     def _updates(self, load: TrainLoad) -> tuple[dict[str, float], int, int]:
         """Phases of all optimiser steps, microbatches of one GPU, tokens of the largest."""
         total: dict[str, float] = {}
@@ -358,12 +382,9 @@ class RooflineTrainer(TrainerMemory):
             if not part.rollouts:
                 continue
             per_gpu, _ = self._microbatches(part)
-            every = [
-                {name: s for name, s in self._phases_s(m).items() if name not in GRADES}
-                for m in per_gpu
-            ]
-            for name, seconds in _slowest(every).items():
-                total[name] = total.get(name, 0.0) + seconds
+            for name, seconds in self._slowest(per_gpu).items():
+                if name not in GRADES:
+                    total[name] = total.get(name, 0.0) + seconds
             count += max(len(m) for m in per_gpu)
             largest = max(largest, *(w.tokens for m in per_gpu for w in m))
         return total, count, largest
@@ -371,13 +392,9 @@ class RooflineTrainer(TrainerMemory):
 
 def _bare(microbatches: Sequence[Work]) -> list[Work]:
     """Without logits."""
-    return [work._replace(head_tokens=0) for work in microbatches]
+    return [work._replace(head_tokens=0, padding=0) for work in microbatches]
 
 
 def _seen(seconds: float, hidden: float, behind_s: float) -> float:
     """What is seen of communication of which a share may hide behind ``behind_s``."""
     return seconds - min(seconds * hidden, behind_s)
-
-
-def _slowest(phases: Sequence[dict[str, float]]) -> dict[str, float]:
-    return max(phases, key=lambda phases_s: math.fsum(phases_s.values()))

@@ -1,0 +1,94 @@
+"""How a trainer's GPUs get their rollouts: by length or in turn, from one process, and padded."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollcast.simulator.costs import RooflineTrainer, TrainLoad
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import from_raw
+
+QWEN = load_model("qwen3-8b")
+ROOMY = replace(load_gpu("h100-sxm"), name="roomy", memory_bytes=1e12)
+GROUPS = st.lists(
+    st.tuples(st.integers(1, 500), st.lists(st.integers(1, 3000), min_size=1, max_size=6)),
+    min_size=1,
+    max_size=6,
+)
+
+
+def trainer(gpus: int = 2, **options: Any) -> RooflineTrainer:
+    return RooflineTrainer(QWEN, ROOMY, gpus, **{"microbatch_tokens": 4000, **options})
+
+
+def seconds(one: RooflineTrainer, responses: list[int]) -> float:
+    return dict(one.train(TrainLoad([(0, responses)])).phases_s)["log_prob"]
+
+
+def test_in_turn_one_gpu_may_get_all_that_is_long() -> None:
+    alternating = [4000, 1000, 4000, 1000]
+    sorted_ = [4000, 4000, 1000, 1000]
+    one = trainer(sharding="none", batching="one_sequence", balanced=False)
+    both_long = seconds(trainer(1, sharding="none", batching="one_sequence"), [4000, 4000])
+    assert seconds(one, alternating) == pytest.approx(both_long)
+    assert seconds(one, sorted_) == pytest.approx(seconds(replace(one, balanced=True), alternating))
+
+
+def test_gpus_that_gather_weights_wait_for_each_other_at_every_microbatch() -> None:
+    """Each of two GPUs has one long and one short sequence, the first the long one first."""
+    crossed, aligned = [4000, 1000, 1000, 4000], [4000, 4000, 1000, 1000]
+    alone = trainer(sharding="none", batching="one_sequence", balanced=False)
+    together = replace(alone, sharding="fsdp", overlap=1.0)
+    assert seconds(alone, crossed) == pytest.approx(seconds(alone, aligned))
+    assert seconds(together, crossed) == pytest.approx(2 * seconds(together, [4000, 4000]))
+    assert seconds(together, crossed) > 1.5 * seconds(together, aligned)
+
+
+@given(groups=GROUPS)
+def test_padded_logits_cost_no_more_than_padded_rollouts(
+    groups: list[tuple[int, list[int]]],
+) -> None:
+    load = TrainLoad(groups)
+    packed, logits, rows = (
+        trainer(1, microbatch_tokens=10**6, **options).train(load).total_s
+        for options in ({}, {"padded_logits": True}, {"batching": "padded_to_batch"})
+    )
+    assert packed < logits
+    assert logits <= rows + trainer(1).train(load).total_s  # whose prompts have no logits
+
+
+VERL: dict[str, Any] = {
+    "model": {"preset": "qwen2.5-7b", "max_positions": 32768},
+    "gpu": "h20",
+    "workload": {
+        "batch_groups": 512,
+        "group_size": 16,
+        "prompt_tokens": 150,
+        "max_new_tokens": 28672,
+        "lengths": {"mean_tokens": 900},
+    },
+    "cost": {
+        "roofline": {
+            "stack": "verl",
+            "trainer": {"backend": "fsdp2", "context_parallel": 4, "sharding": "hybrid"},
+        }
+    },
+}
+
+
+def test_one_driver_feeds_any_number_of_gpus() -> None:
+    """verl's README of fully_async_policy: 107.71 s of log-probabilities on 32 H20 become 70.26 s
+    on 64 and 53.92 s on 128; the GPUs alone would take a quarter."""
+    taken = []
+    for gpus in (32, 64, 128):
+        cluster = {"replicas": gpus // 4, "tensor_parallel": 4, "trainer_gpus": gpus}
+        scenario = from_raw(RawScenario({**VERL, "cluster": cluster, "steps": 1}))
+        drawn = [scenario.workload.draw(group, 16) for group in range(512)]
+        load = TrainLoad([(draw.prompt_tokens, [*draw.new_tokens]) for draw in drawn])
+        taken.append(dict(scenario.cost.train(load).phases_s)["log_prob"])
+    assert [s / taken[0] for s in taken] == pytest.approx([1, 70.26 / 107.71, 53.92 / 107.71], 0.15)

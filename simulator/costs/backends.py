@@ -21,7 +21,10 @@ from rollcast.simulator.values import join, nearest, short
 
 Backend = Literal["fsdp", "fsdp2", "megatron", "dtensor", "deepspeed"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
-_SPLITS = ("tensor_parallel", "context_parallel", "pipeline_parallel", "expert_parallel")
+_SPLITS = (
+    *("tensor_parallel", "context_parallel", "sequence_parallel"),
+    *("pipeline_parallel", "expert_parallel"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ MEANINGS: Mapping[str, str] = {
     "cost.roofline.trainer.tensor_parallel": "GPUs of one tensor-parallel group of the trainer",
     "cost.roofline.trainer.pipeline_parallel": "pipeline stages of the trainer",
     "cost.roofline.trainer.context_parallel": "GPUs among which the trainer deals a sequence",
+    "cost.roofline.trainer.sequence_parallel": "GPUs that split a sequence, and attention by heads",
     "cost.roofline.trainer.expert_parallel": "GPUs among which the trainer deals its experts",
     "policy": "the policy, as the command line spells it",
     "run.mode": "the trainer's mode, in its own words",

@@ -88,7 +88,8 @@ def test_a_stack_has_a_backend_of_its_own() -> None:
     assert trainer(stack="verl").backend == "fsdp"
     # The layout that is given says more than the default.
     assert trainer(stack="verl", trainer={"pipeline_parallel": 2}).backend == "megatron"
-    assert trainer(stack="verl", trainer={"context_parallel": 2}).backend == "fsdp"
+    assert trainer(stack="verl", trainer={"sequence_parallel": 2}).backend == "fsdp"
+    assert trainer(stack="verl", trainer={"context_parallel": 2}).backend == "megatron"
 
 
 def test_a_scenario_and_its_tables_take_them() -> None:

@@ -75,7 +75,7 @@ VERL: dict[str, Any] = {
     "cost": {
         "roofline": {
             "stack": "verl",
-            "trainer": {"backend": "fsdp2", "context_parallel": 4, "sharding": "hybrid"},
+            "trainer": {"backend": "fsdp2", "sequence_parallel": 4, "sharding": "hybrid"},
         }
     },
 }

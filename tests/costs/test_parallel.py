@@ -93,7 +93,9 @@ def test_padding_of_shared_prefixes_is_refused() -> None:
 # --- parallelism ---
 
 
-@pytest.mark.parametrize("split", ["tensor_parallel", "context_parallel", "pipeline_parallel"])
+@pytest.mark.parametrize(
+    "split", ["tensor_parallel", "context_parallel", "sequence_parallel", "pipeline_parallel"]
+)
 def test_split_models_compute_no_less(split: str) -> None:
     """Without communication, the same GPUs take as long however they share the model, but for the
     pipeline's bubble and the LM head on its last stage."""
@@ -129,6 +131,7 @@ def test_the_bubble_is_that_of_its_paper(stages: int, microbatches: int, parts: 
     [
         ({"tensor_parallel": 4}, 8, QWEN),
         ({"context_parallel": 4}, 8, QWEN),
+        ({"sequence_parallel": 4}, 8, QWEN),
         ({"pipeline_parallel": 2}, 8, QWEN),
         ({"expert_parallel": 8}, 8, MIXTURE),
     ],
@@ -158,6 +161,7 @@ def test_what_is_split_talks(split: dict[str, int], gpus: int, model: Any) -> No
         {"tensor_parallel": 4},
         {"pipeline_parallel": 2},
         {"context_parallel": 2},
+        {"sequence_parallel": 4},
         {"expert_parallel": 8},
     ],
 )
@@ -165,6 +169,45 @@ def test_every_parameter_is_kept_once(split: dict[str, int]) -> None:
     one = trainer(16, MIXTURE, **split)
     assert 16 * one.state_bytes_per_gpu == pytest.approx(16 * MIXTURE.parameters)
     assert 16 * one.layout.owned_parameters == pytest.approx(MIXTURE.parameters)
+
+
+def test_sequence_parallel_messages_are_those_of_their_paper() -> None:
+    """DeepSpeed-Ulysses (arXiv 2309.14509, section 3.2): 4 N h / P elements a layer with as many
+    heads of keys as of queries, of which 1 / P stay: less with more GPUs, where a ring's keys and
+    values do not shrink."""
+    heads = replace(QWEN, name="multi-head", kv_heads=QWEN.heads)
+    tokens, sent = 32_768, 2 * 4 * 32_768 * QWEN.heads * QWEN.head_dim * QWEN.layers
+    rings = []
+    for parts in (2, 4, 8):
+        layout = trainer(8, heads, sequence_parallel=parts, sharding="none").layout
+        bytes_each = sent / parts * (parts - 1) / parts
+        assert layout.talk_s(tokens).attention * layout.rate_bytes_per_s(parts) == pytest.approx(
+            bytes_each
+        )
+        ring = trainer(8, heads, context_parallel=parts, sharding="none").layout
+        rings.append(ring.talk_s(tokens).attention)
+    assert rings == sorted(rings)
+
+
+def test_states_on_the_host_leave_the_gpu_and_come_over_its_link() -> None:
+    here, away = trainer(8), trainer(8, states_on_host=True)
+    assert away.state_bytes_per_gpu == 0 < here.state_bytes_per_gpu
+    assert away.copies_s() == (0.0, 0.0)
+    fast = replace(ROOMY, host_link_bytes_per_s=1e29)
+    slow = replace(ROOMY, host_link_bytes_per_s=ROOMY.host_link_bytes_per_s / 2)
+    free, half = (
+        phases(trainer(8, gpu=gpu, states_on_host=True, host_memory_bytes_per_s=1e29))
+        for gpu in (fast, slow)
+    )
+    near = phases(trainer(8, states_on_host=True, host_memory_bytes_per_s=1e29))
+    plain = phases(here)
+    for phase in ("log_prob", "forward", "backward", "gradient_exchange"):
+        assert free[phase] == pytest.approx(plain[phase])
+        assert half[phase] - free[phase] == pytest.approx(2 * (near[phase] - free[phase]))
+    link = ROOMY.host_link_bytes_per_s
+    passes = trainer(8).train(LOAD).microbatches
+    loaded = 4 * QWEN.parameters / 8 / link * passes
+    assert near["log_prob"] - free["log_prob"] == pytest.approx(loaded)
 
 
 def test_what_is_shared_takes_less_memory_and_is_exchanged_more_often() -> None:

@@ -99,6 +99,8 @@ class TrainerMemory(TrainerOptions):
     @cached_property
     def _policy_bytes(self) -> float:
         """Weights, gradients and optimiser states of the policy."""
+        if self.states_on_host:
+            return self._unreduced_bytes
         full = self.weights == "full"
         bytes_each = STATE_BYTES if full else self.frozen_bytes
         if full and self.optimizer_on_host:  # the fp32 weight stays, the moments do not
@@ -131,7 +133,7 @@ class TrainerMemory(TrainerOptions):
     def trained_bytes_per_gpu(self) -> float:
         """Of these, what lasts to the next update and changes in it: all but gradients and the
         weights of reference and reward models. With adapters none (their states are small)."""
-        if self.weights != "full":
+        if self.weights != "full" or self.states_on_host:
             return 0.0
         sharded = self.kept in ("fsdp", "hybrid") and not self._unreduced_bytes
         gradients = self.layout.owned_parameters if sharded else self._whole_parameters

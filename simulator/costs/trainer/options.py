@@ -28,6 +28,7 @@ Passes = Annotated[int, Between(0, 1000)]
 
 FIELD = "cost.roofline.trainer"
 COMPUTE_BYTES = 2  # bf16 copies of the weights that the passes read
+MASTER_BYTES = 4  # an fp32 weight
 STATE_BYTES = 16  # fp32 weight, gradient and two Adam moments
 FROZEN_BYTES = 4  # a weight that is not trained, in fp32
 STEP_BYTES_PER_PARAMETER = 28  # Adam reads weight, gradient, two moments; writes three (fp32)
@@ -193,7 +194,16 @@ class TrainerOptions(Options):
     tensor_parallel: Annotated[
         Gpus, Doc("tensor-parallel degree, with sequence parallelism", unit="GPUs")
     ] = 1
-    context_parallel: Annotated[Gpus, Doc("context-parallel degree", unit="GPUs")] = 1
+    context_parallel: Annotated[
+        Gpus, Doc("context-parallel degree (ring attention)", unit="GPUs")
+    ] = 1
+    sequence_parallel: Annotated[
+        Gpus,
+        Doc(
+            "Ulysses degree: GPUs that split a sequence by tokens, and by heads in attention",
+            unit="GPUs",
+        ),
+    ] = 1
     pipeline_parallel: Annotated[Gpus, Doc("pipeline-parallel degree", unit="stages")] = 1
     virtual_stages: Annotated[
         Gpus, Doc("number of model chunks per pipeline stage (interleaved schedule)", unit="parts")
@@ -257,8 +267,16 @@ class TrainerOptions(Options):
         bool,
         Doc("whether optimiser states stay in host memory and the optimiser step runs on the CPU"),
     ] = False
+    states_on_host: Annotated[
+        bool,
+        Doc(
+            "whether parameters, gradients and optimiser states stay in host memory (FSDP2's CPU "
+            "offload): each GPU loads its shard for every pass of every microbatch, and the "
+            "optimiser step runs on the CPU"
+        ),
+    ] = False
     host_memory_bytes_per_s: Annotated[
-        Rate, Doc("host memory bandwidth per node, for an optimiser on the host")
+        Rate, Doc("host memory bandwidth per node, for states on the host")
     ] = _F.host_memory_bytes_per_s
     state_copies: Annotated[
         StateCopies,
@@ -275,6 +293,11 @@ class TrainerOptions(Options):
     def kept(self) -> Sharding:
         """What data-parallel GPUs share: ``sharding``, or what ``shard`` says."""
         return self.sharding or ("fsdp" if self.shard else "none")
+
+    @property
+    def sequence_split(self) -> int:
+        """GPUs that share a sequence's tokens, each with all weights that they use."""
+        return self.context_parallel * self.sequence_parallel
 
     def agree(self) -> None:
         """Options that only make sense together."""
@@ -295,6 +318,12 @@ class TrainerOptions(Options):
                 raise self.refuse(
                     key, "describes reward models, but reward_passes is 0; set reward_passes"
                 )
+        if self.states_on_host and self.kept not in ("fsdp", "hybrid"):
+            raise self.refuse(
+                "states_on_host",
+                f"loads shards of the weights, but sharding is {self.kept}; give fsdp or hybrid, "
+                "or optimizer_on_host for the optimiser's states alone",
+            )
         if self.virtual_stages > 1 and self.pipeline_parallel == 1:
             raise self.refuse(
                 "virtual_stages", "interleaves pipeline stages; set pipeline_parallel too"

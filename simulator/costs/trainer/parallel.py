@@ -1,7 +1,8 @@
 """A model split over the GPUs of a trainer: what each holds, and what they send each other.
 
 Ranks are laid out as Megatron does: tensor parallel innermost, then context, data, pipeline
-(arXiv 2104.04473); expert parallel groups take GPUs of the first three.
+(arXiv 2104.04473); expert parallel groups take GPUs of the first three. Sequence parallel groups
+(Ulysses, arXiv 2309.14509) stand where context parallel ones do.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rollcast.simulator.errors import ScenarioError
 
 WORKING_BYTES = 6  # zero1 holds whole: a bf16 weight and an fp32 gradient
 GRADIENT_BYTES = 4  # of what a trained parameter takes: the gradient, which WORKING_BYTES has
+_SPLITS = ("tensor_parallel", "context_parallel", "sequence_parallel", "pipeline_parallel")
 
 
 class Talk(NamedTuple):
@@ -44,20 +46,25 @@ class Layout:
 
     def __post_init__(self) -> None:
         options, model = self.options, self.model
-        tensor, context = options.tensor_parallel, options.context_parallel
-        stages = options.pipeline_parallel
-        if self.gpus % (tensor * context * stages):
-            keys = ("tensor_parallel", "context_parallel", "pipeline_parallel")
+        tensor, split = options.tensor_parallel, options.sequence_split
+        stages, by_heads = options.pipeline_parallel, options.sequence_parallel
+        if self.gpus % (tensor * split * stages):
+            keys = _SPLITS
             key = next(key for key in keys if getattr(options, key) > 1)
             raise ScenarioError(
                 f"{FIELD}.{key}",
-                f"tensor {tensor} x context {context} x pipeline {stages} does not divide "
-                f"{self.gpus} trainer GPUs (cluster.trainer_gpus)",
+                f"tensor {tensor} x context {options.context_parallel} x sequence {by_heads} x "
+                f"pipeline {stages} does not divide {self.gpus} trainer GPUs "
+                "(cluster.trainer_gpus)",
             )
-        if model.heads % tensor:
+        if model.heads % (tensor * by_heads):
+            key, parts = "tensor_parallel", str(tensor)
+            if by_heads > 1:
+                key = "sequence_parallel"
+                parts = f"{by_heads} x tensor {tensor}" if tensor > 1 else str(by_heads)
             raise ScenarioError(
-                f"{FIELD}.tensor_parallel",
-                f"{tensor} does not divide the {model.heads} attention heads of {model.name}",
+                f"{FIELD}.{key}",
+                f"{parts} does not divide the {model.heads} attention heads of {model.name}",
             )
         if stages * options.virtual_stages > model.layers:
             key = "virtual_stages" if stages <= model.layers else "pipeline_parallel"
@@ -94,7 +101,7 @@ class Layout:
     @property
     def share(self) -> int:
         """GPUs that share the tokens and products of one microbatch in one stage."""
-        return self.options.tensor_parallel * self.options.context_parallel
+        return self.options.tensor_parallel * self.options.sequence_split
 
     @property
     def data_parallel(self) -> int:
@@ -103,7 +110,7 @@ class Layout:
 
     @property
     def _dense_copies(self) -> int:
-        return self.data_parallel * self.options.context_parallel
+        return self.data_parallel * self.options.sequence_split
 
     @property
     def expert_split(self) -> int:
@@ -138,7 +145,8 @@ class Layout:
         if kept == "none":
             return 1
         if kept == "hybrid":
-            return math.gcd(copies, max(1, self.options.gpus_per_node // self.share))
+            node = max(1, self.options.gpus_per_node // self.options.tensor_parallel)
+            return math.gcd(copies, node)
         return copies
 
     def state_bytes(self, bytes_each: float, trained: bool = True) -> float:
@@ -209,7 +217,7 @@ class Layout:
         options, model = self.options, self.model
         layers = model.layers / self.stages
         tensor, context = options.tensor_parallel, options.context_parallel
-        here = tokens / context
+        here = tokens / options.sequence_split
         state_bytes = COMPUTE_BYTES * model.hidden
         attention = mlp = between = 0.0
         if tensor > 1:  # two all-reduces a layer, or as many halves (arXiv 2205.05198)
@@ -220,6 +228,10 @@ class Layout:
             rate = self.rate_bytes_per_s(tensor * context)
             keyed = model.attention_layers / self.stages
             attention += keyed * kv_bytes * here * (context - 1) / rate
+        if options.sequence_parallel > 1:  # tokens for heads, and back (arXiv 2309.14509)
+            sent = COMPUTE_BYTES * self._dealt_width / tensor * here
+            group = options.sequence_split * tensor
+            attention += model.attention_layers / self.stages * self._dealt_s(sent, group)
         if options.expert_parallel > 1:  # to the experts and back: k copies of a token
             sent = model.experts_per_token * state_bytes * here / tensor
             mlp += 2 * model.sparse_layers / self.stages * self._all_to_all_s(sent)
@@ -227,6 +239,19 @@ class Layout:
             sent = state_bytes * here / tensor * options.virtual_stages
             between = sent / self.rate_bytes_per_s(self.gpus)
         return Talk(attention, mlp, between)
+
+    @property
+    def _dealt_width(self) -> float:
+        """Elements of a token's queries, keys, values and outputs in a layer; keys and values are
+        repeated where a sequence parallel group has more GPUs than they have heads."""
+        model = self.model
+        parts = self.options.sequence_parallel * self.options.tensor_parallel
+        return 2 * model.heads * model.head_dim + model.kv_width * max(1, parts / model.kv_heads)
+
+    def _dealt_s(self, sent_bytes: float, span: int) -> float:
+        """What a GPU sends to its sequence parallel group, over ``span`` neighbouring GPUs."""
+        parts = self.options.sequence_parallel
+        return gather_s(sent_bytes, parts, self.rate_bytes_per_s(span))
 
     def _all_to_all_s(self, sent_bytes: float) -> float:
         """What a GPU sends to an expert parallel group, evenly: within its node and beyond it."""

@@ -22,6 +22,7 @@ from rollcast.simulator.costs.trainer.options import (
     COMPUTE_BYTES,
     FIELD,
     FUSED_SHARE,
+    MASTER_BYTES,
     STEP_BYTES_PER_PARAMETER,
 )
 from rollcast.simulator.costs.trainer.packing import (
@@ -74,8 +75,9 @@ class RooflineTrainer(TrainerMemory):
     ``log_prob_passes`` forwards over the whole batch run first, then ``minibatches`` optimiser
     steps, each over its share of the groups. The LM head runs on response tokens.
 
-    Weights are gathered for each pass of each microbatch where states are sharded. Communication
-    is not overlapped with computation, but for ``overlap``. Where the model is split
+    Weights are gathered for each pass of each microbatch where states are sharded, with
+    ``states_on_host`` over the host link first. Communication is not overlapped with computation,
+    but for ``overlap``. Where the model is split
     (:class:`simulator.costs.trainer.parallel.Layout`), what is said of a GPU's microbatches holds
     for the GPUs that share a copy of it, and a pipeline of p stages idles (p - 1) / v of a
     microbatch's time each step.
@@ -92,11 +94,32 @@ class RooflineTrainer(TrainerMemory):
         if self.weights == "lora":
             return 0.0
         owned, gpu = self.layout.owned_parameters, self.gpu
+        if self.states_on_host:
+            return self._host_memory_s(STEP_BYTES_PER_PARAMETER)
         if self.optimizer_on_host:  # gradients down, Adam in host memory, weights up
-            node_s = STEP_BYTES_PER_PARAMETER * owned * min(self.gpus, self.gpus_per_node)
             moved_s = (GRADIENT_BYTES + COMPUTE_BYTES) * owned / gpu.host_link_bytes_per_s
-            return node_s / self.host_memory_bytes_per_s + moved_s
+            return self._host_memory_s(STEP_BYTES_PER_PARAMETER) + moved_s
         return STEP_BYTES_PER_PARAMETER * owned / (gpu.bandwidth_bytes_per_s * STREAM_EFFICIENCY)
+
+    def _host_memory_s(self, bytes_each: float) -> float:
+        """Seconds in which a node's CPUs touch so many bytes of each parameter of its GPUs."""
+        node = self.layout.owned_parameters * min(self.gpus, self.gpus_per_node)
+        return bytes_each * node / self.host_memory_bytes_per_s
+
+    @cached_property
+    def _loaded_s(self) -> float:
+        """A GPU's fp32 shard of the weights, from host memory for one pass."""
+        if not self.states_on_host:
+            return 0.0
+        return MASTER_BYTES * self.layout.owned_parameters / self.gpu.host_link_bytes_per_s
+
+    @cached_property
+    def _unloaded_s(self) -> float:
+        """Its shard of the gradients, to host memory and added to those that are there."""
+        if not self.states_on_host:
+            return 0.0
+        moved_s = GRADIENT_BYTES * self.layout.owned_parameters / self.gpu.host_link_bytes_per_s
+        return moved_s + self._host_memory_s(3 * GRADIENT_BYTES)
 
     @property
     def _moved_s_per_byte(self) -> float:
@@ -163,7 +186,7 @@ class RooflineTrainer(TrainerMemory):
     def _experts_touched(self, tokens: int) -> float:
         """Experts of a layer that a microbatch reaches, as whole experts on one GPU; an expert
         parallel group sends the tokens of all of its GPUs."""
-        here = tokens / self.context_parallel
+        here = tokens / self.sequence_split
         if self.expert_parallel > 1:
             here = here / self.tensor_parallel * self.expert_parallel
         return self.model.experts_touched(here) / self.layout.expert_split
@@ -247,9 +270,10 @@ class RooflineTrainer(TrainerMemory):
                 moved_s = kept_bytes / self.gpu.host_link_bytes_per_s
                 offload += max(0.0, moved_s - stage_s)
         idle = 1 + layout.bubble(count) / count if count else 1.0
-        gather, exchange = layout.gather_s * count, 0.0
+        gather, exchange = (layout.gather_s + self._loaded_s) * count, 0.0
         if self.weights == "full":
-            exchange = layout.exchange_s(count)
+            reduced = count if self.reduce_every_microbatch else 1
+            exchange = layout.exchange_s(count) + self._unloaded_s * reduced
         if self.recompute == "full":
             again = forward + talk
         again *= (self.recompute_layers or self.model.layers) / self.model.layers

@@ -275,7 +275,7 @@ def test_the_view_says_hours_cost_and_what_is_impossible(tiny: Scenario) -> None
     assert figures is not None
     assert "100 steps of 16 rollouts under april take" in said
     assert "GPU-hours" in said
-    assert answers.count("<tr") == 3
+    assert answers.count("<tr") == 6  # two tables
     assert "one_step_off: overlaps training with rollout" in answers
     assert answers.count('class="run"') == 2
     assert "$" in view(asked(price=2.0), here, [])[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,8 @@ from rollcast.simulator.results.phases import (
     PHASES,
     SIDES,
     STEP_PHASES,
+    bound_cell,
+    bound_text,
     bounds,
     in_sum,
     phase_of,
@@ -30,6 +35,8 @@ from rollcast.simulator.testing import try_policy
 from rollcast.simulator.testing.listed import InTurns, ListedWorkload
 from rollcast.simulator.testing.tables import TableCost
 from rollcast.simulator.world import ClusterShape
+from tests.conftest import Cli
+from tests.scenarios import TINY
 from tests.test_metrics import REAL, add_segment, hand_made_runs
 from tests.test_turns import simulate as in_turns
 
@@ -309,3 +316,83 @@ def test_what_bounds_a_step_is_what_it_follows(policy: str) -> None:
 def test_weight_syncs_that_take_longest_bound_a_step() -> None:
     trial = try_policy("sync", [[5, 9]], batch_groups=1, group_size=2, train_s=4.0, sync_s=50.0)
     assert trial.summary["bound_by"] == "sync"
+
+
+# What is told of them
+
+
+@pytest.mark.parametrize(
+    ("side", "shares", "tail_s", "text", "cell"),
+    [
+        (None, None, 0.0, "", None),
+        ("sync", None, 6.0, "A step is bound by syncs and switches.", "sync"),
+        (
+            "trainer",
+            {"trainer": 0.93, "generation": 0.04, "reward": 0.03},
+            0.0,
+            "A step is bound by the trainer in 93 % of the draws.",
+            "trainer\n93 %",
+        ),
+        (
+            "generation",
+            {"trainer": 0.6, "generation": 0.4},
+            6.0,
+            "A step is bound by generation, mostly its tail, in 40 % of the draws, "
+            "by the trainer in 60 %.",
+            "generation\n40 %",
+        ),
+        (
+            "generation",
+            {"generation": 1.0},
+            4.0,
+            "A step is bound by generation in all draws.",
+            "generation\n100 %",
+        ),
+    ],
+)
+def test_what_bounds_a_step_in_words(
+    side: str | None, shares: dict[str, float] | None, tail_s: float, text: str, cell: str | None
+) -> None:
+    phases = {"generation": {"s": 10.0}, "tail": {"s": tail_s}}
+    values: dict[str, Any] = {"phases": phases, "bound_by": side, "bound_by_share": shares}
+    assert bound_text(values) == text
+    assert bound_cell(values) == cell
+
+
+def test_every_output_tells_the_phases_of_summary_json(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison's files, its page and the terminal; a phase without time is left out."""
+    monkeypatch.setenv("COLUMNS", "100")
+    scenario, out = tmp_path / "tiny.yaml", tmp_path / "out"
+    scenario.write_text(TINY)
+    code, printed, error = cli("compare", scenario, "--policy", "april", "--out", out, "--no-plot")
+    assert code == 0, error
+    assert max(map(len, printed.splitlines())) <= 100
+    rows = json.loads((out / "comparison.json").read_text())
+    with (out / "comparison.csv").open() as file:
+        flat = list(csv.DictReader(file))
+    page = (out / "report.html").read_text()
+    for row, cells in zip(rows, flat, strict=True):
+        summary = json.loads((out / row["policy"] / "summary.json").read_text())
+        assert bound_text(summary) in page or row["policy"] != "april"
+        for key in ("phases", "overlapped", "bound_by", "bound_by_share"):
+            assert row[key] == summary[key]
+        assert list(row["phases"]) == list(PHASES)
+        for name, phase in row["phases"].items():
+            assert phase["low_s"] <= phase["s"] <= phase["high_s"]
+            for end in ("s", "low_s", "high_s"):
+                assert float(cells[f"phases_{name}_{end}"]) == phase[end]
+            shown = f"{phase['s']:.3g}"
+            ends = f"{phase['low_s']:.3g}-{phase['high_s']:.3g}"
+            for told in (printed, page):
+                assert (shown in told and ends in told) or phase["share"] < 5e-4
+    assert "optimiser" not in printed.split("seconds of a step by phase")[1]
+    code, printed, _ = cli("simulate", scenario, "--draws", 12)
+    lines = [line for line in printed.splitlines() if "% of the step, " in line]
+    assert [line.split()[1] for line in lines] == ["generation", "tail", "update", "sync"]
+    assert sum(float(line.split("│")[3].split()[0]) for line in lines if "tail" not in line) == (
+        pytest.approx(100, abs=0.2)
+    )
+    assert all("90 % interval" in line for line in lines)
+    assert "A step is bound by generation in" in printed

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from rollcast.simulator.cli.console import console, fitted, named_column, one_line
+from rollcast.simulator.cli.tables import show_phases
 from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Planned, Row
 from rollcast.simulator.planner.write import document
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _FIGURES = (
     "hours",
     "cost",
-    "bound_by",
     "break_even",
     "staleness_max",
     "bubble_fraction",
@@ -35,7 +35,7 @@ _HEADINGS = {
     "split": "split",
     **{name: NAMED[name].heading for name in _FIGURES},
 }
-_FIRST_TO_GO = (*reversed(_FIGURES[4:]), "bound_by", "break_even", "front", "split")
+_FIRST_TO_GO = (*reversed(_FIGURES[3:]), "break_even", "front", "split")
 _MOST_ROWS = 16
 _MOST_CAUSES = 5
 
@@ -60,6 +60,11 @@ def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | Non
     )
     screen.print(grid)
     _notes(screen, planned, shown, left_out)
+    show_phases(
+        screen,
+        [f"{row.choice.policy}, {words.split(row)}" for row in shown],
+        [row.measured.said for row in shown],
+    )
     for sentence in planned.changes:
         screen.print(f"- {sentence}", markup=False)
     if bars is not None:
@@ -109,7 +114,7 @@ def _table(rows: Sequence[Row], columns: Sequence[str], width: int) -> Table:
     for name in columns:
         grid.add_column(
             _HEADINGS[name],
-            justify="left" if name in ("split", "bound_by", "GPUs") else "right",
+            justify="left" if name in ("split", "GPUs") else "right",
             no_wrap=name != "split",
             overflow="fold",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,19 @@ from rollcast.simulator.cli.console import (
     fitted,
     named_column,
 )
-from rollcast.simulator.results.figures import FIGURES, Figure, seconds, share, steps_by_group_size
+from rollcast.simulator.results.figures import (
+    BOUND_BY,
+    BY_PHASE,
+    FIGURES,
+    NAMED,
+    NOTES,
+    Figure,
+    interval,
+    seconds,
+    share,
+    steps_by_group_size,
+)
+from rollcast.simulator.results.phases import bound_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +64,7 @@ def show_summary(
         grid.add_row(*cells)
     screen = console()
     screen.print(grid)
-    for line in (*_intervals(s), *_lengths(s)):
+    for line in filter(None, (bound_text(s), *_intervals(s), *_lengths(s))):
         screen.print(line, markup=False, highlight=False)
     if bars is not None:
         from rollcast.simulator.cli.tornado_table import show_tornado
@@ -68,23 +80,19 @@ def _intervals(s: Mapping[str, Any]) -> list[str]:
         return []
     note = s.get("interval_note", "")
     lines = [
-        f"90 % interval of the step time: {_ends(intervals['step_s'], seconds)}"
+        f"90 % interval of the step time: {interval(intervals['step_s'])}"
         + (f"; its variance: {note}" if note else "")
     ]
-    run = f"90 % interval of the run: {_ends(intervals['makespan_s'], seconds)}"
-    run += f"; {_ends(intervals['gpu_hours'], '{:,.3g}'.format)} GPU-hours"
+    run = f"90 % interval of the run: {interval(intervals['makespan_s'])}"
+    run += f"; {interval(intervals['gpu_hours'], '{:,.3g}'.format)} GPU-hours"
     if "cost_usd" in intervals:
-        run += f"; {_ends(intervals['cost_usd'], '${:,.3g}'.format)}"
+        run += f"; {interval(intervals['cost_usd'], '${:,.3g}'.format)}"
     return [*lines, run]
 
 
 def _lengths(s: Mapping[str, Any]) -> list[str]:
     """The lengths that were solved for."""
     return [f"lengths: {s['lengths']['note']}"] if "lengths" in s else []
-
-
-def _ends(interval: Sequence[float], show: Callable[[float], str]) -> str:
-    return f"{show(interval[0])} to {show(interval[1])}"
 
 
 def _turns(turns: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -144,11 +152,12 @@ def show_comparison(
     )
     screen = console()
     values = compared(results, ranking)
+    names = [row["policy"] for row in values]
     figures = [figure for figure in FIGURES if figure.terminal and _shows(figure, values)]
 
     def build(kept: Sequence[Figure]) -> Table:
         grid = Table(padding=(0, 0, 0, 1), title=Text(title), title_justify="left")
-        named_column(grid, "policy", [row["policy"] for row in values], screen.width)
+        named_column(grid, "policy", names, screen.width)
         for figure in kept:
             grid.add_column(figure.heading, justify="right", no_wrap=True)
         for row in values:
@@ -169,6 +178,7 @@ def show_comparison(
         labels = ", ".join(figure.label for figure in left_out)
         notes.append(f"For {labels}, make the terminal wider.")
     screen.print(" ".join(notes), style="dim", markup=False)
+    show_phases(screen, names, values)
     screen.print(sureness(ranking), style="dim", markup=False)
     for line in _lengths(next(iter(results.values())).summary):
         screen.print(line, style="dim", markup=False)
@@ -180,6 +190,40 @@ def show_comparison(
                 f"{name}: groups of {' / '.join(sizes)} {steps}.", style="dim", markup=False
             )
     _warn(screen, warnings_of(results))
+
+
+def show_phases(screen: Console, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints the seconds of a step by phase, a row each of ``names``. rows: with
+    `simulator.results.phases.said`. The shortest leave a narrow terminal first."""
+    from rich.table import Table
+    from rich.text import Text
+
+    longest = {
+        figure: max((phase["s"] for row in rows if (phase := figure.value_in(row))), default=0.0)
+        for figure in BY_PHASE
+    }
+    figures = [figure for figure in BY_PHASE if longest[figure]]
+
+    def build(kept: Sequence[Figure]) -> Table:
+        grid = Table(padding=(0, 0, 0, 1), title=Text(title), title_justify="left")
+        named_column(grid, "", names, screen.width)
+        shown = (*kept, BOUND_BY)
+        for figure in shown:
+            grid.add_column(figure.label, justify="right", no_wrap=True)
+        for name, row in zip(names, rows, strict=True):
+            grid.add_row(Text(name), *(figure.text(row) for figure in shown))
+        return grid
+
+    if not figures:
+        return
+    drawn = any("low_s" in phase for row in rows for phase in row["phases"].values())
+    title = "seconds of a step by phase" + (", and their 90 % intervals" if drawn else "")
+    grid, left_out = fitted(screen, figures, sorted(figures, key=longest.__getitem__), build)
+    screen.print(grid)
+    notes = [note for name, note in NOTES.items() if longest[NAMED[f"phases.{name}"]]]
+    if left_out:
+        notes.append(f"For {', '.join(f.label for f in left_out)}, make the terminal wider.")
+    screen.print(" ".join(notes), style="dim", markup=False)
 
 
 def _shows(figure: Figure, values: Sequence[Mapping[str, Any]]) -> bool:

@@ -13,13 +13,14 @@ from rollcast.simulator.report import parts
 from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import time_bars
 from rollcast.simulator.report.markup import Content, Markup, joined, tag
+from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.timeline import timelines
 from rollcast.simulator.report.words import bias, time_spent
 from rollcast.simulator.results.figures import NAMED, cost, factor, hours
+from rollcast.simulator.results.phases import bound_text
 
 _FIGURES = tuple(
-    NAMED[name]
-    for name in ("step_s", "bound_by", "bubble_fraction", "staleness_mean", "length_bias")
+    NAMED[name] for name in ("step_s", "bubble_fraction", "staleness_mean", "length_bias")
 )
 
 
@@ -61,6 +62,13 @@ def view(
     drawn = {ran.chain: ran.outcome for ran in (sync, chosen) if ran is not None}
     answers = [
         _table(asked, run, chosen, sync),
+        parts.section(
+            "A step by phase",
+            phase_table(
+                [(parts.breakable(ran.chain), ran.figures.said, ran is chosen) for ran in run]
+            ),
+            about="Seconds of a mean step.",
+        ),
         _impossible(here),
         parts.notes([] if chosen is None else chosen.figures.warnings),
         parts.section(
@@ -113,8 +121,8 @@ def _headline(
     figures = chosen.figures
     return parts.headline(
         f"{lead}.",
-        f"{chosen.outcome.gpus} {asked.gpu or 'GPUs'}: {asked.split}. The {figures.bound_by} is "
-        f"the bottleneck. {bias(figures.staleness_mean, figures.length_bias)}",
+        f"{chosen.outcome.gpus} {asked.gpu or 'GPUs'}: {asked.split}. "
+        f"{bound_text(figures.said)} {bias(figures.staleness_mean, figures.length_bias)}",
         time_spent(chosen.outcome.use),
     )
 

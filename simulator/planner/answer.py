@@ -9,6 +9,7 @@ from typing import Any
 from rollcast.simulator.planner.choices import Choice
 from rollcast.simulator.planner.measure import Measured, Setup
 from rollcast.simulator.planner.whole_run import RunCost, Work
+from rollcast.simulator.results.write import flat
 from rollcast.simulator.scenario.plan_section import LimitSection, ObjectiveName
 
 
@@ -43,7 +44,7 @@ class Row:
     usd: Interval | None = None
 
     def plain(self) -> dict[str, Any]:
-        """A flat row of plan.csv, as JSON types."""
+        """A row of plan.json, as JSON types."""
         m, run, price = self.measured, self.run_cost, self.setup.usd_per_gpu_hour
         each_s = 1000 * m.step_s / m.trained if m.trained else None
         each_usd = None
@@ -69,7 +70,7 @@ class Row:
             "usd_per_1000_rollouts": each_usd,
             "quality": self.quality,
             "break_even": self.break_even,
-            "bound_by": m.bound_by,
+            **m.said,
             "bubble_fraction": m.bubble_fraction,
             "rollout_tokens_per_s": m.rollout_tokens_per_s,
             "staleness_mean": m.staleness_mean,
@@ -180,4 +181,4 @@ class Planned:
         """`rows` as a pandas table."""
         import pandas
 
-        return pandas.DataFrame([row.plain() for row in self.rows])
+        return pandas.DataFrame([flat(row.plain()) for row in self.rows])

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.planner.choices import Choice
 from rollcast.simulator.planner.whole_run import RunCost, Work, run_cost
+from rollcast.simulator.results.phases import said
 from rollcast.simulator.results.steady import steady_of
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.redrawn import add_phases
 from rollcast.simulator.studies.simulate import Result, simulate
 from rollcast.simulator.studies.uncertainty import uncertainty
 
 DRAWS = 512  # kept of the step time's uncertainty
-BoundBy = Literal["rollout tail", "rollout throughput", "trainer", "sync", "environment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Measured:
     step_s: seconds of a steady step. taken, used, trained: of a mean update, rollouts taken in,
     prompts used up, rollouts trained on. series_s: seconds by step, the first ``startup_steps``
     before the steady state. staleness_max: versions. settled: whether the steady state was reached.
-    factors: draws of the whole run's step time over step_s; choices with the same seed share their
-    draws.
+    said: of its phases (`simulator.results.phases.said`). factors: draws of the whole run's step
+    time over step_s; choices with the same seed share their draws.
     """
 
     steps: int
@@ -65,7 +65,7 @@ class Measured:
     used: float
     trained: float
     series_s: tuple[float, ...]
-    bound_by: BoundBy
+    said: Mapping[str, Any]
     bubble_fraction: float
     rollout_tokens_per_s: float
     staleness_mean: float
@@ -128,14 +128,16 @@ def setup_of(scenario: Scenario) -> Setup:
 
 def measured(result: Result, whole: int | None = None) -> Measured:
     """Figures of a finished run; with ``whole``, also the uncertainty of that many updates."""
-    factors, warnings = (), list(result.summary["warnings"])
+    factors, warnings, summary = (), list(result.summary["warnings"]), dict(result.summary)
     if whole is not None:
         uncertain = uncertainty(result, steps=whole)
         draws, few = uncertain.draws.get("step_s"), uncertain.sampling_error.warning
         warnings += [few] if few else []
         if draws is not None:
-            factors = tuple((draws[:DRAWS] / result.summary["step_s"]).tolist())
-    summary, records, steady = result.summary, result.run.steps, steady_of(result.run)
+            factors = tuple((draws[:DRAWS] / summary["step_s"]).tolist())
+        if uncertain.step is not None:
+            add_phases(summary, uncertain.step.phases, uncertain.step.bound_by)
+    records, steady = result.run.steps, steady_of(result.run)
     count = max(len(records), 1)
     return Measured(
         len(records),
@@ -145,7 +147,7 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         sum(record.trained_groups + record.rejected_groups for record in records) / count,
         sum(record.trained_rollouts for record in records) / count,
         tuple(record.step_s for record in records),
-        bound_by(summary, records),
+        said(summary),
         summary["bubble_fraction"],
         summary["rollout_tokens_per_s"] or 0.0,
         summary["staleness_mean"] or 0.0,
@@ -155,29 +157,6 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         steady.known,
         factors,
     )
-
-
-MOSTLY = 0.9  # share of the time for which a trainer that bounds a step works
-
-
-def bound_by(summary: Mapping[str, Any], records: Sequence[StepRecord]) -> BoundBy:
-    """The bottleneck of a run's steps: the longest part. Where training overlaps with rollout, the
-    trainer and its syncs count only if they work for `MOSTLY` of the time."""
-    total_s = math.fsum(record.step_s for record in records)
-    sync_s = summary["sync_s"] + summary["switch_s"]
-    train_s = summary["train_s"]
-    tail_s = summary["underfilled_fraction"] * summary["rollout_s"]
-    steady_s = summary["rollout_s"] - tail_s
-    idle = summary["bubble_by_cause"].get("environment", 0.0) * total_s
-    if idle > max(steady_s - idle, tail_s, train_s, sync_s):
-        return "environment"
-    overlapped = summary["rollout_s"] + train_s + sync_s > 1.02 * total_s
-    if overlapped and train_s + sync_s < MOSTLY * total_s:
-        return "rollout tail" if tail_s > steady_s else "rollout throughput"
-    parts: dict[BoundBy, float] = {"trainer": train_s, "sync": sync_s}
-    if not overlapped:
-        parts |= {"rollout tail": tail_s, "rollout throughput": steady_s}
-    return max(parts, key=lambda part: parts[part])
 
 
 @dataclass(frozen=True, slots=True)

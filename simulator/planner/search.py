@@ -292,7 +292,7 @@ def _with_interval(row: Row, drawn: Measured) -> Row:
 
     return replace(
         row,
-        measured=replace(row.measured, warnings=drawn.warnings),
+        measured=drawn,
         hours=around(row.run_cost.hours),
         usd=None if row.run_cost.usd is None else around(row.run_cost.usd),
     )

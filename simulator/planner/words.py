@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rollcast.simulator.planner.answer import Interval, Rival, Row
 from rollcast.simulator.planner.whole_run import Work
-from rollcast.simulator.results.figures import cost, hours, usd
+from rollcast.simulator.results.figures import cost, hours, interval, usd
+from rollcast.simulator.results.phases import bound_text
 from rollcast.simulator.scenario.plan_section import LimitSection, ObjectiveName
 
 OBJECTIVES: Mapping[ObjectiveName, str] = {
@@ -18,9 +19,9 @@ OBJECTIVES: Mapping[ObjectiveName, str] = {
 SURE = 0.05  # whoever wins in a smaller share of the draws does not change places
 
 
-def between(interval: Interval | None, write: Callable[[float], str]) -> str:
+def between(ends: Interval | None, write: Callable[[float], str]) -> str:
     """The ends of a 90 % interval; empty for None."""
-    return "" if interval is None else f"{write(interval.low)} to {write(interval.high)}"
+    return "" if ends is None else interval((ends.low, ends.high), write)
 
 
 def setup(row: Row) -> str:
@@ -78,7 +79,7 @@ def recommendation(
     quality = f", at {row.quality:g} times the updates" if row.quality != 1 else ""
     second = (
         f"{work.text[0].upper()}{work.text[1:]}{assumed} take {takes(row)}{quality}. "
-        f"The {row.measured.bound_by} is the bottleneck."
+        f"{bound_text(row.measured.said)}"
     )
     sentences = [first, second, _rivals(rivals, objective)]
     if baseline is not None and baseline is not row and row.break_even is not None:

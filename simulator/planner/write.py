@@ -14,6 +14,7 @@ from rollcast.simulator.planner.answer import Planned, Row
 from rollcast.simulator.policies.outside import is_reference
 from rollcast.simulator.policies.spelling import read_terms
 from rollcast.simulator.results import schema
+from rollcast.simulator.results.phases import said
 from rollcast.simulator.results.write import write_json, write_rows_as_table
 
 _PATHS = (
@@ -33,8 +34,7 @@ def write_plan(folder: Path, planned: Planned, source: Path, target: Path) -> No
     source: the folder of the scenario's file, base of its paths; target: the folder's final place.
     """
     rows = [row.plain() for row in planned.rows] + [row.plain() for row in planned.unrun]
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    write_rows_as_table(folder / schema.PLAN_CSV.name, keys, rows)
+    write_rows_as_table(folder / schema.PLAN_CSV.name, rows)
     write_json(folder / schema.PLAN_JSON.name, document(planned))
     if planned.recommended is not None and planned.scenario is not None:
         text = scenario_text(planned, source, target)
@@ -93,13 +93,16 @@ def _picked(row: Row) -> dict[str, Any]:
         "step_s",
         "startup_s",
         "startup_steps",
-        "bound_by",
         "break_even",
         "staleness_max",
         "length_bias",
         "warnings",
     )
-    return {"settings": dict(row.choice.settings), **{key: plain[key] for key in kept}}
+    return {
+        "settings": dict(row.choice.settings),
+        **{key: plain[key] for key in kept},
+        **said(plain),
+    }
 
 
 def _chosen(row: Row | None, planned: Planned) -> dict[str, Any] | None:

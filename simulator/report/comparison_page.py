@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rollcast.simulator.planner.measure import bound_by
 from rollcast.simulator.policies import label
 from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.report import parts
@@ -15,10 +14,21 @@ from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
 from rollcast.simulator.report.markup import Markup, tag
 from rollcast.simulator.report.page import page
+from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
 from rollcast.simulator.report.words import bias, sureness, time_spent
-from rollcast.simulator.results.figures import FIGURES, cost, count, factor, seconds, share, usd
+from rollcast.simulator.results.figures import (
+    FIGURES,
+    cost,
+    count,
+    factor,
+    interval,
+    seconds,
+    share,
+    usd,
+)
+from rollcast.simulator.results.phases import bound_text
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.compare import compared, warnings_of
 from rollcast.simulator.studies.ranking import Ranking
@@ -43,17 +53,14 @@ _TOKENS = {
 }
 
 Values = Mapping[str, Any]
-"""A policy's figures: a row of `simulator.studies.compare.compared`, and ``bound_by``."""
+"""A policy's figures: a row of `simulator.studies.compare.compared`."""
 
 
 def comparison_page(
     results: Mapping[str, Result], ranking: Ranking | None, draws: int | None = None
 ) -> str:
     """The whole page. draws: those that the user asked for; None for the default."""
-    entries = [
-        {**row, "bound_by": bound_by(result.summary, result.run.steps)}
-        for result, row in zip(results.values(), compared(results, ranking), strict=True)
-    ]
+    entries = compared(results, ranking)
     first = entries[0]
     best = min(entries, key=lambda entry: entry["step_s"])
     base = SYNCHRONOUS if SYNCHRONOUS in results else first["policy"]
@@ -77,6 +84,13 @@ def comparison_page(
             about=sureness(ranking),
         ),
         _front(entries, best),
+        parts.section(
+            "A step by phase",
+            phase_table(
+                [(parts.breakable(entry["policy"]), entry, entry is best) for entry in entries]
+            ),
+            about="Seconds of a mean step, and their 90 % intervals.",
+        ),
         parts.section(
             "Where the time goes",
             timelines(
@@ -132,7 +146,7 @@ def _headline(
     trained = bias(best["staleness_mean"], best["length_bias"])
     return parts.headline(
         lead,
-        f"The {best['bound_by']} is the bottleneck. {time_spent(use)}",
+        f"{bound_text(best)} {time_spent(use)}",
         f"Variance of its step time: {note}." if note else None,
         f"{trained} The simulation does not say how well it learns." if trained else None,
     )
@@ -140,8 +154,8 @@ def _headline(
 
 def _tiles(best: Values, first: Values) -> Markup:
     def note(key: str, write: Callable[[float], str], otherwise: str) -> str:
-        interval = best.get("intervals", {}).get(key)
-        return f"90 %: {' to '.join(map(write, interval))}" if interval else otherwise
+        ends = best.get("intervals", {}).get(key)
+        return f"90 %: {interval(ends, write)}" if ends else otherwise
 
     text = note("step_s", seconds, f"p95 {seconds(best['step_s_p95'])}")
     figures = [("step time", seconds(best["step_s"]), text)]

@@ -33,6 +33,11 @@ def breakable(name: str) -> Markup:
     return Markup("<wbr/>".join(joined(part) for part in re.split(r"(?<=[(+,])(?=.)", name)))
 
 
+def below(text: str) -> Markup:
+    """A second, smaller line of a cell."""
+    return tag("small", tag("br"), text)
+
+
 def section(heading: str, *content: Content, about: str = "") -> Markup:
     """A part of a page with a heading and a sentence ``about`` it."""
     lead = tag("p", about, class_="about") if about else None

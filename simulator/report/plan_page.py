@@ -18,6 +18,7 @@ from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
 from rollcast.simulator.report.markup import Content, Markup, tag
 from rollcast.simulator.report.page import page
 from rollcast.simulator.report.parts import Row as Line
+from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
 from rollcast.simulator.results.figures import NAMED, cost, hours, seconds, share, usd
@@ -26,10 +27,9 @@ from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.studies.simulate import Result, simulate
 
 _FIGURES = tuple(
-    NAMED[name]
-    for name in ("bound_by", "break_even", "staleness_max", "length_bias", "bubble_fraction")
+    NAMED[name] for name in ("break_even", "staleness_max", "length_bias", "bubble_fraction")
 )
-_NARROW = _FIGURES[:3]
+_NARROW = _FIGURES[:2]
 
 BEST_ROWS, MOST_ROWS, MOST_POINTS, MOST_NAMED = 6, 200, 300, 12
 
@@ -66,6 +66,7 @@ def plan_page(
         parts.section("What would change the answer", parts.listed(changes)) if changes else None,
         _front(planned),
         _choices(planned),
+        _phases(planned),
         _time(runs),
         _impossible(planned.impossible),
         _unrun(planned.unrun),
@@ -97,7 +98,11 @@ def _tiles(row: Row) -> Markup:
     figures += [
         ("GPUs", str(row.setup.gpus), row.setup.kinds),
         ("a step", seconds(measured.step_s), f"{run.updates:,.0f} of them"),
-        ("bound by", measured.bound_by, f"{share(measured.bubble_fraction)} of GPU time idle"),
+        (
+            "bound by",
+            measured.said["bound_by"] or "-",
+            f"{share(measured.bubble_fraction)} of GPU time idle",
+        ),
     ]
     if row.break_even is not None:
         figures.append(("pays up to", f"{row.break_even:.2f}x", "the updates of sync"))
@@ -168,10 +173,10 @@ def _line(row: Row, chosen: bool) -> Line:
     details = [words.split(row), words.others(row)]
     cells: Sequence[Content] = (
         parts.breakable(row.choice.policy),
-        [f"{row.setup.gpus} {row.setup.kinds}", *map(_below, filter(None, details))],
+        [f"{row.setup.gpus} {row.setup.kinds}", *map(parts.below, filter(None, details))],
         [
             f"{'' if row.exact else '~'}{hours(row.run_cost.hours)}",
-            _below(words.between(row.hours, hours)) if row.hours else None,
+            parts.below(words.between(row.hours, hours)) if row.hours else None,
         ],
         NAMED["cost"].text(values),
         *(figure.text(values) for figure in _FIGURES),
@@ -179,8 +184,25 @@ def _line(row: Row, chosen: bool) -> Line:
     return Line(cells, chosen=chosen, apart=bool(row.beyond))
 
 
-def _below(text: str) -> Markup:
-    return tag("small", tag("br"), text)
+def _phases(planned: Planned) -> Content:
+    rows = [
+        (_named(row), row.measured.said, row is planned.chosen)
+        for row in planned.notable(BEST_ROWS)
+    ]
+    if not rows:
+        return None
+    return parts.section(
+        "A step by phase",
+        phase_table(rows),
+        about="Seconds of a mean step; of the finalists with 90 % intervals.",
+    )
+
+
+def _named(row: Row) -> Content:
+    return [
+        parts.breakable(row.choice.policy),
+        parts.below(f"{row.setup.gpus}: {words.split(row)}"),
+    ]
 
 
 def _time(runs: Sequence[Shown]) -> Content:

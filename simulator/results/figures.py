@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from rollcast.simulator.results.phases import PHASES, STEP_PHASES, TAIL, PhaseName, bound_cell
 
 
 def seconds(value: float | None) -> str:
@@ -16,6 +18,13 @@ def seconds(value: float | None) -> str:
     if value >= 600:
         return f"{value / 60:.1f} min"
     return f"{value:.3g} s" if value < 100 else f"{value:.1f} s"
+
+
+def interval(ends: Sequence[float], write: Callable[[float], str] = seconds) -> str:
+    """Text of an interval; its unit once."""
+    first, last = map(write, ends)
+    number, _, unit = first.partition(" ")
+    return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"
 
 
 def hours(value: float) -> str:
@@ -149,7 +158,7 @@ def _steady(v: Values) -> str:
     return f"mean of {steps}{startup}, p95 {seconds(v['step_s_p95'])}"
 
 
-def _interval(v: Values) -> str:
+def _speedup_interval(v: Values) -> str:
     """Empty for the baseline and without intervals."""
     if v["first"] or "speedup_low" not in v:
         return ""
@@ -170,6 +179,58 @@ def _idle_by_cause(v: Values) -> str:
 def _hours_and_cost(v: Values) -> str:
     price = f", ${v['cost_usd']:,.2f}" if "cost_usd" in v else ""
     return f"{v['gpu_hours']:.2f} GPU-hours{price}"
+
+
+_LEAST = 5e-4  # of a step, that a phase's line or cell tells
+
+
+def _phase(name: PhaseName) -> Callable[[Values], Values | None]:
+    """A phase of `simulator.results.phases.said`; None where it takes no time."""
+
+    def value(v: Values) -> Values | None:
+        phase = v["phases"].get(name)
+        if phase is None or phase["share"] < _LEAST:
+            return None
+        return {**phase, "beside": name == "generation" and v["overlapped"]}
+
+    return value
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+
+
+def _phase_cell(phase: Values) -> str:
+    """Seconds, and their interval below."""
+    ends = [_number(phase[end]) for end in ("low_s", "high_s") if end in phase]
+    return "\n".join([_number(phase["s"]), *(["-".join(ends)] if ends else [])])
+
+
+def _phase_figure(name: PhaseName) -> Figure:
+    value = _phase(name)
+
+    def text(v: Values) -> str:
+        phase = value(v)
+        return "" if phase is None else seconds(phase["s"])
+
+    def note(v: Values) -> str:
+        phase = value(v) or {"share": 0.0, "beside": False}
+        said = f"{share(phase['share'])} of the step"
+        if "low_s" in phase:
+            said += f", 90 % interval {interval((phase['low_s'], phase['high_s']))}"
+        return said + (", beside the training" if phase["beside"] else "")
+
+    label = name.replace("_", "-")
+    indent = "    " if name == TAIL else "  "
+    return Figure(
+        f"phases.{name}",
+        label,
+        _phase_cell,
+        STEP_PHASES[name].meaning,
+        value,
+        saved=False,
+        run=Line(f"{indent}{label}", text, note),
+    )
 
 
 def _group_sizes(v: Values) -> str:
@@ -207,7 +268,7 @@ _TIMES: tuple[Figure, ...] = (
         "90 % interval",
         str,
         "of the speed-up",
-        value=_interval,
+        value=_speedup_interval,
         terminal=Heading("90 %\ninterval"),
         page=True,
         saved=False,
@@ -235,10 +296,6 @@ _TIMES: tuple[Figure, ...] = (
         seconds,
         "mean of a step",
         value=_per_step("rollout_s"),
-        run=Line("rollout / train", _pair(seconds, "rollout_s", "train_s"), "in total"),
-        terminal=Heading("rollout\nphase", drop=7),
-        page=True,
-        narrow=False,
     ),
     Figure(
         "train_s",
@@ -246,16 +303,8 @@ _TIMES: tuple[Figure, ...] = (
         seconds,
         "mean of a step",
         value=_per_step("train_s"),
-        terminal=Heading("train\nphase", drop=6),
-        page=True,
-        narrow=False,
     ),
-    Figure(
-        "sync_s",
-        "sync",
-        seconds,
-        run=Line("sync / switch", _pair(seconds, "sync_s", "switch_s"), "in total"),
-    ),
+    Figure("sync_s", "sync", seconds),
     Figure("switch_s", "switch", seconds),
 )
 _RATES: tuple[Figure, ...] = (
@@ -276,15 +325,6 @@ _RATES: tuple[Figure, ...] = (
         saved=False,
     ),
     Figure("trained_tokens_per_s", "trained tokens/s", count, "over the whole run", run=Line()),
-    Figure(
-        "bound_by",
-        "bound by",
-        str,
-        "the bottleneck of its steps",
-        page=True,
-        narrow=False,
-        saved=False,
-    ),
     Figure(
         "bubble_fraction",
         "bubble",
@@ -375,7 +415,24 @@ _LEARNING: tuple[Figure, ...] = (
         saved=False,
     ),
 )
-FIGURES = (*_TIMES, *_RATES, *_LEARNING)
+BY_PHASE: tuple[Figure, ...] = tuple(_phase_figure(name) for name in PHASES)
+"""The phases of a step: a line each in the table of one run, a column each in tables of several."""
+
+NOTES: Mapping[PhaseName, str] = {
+    TAIL: "The tail is a part of generation.",
+    "wait": "Where rollouts overlap training, a step is the sum with wait in place of generation.",
+}
+"""Of a table of phases, where it shows them."""
+
+BOUND_BY = Figure(
+    "bound_by",
+    "bound by",
+    str,
+    "what bounds a step, and the share of the draws in which it does",
+    bound_cell,
+)
+
+FIGURES = (*_TIMES[:1], *BY_PHASE, *_TIMES[1:], *_RATES, *_LEARNING)
 """Figures that the tables of runs show, in order. A figure is one entry here and its value in
 `simulator.results.metrics.summarise`."""
 

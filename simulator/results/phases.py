@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,8 +31,18 @@ PhaseName = Literal[
 ]
 Side = Literal["generation", "environment", "reward", "trainer", "sync", "other"]
 """What a step can be bound by."""
+SIDE_WORDS: Mapping[Side, str] = {
+    "generation": "generation",
+    "environment": "environments",
+    "reward": "rewards",
+    "trainer": "the trainer",
+    "sync": "syncs and switches",
+    "other": "what is in no phase",
+}
 TAIL: PhaseName = "tail"
 """A part of ``generation``, in no sum."""
+SAID = ("phases", "overlapped", "bound_by", "bound_by_share")
+TOLD = 0.05  # least share of the draws in which a side bounds the step that a sentence tells
 MOSTLY = 0.9
 """Share of the time for which a trainer works that bounds a step beside which rollouts are made."""
 
@@ -189,3 +199,38 @@ def _longest(sides: Mapping[str, NDArray[np.float64]], names: Sequence[str]) -> 
     """Of these sides, the longest; the first of equals."""
     place = np.argmax([sides[name] for name in names], axis=0)
     return np.asarray(np.array(names)[place])
+
+
+def said(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a run's figures, those of its steps' phases (`by_phase.ByPhase.summary`); with draws also
+    ``bound_by_share`` and the phases' intervals."""
+    return {key: values[key] for key in SAID if key in values}
+
+
+def bound_text(values: Mapping[str, Any], of: str = "draws") -> str:
+    """What bounds a step, as a sentence; empty where nothing is known of it. values: `said`. of:
+    what the shares are of."""
+    side = values["bound_by"]
+    if side is None:
+        return ""
+    seconds = {name: phase["s"] for name, phase in values["phases"].items()}
+    tail = side == "generation" and seconds.get(TAIL, 0.0) > 0.5 * seconds["generation"]
+    words = f"{SIDE_WORDS[side]}{', mostly its tail,' if tail else ''}"
+    shares = values.get("bound_by_share")
+    if not shares:
+        return f"A step is bound by {words.rstrip(',')}."
+    own = shares.get(side, 0.0)
+    parts = [f"{words} in {f'{100 * own:.0f} % of the' if own < 1.0 else 'all'} {of}"]
+    parts += [
+        f"by {SIDE_WORDS[other]} in {100 * share:.0f} %"
+        for other, share in shares.items()
+        if other != side and share >= TOLD
+    ]
+    return f"A step is bound by {', '.join(parts)}."
+
+
+def bound_cell(values: Mapping[str, Any]) -> str | None:
+    """What bounds a step, in a table's cell; the share of the draws in which it does, below."""
+    side = values["bound_by"]
+    share = (values.get("bound_by_share") or {}).get(side)
+    return side if share is None else f"{side}\n{100 * share:.0f} %"

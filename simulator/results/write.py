@@ -68,20 +68,31 @@ def write_rows(
     document: schema.File | None,
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Writes rows of equal keys, at least one, as a table and as JSON."""
-    write_rows_as_table(folder / table.name, list(rows[0]), rows)
+    """Writes rows, at least one, as a table and as JSON."""
+    write_rows_as_table(folder / table.name, rows)
     if document is not None:
         write_json(folder / document.name, rows)
 
 
-def write_rows_as_table(
-    path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
-) -> None:
-    """Writes rows as a table; missing columns are empty."""
+def write_rows_as_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows as a table, flat; missing columns are empty."""
+    rows = [flat(row) for row in rows]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+def flat(row: Mapping[str, Any]) -> dict[str, Any]:
+    """With mappings in it as columns of their own, named ``key_below``."""
+    columns: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            columns |= {f"{key}_{below}": cell for below, cell in flat(value).items()}
+        else:
+            columns[key] = value
+    return columns
 
 
 def _write_steps(folder: Path, run: Run) -> None:

@@ -11,6 +11,7 @@ from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.figures import FIGURES
 from rollcast.simulator.results.folder import is_ours
+from rollcast.simulator.results.phases import said
 from rollcast.simulator.results.steady import per_rollout, trained_a_step
 from rollcast.simulator.results.write import write_rows, write_run
 from rollcast.simulator.scenario.scenario import Scenario
@@ -74,7 +75,8 @@ def _other_batches(results: Mapping[str, Result]) -> list[str]:
 
 
 def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[str, Any]]:
-    """One row per policy: the figures saved of its run, ``trained_rollouts_per_step``, ``speedup``
+    """One row per policy: the figures saved of its run, what is said of its phases
+    (`simulator.results.phases.said`), ``trained_rollouts_per_step``, ``speedup``
     (step time of the first over its own, per rollout taken in), ``throughput_gain`` (rollout
     tokens/s over the first's). With a ranking: ``speedup_low``, ``speedup_high`` (90 % interval),
     ``sure`` (share of draws in which it is faster than the next)."""
@@ -93,6 +95,7 @@ def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[s
         )
         row["trained_rollouts_per_step"] = trained_a_step(result.run)
         row.update({figure.name: summary[figure.name] for figure in FIGURES if figure.saved})
+        row.update(said(summary))
         rows.append(row)
     return rows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from rollcast.simulator.planner.measure import (
     Failure,
     Measured,
     Setup,
-    bound_by,
     measured,
     setup_of,
 )
@@ -153,40 +151,6 @@ def test_gpus_of_a_pipeline() -> None:
     assert setup_of(scenario()) == replace(
         SETUP, usd_per_gpu_hour=setup_of(scenario()).usd_per_gpu_hour
     )
-
-
-def summary(**more: Any) -> dict[str, Any]:
-    return {
-        "sync_s": 1.0,
-        "switch_s": 0.0,
-        "train_s": 20.0,
-        "rollout_s": 100.0,
-        "underfilled_fraction": 0.2,
-        "bubble_by_cause": {"environment": 0.0},
-        **more,
-    }
-
-
-@pytest.mark.parametrize(
-    ("figures", "said"),
-    [
-        (summary(), "rollout throughput"),
-        (summary(underfilled_fraction=0.6), "rollout tail"),
-        (summary(train_s=150.0), "trainer"),
-        (summary(sync_s=120.0), "sync"),
-        (summary(bubble_by_cause={"environment": 0.5}), "environment"),
-        # at once: the parts are more than the whole
-        (summary(step_s=100.0, train_s=50.0), "rollout throughput"),
-        (summary(step_s=100.0, train_s=50.0, underfilled_fraction=0.7), "rollout tail"),
-        (summary(step_s=100.0, train_s=95.0), "trainer"),
-        (summary(step_s=100.0, train_s=30.0, sync_s=65.0), "sync"),
-    ],
-)
-def test_what_bounds_a_step(figures: dict[str, Any], said: str) -> None:
-    whole_s = figures.pop("step_s", figures["rollout_s"] + figures["train_s"] + figures["sync_s"])
-    [record] = simulate(scenario("steps=1")).run.steps
-    record.step_s = whole_s
-    assert bound_by(figures, [record]) == said
 
 
 # What is aimed at

@@ -105,10 +105,13 @@ def test_the_answer_says_what_the_issue_asks(planned: Planned) -> None:
     assert best.choice.policy in first
     assert str(best.setup.gpus) in first
     assert "100 steps of 32 rollouts" in second
-    assert best.measured.bound_by in second
+    assert f"bound by {best.measured.said['bound_by']}" in second
     assert "assumed" not in second
     assert best.hours is not None
     assert best.hours.low <= best.run_cost.hours <= best.hours.high
+    made = best.measured.said["phases"]["generation"]
+    assert made["low_s"] < made["s"] < made["high_s"]
+    assert sum(best.measured.said["bound_by_share"].values()) == pytest.approx(1.0)
     assert planned.front
     hours = [row.run_cost.hours for row in planned.front]
     costs = [row.run_cost.cost for row in planned.front]
@@ -341,6 +344,9 @@ def test_the_command(cli: Cli, path: Path, tmp_path: Path, monkeypatch: pytest.M
     summary = simulate(load(out / best["scenario"])).summary
     assert summary["step_s"] == best["step_s"]
     assert float(rows[0]["step_s"]) == best["step_s"]
+    for name, phase in best["phases"].items():
+        assert phase["s"] == summary["phases"][name]["s"] == float(rows[0][f"phases_{name}_s"])
+    assert "seconds of a step by phase" in said
     code, _, problem = cli("plan", path, *FLAGS, "--out", out)
     assert (code, "--force" in problem) == (2, True)
     page = (out / "report.html").read_text("utf-8")

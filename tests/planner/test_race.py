@@ -49,7 +49,7 @@ def measured(series: Sequence[float], staleness: int = 0) -> Measured:
         1.0,
         1.0,
         tuple(series),
-        "trainer",
+        {"bound_by": "trainer"},
         0.0,
         1.0,
         0.0,

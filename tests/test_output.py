@@ -22,7 +22,8 @@ import pytest
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import folder, schema
 from rollcast.simulator.results.folder import check_target, write_folder
-from rollcast.simulator.results.metrics import step_columns
+from rollcast.simulator.results.metrics import phase_columns, step_columns
+from rollcast.simulator.results.phases import in_sum
 from rollcast.simulator.results.read import read_document, read_lines, read_table
 from rollcast.simulator.results.write import plain, write_run
 from rollcast.simulator.scenario.file import parse_scenario
@@ -408,7 +409,7 @@ def test_every_field_of_a_step_and_of_a_stay_is_declared() -> None:
     run = ran("sync").run
     known = {field.name for field in fields(StepRecord)} - {"staleness", "policy", "taken_rollouts"}
     assert known <= set(schema.STEPS.names)
-    record, derived = run.steps[0], step_columns(run)
+    record, derived = run.steps[0], {**step_columns(run), **phase_columns(run)}
     for name in schema.STEPS.names:
         assert hasattr(record, name) != (name in derived), name
     kept = set(run.segments.columns) - {"outcome"}
@@ -437,6 +438,17 @@ def test_what_is_written_is_read_back(tmp_path: Path, policy: str) -> None:
     assert read_lines(folder, schema.DECISIONS, "RUN_DIR") == plain(result.run.decisions)
     summary = read_document(folder, schema.SUMMARY, "RUN_DIR")
     assert summary == plain(result.summary)
+
+
+@pytest.mark.parametrize("policy", ["sync", "fully_async(max_staleness=1)"])
+def test_the_phases_of_steps_are_those_of_the_summary(tmp_path: Path, policy: str) -> None:
+    result = ran(policy)
+    steps = read_table(written(result, tmp_path / "run"), schema.STEPS, "RUN_DIR")
+    steady = slice(*result.summary["steady_steps"])
+    for name, phase in result.summary["phases"].items():
+        assert steps[f"phases_{name}_s"][steady].mean() == pytest.approx(phase["s"]), name
+    whole_s = sum(steps[f"phases_{name}_s"] for name in in_sum(result.summary["overlapped"]))
+    assert whole_s == pytest.approx(steps["step_s"])
 
 
 def test_the_share_at_the_cap_by_step(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from rollcast.simulator.results.intervals import (
     union,
     without,
 )
+from rollcast.simulator.results.phases import PHASE_COLUMNS
 from rollcast.simulator.results.steady import Steady, mean_age, steady_of
 from rollcast.simulator.results.timeouts import timeout_summary, timeout_warnings
 from rollcast.simulator.results.turns import mean, turn_summary
@@ -292,6 +293,11 @@ def step_columns(run: Run) -> dict[str, FloatArray]:
         "truncated_share": _mean_by_step(run, run.segments["truncated"], ended),
         "accuracy": accuracy(run),
     }
+
+
+def phase_columns(run: Run) -> dict[str, FloatArray]:
+    """Further columns of steps.csv: seconds by phase, shape (steps,)."""
+    return {PHASE_COLUMNS[name]: seconds for name, seconds in by_phase(run).seconds.items()}
 
 
 def accuracy(run: Run) -> FloatArray:

@@ -132,6 +132,8 @@ STEP_PHASES: Mapping[PhaseName, StepPhase] = {
     ),
 }
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
+PHASE_COLUMNS: Mapping[PhaseName, str] = {name: f"phases_{name}_s" for name in PHASES}
+"""Of our own tables."""
 SIDES: tuple[Side, ...] = get_args(Side)
 
 _OF_KIND: Mapping[str, PhaseName] = {

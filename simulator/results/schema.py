@@ -2,7 +2,8 @@
 
 `simulator.results.write` writes them, `simulator.results.read` reads them. Columns are in the order
 of the file; steps.csv has further ones of policies. Columns are fields of
-`simulator.spans.StepRecord` or `Segments`, or of `simulator.results.metrics.step_columns`.
+`simulator.spans.StepRecord` or `Segments`, or of `simulator.results.metrics.step_columns` and
+`phase_columns`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from rollcast.simulator.results import RUN_SCHEMA
 from rollcast.simulator.results.columns import LARGEST_TOKENS, Figure, typecode
+from rollcast.simulator.results.phases import PHASE_COLUMNS, STEP_PHASES
 from rollcast.simulator.values.readers import (
     Choice,
     Keys,
@@ -172,6 +174,7 @@ STEPS = Table(
             "mean reward of the rollouts that finished in the step, whether trained on or not",
             least=_ANY,
         ),
+        *(_seconds(column, STEP_PHASES[name].meaning) for name, column in PHASE_COLUMNS.items()),
     ),
 )
 ROLLOUTS = Table(

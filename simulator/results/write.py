@@ -15,7 +15,7 @@ from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import schema
-from rollcast.simulator.results.metrics import step_columns
+from rollcast.simulator.results.metrics import phase_columns, step_columns
 from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
 from rollcast.simulator.spans import TRAINED, Run, StepRecord
 
@@ -97,7 +97,8 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_steps(folder: Path, run: Run) -> None:
     """steps.csv, with columns of the policies."""
-    derived = {name: values.tolist() for name, values in step_columns(run).items()}
+    columns = {**step_columns(run), **phase_columns(run)}
+    derived = {name: values.tolist() for name, values in columns.items()}
     more = sorted({key for record in run.steps for key in record.policy})
 
     def row(i: int, record: StepRecord) -> list[Any]:

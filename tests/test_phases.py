@@ -62,6 +62,11 @@ def test_every_kind_and_every_column_belongs_to_one_phase() -> None:
     assert set(columns.PHASES) | {"rest_s"} == set(OF_COLUMN)
 
 
+def test_the_docs_list_the_phases() -> None:
+    rows = [f"| `{name}` | {phase.meaning} |" for name, phase in STEP_PHASES.items()]
+    assert "\n".join(rows) in (Path(__file__).parent.parent / "docs/intervals.md").read_text()
+
+
 # That they add up
 
 
@@ -330,14 +335,14 @@ def test_weight_syncs_that_take_longest_bound_a_step() -> None:
             "trainer",
             {"trainer": 0.93, "generation": 0.04, "reward": 0.03},
             0.0,
-            "A step is bound by the trainer in 93 % of the draws.",
+            "A step is bound by the trainer in 93 % of draws.",
             "trainer\n93 %",
         ),
         (
             "generation",
             {"trainer": 0.6, "generation": 0.4},
             6.0,
-            "A step is bound by generation, mostly its tail, in 40 % of the draws, "
+            "A step is bound by generation, mostly its tail, in 40 % of draws, "
             "by the trainer in 60 %.",
             "generation\n40 %",
         ),

@@ -10,27 +10,14 @@ from numpy.typing import NDArray
 
 from rollcast.calibration.fits.robust import FloatArray, spread
 from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.results.phases import OF_COLUMN, STEP_PHASES
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Flags = NDArray[np.bool_]
-TRAINED = ("log_prob_s", "reference_s", "values_s", "update_s", "critic_update_s")
-_SECONDS = (
-    "step_s",
-    "generation_s",
-    "engine_s",
-    "wait_s",
-    "reward_s",
-    *TRAINED,
-    "advantage_s",
-    "data_s",
-    "sync_s",
-    "switch_s",
-    "validation_s",
-    "checkpoint_s",
-    "rest_s",
-)
+TRAINED = tuple(name for name, phase in OF_COLUMN.items() if STEP_PHASES[phase].side == "trainer")
+_SECONDS = ("step_s", "engine_s", *OF_COLUMN, "validation_s", "checkpoint_s")
 LEAST_STEPS = 3
 """Fewer steps than this, warm-up not counted, are not fitted."""
 LEAST_PART = 6

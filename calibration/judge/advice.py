@@ -14,15 +14,17 @@ from rollcast.calibration.fits.log_scenario import setting
 from rollcast.calibration.fits.model import Drift, Fit
 from rollcast.calibration.fits.steps import Steps
 from rollcast.calibration.judge.beside import beside
+from rollcast.calibration.judge.phases import columns_of, said_of
 from rollcast.calibration.judge.small_runs import LAST_STEPS, WARM_STEPS, SmallRun
-from rollcast.calibration.logs.columns import WORDS
 from rollcast.calibration.logs.draft import Part
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.results.phases import STEP_PHASES, bound_text
 from rollcast.simulator.studies.interval import LEVEL, ends
 
 DRAWS = 10
 _POINT_STEPS, _DRAWN_STEPS = 20, 3
+_TOLD, _LEAST_SHARE = 4, 0.02  # phases that are told, at most; and of a step at least
 _BUDGET = 50_000  # rollouts of all runs together
 _APRIL = "APRIL: launch 1.5 times the batch, train on the first to end, resume the rest"
 _TAIL = (
@@ -229,24 +231,18 @@ def _cost(known: Fit, change: WhatIf) -> dict[str, Any]:
 
 def bottleneck(known: Fit, log: RunLog, steps: Steps) -> tuple[str, ...]:
     """Where a step's time goes, with the log's own names of it."""
-    whole = steps.median_s
-    timed = {name: steps.median(name) for name in WORDS}
-    timed = {name: s for name, s in timed.items() if math.isfinite(s) and s > 0}
-    sentences: list[str] = []
-    if timed and math.isfinite(whole) and whole > 0:
-        order = sorted(timed, key=lambda name: -timed[name])
-        first = order[0]
-        share = timed[first] / whole
-        sentences.append(
-            f"{WORDS[first]} ({named(log, first)}) is {100 * share:.0f} % of a step: the bottleneck"
-        )
-        rest = [
-            f"{WORDS[name]} ({named(log, name)}) {100 * timed[name] / whole:.0f} %"
-            for name in order[1:4]
-            if timed[name] > 0.02 * whole
-        ]
-        if rest:
-            sentences.append("then " + ", ".join(rest))
+    said = said_of(log, steps)
+    largest = sorted(said["phases"].items(), key=lambda pair: -pair[1]["share"])[:_TOLD]
+    parts = [
+        f"{STEP_PHASES[name].words} ({', '.join(named(log, c) for c in columns_of(steps, name))}) "
+        f"{100 * phase['share']:.0f} %"
+        for name, phase in largest
+        if phase["share"] > _LEAST_SHARE
+    ]
+    sentences = [
+        bound_text(said, "logged steps"),
+        f"shares of a step: {', '.join(parts)}" if parts else "",
+    ]
     mean, longest = steps.median("mean_new_tokens"), steps.median("max_new_tokens")
     if math.isfinite(mean) and math.isfinite(longest) and mean > 0 and longest > 2 * mean:
         sentences.append(
@@ -259,7 +255,7 @@ def bottleneck(known: Fit, log: RunLog, steps: Steps) -> tuple[str, ...]:
     settings = [f"{s.theirs} = {s.value}" for s in (batch, size) if s is not None]
     if settings:
         sentences.append("the batch is " + ", ".join(settings))
-    return tuple(sentences)
+    return tuple(filter(None, sentences))
 
 
 def named(log: RunLog, column: str) -> str:

@@ -14,6 +14,7 @@ from rollcast.calibration.live import ahead
 from rollcast.calibration.live.shifts import BEFORE, shifts
 from rollcast.calibration.logs import columns
 from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.results.phases import OF_COLUMN, STEP_PHASES
 from rollcast.simulator.stacks.settings import whole
 
 MOST_STEPS = 2_000
@@ -29,11 +30,11 @@ _LATE = 3.0
 _ALONE = ("sync_s", "switch_s")
 """Phases that do not depend on lengths."""
 _WORDS = {
-    **columns.WORDS,
-    "step_s": "a step",
-    "reward_s": "judging",
+    **{column: STEP_PHASES[phase].words for column, phase in OF_COLUMN.items()},
+    "critic_update_s": "the critic's update",
     "advantage_s": "advantages",
-    "switch_s": "switching between rollout and training",
+    "data_s": "preparing batches",
+    "step_s": "a step",
 }
 
 

@@ -7,6 +7,7 @@ timed under that word; an empty cell is what it did not log.
 from __future__ import annotations
 
 from rollcast.simulator.results.columns import Figure
+from rollcast.simulator.results.phases import OF_COLUMN
 from rollcast.simulator.results.schema import Column, Table
 from rollcast.simulator.values.readers import Text
 
@@ -156,33 +157,5 @@ REQUESTS = Table(
 
 TABLES = (STEPS, ROLLOUTS, REQUESTS)
 
-PHASES = (
-    "generation_s",
-    "wait_s",
-    "reward_s",
-    "log_prob_s",
-    "reference_s",
-    "values_s",
-    "advantage_s",
-    "update_s",
-    "critic_update_s",
-    "data_s",
-    "sync_s",
-    "switch_s",
-)
+PHASES = tuple(column for column in OF_COLUMN if column != "rest_s")
 """The parts of a step that its rest is what remains of."""
-
-WORDS = {
-    "generation_s": "generation",
-    "wait_s": "the trainer's wait for rollouts",
-    "log_prob_s": "log-probabilities",
-    "reference_s": "the reference model",
-    "values_s": "the critic's values",
-    "update_s": "the update",
-    "critic_update_s": "the critic's update",
-    "reward_s": "rewards",
-    "sync_s": "the weight sync",
-    "switch_s": "switches between rollout and training",
-    "data_s": "preparing batches",
-}
-"""Phases in sentences."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from rollcast.calibration.logs import columns
 from rollcast.calibration.logs.draft import Part, missing
 from rollcast.calibration.logs.run_log import LEVELS, RunLog
 from rollcast.simulator.cli.console import console
@@ -65,16 +66,10 @@ def _figures(log: RunLog) -> list[tuple[str, str]]:
     median = table.median(numeric_only=True)
     figures = []
     if not median.isna()["step_s"]:
-        named = (
-            ("generation_s", "generation"),
-            ("wait_s", "wait"),
-            ("log_prob_s", "log-probs"),
-            ("reference_s", "reference"),
-            ("update_s", "update"),
-            ("sync_s", "sync"),
-        )
         phases = [
-            f"{word} {seconds(median[name])}" for name, word in named if not median.isna()[name]
+            f"{name.removesuffix('_s').replace('_', '-')} {seconds(median[name])}"
+            for name in columns.PHASES
+            if median[name] > 0
         ]
         figures.append(
             (

@@ -8,6 +8,7 @@ from typing import Any
 
 from rollcast.calibration.importing import Outcome
 from rollcast.calibration.judge.hold_out import Judged
+from rollcast.calibration.judge.phases import said_of
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.results.fitted_file import SCHEMA
 
@@ -33,6 +34,7 @@ def to_json(log: RunLog, outcome: Outcome) -> dict[str, Any]:
         "assumed": [part.key for part in outcome.parts if part.assumed],
         "files": [tally.file for tally in log.tallies],
         "hold_out": [_judged(judged) for judged in outcome.judged],
+        **said_of(log, outcome.used),
     }
     if known is not None:
         imported["shape"] = known.shape

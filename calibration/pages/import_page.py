@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rollcast.calibration.importing import Outcome
+from rollcast.calibration.judge.phases import said_of
 from rollcast.calibration.logs.draft import missing
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.calibration.pages import import_text as text
@@ -23,6 +24,7 @@ from rollcast.simulator.report.parts import (
     section,
     table,
 )
+from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.series import Series, series
 
 
@@ -48,6 +50,7 @@ def page(log: RunLog, outcome: Outcome) -> str:
         )
         if outcome.judged
         else None,
+        _phases(log, outcome),
         section("What would make it faster", _advice(outcome)),
         section("What was fitted", _fitted(outcome)),
         section(
@@ -60,6 +63,18 @@ def page(log: RunLog, outcome: Outcome) -> str:
             folded("What was read", listed(_read(log))),
         ),
         subtitle=f"A run of {log.stack}, read from its logs",
+    )
+
+
+def _phases(log: RunLog, outcome: Outcome) -> Content:
+    said = said_of(log, outcome.used)
+    if not said["phases"]:
+        return None
+    return section(
+        "A step by phase",
+        phase_table([(log.name, said, False)], "run"),
+        about="Median seconds, and between which 90 % of the steps are; what bounds a step, and in "
+        "which share of the steps.",
     )
 
 

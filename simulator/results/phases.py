@@ -216,13 +216,13 @@ def bound_text(values: Mapping[str, Any], of: str = "draws") -> str:
     if side is None:
         return ""
     seconds = {name: phase["s"] for name, phase in values["phases"].items()}
-    tail = side == "generation" and seconds.get(TAIL, 0.0) > 0.5 * seconds["generation"]
+    tail = side == "generation" and seconds.get(TAIL, 0.0) > 0.5 * seconds.get("generation", 0.0)
     words = f"{SIDE_WORDS[side]}{', mostly its tail,' if tail else ''}"
     shares = values.get("bound_by_share")
     if not shares:
         return f"A step is bound by {words.rstrip(',')}."
     own = shares.get(side, 0.0)
-    parts = [f"{words} in {f'{100 * own:.0f} % of the' if own < 1.0 else 'all'} {of}"]
+    parts = [f"{words} in {f'{100 * own:.0f} % of' if own < 1.0 else 'all'} {of}"]
     parts += [
         f"by {SIDE_WORDS[other]} in {100 * share:.0f} %"
         for other, share in shares.items()

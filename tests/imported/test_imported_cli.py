@@ -56,12 +56,18 @@ def test_the_whole_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     said = " ".join(capsys.readouterr().out.split())
     assert "forecast of steps 21 to 30, predicted" in said
     assert "what would make it faster" in said
-    assert "generation (generation_s) is" in said
+    assert "A step is bound by generation in all logged steps." in said
+    assert "shares of a step: generation (generation_s) " in said
     content = json.loads((out / "fitted.json").read_text())
     assert content["schema"] == "rollcast-fitted/1"
     assert content["lengths"]["lengths"]["median_tokens"] > 100
     assert content["imported"]["hold_out"][0]["steps"] == list(range(21, 31))
     assert content["imported"]["hold_out"][0]["median_error"] < 0.2
+    phases = content["imported"]["phases"]
+    assert {name: phase["share"] for name, phase in phases.items()} == pytest.approx(
+        {"generation": 0.576, "update": 0.384, "other": 0.04}, abs=0.01
+    )
+    assert content["imported"]["bound_by_share"] == {"generation": 1.0}
     text = (out / "report.html").read_text()
     assert "<b>run</b>" not in text
     assert "&lt;b&gt;run&lt;/b&gt;" in text

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rollcast.simulator.results.phases import PHASE_COLUMNS
 from rollcast.simulator.stacks.launch import Key, Launch
 from rollcast.simulator.stacks.log_format import Dump, Origin, Raw, Record, Rollout, Row, StackLog
 from rollcast.simulator.stacks.records import real, whole
 from rollcast.simulator.stacks.settings import MEANINGS, Settings
 
+_UPDATE = (PHASE_COLUMNS["update"], PHASE_COLUMNS["optimiser"])
 _ROUNDING_S = 2e-6  # tables may be kept to the microsecond
 
 
@@ -23,11 +25,13 @@ def _overlapped(rows: Iterable[Raw], settings: Settings) -> bool:
 
 
 def _derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
-    """Takes log-probability passes out of updates, and overlapped rollouts out of generation."""
-    if "log_prob_s" in row and "update_s" in row:
+    """Takes what is no update out of updates, and of generation and wait the one
+    that is not in a step's sum."""
+    if _UPDATE[0] in raw:
+        row["update_s"] = sum(raw[name] for name in _UPDATE)
+    elif "log_prob_s" in row and "update_s" in row:
         row["update_s"] -= row["log_prob_s"]
-    if overlapped:
-        row.pop("generation_s", None)
+    row.pop("generation_s" if overlapped else "wait_s", None)
 
 
 def _first(rows: Sequence[tuple[Row, Raw]], settings: Settings) -> None:
@@ -71,7 +75,11 @@ LOG = StackLog(
         "step_s": ("step_s",),
         "generation_s": ("rollout_s",),
         "update_s": ("train_s",),
-        "log_prob_s": ("log_prob_s",),
+        "log_prob_s": (PHASE_COLUMNS["log_prob"], "log_prob_s"),
+        **{
+            f"{name}_s": (PHASE_COLUMNS[name],)
+            for name in ("wait", "reward", "reference", "values")
+        },
         "sync_s": ("sync_s",),
         "switch_s": ("switch_s",),
         "rollouts": ("trained_rollouts",),
@@ -81,7 +89,7 @@ LOG = StackLog(
         "truncated_share": ("truncated_share",),
     },
     marks=("rollout_start_s", "computed_tokens"),
-    also=("rollout_start_s", "end_s", "computed_tokens"),
+    also=("rollout_start_s", "end_s", "computed_tokens", *_UPDATE),
     dumps=(
         Dump(("trained_step", "attempt", "total_tokens", "submitted_s"), _rollout),
         Dump(("asked_s", "ended"), lambda record, origin: ()),  # environments.csv

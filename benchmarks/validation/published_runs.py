@@ -10,27 +10,17 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import yaml
 
 from benchmarks.validation.files import PUBLISHED
 from rollcast.simulator import values
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.phases import PHASES
 
-Phase = Literal[
-    "generation",
-    "reward",
-    "log_prob",
-    "reference",
-    "values",
-    "update",
-    "sync",
-    "switch",
-    "other",
-    "wait",
-    "step",
-]
+MEASURED = (*(name for name in PHASES if name not in ("tail", "optimiser")), "step")
+"""What sources measure: phases, of which an update holds the optimiser, and the step."""
 FOLDER = PUBLISHED / "runs"
 
 
@@ -102,7 +92,7 @@ def _read(path: Path) -> PublishedSource:
     for name, run in runs.items():
         for figure in run.measured:
             for phase in parts(figure):
-                values.choice(phase, f"{path.name}: {name}.measured", get_args(Phase))
+                values.choice(phase, f"{path.name}: {name}.measured", MEASURED)
     pairs = tuple(tuple(pair) for pair in content.get("pairs", ()))
     for name in {name for pair in pairs for name in pair} - set(runs):
         raise ScenarioError(f"{path.name}: pairs", f"{name} is no run of this file")

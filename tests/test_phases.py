@@ -389,7 +389,7 @@ def test_every_output_tells_the_phases_of_summary_json(
             for end in ("s", "low_s", "high_s"):
                 assert float(cells[f"phases_{name}_{end}"]) == phase[end]
             shown = f"{phase['s']:.3g}"
-            ends = f"{phase['low_s']:.3g}-{phase['high_s']:.3g}"
+            ends = f"{phase['low_s']:.2g}-{phase['high_s']:.2g}"
             for told in (printed, page):
                 assert (shown in told and ends in told) or phase["share"] < 5e-4
     assert "optimiser" not in printed.split("seconds of a step by phase")[1]

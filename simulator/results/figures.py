@@ -196,13 +196,13 @@ def _phase(name: PhaseName) -> Callable[[Values], Values | None]:
     return value
 
 
-def _number(value: float) -> str:
-    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+def _number(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}g}" if value < 99.5 else f"{value:,.0f}"
 
 
 def _phase_cell(phase: Values) -> str:
     """Seconds, and their interval below."""
-    ends = [_number(phase[end]) for end in ("low_s", "high_s") if end in phase]
+    ends = [_number(phase[end], 2) for end in ("low_s", "high_s") if end in phase]
     return "\n".join([_number(phase["s"]), *(["-".join(ends)] if ends else [])])
 
 

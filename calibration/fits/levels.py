@@ -17,6 +17,7 @@ from rollcast.calibration.fits.phases import Phases
 from rollcast.calibration.fits.robust import FloatArray, fit, median_error, needed
 from rollcast.calibration.fits.steps import Flags, Steps
 from rollcast.simulator.costs.scaled import PHASES
+from rollcast.simulator.results.phases import STEP_PHASES
 
 PRIOR_SD = {
     "decode": 0.35,
@@ -104,7 +105,7 @@ def figures(steps: Steps, overlapped: bool) -> tuple[Figure, ...]:
     grade = _sum(steps, ("log_prob_s", "reference_s", "values_s"))
     if np.isfinite(grade).any():
         measured.append(Figure("log_prob_s", ("log_prob",), grade))
-    update = _sum(steps, ("update_s", "critic_update_s"))
+    update = _sum(steps, STEP_PHASES["update"].columns)
     if np.isfinite(update).any():
         measured.append(Figure("update_s", ("update",), update))
     whole = tuple(_trusted(figure) for figure in measured) + _rest(

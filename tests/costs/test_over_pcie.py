@@ -44,7 +44,8 @@ def trt(prompt: int, new: int) -> Callable[[CostModel], float]:
 
 
 A100 = RooflineCost(LLAMA_70B, load_gpu("a100-80gb-pcie"), 4, engine="tensorrt-llm")
-L20 = RooflineCost(QWEN_72B, load_gpu("l20"), 8, engine="vllm-0.5", cuda_graphs=False)
+LAUNCHES: dict[str, Any] = {"cuda_graphs": False, "launch_s_per_layer": 4e-4}
+L20 = RooflineCost(QWEN_72B, load_gpu("l20"), 8, engine="vllm-0.5", **LAUNCHES)
 # vLLM issue 4852 (Qwen1.5-72B, eager, batch 1); TensorRT-LLM issue 1240 (version 0.6.1, batch 64).
 MEASURED: list[tuple[RooflineCost, Callable[[CostModel], float], float]] = [
     (L20, l20, 0.0392),

@@ -68,6 +68,7 @@ TRAINER = [
     ({"pipeline_parallel": 3}, "pipeline_parallel", "does not divide 8 trainer GPUs"),
     ({"context_parallel": 16}, "context_parallel", "does not divide 8 trainer GPUs"),
     ({"sequence_parallel": 16}, "sequence_parallel", "does not divide 8 trainer GPUs"),
+    ({"shard_gpus": 2}, "shard_gpus", "give hybrid"),
     ({"states_on_host": True, "sharding": "zero1"}, "states_on_host", "give fsdp or hybrid"),
     ({"tensor_parallel": 2.5}, "tensor_parallel", "must be"),
     ({"virtual_stages": 2}, "virtual_stages", "set pipeline_parallel too"),

@@ -217,6 +217,8 @@ def test_what_is_shared_takes_less_memory_and_is_exchanged_more_often() -> None:
     assert states == sorted(states)
     assert states[-1] == pytest.approx(16 * states[0])
     assert trainer(16, shard=False).state_bytes_per_gpu == states[-1]
+    pairs = trainer(16, sharding="hybrid", shard_gpus=2)
+    assert pairs.state_bytes_per_gpu == pytest.approx(states[-1] / 2)
     whole = trainer(16, reduce_every_microbatch=False)
     assert whole.layout.exchange_s(3) == pytest.approx(one[0].layout.exchange_s(3) / 3)
     assert states[0] < whole.state_bytes_per_gpu < states[-1]

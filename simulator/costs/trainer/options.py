@@ -144,6 +144,14 @@ class TrainerOptions(Options):
         Traffic,
         Doc("bytes moved for each logit by a chunked fp32 log-softmax", unit="bytes"),
     ] = _F.traffic_per_logit
+    entropy_traffic_per_logit: Annotated[
+        Traffic,
+        Doc(
+            "bytes moved for each logit to compute the policy's entropy beside its "
+            "log-probabilities before the update; 0: no entropy",
+            unit="bytes",
+        ),
+    ] = 0.0
     padded_logits: Annotated[
         bool,
         Doc(
@@ -215,6 +223,14 @@ class TrainerOptions(Options):
             "states that data-parallel GPUs shard: fsdp (all), hybrid (all, within a "
             "node), zero1 (the optimiser's) or none; null: fsdp, or none with shard: "
             "false"
+        ),
+    ] = None
+    shard_gpus: Annotated[
+        Gpus | None,
+        Doc(
+            "data-parallel GPUs that share states with sharding: hybrid (FSDP's fsdp_size); null: "
+            "those of a node",
+            unit="GPUs",
         ),
     ] = None
     reshard_after_forward: Annotated[
@@ -318,6 +334,10 @@ class TrainerOptions(Options):
                 raise self.refuse(
                     key, "describes reward models, but reward_passes is 0; set reward_passes"
                 )
+        if self.shard_gpus is not None and self.kept != "hybrid":
+            raise self.refuse(
+                "shard_gpus", f"is a part of the GPUs, but sharding is {self.kept}; give hybrid"
+            )
         if self.states_on_host and self.kept not in ("fsdp", "hybrid"):
             raise self.refuse(
                 "states_on_host",

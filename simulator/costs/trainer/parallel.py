@@ -146,7 +146,7 @@ class Layout:
             return 1
         if kept == "hybrid":
             node = max(1, self.options.gpus_per_node // self.options.tensor_parallel)
-            return math.gcd(copies, node)
+            return math.gcd(copies, self.options.shard_gpus or node)
         return copies
 
     def state_bytes(self, bytes_each: float, trained: bool = True) -> float:

@@ -13,7 +13,7 @@ from rollcast.simulator.results.phases import GRADES
 # The options of a trainer of their own: nothing beside them, states spread over all its GPUs.
 _UNSPLIT = (
     *("tensor_parallel", "context_parallel", "sequence_parallel", "pipeline_parallel"),
-    *("virtual_stages", "expert_parallel", "shard", "sharding"),
+    *("virtual_stages", "expert_parallel", "shard", "sharding", "shard_gpus"),
     *("recompute_layers", "log_prob_passes"),
     *("reference_model", "reference_gpus", "critic", "critic_model", "critic_gpus"),
     *("reward_passes", "reward_model", "reward_gpus"),

@@ -197,6 +197,14 @@ class RooflineTrainer(TrainerMemory):
         seconds_each = self._unit_times
         return work.head_tokens * seconds_each.head_token + moved * seconds_each.moved_head_token
 
+    def _entropy_s(self, microbatches: Sequence[Work]) -> float:
+        """Of the policy's tokens, beside their log-probabilities."""
+        if not self.entropy_traffic_per_logit or not self.logits:
+            return 0.0
+        positions = sum(work.head_tokens + work.padding for work in microbatches)
+        moved_bytes = positions * self.model.vocab * self.entropy_traffic_per_logit
+        return moved_bytes * self._moved_s_per_byte / self.layout.share
+
     def _stage_s(self, work: Work) -> float:
         """A forward of one microbatch in the slowest stage, computation alone."""
         linear_s, attention_s = self._forward_s(work)
@@ -236,7 +244,8 @@ class RooflineTrainer(TrainerMemory):
         no logits. Of ``log_prob_passes``, those after the first are the reference's."""
         phases = self._pass_s(microbatches if self.logits else _bare(microbatches))
         graded_s, passes = phases["log_prob"], self.log_prob_passes
-        grades = {"log_prob": min(passes, 1) * graded_s, "reference": max(passes - 1, 0) * graded_s}
+        own_s = graded_s + self._entropy_s(microbatches)
+        grades = {"log_prob": min(passes, 1) * own_s, "reference": max(passes - 1, 0) * graded_s}
         critic = self.critic and self._shares("critic")
         rewards = self.reward_passes if self._shares("reward") else 0
         if critic or rewards:

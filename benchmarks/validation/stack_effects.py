@@ -21,7 +21,7 @@ from rollcast.simulator.errors import ScenarioError
 Array = NDArray[np.float64]
 _LEAST_SD = 0.02
 FREEDOM = 4.0  # degrees of a source's t
-_ROUNDS = 8  # of weights and variances in turn
+_ROUNDS = 5  # of weights and variances in turn
 HALF_90 = (1.6449, 2.1318)  # half of the middle 90 %, normal and of that t, in scales
 
 
@@ -58,8 +58,8 @@ class StackEffects:
 
     def of(self, stack: str) -> Effect:
         """For a source of ``stack`` that was not seen; also of a stack that was not."""
-        variances = (self.between_stacks**2, self.between_sources**2, self.within**2)
-        covariance = _covariance(self.observed, variances, np.array(self.weights))
+        variances = np.array([self.between_stacks, self.between_sources, self.within]) ** 2
+        covariance = _Design.of(self.observed).covariance(variances, np.array(self.weights))
         shared = variances[0] * np.array([one.stack == stack for one in self.observed], dtype=float)
         weights = np.linalg.solve(covariance, shared)
         left = variances[0] - float(shared @ weights)
@@ -77,20 +77,20 @@ def fit(observed: Sequence[Observed]) -> StackEffects:
 
     if len({one.source for one in observed}) < 3:
         raise ScenarioError("observed", "fewer than three sources say nothing about a spread")
-    logs, weights = _logs(observed), np.ones(len(observed))
-    sds = np.array([0.2, 0.2, 0.2])
+    logs, weights, design = _logs(observed), np.ones(len(observed)), _Design.of(observed)
+    starts: list[Array] = [np.array(sds) for sds in ([-0.5, -2.5, -1.5], [-2.5, -0.5, -1.5])]
 
     def loss(log_sds: Array) -> float:
         variances = np.exp(2.0 * np.clip(log_sds, math.log(_LEAST_SD), 2.0))
-        covariance = _covariance(observed, variances, weights)
-        _, log_determinant = np.linalg.slogdet(covariance)
-        return 0.5 * (float(log_determinant) + float(logs @ np.linalg.solve(covariance, logs)))
+        factor = np.linalg.cholesky(design.covariance(variances, weights))
+        scaled = np.linalg.solve(factor, logs)
+        return float(np.log(np.diag(factor)).sum() + 0.5 * scaled @ scaled)
 
     for _ in range(_ROUNDS):
-        starts = (np.log(sds), [-0.5, -2.5, -1.5], [-2.5, -0.5, -1.5])
         best = min((minimize(loss, start, method="Nelder-Mead") for start in starts), key=_value)
+        starts = [best.x]
         sds = np.exp(np.clip(best.x, math.log(_LEAST_SD), 2.0))
-        weights = _weights(observed, sds**2)
+        weights = _weights(observed, design, sds**2)
     stacks, sources, within = sds.tolist()
     return StackEffects(stacks, sources, within, observed, weights.tolist())
 
@@ -103,13 +103,13 @@ def _logs(observed: Sequence[Observed]) -> Array:
     return np.array([math.log(one.ratio) for one in observed])
 
 
-def _weights(observed: Sequence[Observed], variances: Array) -> Array:
+def _weights(observed: Sequence[Observed], design: _Design, variances: Array) -> Array:
     """Of each source (degrees + runs) / (degrees + how far off its runs are, squared in standard
     deviations), at most 1."""
     logs = _logs(observed)
     sources = np.array([one.source for one in observed])
-    covariance = _covariance(observed, variances, np.ones(len(observed)))
     weights = np.ones(len(observed))
+    covariance = design.covariance(variances, weights)
     for source in set(sources.tolist()):
         own = sources == source
         off = logs[own] @ np.linalg.solve(covariance[np.ix_(own, own)], logs[own])
@@ -117,14 +117,26 @@ def _weights(observed: Sequence[Observed], variances: Array) -> Array:
     return weights
 
 
-def _covariance(
-    observed: Sequence[Observed], variances: Sequence[float] | Array, weights: Array
-) -> Array:
-    """Of the logarithms; a source's part is that of a source of weight 1 over its weight."""
-    stacks = np.array([one.stack for one in observed])
-    sources = np.array([one.source for one in observed])
-    between_stacks, between_sources, within = variances
-    own = np.diag([within + one.sd**2 for one in observed])
-    of_source = between_sources * (sources[:, None] == sources) + own
-    widened = of_source / np.sqrt(np.outer(weights, weights))
-    return np.asarray(between_stacks * (stacks[:, None] == stacks) + widened, dtype=float)
+@dataclass(frozen=True)
+class _Design:
+    """Whether two observed are of one stack, and of one source; their own variances."""
+
+    stacks: Array
+    sources: Array
+    own: Array
+
+    @classmethod
+    def of(cls, observed: Sequence[Observed]) -> _Design:
+        stacks = np.array([one.stack for one in observed])
+        sources = np.array([one.source for one in observed])
+        own = np.array([one.sd**2 for one in observed])
+        of_stack, of_source = (names[:, None] == names for names in (stacks, sources))
+        return cls(of_stack.astype(float), of_source.astype(float), own)
+
+    def covariance(self, variances: Array, weights: Array) -> Array:
+        """Of the logarithms. variances: of stacks, sources and the rest; a source's part is that of
+        a source of weight 1 over its weight."""
+        between_stacks, between_sources, within = variances
+        of_source = between_sources * self.sources + np.diag(within + self.own)
+        widened = of_source / np.sqrt(np.outer(weights, weights))
+        return np.asarray(between_stacks * self.stacks + widened)

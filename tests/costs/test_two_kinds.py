@@ -11,6 +11,7 @@ from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.cost import RooflineCost
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.explore.knobs import chosen, knobs, starts
 from rollcast.simulator.planner.planner import plan
 from rollcast.simulator.report.assumptions import of_presets
 from rollcast.simulator.scenario.file import RawScenario
@@ -151,3 +152,11 @@ def test_a_plan_names_both_and_leaves_out_shared_gpus() -> None:
 def test_the_pages_assumptions_hold_the_figures_of_both() -> None:
     keys = {row.key for row in of_presets(from_raw(raw()))}
     assert {"gpu.bandwidth_bytes_per_s", "cluster.trainer_gpu.bandwidth_bytes_per_s"} <= keys
+
+
+def test_the_page_of_sliders_has_no_one_price_for_two_kinds() -> None:
+    scenario = from_raw(raw())
+    made = knobs(scenario)
+    assert "usd_per_hour" not in {knob.name for knob in made}
+    moved = from_raw(chosen(scenario, starts(made)))
+    assert moved.trainer_gpu == scenario.trainer_gpu

@@ -115,7 +115,7 @@ def test_a_spread_acts_by_its_phase_s_part_of_the_step() -> None:
 def test_the_preset_s_own_errors_are_in_it() -> None:
     """And most of it, where it was fitted to 14 prompts."""
     with_preset = of(small())
-    assert with_preset.shares["lengths"] > 0.3
+    assert with_preset.shares["lengths"] > 0.25
     assert "lengths preset (14 prompts)" in with_preset.note(small())
     given = (
         "workload.lengths={family: lognormal, median_tokens: 4573, between_sd: 0.743, "

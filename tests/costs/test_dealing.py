@@ -92,3 +92,32 @@ def test_one_driver_feeds_any_number_of_gpus() -> None:
         load = TrainLoad([(draw.prompt_tokens, [*draw.new_tokens]) for draw in drawn])
         taken.append(dict(scenario.cost.train(load).phases_s)["log_prob"])
     assert [s / taken[0] for s in taken] == pytest.approx([1, 70.26 / 107.71, 53.92 / 107.71], 0.15)
+
+
+def makespan(seconds: list[float], stages: int) -> float:
+    """Of microbatches in a pipeline without buffers, event by event: a stage begins one when it has
+    handed on the one before, which the next stage must be free to take."""
+    left = [
+        [0.0] * (stages + 2)
+    ]  # by microbatch: when it leaves each stage, of which 0 is the queue
+    for own in seconds:
+        before, mine = left[-1], [left[-1][1]] + [0.0] * (stages + 1)
+        for stage in range(1, stages + 1):
+            free = before[stage + 1] if stage < stages else 0.0
+            mine[stage] = max(mine[stage - 1] + own, free)
+        left.append(mine)
+    return left[-1][stages]
+
+
+@given(
+    seconds=st.lists(st.floats(0.1, 10), min_size=8, max_size=40),
+    stages=st.sampled_from([2, 3, 4]),
+)
+def test_a_pipeline_waits_for_its_longest_microbatch(seconds: list[float], stages: int) -> None:
+    layout = trainer(stages, pipeline_parallel=stages, sharding="none").layout
+    waited_s = layout.stalls(seconds) * sum(seconds)
+    filled_s = makespan(seconds, stages)  # ends with one microbatch more for each further stage
+    last = stages - 1
+    assert waited_s + last * min(seconds) <= filled_s * (1 + 1e-9)
+    assert filled_s <= waited_s + last * max(seconds) + 1e-9
+    assert layout.stalls([3.0] * 8) == 1.0

@@ -8,6 +8,7 @@ Ranks are laid out as Megatron does: tensor parallel innermost, then context, da
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -277,6 +278,15 @@ class Layout:
         """Time that a stage idles, over the time of one microbatch: (p - 1) / v, forward and
         backward alike (arXiv 2104.04473, section 2.2)."""
         return (self.stages - 1) / self.options.virtual_stages if microbatches else 0.0
+
+    def stalls(self, seconds: Sequence[float]) -> float:
+        """How many times as long a stage takes as its microbatches, which take so many seconds in
+        this order: p stages hold p of them in a row, and none sends before the next one receives,
+        so that all wait for the longest."""
+        if self.stages == 1 or not seconds:
+            return 1.0
+        rows = (seconds[max(0, end - self.stages) : end] for end in range(1, len(seconds) + 1))
+        return math.fsum(map(max, rows)) / math.fsum(seconds)
 
 
 def gather_s(size_bytes: float, gpus: int, bytes_per_s: float) -> float:

@@ -80,7 +80,7 @@ class RooflineTrainer(TrainerMemory):
     but for ``overlap``. Where the model is split
     (:class:`simulator.costs.trainer.parallel.Layout`), what is said of a GPU's microbatches holds
     for the GPUs that share a copy of it, and a pipeline of p stages idles (p - 1) / v of a
-    microbatch's time each step.
+    microbatch's time each step, and wherever microbatches differ.
 
     A critic and reward models of the policy's size on its GPUs are split as it is; a reference, a
     critic or reward models of another model, or on GPUs of their own, are trainers of theirs, fully
@@ -264,8 +264,8 @@ class RooflineTrainer(TrainerMemory):
         adapted, part = self.weights == "lora", self.recompute in ("attention", "mlp")
         messages = Talk(0.0, 0.0, 0.0)
         split = self.gpus > layout.data_parallel or self.expert_parallel > 1
-        for work in microbatches:
-            stage_s = self._stage_s(work)
+        stages_s = [self._stage_s(work) for work in microbatches]
+        for work, stage_s in zip(microbatches, stages_s, strict=True):
             forward += stage_s
             if split:
                 messages = layout.talk_s(work.tokens)
@@ -278,7 +278,7 @@ class RooflineTrainer(TrainerMemory):
                 kept_bytes = work.tokens * self._kept_bytes / self.pipeline_parallel
                 moved_s = kept_bytes / self.gpu.host_link_bytes_per_s
                 offload += max(0.0, moved_s - stage_s)
-        idle = 1 + layout.bubble(count) / count if count else 1.0
+        idle = (1 + layout.bubble(count) / count) * layout.stalls(stages_s) if count else 1.0
         gather, exchange = (layout.gather_s + self._loaded_s) * count, 0.0
         if self.weights == "full":
             reduced = count if self.reduce_every_microbatch else 1
@@ -354,6 +354,8 @@ class RooflineTrainer(TrainerMemory):
         if self.batching.startswith("padded"):
             rows = [[jobs[job][1][0][0] for job in sorted(mine)] for mine in assigned]
             return [self._padded(mine, budget, load) for mine in rows], 0
+        if self.batching == "one_sequence":
+            assigned = [sorted(mine) for mine in assigned]  # no stack sorts them by length
         dealt = [[part for job in mine for part in jobs[job][1]] for mine in assigned]
         if self.batching == "one_sequence":
             return [[work for part in mine for work in part] for mine in dealt], prefix

@@ -10,6 +10,7 @@ from rollcast.simulator.costs.base import Iteration
 from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.engine.pieces import Piece
 from rollcast.simulator.costs.presets.gpus import Gpu
+from rollcast.simulator.costs.presets.mixers import Reach
 from rollcast.simulator.costs.presets.models import Model
 
 
@@ -19,8 +20,8 @@ class Attention:
 
     Decoding takes the longer of reading the KV cache and multiplying it; the latter only with MLA,
     or with several ``queries`` a rollout (drafted tokens that are verified), which read the cache
-    together. Layers with a window see no more than it of each rollout; each counts as having
-    ``context / rollouts`` tokens, an upper bound as the time is concave in them.
+    together. Layers with a window, or that choose tokens, see no more of each rollout; each counts
+    as having ``context / rollouts`` tokens, an upper bound as the time is concave in them.
 
     With ``data_parallel_attention`` rollouts are dealt evenly to the GPUs, and all wait for the one
     that has most of them.
@@ -45,27 +46,38 @@ class Attention:
         return self._gpus * gpu.bf16_flop_per_s * gpu.prefill_attention_flop_efficiency
 
     @cached_property
-    def token_s(self) -> float:
-        """One token of context within the window, of all layers."""
-        model = self.model
+    def _kinds(self) -> tuple[tuple[Reach, float], ...]:
+        """Kinds of layers, and seconds of one token of context that they see."""
+        latent = any(not kind.heads for kind in self.model.reaches)
+        return tuple((kind, self._token_s(kind, latent)) for kind in self.model.reaches)
+
+    def _token_s(self, kind: Reach, latent: bool) -> float:
         apart, gpus = self.layout.data_parallel_attention, self._gpus
-        read_s = model.kv_bytes_per_token / (
-            (gpus if apart else model.kv_shards(gpus)) * self._rate
-        )
-        if not model.kv_lora_rank and self.queries == 1:
+        held_bytes = kind.layers * kind.kv_bytes
+        read_s = held_bytes / ((gpus if apart else kind.shards(gpus)) * self._rate)
+        if not latent and self.queries == 1:
             return read_s
-        flop = self.queries * model.attention_layers * model.absorbed_flop_per_layer
+        flop = self.queries * kind.layers * kind.decode_flop
         return max(read_s, flop / self._flop_rate)
 
     @cached_property
-    def _full_token_s(self) -> float:
-        """The same beyond the window, of the layers that have none."""
-        model = self.model
-        return self.token_s * (model.full_layers / max(1, model.attention_layers))
+    def token_s(self) -> float:
+        """One token of context that all layers see."""
+        return sum(seconds for _, seconds in self._kinds)
+
+    @cached_property
+    def _ends(self) -> tuple[tuple[int, float], ...]:
+        """From how many tokens of a rollout on some layers see no more, and what a token more takes
+        then."""
+        limits = sorted({kind.seen_tokens for kind, _ in self._kinds if kind.seen_tokens})
+        return tuple(
+            (limit, sum(s for kind, s in self._kinds if not 0 < kind.seen_tokens <= limit))
+            for limit in limits
+        )
 
     @cached_property
     def state_s(self) -> float:
-        """Reading and writing the states of one rollout's linear layers."""
+        """Reading and writing the states of one rollout's recurrent layers."""
         return 2 * self.model.state_bytes / (self._gpus * self._rate)
 
     def busiest(self, rollouts: int) -> float:
@@ -81,29 +93,28 @@ class Attention:
 
     def pieces(self, rollouts: int) -> list[Piece]:
         """:meth:`decode_s` as the pieces of a curve."""
-        token_s = self.token_s * self.busiest(rollouts)
-        pieces = [(0, 0.0, token_s)]
-        if self.model.windowed_layers:
-            start = rollouts * self.model.window_tokens
-            full_s = self._full_token_s * self.busiest(rollouts)
-            pieces.append((start, start * token_s, full_s))
+        busiest = self.busiest(rollouts)
+        pieces = [(0, 0.0, self.token_s * busiest)]
+        for limit, token_s in self._ends:
+            start, (before, seconds, slope) = rollouts * limit, pieces[-1]
+            pieces.append((start, seconds + (start - before) * slope, token_s * busiest))
         return pieces
 
     def prefill_s(self, work: Iteration) -> float:
         """Prompts: the longer of the pairs at peak compute and reading their KV. They are taken to
         be dealt evenly to the GPUs."""
-        model = self.model
-        pairs, context = work.prefill_pairs, work.prefill_context_tokens
-        flop: float = pairs * model.attention_flop_per_pair
-        if model.windowed_layers:
-            seen = min(pairs, work.prefill_tokens * model.window_tokens)
-            layers = model.full_layers * pairs + model.windowed_layers * seen
-            flop = layers * model.attention_flop_per_layer
+        pairs, context, flop = work.prefill_pairs, work.prefill_context_tokens, 0.0
+        for kind, _ in self._kinds:
+            most = work.prefill_tokens * kind.seen_tokens
+            flop += (min(pairs, most) if most else pairs) * kind.layers * kind.flop
         return max(flop / self._flop_rate, self._read_s(context, work.prefill_rollouts))
 
     def _read_s(self, context_tokens: int, rollouts: int) -> float:
         """The KV of ``rollouts`` read once, dealt evenly."""
-        if not self.model.windowed_layers:
-            return context_tokens * self.token_s
-        seen = min(context_tokens, rollouts * self.model.window_tokens)
-        return seen * self.token_s + (context_tokens - seen) * self._full_token_s
+        seconds, before, slope = 0.0, 0, self.token_s
+        for limit, token_s in self._ends:
+            start = rollouts * limit
+            if context_tokens <= start:
+                break
+            seconds, before, slope = seconds + (start - before) * slope, start, token_s
+        return seconds + (context_tokens - before) * slope

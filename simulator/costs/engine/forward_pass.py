@@ -92,6 +92,7 @@ class ForwardPass:
         seconds += attention.decode_s(context, decoding) * share
         if work.prefill_tokens:
             seconds += attention.prefill_s(work) * share
+            seconds += self._products.tower_s(work.prefill_tokens)
         return max(seconds, self.least_s)
 
     def pieces(self, rollouts: int) -> list[Piece]:

@@ -81,7 +81,7 @@ class Products:
         routers = model.router_parameters
         by_format: dict[FormatName, tuple[int, int, float]] = {}
         apart = self.layout.data_parallel_attention
-        half_s = _F.layer_products_s / 2 * (model.layers - model.sparse_layers)
+        half_s = _F.layer_products_s / 2 * model.dense_layers
         for name, read, flop, least_s in (
             (
                 parts.attention,
@@ -146,6 +146,13 @@ class Products:
         if self.model.experts:
             seconds += self._experts_s(tokens)
         return seconds
+
+    def tower_s(self, prompt_tokens: float) -> float:
+        """The vision tower over the images of ``prompt_tokens``, split over the GPUs."""
+        vision = self.model.vision
+        if vision is None:
+            return 0.0
+        return prompt_tokens * vision.flop_per_prompt_token / self._rates("bf16")[1]
 
     def head_s(self, rollouts: float) -> float:
         """The LM head for ``rollouts`` positions."""

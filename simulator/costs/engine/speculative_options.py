@@ -8,11 +8,12 @@ accepted, and by what drafting and verifying take at the batch size of the momen
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from rollcast.simulator.costs.presets.models import Model, load_model
+from rollcast.simulator.costs.presets.one_layer import mtp_layer, one_layer
 from rollcast.simulator.costs.presets.provenance import figures, sources
 from rollcast.simulator.costs.ranges import Seconds
 from rollcast.simulator.errors import ScenarioError
@@ -161,30 +162,14 @@ def load_any(spec: str | Model, field: str) -> Model:
         raise ScenarioError(field, "is neither a preset nor a path") from None
 
 
-def _one_layer(model: Model, **changes: Any) -> Model:
-    """One layer of full attention with the model's widths."""
-    plain = {"layers": 1, "windowed_layers": 0, "window_tokens": 0, "linear_layers": 0}
-    return replace(model, tied_embeddings=True, **{**plain, **changes})
-
-
-def mtp_layer(model: Model) -> Model:
-    """One more layer of ``model``, and the projection of hidden state and embedding (2h x h), which
-    counts as width of an MLP."""
-    more = round(2 * model.hidden / 3)
-    if model.sparse_layers:
-        wider = model.shared_expert_intermediate + more
-        return _one_layer(model, moe_layers=1, shared_expert_intermediate=wider)
-    return _one_layer(model, intermediate=model.intermediate + more)
-
-
 def eagle_layer(model: Model, method: Method) -> Model:
     """A dense layer in 16 bit as wide as ``model``; its projections of hidden states (2h x h, in
     EAGLE-3 wider queries, keys and values) count as width of an MLP."""
     hidden = model.hidden
-    heads = {}
-    if model.kv_lora_rank:
+    heads: dict[str, Any] = {"gated_mlp": True, "sparse": None, "compressed": None}
+    if model.kv_lora_rank or model.compressed:
         count = max(1, hidden // HEAD_WIDTH)
-        heads = {
+        heads |= {
             "heads": count,
             "kv_heads": count,
             "head_dim": HEAD_WIDTH,
@@ -195,7 +180,7 @@ def eagle_layer(model: Model, method: Method) -> Model:
             "v_head_dim": 0,
         }
     more = hidden // 2 if method == "eagle3" else round(2 * hidden / 3)
-    return _one_layer(
+    return one_layer(
         model,
         **heads,
         experts=0,

@@ -56,8 +56,9 @@ def kv_pool_tokens(
         return budget - (weights + (gpus - 1) * whole) / (gpus * stages)
 
     def bytes_per_token(held: Model) -> float:
-        shards = tensor_parallel if data_parallel_attention else held.kv_shards(tensor_parallel)
-        return held.kv_bytes_per_token_of(rollout_tokens) / (shards * stages)
+        if data_parallel_attention:
+            return held.kv_bytes_per_token_of(rollout_tokens) / (tensor_parallel * stages)
+        return held.kv_bytes_per_token_of(rollout_tokens, tensor_parallel) / stages
 
     token_bytes = bytes_per_token(model) + (bytes_per_token(draft) if draft else 0.0)
     tokens = math.floor(room(tensor_parallel) / token_bytes)

@@ -39,12 +39,11 @@ class LayerBytes(NamedTuple):
 def layer_bytes(model: Model) -> LayerBytes:
     """Norms and residuals, what attention makes of them, and four MLP widths; no attention scores
     (flash attention), of a mixture the copies sent to its experts too."""
-    full, linear = model.attention_elements_per_token
-    attention = (model.attention_layers * full + model.linear_layers * linear) / model.layers
-    sparse = model.sparse_layers / model.layers
-    routed = model.experts_per_token * (4 * model.moe_intermediate + 2 * model.hidden)
-    mlp = (1 - sparse) * 4 * model.intermediate
-    mlp += sparse * (routed + 4 * model.shared_expert_intermediate)
+    attention = model.attention_elements_per_token
+    sparse, widths = model.sparse_layers / model.layers, model.mlp_matrices + 1
+    routed = model.experts_per_token * (widths * model.moe_intermediate + 2 * model.hidden)
+    mlp = model.dense_layers / model.layers * widths * model.intermediate
+    mlp += sparse * (routed + widths * model.shared_expert_intermediate)
     bytes_each = ACTIVATION_BYTES
     return LayerBytes(bytes_each * 4 * model.hidden, bytes_each * attention, bytes_each * mlp)
 
@@ -81,9 +80,9 @@ def shared_kv_bytes_per_token(model: Model) -> float:
 
 
 def shared_kv_bytes(model: Model, prompt_tokens: int) -> float:
-    """The same of a whole prompt: layers with a window need its last tokens only, and linear
-    layers the state after it, with its gradient."""
-    if not model.windowed_layers and not model.linear_layers:
+    """The same of a whole prompt: layers with a window need its last tokens only, and
+    recurrent layers the state after it, with its gradient."""
+    if not model.windowed_layers and not model.recurrent_layers:
         return shared_kv_bytes_per_token(model) * prompt_tokens
     if not prompt_tokens:
         return 0.0

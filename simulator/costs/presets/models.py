@@ -4,139 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
-from rollcast.simulator.costs.presets.precision import FormatName, Precision, formats
+from rollcast.simulator.costs.presets.mixers import Reach
+from rollcast.simulator.costs.presets.model_options import ModelOptions
+from rollcast.simulator.costs.presets.precision import FormatName, formats
 from rollcast.simulator.costs.presets.provenance import read_presets
-from rollcast.simulator.costs.presets.routing import SKEW_SOURCE, experts_touched
+from rollcast.simulator.costs.presets.routing import experts_touched
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.values import Above, Between, Doc, Options, join, nearest, read
+from rollcast.simulator.values import join, nearest, read
 
 LINEAR_CHUNK = 64  # tokens that linear layers take at once in training (arXiv 2412.06464)
 SMALL_BYTES = STATE_BYTES = 2  # norms, biases and the state of linear attention: 16 bit
 
-Width = Annotated[int, Between(1, 10**7)]
-Count = Annotated[int, Between(0, 10**7)]
-Bytes = Annotated[float, Above(0, 64)]
-_elements = partial(Doc, unit="elements")
-_layers = partial(Doc, unit="layers")
-_heads = partial(Doc, unit="heads")
-
 
 @dataclass(frozen=True, slots=True)
-class Model(Options):
+class Model(ModelOptions):
     """A decoder-only transformer with gated MLPs (SwiGLU), dense or mixture of experts.
 
     Layers attend to all tokens with grouped queries; ``windowed_layers`` of them to the last
-    ``window_tokens`` only. With ``kv_lora_rank`` attention is latent (MLA, DeepSeek-V2, arXiv
-    2405.04434): the cache holds one vector of ``kv_lora_rank + qk_rope_head_dim`` a token and
-    layer. ``linear_layers`` keep a state of constant size in place of a cache (gated delta nets,
-    Qwen3-Next). ``weight_bytes_per_parameter`` overrides the bytes of every weight; products then
-    run at the 16 bit peak.
+    ``window_tokens`` only, with ``sparse`` to those that an indexer chooses. With ``kv_lora_rank``
+    attention is latent (MLA, DeepSeek-V2, arXiv 2405.04434): the cache holds one vector of
+    ``kv_lora_rank + qk_rope_head_dim`` a token and layer. ``linear_layers`` (gated delta nets,
+    Qwen3-Next) and those of ``state_space`` (Mamba-2) keep a state of constant size in place of a
+    cache. ``weight_bytes_per_parameter`` overrides the bytes of every weight; products then run at
+    the 16 bit peak.
     """
-
-    FIELD = "model"
-    ALSO: ClassVar[Mapping[str, Doc]] = {
-        "preset": Doc("a model preset (rollcast presets models); other keys override its figures")
-    }
-
-    DEFAULTS: ClassVar[Mapping[str, str]] = {
-        "name": "custom",
-        "head_dim": "hidden / heads",
-        "intermediate": "0",
-    }
-
-    name: Annotated[str, Doc("name used in reports")]
-    layers: Annotated[int, Between(1, 100_000), _layers("number of decoder layers")]
-    hidden: Annotated[Width, _elements("width of the residual stream")]
-    heads: Annotated[Width, _heads("number of attention heads per layer")]
-    kv_heads: Annotated[Width, _heads("number of key-value heads per layer; it divides heads")]
-    head_dim: Annotated[Width, _elements("width of an attention head")]
-    intermediate: Annotated[Count, _elements("MLP width of a dense layer")]
-    vocab: Annotated[Width, Doc("size of the vocabulary", unit="tokens")]
-    tied_embeddings: Annotated[
-        bool, Doc("whether the LM head and the token embedding share their weights")
-    ] = False
-    qkv_bias: Annotated[bool, Doc("whether the query, key and value projections have biases")] = (
-        False
-    )
-    qk_norm: Annotated[bool, Doc("whether queries and keys are normalised")] = False
-    experts: Annotated[
-        Count, Doc("number of routed experts per sparse layer; 0: a dense model", unit="experts")
-    ] = 0
-    experts_per_token: Annotated[
-        Count, Doc("number of routed experts that each token uses", unit="experts")
-    ] = 0
-    moe_intermediate: Annotated[Count, _elements("MLP width of a routed expert")] = 0
-    moe_layers: Annotated[
-        Count | None,
-        _layers(
-            "number of sparse layers, which are the last ones; null: all, if the model has experts"
-        ),
-    ] = None
-    shared_expert_intermediate: Annotated[
-        Count, _elements("MLP width of the shared expert, which every token uses; 0: none")
-    ] = 0
-    shared_expert_gate: Annotated[bool, Doc("whether the shared expert has a gate")] = False
-    routing_skew: Annotated[
-        float,
-        Between(0, 10),
-        Doc(
-            "imbalance of the routing: standard deviation of the experts' loads over "
-            "their mean; 0: uniform",
-            unit="ratio",
-            source=SKEW_SOURCE,
-        ),
-    ] = 1.0
-    window_tokens: Annotated[
-        Count, Doc("attention window of the windowed layers; 0: none", unit="tokens")
-    ] = 0
-    windowed_layers: Annotated[Count, _layers("number of layers with sliding-window attention")] = 0
-    attention_gate: Annotated[bool, Doc("whether the output of attention is gated")] = False
-    q_lora_rank: Annotated[Count, _elements("latent width of queries (MLA); 0: not compressed")] = 0
-    kv_lora_rank: Annotated[
-        Count, _elements("latent width of keys and values (MLA); 0: no MLA")
-    ] = 0
-    qk_nope_head_dim: Annotated[
-        Count, _elements("width of the part of a query head without positional encoding (MLA)")
-    ] = 0
-    qk_rope_head_dim: Annotated[
-        Count, _elements("width of the part of a query head with rotary positions (MLA)")
-    ] = 0
-    v_head_dim: Annotated[Count, _elements("width of a head's values (MLA)")] = 0
-    linear_layers: Annotated[
-        Count, _layers("number of linear-attention layers, whose state has a constant size")
-    ] = 0
-    linear_key_heads: Annotated[
-        Count, _heads("number of query and key heads of a linear-attention layer")
-    ] = 0
-    linear_value_heads: Annotated[
-        Count, _heads("number of value heads of a linear-attention layer")
-    ] = 0
-    linear_head_dim: Annotated[Count, _elements("width of a head of a linear-attention layer")] = 0
-    precision: Annotated[
-        FormatName | Precision,
-        Doc("weight format of attention, MLPs and experts, or a format for each part"),
-    ] = "bf16"
-    weight_bytes_per_parameter: Annotated[
-        Bytes | None,
-        Doc("bytes of every weight in the engine; null: as precision says", unit="bytes"),
-    ] = None
-    kv_bytes_per_element: Annotated[
-        Bytes, Doc("bytes of an element of the KV cache", unit="bytes", source="bfloat16")
-    ] = 2.0
-    max_positions: Annotated[
-        int | None,
-        Between(1, 10**9),
-        Doc(
-            "maximum context length of the model, including an extension such as YaRN; "
-            "null: not known",
-            unit="tokens",
-        ),
-    ] = None
-    source: Annotated[str, Doc("source of these figures")] = "given in the scenario"
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], field: str = "model") -> Model:
@@ -147,94 +42,79 @@ class Model(Options):
         defaults = {"name": "custom", "intermediate": 0, "head_dim": _head_dim(mapping)}
         return read(cls, mapping, field, base=base, defaults=defaults)
 
-    def agree(self) -> None:
-        """Heads divide, and experts are described where there are any."""
-        if self.heads % self.kv_heads:
-            raise self.refuse("kv_heads", f"{self.kv_heads} does not divide {self.heads} heads")
-        if self.experts:
-            if not 1 <= self.experts_per_token <= self.experts:
-                raise self.refuse("experts_per_token", f"give 1 to {self.experts}, the experts")
-            self._need("the width of an expert", "moe_intermediate")
-        elif self.experts_per_token or self.moe_intermediate or self.moe_layers:
-            raise self.refuse("experts", "missing: the model names widths of experts")
-        if self.sparse_layers > self.layers:
-            raise self.refuse("moe_layers", f"more than the {self.layers} layers")
-        if self.sparse_layers < self.layers:
-            self._need("the width of a dense MLP", "intermediate")
-        self._attention_agrees()
-        if self.weight_bytes_per_parameter is not None and self.precision != "bf16":
-            raise self.refuse(
-                "weight_bytes_per_parameter",
-                "contradicts precision; leave one of the two out",
-            )
-
-    def _need(self, why: str, *keys: str) -> None:
-        for key in keys:
-            if not getattr(self, key):
-                raise self.refuse(key, f"missing: {why}")
-
-    def _attention_agrees(self) -> None:
-        if self.kv_lora_rank:
-            widths = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-            self._need("kv_lora_rank says that attention is latent", *widths)
-        elif self.q_lora_rank or self.qk_nope_head_dim or self.qk_rope_head_dim or self.v_head_dim:
-            raise self.refuse("kv_lora_rank", "missing: the model names widths of latent attention")
-        if self.windowed_layers:
-            self._need("the window of the windowed layers", "window_tokens")
-        if self.linear_layers:
-            keys = ("linear_key_heads", "linear_value_heads", "linear_head_dim")
-            self._need("the model has linear_layers", *keys)
-        special = self.windowed_layers + self.linear_layers
-        if special > self.layers:
-            key = "windowed_layers" if self.windowed_layers else "linear_layers"
-            raise self.refuse(key, f"with it {special} layers, more than the {self.layers}")
-
-    @property
-    def sparse_layers(self) -> int:
-        """Layers whose MLP is a mixture of experts."""
-        return (self.layers if self.moe_layers is None else self.moe_layers) if self.experts else 0
-
-    @property
-    def attention_layers(self) -> int:
-        """Layers whose attention keeps keys and values: all but the linear ones."""
-        return self.layers - self.linear_layers
-
-    @property
-    def full_layers(self) -> int:
-        """Layers whose attention sees every token."""
-        return self.attention_layers - self.windowed_layers
-
-    @property
-    def parts(self) -> Precision:
-        """The format of each part."""
-        given = self.precision
-        return given if isinstance(given, Precision) else Precision.of_layers(given)
-
     @property
     def attention_parameters(self) -> int:
         """Projection weights of the attention of all layers (no biases or norms)."""
-        width = self.heads * self.head_dim
         if self.kv_lora_rank:
-            queries = self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
-            rank = self.q_lora_rank
-            layer = self.hidden * rank + rank * queries if rank else self.hidden * queries
-            layer += self.hidden * (self.kv_lora_rank + self.qk_rope_head_dim)
-            layer += self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
-            layer += self.heads * self.v_head_dim * self.hidden
+            total = self.attention_layers * self._latent_parameters
+        elif self.compressed:
+            total = self.attention_layers * self._compressed_parameters
+            total += self.compressed.parameters(self.hidden, self.head_dim)
         else:
-            layer = 2 * self.hidden * (width + self.kv_heads * self.head_dim)
-            layer += self.hidden * width if self.attention_gate else 0
+            seeing_all = self._grouped_parameters(
+                self._full_head_dim, self._full_kv_heads, 1 if self.shared_keys_values else 2
+            )
+            near = self._grouped_parameters(self.head_dim, self.kv_heads, 2)
+            total = self.full_layers * seeing_all + self.windowed_layers * near
         keys, values = self._linear_widths
         linear = self.hidden * (2 * keys + 3 * values + 2 * self.linear_value_heads)
-        return self.attention_layers * layer + self.linear_layers * linear
+        space = self.state_space
+        recurrent = space.layers * space.parameters(self.hidden) if space else 0
+        return total + self.linear_layers * linear + recurrent + self._indexer_parameters
+
+    def _grouped_parameters(self, head_dim: int, kv_heads: int, projections: int) -> int:
+        """Of one layer with grouped queries, whose keys and values take ``projections``."""
+        queries = (3 if self.attention_gate else 2) * self.heads * head_dim
+        return self.hidden * (queries + projections * kv_heads * head_dim)
+
+    @property
+    def _query_parameters(self) -> int:
+        """Of one layer with latent queries, or with plain ones."""
+        width = self.heads * (self.qk_nope_head_dim + self.qk_rope_head_dim or self.head_dim)
+        rank = self.q_lora_rank
+        return self.hidden * rank + rank * width if rank else self.hidden * width
+
+    @property
+    def _latent_parameters(self) -> int:
+        layer = self._query_parameters + self.hidden * (self.kv_lora_rank + self.qk_rope_head_dim)
+        layer += self.kv_lora_rank * self.heads * (self.qk_nope_head_dim + self.v_head_dim)
+        return layer + self.heads * self.v_head_dim * self.hidden
+
+    @property
+    def _compressed_parameters(self) -> int:
+        assert self.compressed is not None
+        width = self.heads * self.head_dim
+        output = self.compressed.output_parameters(self.hidden, width)
+        return self._query_parameters + self.hidden * self.head_dim + output
+
+    @property
+    def _indexer_parameters(self) -> int:
+        """Of all layers: indexers, with their compressors where entries are chosen."""
+        sparse, compressed = self.sparse, self.compressed
+        if sparse is None:
+            return 0
+        layer = sparse.parameters(self.hidden, self.q_lora_rank or self.hidden)
+        if compressed is None:
+            return self.attention_layers * layer
+        return compressed.light_layers * (layer + 3 * self.hidden * sparse.index_head_dim)
+
+    @property
+    def _full_head_dim(self) -> int:
+        return self.full_head_dim or self.head_dim
+
+    @property
+    def _full_kv_heads(self) -> int:
+        return self.full_kv_heads or self.kv_heads
 
     @property
     def replicated_parameters(self) -> int:
-        """Of these, what every GPU of a replica holds whole: projections to latent widths."""
-        if not self.kv_lora_rank:
+        """Of these, what every GPU of a replica holds whole: projections to latent widths, and
+        indexers."""
+        if not (self.kv_lora_rank or self.compressed):
             return 0
-        latent = self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim
-        return self.layers * self.hidden * latent
+        cached = self.kv_lora_rank + self.qk_rope_head_dim if self.kv_lora_rank else self.head_dim
+        latent = self.q_lora_rank + cached
+        return self.layers * self.hidden * latent + self._indexer_parameters
 
     @property
     def _linear_widths(self) -> tuple[int, int]:
@@ -253,14 +133,19 @@ class Model(Options):
     @property
     def dense_mlp_parameters(self) -> int:
         """MLP weights that every token uses: dense layers, shared experts and routers."""
-        shared = 3 * self.hidden * self.shared_expert_intermediate
-        dense = (self.layers - self.sparse_layers) * 3 * self.hidden * self.intermediate
+        shared = self.mlp_matrices * self.hidden * self.shared_expert_intermediate
+        dense = self.dense_layers * self.mlp_matrices * self.hidden * self.intermediate
         return dense + self.sparse_layers * shared + self.router_parameters
+
+    @property
+    def mlp_matrices(self) -> int:
+        """Matrices of an MLP or an expert."""
+        return 3 if self.gated_mlp else 2
 
     @property
     def expert_parameters(self) -> int:
         """Weights of one routed expert of one layer."""
-        return 3 * self.hidden * self.moe_intermediate
+        return self.mlp_matrices * self.hidden * self.moe_intermediate
 
     @property
     def head_parameters(self) -> int:
@@ -274,7 +159,8 @@ class Model(Options):
             per_layer += (self.heads + 2 * self.kv_heads) * self.head_dim
         if self.qk_norm:
             per_layer += 2 * self.head_dim
-        return self.layers * per_layer + self.hidden
+        norms = self.layers * per_layer - self.layers_without_mlp * self.hidden
+        return norms + self.hidden
 
     @property
     def routed_parameters(self) -> int:
@@ -285,7 +171,12 @@ class Model(Options):
         embeddings = self.head_parameters * (1 if self.tied_embeddings else 2)
         routed = self.sparse_layers * experts * self.expert_parameters
         shared = self.attention_parameters + self.dense_mlp_parameters
-        return embeddings + shared + routed + self._small_parameters
+        return embeddings + shared + routed + self._small_parameters + self.vision_parameters
+
+    @property
+    def vision_parameters(self) -> int:
+        """Weights of the tower."""
+        return self.vision.parameters if self.vision else 0
 
     @property
     def parameters(self) -> int:
@@ -318,7 +209,7 @@ class Model(Options):
             + self.router_parameters * self.bytes_of(parts.router)
             + embeddings * self.bytes_of(parts.embeddings)
             + self.head_parameters * self.bytes_of(parts.head)
-            + self._small_parameters * SMALL_BYTES
+            + (self._small_parameters + self.vision_parameters) * SMALL_BYTES
         )
 
     @property
@@ -342,28 +233,66 @@ class Model(Options):
         """Bytes that one token leaves in the cache of one layer with attention."""
         if self.kv_lora_rank:
             return (self.kv_lora_rank + self.qk_rope_head_dim) * self.kv_bytes_per_element
+        if self.compressed:  # one vector is key and value
+            return self.head_dim * self.kv_bytes_per_element
         return 2 * self.kv_heads * self.head_dim * self.kv_bytes_per_element
+
+    @property
+    def reaches(self) -> tuple[Reach, ...]:
+        """What attention reads of the tokens before one, by kinds of layers."""
+        flop, decode_flop = self.attention_flop_per_layer, self.absorbed_flop_per_layer
+        each, heads = self.kv_bytes_per_layer, 0 if self.kv_lora_rank else self.kv_heads
+        sparse, compressed = self.sparse, self.compressed
+        if compressed:
+            window = self.window_tokens
+            light, heavy = compressed.light_ratio, compressed.heavy_ratio
+            chosen = light * sparse.top_tokens if sparse else 0
+            kinds = [
+                Reach(self.layers, each, flop, flop, 0, window, held=True),
+                Reach(compressed.light_layers, each / light, flop / light, flop / light, 0, chosen),
+                Reach(compressed.heavy_layers, each / heavy, flop / heavy, flop / heavy, 0),
+            ]
+            if sparse:
+                kinds.append(sparse.index(compressed.light_layers, light))
+            return tuple(kind for kind in kinds if kind.layers)
+        if sparse:
+            layers = self.attention_layers
+            chosen_only = Reach(layers, each, flop, decode_flop, heads, sparse.top_tokens)
+            return chosen_only, sparse.index(layers)
+        near = Reach(
+            self.windowed_layers, each, flop, decode_flop, heads, self.window_tokens, held=True
+        )
+        wider = self._full_head_dim / self.head_dim
+        more = wider * self._full_kv_heads / self.kv_heads
+        seeing_all = Reach(
+            self.full_layers,
+            more * each,
+            wider * flop,
+            wider * decode_flop,
+            0 if self.kv_lora_rank else self._full_kv_heads,
+        )
+        return tuple(kind for kind in (seeing_all, near) if kind.layers)
 
     @property
     def kv_bytes_per_token(self) -> float:
         """Bytes that one token leaves in the cache, while windowed layers see it."""
-        return self.attention_layers * self.kv_bytes_per_layer
+        return sum(kind.layers * kind.kv_bytes for kind in self.reaches)
 
     @property
     def state_bytes(self) -> float:
-        """Bytes that a rollout holds whatever its length: the states of linear layers."""
+        """Bytes that a rollout holds whatever its length: the states of recurrent layers."""
         values = self._linear_widths[1]
-        return self.linear_layers * values * self.linear_head_dim * STATE_BYTES
+        linear = self.linear_layers * values * self.linear_head_dim * STATE_BYTES
+        return linear + (self.state_space.state_bytes if self.state_space else 0)
 
-    def kv_bytes_per_token_of(self, rollout_tokens: int) -> float:
-        """Bytes per token that a rollout of ``rollout_tokens`` holds, with windows and states."""
-        seen = min(1.0, self.window_tokens / rollout_tokens) if self.windowed_layers else 1.0
-        layers = self.full_layers + self.windowed_layers * seen
-        return layers * self.kv_bytes_per_layer + self.state_bytes / rollout_tokens
-
-    def kv_shards(self, gpus: int) -> int:
-        """Parts into which ``gpus`` tensor-parallel GPUs split the cache; none of MLA's."""
-        return 1 if self.kv_lora_rank else min(gpus, self.kv_heads)
+    def kv_bytes_per_token_of(self, rollout_tokens: int, gpus: int = 1) -> float:
+        """Bytes per token that a rollout of ``rollout_tokens`` holds, with windows and states, on
+        each of ``gpus`` tensor-parallel GPUs that share it."""
+        cached = sum(
+            kind.layers * kind.kept_share(rollout_tokens) * kind.kv_bytes / kind.shards(gpus)
+            for kind in self.reaches
+        )
+        return cached + self.state_bytes / gpus / rollout_tokens
 
     @property
     def linear_flop_per_token(self) -> int:
@@ -399,23 +328,19 @@ class Model(Options):
         return self.attention_flop_per_layer
 
     @property
-    def attention_flop_per_pair(self) -> int:
-        """Flop of all layers for one query-key pair, as if no layer had a window."""
-        return self.attention_layers * self.attention_flop_per_layer
-
-    @property
     def linear_attention_flop_per_token(self) -> int:
-        """Flop of all linear layers for one token in training, projections aside: in chunks of C
-        five C x C products of a head's width d, and three with its d x d state (gated delta nets,
-        arXiv 2412.06464, section 3.3)."""
+        """Flop of all recurrent layers for one token in training, projections aside: of linear
+        ones in chunks of C five C x C products of a head's width d, and three with its d x d state
+        (gated delta nets, arXiv 2412.06464, section 3.3)."""
         width = self.linear_head_dim
         head = 10 * LINEAR_CHUNK * width + 6 * width * width
-        return self.linear_layers * self.linear_value_heads * head
+        spaces = self.state_space.flop_per_token if self.state_space else 0
+        return self.linear_layers * self.linear_value_heads * head + spaces
 
     @property
-    def attention_elements_per_token(self) -> tuple[int, int]:
-        """Elements of one token that attention of a layer makes (with keys and values, linear):
-        queries, keys and values before and after rotation or projection, and its output."""
+    def attention_elements_per_token(self) -> float:
+        """Elements of one token that mixing tokens makes in a mean layer: queries, keys and values
+        before and after rotation or projection, and its output; what recurrent layers make."""
         if self.kv_lora_rank:
             query = self.qk_nope_head_dim + self.qk_rope_head_dim
             latent = self.q_lora_rank + self.kv_lora_rank + self.qk_rope_head_dim
@@ -424,7 +349,10 @@ class Model(Options):
             full = (3 * self.heads + 4 * self.kv_heads) * self.head_dim
             full += self.heads * self.head_dim if self.attention_gate else 0
         keys, values = self._linear_widths
-        return full, 4 * keys + 4 * values
+        elements = self.attention_layers * full + self.linear_layers * (4 * keys + 4 * values)
+        if self.state_space:
+            elements += self.state_space.layers * self.state_space.elements_per_token
+        return elements / self.layers
 
     def experts_touched(self, tokens: float) -> float:
         """Expected distinct experts of a layer that ``tokens`` tokens reach."""

@@ -68,7 +68,8 @@ class RooflineCost(RooflineOptions, CostModel):
     (`simulator.costs.engine.communication`), and the host's time beside the GPUs. With
     ``speculative`` an iteration is a share of one that verifies
     (`simulator.costs.engine.speculation`). Without ``cuda_graphs`` the host launches every kernel,
-    and the GPU's part takes ``launch_s_per_layer`` a layer at least.
+    and the GPU's part takes ``launch_s_per_layer`` a layer at least, or
+    ``recurrent_launch_s_per_layer``.
 
     ``trainer`` prices the updates (default: :class:`RooflineTrainer` on ``trainer_gpus``).
     With adapters the frozen weights stay where they are (a stack that parks them too says so in
@@ -240,7 +241,10 @@ class RooflineCost(RooflineOptions, CostModel):
             self.network_bytes_per_s,
             self.network_floor_s,
         )
-        launch_s = 0.0 if self.with_graphs else model.layers * self.launch_s_per_layer
+        recurrent, launch_s = model.recurrent_layers, 0.0
+        if not self.with_graphs:
+            launch_s = (model.layers - recurrent) * self.launch_s_per_layer
+            launch_s += recurrent * self.recurrent_launch_s_per_layer
         return ForwardPass(model, self.gpu, layout, queries, launch_s)
 
     @cached_property

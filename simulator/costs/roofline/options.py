@@ -97,6 +97,13 @@ class RooflineOptions(Options):
             unit="seconds",
         ),
     ] = _F.launch_s_per_layer
+    recurrent_launch_s_per_layer: Annotated[
+        Seconds,
+        Doc(
+            "the same of layers with linear attention or a state space, which launch more kernels",
+            unit="seconds",
+        ),
+    ] = _F.recurrent_launch_s_per_layer
     sync: Annotated[
         WeightSync | None,
         Doc(

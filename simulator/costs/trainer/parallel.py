@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.costs.presets.one_layer import trained_parameters
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, FIELD, TrainerOptions
 from rollcast.simulator.errors import ScenarioError
 
@@ -128,16 +129,16 @@ class Layout:
     def parts(self) -> tuple[tuple[float, int], ...]:
         """(weights of one GPU without data parallelism, GPUs that hold the same): the weights that
         every token uses, and routed experts."""
-        dense = self.model.parameters - self.model.routed_parameters
+        dense, routed = trained_parameters(self.model)
         split = self.options.tensor_parallel * self.stages
         if self._dense_copies == self._expert_copies:
-            whole = dense / split + self.model.routed_parameters / (self.expert_split * self.stages)
+            whole = dense / split + routed / (self.expert_split * self.stages)
             if split == 1 and self.expert_split == 1:
-                whole = self.model.parameters
+                whole = dense + routed
             return ((whole, self._dense_copies),)
         return (
             (dense / split, self._dense_copies),
-            (self.model.routed_parameters / (self.expert_split * self.stages), self._expert_copies),
+            (routed / (self.expert_split * self.stages), self._expert_copies),
         )
 
     def sharers(self, copies: int) -> int:

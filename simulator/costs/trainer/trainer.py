@@ -9,13 +9,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import NamedTuple
 
 from rollcast.simulator.costs.base import TrainCost, TrainLoad
 from rollcast.simulator.costs.memory.training import layer_bytes
+from rollcast.simulator.costs.presets.one_layer import mtp_layer
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.trainer.memory import TrainerMemory
 from rollcast.simulator.costs.trainer.options import (
@@ -43,9 +44,9 @@ STREAM_EFFICIENCY: float = figures("trainer").stream_efficiency  # of bandwidth,
 
 class UnitTimes(NamedTuple):
     """Seconds of a forward over all layers: of one token, position of the LM head, expert read or
-    launched, and query-key pair (in layers that see all, and within the window of others); and of
-    reading the weights that every token uses. Attention's shares of a token: of its products, and
-    of what it moves."""
+    launched, and query-key pair (in layers that see all, and within what others see); of a prompt's
+    token in the vision tower; and of reading the weights that every token uses. Attention's shares
+    of a token: of its products, and of what it moves."""
 
     token: float
     head_token: float
@@ -59,6 +60,7 @@ class UnitTimes(NamedTuple):
     attention_token: float
     attention_product_share: float
     attention_moved_share: float
+    prompt_token: float
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,9 @@ class RooflineTrainer(TrainerMemory):
         moved = self._moved_s_per_byte / layout.share
         kept = layer_bytes(model)
         kept_bytes = model.layers * kept.whole
-        layer_pair_s = model.attention_flop_per_layer / attention
+        window, seen = self._window, [kind for kind in model.reaches if kind.seen_tokens]
+        near = sum(kind.layers * kind.flop * kind.seen_tokens / window for kind in seen)
+        far = sum(kind.layers * kind.flop for kind in model.reaches if not kind.seen_tokens)
         return UnitTimes(
             token=(dense_flop + routed_flop / self.expert_share) / self._precision_gain / products,
             head_token=model.head_flop_per_token / products,
@@ -152,11 +156,12 @@ class RooflineTrainer(TrainerMemory):
             moved_token=traffic * kept_bytes * moved,
             moved_head_token=self.traffic_per_logit * model.vocab * moved,
             launched_expert=model.sparse_layers * self.expert_launch_s,
-            pair=model.full_layers * layer_pair_s,
-            near_pair=model.windowed_layers * layer_pair_s,
+            pair=far / attention,
+            near_pair=near / attention,
             attention_token=model.linear_attention_flop_per_token / attention,
             attention_product_share=2 * model.attention_parameters / model.linear_flop_per_token,
             attention_moved_share=(kept.stream / 2 + kept.attention) / kept.whole,
+            prompt_token=model.vision.flop_per_prompt_token / products if model.vision else 0.0,
         )
 
     def _forward_s(self, work: Work) -> tuple[float, float]:
@@ -165,6 +170,7 @@ class RooflineTrainer(TrainerMemory):
         seconds_each = self._unit_times
         touched = self._experts_touched(work.tokens) if self.model.experts else 0.0
         products_s = work.tokens * seconds_each.token + work.head_tokens * seconds_each.head_token
+        products_s += (work.tokens - work.head_tokens) * seconds_each.prompt_token
         read_s = seconds_each.weights + touched * seconds_each.expert
         moved_s = (
             work.tokens * seconds_each.moved_token
@@ -243,6 +249,10 @@ class RooflineTrainer(TrainerMemory):
         """The policy's phases, with those of a critic and of reward models of its size, which have
         no logits. Of ``log_prob_passes``, those after the first are the reference's."""
         phases = self._pass_s(microbatches if self.logits else _bare(microbatches))
+        if self.model.mtp_layers:
+            ahead_s = self._further_tokens_s(microbatches)
+            phases["forward"] += ahead_s
+            phases["backward"] += (3 if self.recompute == "full" else 2) * ahead_s
         graded_s, passes = phases["log_prob"], self.log_prob_passes
         own_s = graded_s + self._entropy_s(microbatches)
         grades = {"log_prob": min(passes, 1) * own_s, "reference": max(passes - 1, 0) * graded_s}
@@ -256,6 +266,19 @@ class RooflineTrainer(TrainerMemory):
                 for name, seconds in valued.items():
                     phases[name] += seconds
         return {**grades, **{name: s for name, s in phases.items() if name not in GRADES}}
+
+    def _further_tokens_s(self, microbatches: Sequence[Work]) -> float:
+        """A forward of the layers that predict further tokens, each with its turn of the LM head,
+        on the GPUs of the last stage. Passes for log-probabilities leave them out."""
+        trainer = replace(
+            self,
+            model=mtp_layer(self.model),
+            gpus=self.gpus // self.pipeline_parallel,
+            pipeline_parallel=1,
+            virtual_stages=1,
+            recompute_layers=None,
+        )
+        return self.model.mtp_layers * math.fsum(trainer._stage_s(work) for work in microbatches)
 
     def _pass_s(self, microbatches: Sequence[Work]) -> dict[str, float]:
         """Phases of one model, with one forward before the update."""
@@ -370,7 +393,8 @@ class RooflineTrainer(TrainerMemory):
 
     @property
     def _window(self) -> int:
-        return self.model.window_tokens if self.model.windowed_layers else 0
+        """The most tokens that a query attends to in layers that do not see all."""
+        return max((kind.seen_tokens for kind in self.model.reaches), default=0)
 
     @staticmethod
     def _widest(load: TrainLoad) -> tuple[int, int]:

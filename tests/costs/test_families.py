@@ -1,0 +1,233 @@
+"""Hugging Face families whose layers are not plain attention, against their published figures."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
+from rollcast.simulator.costs.base import Iteration
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import Model, load_model, model_from_config
+from rollcast.simulator.costs.presets.one_layer import trained_parameters
+from rollcast.simulator.errors import ScenarioError
+
+DATA = yaml.safe_load((Path(__file__).parents[1] / "data" / "families.yaml").read_text("utf-8"))
+CONFIGS: dict[str, dict[str, Any]] = DATA["configs"]
+H200 = load_gpu("h200-sxm")
+ROOMY = replace(H200, memory_bytes=1e13)
+
+
+def model(name: str) -> Model:
+    return model_from_config(CONFIGS[name])
+
+
+def without(config: dict[str, Any], key: str) -> dict[str, Any]:
+    """The config without a key, wherever it is."""
+    return {
+        name: without(value, key) if isinstance(value, dict) else value
+        for name, value in config.items()
+        if name != key
+    }
+
+
+# --- sizes ---
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_are_the_published_ones(name: str) -> None:
+    total, active, embeddings = DATA["billions"][name]
+    read = model(name)
+    assert read.parameters / 1e9 == pytest.approx(total, rel=0.005)
+    if active:
+        counted = read.active_parameters - (2 - embeddings) * read.head_parameters
+        assert counted / 1e9 == pytest.approx(active, rel=0.035)
+
+
+def test_a_checkpoint_holds_language_model_tower_and_further_tokens() -> None:
+    """Files of Qwen3.6-27B: 55.56e9 bytes in 16 bit. DeepSeek-V3's module: 11.5e9 parameters
+    beside the embeddings that it shares (its README)."""
+    whole = replace(model("qwen3.6-27b"), mtp_layers=1)
+    assert 2 * sum(trained_parameters(whole)) == pytest.approx(55.56e9, rel=0.001)
+    deepseek = load_model("deepseek-v3")
+    more = sum(trained_parameters(replace(deepseek, mtp_layers=1))) - deepseek.parameters
+    assert more == pytest.approx(11.5e9, rel=0.015)
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_each"),
+    [
+        ("kimi-k2.5", 61 * 576 * 2),
+        ("qwen3.6-27b", 16 * 2 * 4 * 256 * 2),
+        ("nemotron-3-nano", 6 * 2 * 2 * 128 * 2),
+        ("glm-5", 78 * (576 * 2 + 132)),  # and the indexer's key: 128 in fp8, and a scale
+        ("olmo-3-32b", 64 * 2 * 8 * 128 * 2),
+    ],
+)
+def test_a_token_leaves_as_many_bytes_as_by_hand(name: str, bytes_each: int) -> None:
+    assert model(name).kv_bytes_per_token == bytes_each
+
+
+def test_deepseek_v4_keeps_the_share_of_the_cache_that_its_authors_give() -> None:
+    """At a million tokens 7 % of DeepSeek-V3.2's."""
+    sparse = {"top_tokens": 2048, "index_heads": 64, "index_head_dim": 128}
+    before = load_model({"preset": "deepseek-v3", "sparse": sparse}).kv_bytes_per_token_of(10**6)
+    assert 0.06 < model("deepseek-v4-flash").kv_bytes_per_token_of(10**6) / before < 0.09
+
+
+def test_states_are_those_of_the_caches() -> None:
+    """By hand, and whatever the length: 64 heads x 64 x 128 in fp32 over 23 layers."""
+    nano = model("nemotron-3-nano")
+    assert nano.state_bytes == 23 * 64 * 64 * 128 * 4
+    assert nano.kv_bytes_per_token_of(10**9) == pytest.approx(nano.kv_bytes_per_token, rel=1e-4)
+
+
+# --- time ---
+
+
+def decode_s(model: Model, context: int, rollouts: int = 8, **options: Any) -> float:
+    cost = RooflineCost(model, ROOMY, 8, host_s=0.0, host_per_rollout_s=0.0, **options)
+    curve_s = cost.decode_curve(rollouts).seconds(rollouts * context)
+    assert curve_s == pytest.approx(cost.iteration_s(Iteration(rollouts, rollouts * context)))
+    return curve_s
+
+
+def test_chosen_tokens_bound_what_decoding_reads() -> None:
+    """Up to the bound as much and the indexer's; beyond it the indexer's alone, 132 bytes a token
+    and layer of 1,152."""
+    sparse = {"top_tokens": 2048, "index_heads": 64, "index_head_dim": 128}
+    whole = load_model("deepseek-v3")
+    chosen = load_model({"preset": "deepseek-v3", "sparse": sparse})
+    wide = load_model({"preset": "deepseek-v3", "sparse": {**sparse, "top_tokens": 10**6}})
+
+    def grown(model: Model, start: int) -> float:
+        return decode_s(model, start + 1000) - decode_s(model, start)
+
+    assert grown(chosen, 500) == pytest.approx(grown(wide, 500))
+    assert grown(chosen, 30_000) == pytest.approx(grown(wide, 30_000) - grown(whole, 30_000))
+    assert grown(chosen, 30_000) < 0.2 * grown(whole, 30_000)
+    assert decode_s(chosen, 100_000) < decode_s(whole, 100_000)
+
+
+def test_a_compressed_cache_reads_in_steps() -> None:
+    """A window, chosen entries, and entries of all tokens: ever less for a token more."""
+    flash = model("deepseek-v4-flash")
+    grown = [decode_s(flash, c + 100) - decode_s(flash, c) for c in (20, 500, 5000)]
+    assert grown[0] > grown[1] > grown[2] > 0
+
+
+def test_recurrent_layers_are_launched_more_slowly_without_graphs() -> None:
+    hybrid, plain = load_model("qwen3.5-9b"), load_model("qwen3-8b")
+    eager = {"cuda_graphs": False, "launch_s_per_layer": 1e-3}
+    least = {**eager, "recurrent_launch_s_per_layer": 2e-3}
+    assert decode_s(hybrid, 10, **least) == pytest.approx(8 * 1e-3 + 24 * 2e-3)
+    assert decode_s(plain, 10, **least) == pytest.approx(36 * 1e-3)
+
+
+def phases(model: Model, prompt: int, response: int, **options: Any) -> dict[str, float]:
+    trainer = RooflineTrainer(model, ROOMY, 8, **options)
+    return dict(trainer.train(TrainLoad([(prompt, [response] * 8)])).phases_s)
+
+
+def test_images_cost_in_prefill_and_update_and_not_in_decoding() -> None:
+    text = load_model({"preset": "qwen3-vl-4b"})
+    seeing = model("qwen3-vl-4b")
+    assert seeing.vision is not None
+    images = replace(seeing, vision=replace(seeing.vision, prompt_share=0.8))
+    tower_flop = 800 * seeing.vision.flop_per_image_token
+    # By hand, 4 patches a token: 302e6 weights of 24 layers, 4,096 patches that see each other, and
+    # four projections of 27e6 weights.
+    by_hand = 4 * (2 * 302e6 + 24 * 4 * 1024 * 4096) + 4 * 2 * 27e6
+    assert seeing.vision.flop_per_image_token == pytest.approx(by_hand, rel=0.01)
+    assert decode_s(images, 1000) == decode_s(seeing, 1000)
+    prompt = Iteration(1, 1000, 1000, 500_500, 1, 1000)
+
+    def prefill_s(model: Model) -> float:
+        return RooflineCost(model, ROOMY).iteration_s(prompt)
+
+    assert prefill_s(images) - prefill_s(text) == pytest.approx(
+        tower_flop / (ROOMY.bf16_flop_per_s * ROOMY.gemm_flop_efficiency)
+    )
+    before, after = phases(seeing, 1000, 500), phases(images, 1000, 500)
+    for name in ("forward", "backward"):
+        assert after[name] > 1.05 * before[name]
+    assert phases(images, 0, 500)["forward"] == phases(seeing, 0, 500)["forward"]
+
+
+def test_layers_for_further_tokens_are_trained_and_not_graded() -> None:
+    """One more layer of 32, with the LM head again, in forward and backward; not before them."""
+    plain = load_model("qwen3.5-9b")
+    more = replace(plain, mtp_layers=1)
+    for options in ({}, {"tensor_parallel": 4}, {"pipeline_parallel": 2, "recompute": "none"}):
+        before, after = (phases(m, 100, 1000, log_prob_passes=1, **options) for m in (plain, more))
+        for name in ("forward", "backward"):
+            assert 1.02 < after[name] / before[name] < 1.4, (options, name)
+        assert after["optimizer"] > before["optimizer"]
+        assert after["log_prob"] == pytest.approx(before["log_prob"], rel=0.03)
+    states = [RooflineTrainer(m, ROOMY, 8).state_bytes_per_gpu for m in (plain, more)]
+    assert states[0] < states[1] < 1.05 * states[0]
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("qwen3.6-27b", "linear_num_value_heads"),
+        ("qwen3.6-27b", "depth"),
+        ("nemotron-3-nano", "mamba_num_heads"),
+        ("nemotron-3-nano", "hybrid_override_pattern"),
+        ("nemotron-3-nano", "moe_shared_expert_intermediate_size"),
+        ("glm-5", "index_topk"),
+        ("deepseek-v4-flash", "o_lora_rank"),
+        ("deepseek-v4-flash", "compress_ratios"),
+        ("minimax-m2", "num_local_experts"),
+        ("gemma-4-26b-a4b", "top_k_experts"),
+        ("olmo-3-32b", "intermediate_size"),
+    ],
+)
+def test_a_key_that_a_config_lacks_is_named(name: str, key: str) -> None:
+    with pytest.raises(ScenarioError, match=key):
+        model_from_config(without(CONFIGS[name], key))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "word"),
+    [
+        ("nemotron-3-nano", {"hybrid_override_pattern": "MX*"}, "blocks X"),
+        ("nemotron-3-nano", {"moe_latent_size": 8}, "moe_latent_size"),
+        ("gemma-4-31b", {"text_config": {"hidden_size_per_layer_input": 256}}, "per_layer_input"),
+    ],
+)
+def test_what_is_not_covered_is_said(name: str, change: dict[str, Any], word: str) -> None:
+    merged = {**CONFIGS[name], **change}
+    if "text_config" in change:
+        merged["text_config"] = {**CONFIGS[name]["text_config"], **change["text_config"]}
+    with pytest.raises(ScenarioError, match=word):
+        model_from_config(merged)
+
+
+SPACE = {"layers": 9, "heads": 8, "head_dim": 64, "state_dim": 128}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"mlp_layers": 37}, "model.mlp_layers"),
+        ({"state_space": {**SPACE, "layers": 37}}, "model.state_space.layers"),
+        ({"state_space": {"layers": 9}}, "model.state_space.heads"),
+        ({"sparse": {"top_tokens": 0, "index_heads": 1, "index_head_dim": 1}}, "top_tokens"),
+        (
+            {"compressed": dict.fromkeys(("light_layers", "heavy_layers"), 1)},
+            "model.compressed.output_groups",
+        ),
+        ({"vision": {"layers": 2, "hidden": 9, "intermediate": 9}}, "model.vision.output"),
+    ],
+)
+def test_bad_layers_name_the_key(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load_model({"preset": "qwen3-8b", **change})
+    assert field in caught.value.field

@@ -10,7 +10,12 @@ import yaml
 from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
 from rollcast.simulator.costs.base import Iteration
 from rollcast.simulator.costs.presets.gpus import load_gpu
-from rollcast.simulator.costs.presets.models import Model, load_model, model_from_config
+from rollcast.simulator.costs.presets.models import (
+    Model,
+    load_model,
+    model_from_config,
+    model_presets,
+)
 from rollcast.simulator.costs.presets.one_layer import trained_parameters
 from rollcast.simulator.errors import ScenarioError
 
@@ -46,6 +51,16 @@ def test_parameters_are_the_published_ones(name: str) -> None:
         assert counted / 1e9 == pytest.approx(active, rel=0.035)
 
 
+@pytest.mark.parametrize("name", sorted(CONFIGS.keys() & model_presets()))
+def test_configs_and_presets_agree(name: str) -> None:
+    def sizes(one: Model) -> tuple[float, ...]:
+        flop = one.linear_flop_per_token + one.linear_attention_flop_per_token
+        return (one.parameters, one.active_parameters, flop, *map(hash, one.reaches))
+
+    assert sizes(model(name)) == sizes(load_model(name))
+    assert model(name).state_bytes == load_model(name).state_bytes
+
+
 def test_a_checkpoint_holds_language_model_tower_and_further_tokens() -> None:
     """Files of Qwen3.6-27B: 55.56e9 bytes in 16 bit. DeepSeek-V3's module: 11.5e9 parameters
     beside the embeddings that it shares (its README)."""
@@ -61,7 +76,7 @@ def test_a_checkpoint_holds_language_model_tower_and_further_tokens() -> None:
     [
         ("kimi-k2.5", 61 * 576 * 2),
         ("qwen3.6-27b", 16 * 2 * 4 * 256 * 2),
-        ("nemotron-3-nano", 6 * 2 * 2 * 128 * 2),
+        ("nemotron-3-nano-30b-a3b", 6 * 2 * 2 * 128 * 2),
         ("glm-5", 78 * (576 * 2 + 132)),  # and the indexer's key: 128 in fp8, and a scale
         ("olmo-3-32b", 64 * 2 * 8 * 128 * 2),
     ],
@@ -79,7 +94,7 @@ def test_deepseek_v4_keeps_the_share_of_the_cache_that_its_authors_give() -> Non
 
 def test_states_are_those_of_the_caches() -> None:
     """By hand, and whatever the length: 64 heads x 64 x 128 in fp32 over 23 layers."""
-    nano = model("nemotron-3-nano")
+    nano = model("nemotron-3-nano-30b-a3b")
     assert nano.state_bytes == 23 * 64 * 64 * 128 * 4
     assert nano.kv_bytes_per_token_of(10**9) == pytest.approx(nano.kv_bytes_per_token, rel=1e-4)
 
@@ -132,22 +147,24 @@ def phases(model: Model, prompt: int, response: int, **options: Any) -> dict[str
 
 
 def test_images_cost_in_prefill_and_update_and_not_in_decoding() -> None:
-    text = load_model({"preset": "qwen3-vl-4b"})
     seeing = model("qwen3-vl-4b")
     assert seeing.vision is not None
-    images = replace(seeing, vision=replace(seeing.vision, prompt_share=0.8))
-    tower_flop = 800 * seeing.vision.flop_per_image_token
+    images = load_model({"preset": "qwen3-vl-4b", "image_share": 0.8})
+    named = {key: getattr(images, key) for key in ("name", "source", "max_positions")}
+    assert images == replace(seeing, **named, image_share=0.8)
+    flop_per_token = seeing.vision.flop_per_image_token(1024)
+    tower_flop = 800 * flop_per_token
     # By hand, 4 patches a token: 302e6 weights of 24 layers, 4,096 patches that see each other, and
     # four projections of 27e6 weights.
     by_hand = 4 * (2 * 302e6 + 24 * 4 * 1024 * 4096) + 4 * 2 * 27e6
-    assert seeing.vision.flop_per_image_token == pytest.approx(by_hand, rel=0.01)
+    assert flop_per_token == pytest.approx(by_hand, rel=0.01)
     assert decode_s(images, 1000) == decode_s(seeing, 1000)
     prompt = Iteration(1, 1000, 1000, 500_500, 1, 1000)
 
     def prefill_s(model: Model) -> float:
         return RooflineCost(model, ROOMY).iteration_s(prompt)
 
-    assert prefill_s(images) - prefill_s(text) == pytest.approx(
+    assert prefill_s(images) - prefill_s(seeing) == pytest.approx(
         tower_flop / (ROOMY.bf16_flop_per_s * ROOMY.gemm_flop_efficiency)
     )
     before, after = phases(seeing, 1000, 500), phases(images, 1000, 500)
@@ -178,9 +195,9 @@ def test_layers_for_further_tokens_are_trained_and_not_graded() -> None:
     [
         ("qwen3.6-27b", "linear_num_value_heads"),
         ("qwen3.6-27b", "depth"),
-        ("nemotron-3-nano", "mamba_num_heads"),
-        ("nemotron-3-nano", "hybrid_override_pattern"),
-        ("nemotron-3-nano", "moe_shared_expert_intermediate_size"),
+        ("nemotron-3-nano-30b-a3b", "mamba_num_heads"),
+        ("nemotron-3-nano-30b-a3b", "hybrid_override_pattern"),
+        ("nemotron-3-nano-30b-a3b", "moe_shared_expert_intermediate_size"),
         ("glm-5", "index_topk"),
         ("deepseek-v4-flash", "o_lora_rank"),
         ("deepseek-v4-flash", "compress_ratios"),
@@ -197,8 +214,8 @@ def test_a_key_that_a_config_lacks_is_named(name: str, key: str) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "word"),
     [
-        ("nemotron-3-nano", {"hybrid_override_pattern": "MX*"}, "blocks X"),
-        ("nemotron-3-nano", {"moe_latent_size": 8}, "moe_latent_size"),
+        ("nemotron-3-nano-30b-a3b", {"hybrid_override_pattern": "MX*"}, "blocks X"),
+        ("nemotron-3-nano-30b-a3b", {"moe_latent_size": 8}, "moe_latent_size"),
         ("gemma-4-31b", {"text_config": {"hidden_size_per_layer_input": 256}}, "per_layer_input"),
     ],
 )
@@ -224,6 +241,7 @@ SPACE = {"layers": 9, "heads": 8, "head_dim": 64, "state_dim": 128}
             {"compressed": dict.fromkeys(("light_layers", "heavy_layers"), 1)},
             "model.compressed.output_groups",
         ),
+        ({"image_share": 0.5}, "model.image_share"),
         ({"vision": {"layers": 2, "hidden": 9, "intermediate": 9}}, "model.vision.output"),
     ],
 )

@@ -149,10 +149,7 @@ class Products:
 
     def tower_s(self, prompt_tokens: float) -> float:
         """The vision tower over the images of ``prompt_tokens``, split over the GPUs."""
-        vision = self.model.vision
-        if vision is None:
-            return 0.0
-        return prompt_tokens * vision.flop_per_prompt_token / self._rates("bf16")[1]
+        return prompt_tokens * self.model.vision_flop_per_prompt_token / self._rates("bf16")[1]
 
     def head_s(self, rollouts: float) -> float:
         """The LM head for ``rollouts`` positions."""

@@ -142,6 +142,12 @@ class ModelOptions(Options):
     vision: Annotated[
         VisionTower | None, Doc("tower that turns images into tokens; null: text alone")
     ] = None
+    image_share: Annotated[
+        float, Between(0, 1), Doc("share of the prompts' tokens that are images", unit="share")
+    ] = 0.0
+    image_tokens: Annotated[
+        int, Between(1, 10**7), Doc("tokens of one image", source="assumed: 1,024 x 1,024 pixels")
+    ] = 1024
     precision: Annotated[
         FormatName | Precision,
         Doc("weight format of attention, MLPs and experts, or a format for each part"),
@@ -181,6 +187,8 @@ class ModelOptions(Options):
         if self.dense_layers:
             self._need("the width of a dense MLP", "intermediate")
         self._attention_agrees()
+        if self.image_share and self.vision is None:
+            raise self.refuse("image_share", "the model has no vision tower (model.vision)")
         if self.weight_bytes_per_parameter is not None and self.precision != "bf16":
             raise self.refuse(
                 "weight_bytes_per_parameter",

@@ -179,6 +179,13 @@ class Model(ModelOptions):
         return self.vision.parameters if self.vision else 0
 
     @property
+    def vision_flop_per_prompt_token(self) -> float:
+        """Flop of the tower for one token of a prompt, of which ``image_share`` are images."""
+        if self.vision is None:
+            return 0.0
+        return self.image_share * self.vision.flop_per_image_token(self.image_tokens)
+
+    @property
     def parameters(self) -> int:
         """All parameters, embeddings once if they are tied."""
         return self._total(self.experts)

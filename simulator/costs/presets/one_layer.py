@@ -11,7 +11,13 @@ from rollcast.simulator.costs.presets.models import Model
 def one_layer(model: Model, **changes: Any) -> Model:
     """One layer of full attention with the model's widths."""
     plain: dict[str, Any] = {"layers": 1, "windowed_layers": 0, "linear_layers": 0}
-    plain |= {"mlp_layers": None, "state_space": None, "vision": None, "mtp_layers": 0}
+    plain |= {
+        "mlp_layers": None,
+        "state_space": None,
+        "vision": None,
+        "image_share": 0.0,
+        "mtp_layers": 0,
+    }
     if model.compressed:  # of its own window alone
         window_only = replace(model.compressed, light_layers=0, heavy_layers=0)
         plain |= {"compressed": window_only, "sparse": None}

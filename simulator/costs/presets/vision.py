@@ -35,12 +35,6 @@ class VisionTower(Options):
     projectors: Annotated[
         Some, Doc("projections to the language model: one, and one for each layer fed from within")
     ] = 1
-    image_tokens: Annotated[
-        Some, Doc("tokens of one image", unit="tokens", source="assumed: 1,024 x 1,024 pixels")
-    ] = 1024
-    prompt_share: Annotated[
-        float, Between(0, 1), Doc("share of the prompts' tokens that are images", unit="share")
-    ] = 0.0
 
     @property
     def _layer_parameters(self) -> int:
@@ -59,17 +53,11 @@ class VisionTower(Options):
         projected = self.projectors * self._projector_parameters
         return self.layers * self._layer_parameters + projected + embedded
 
-    @property
-    def flop_per_image_token(self) -> int:
-        """Flop of a forward for one image token."""
+    def flop_per_image_token(self, image_tokens: int) -> float:
+        """Flop of a forward for one token of an image of ``image_tokens``."""
         patches = self.patches_per_token
-        attention = 4 * self.hidden * patches * self.image_tokens
+        attention = 4 * self.hidden * patches * image_tokens
         each = 2 * self._layer_parameters + attention
         embedded = 2 * self.patch_elements * self.hidden
         projected = 2 * self.projectors * self._projector_parameters
         return patches * (self.layers * each + embedded) + projected
-
-    @property
-    def flop_per_prompt_token(self) -> float:
-        """The same for a token of a prompt, of which ``prompt_share`` are images."""
-        return self.prompt_share * self.flop_per_image_token

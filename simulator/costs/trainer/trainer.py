@@ -161,7 +161,7 @@ class RooflineTrainer(TrainerMemory):
             attention_token=model.linear_attention_flop_per_token / attention,
             attention_product_share=2 * model.attention_parameters / model.linear_flop_per_token,
             attention_moved_share=(kept.stream / 2 + kept.attention) / kept.whole,
-            prompt_token=model.vision.flop_per_prompt_token / products if model.vision else 0.0,
+            prompt_token=model.vision_flop_per_prompt_token / products,
         )
 
     def _forward_s(self, work: Work) -> tuple[float, float]:

@@ -25,7 +25,6 @@ GROUP: Mapping[str, str] = {
     "update": "update",
     "sync": "sync",
     "switch": "sync",
-    "other": "other",
 }
 """Phases that a stack makes longer or shorter together."""
 FACTORS: Mapping[str, tuple[str, ...]] = {
@@ -33,7 +32,6 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "log_prob": ("log_prob", "reference"),
     "update": ("update",),
     "sync": ("sync",),
-    "other": ("rest",),
 }
 """Keys of ``cost.roofline.phase_factors`` of each group."""
 AS_IT_IS = Effect(1.0, 0.0)

@@ -26,7 +26,7 @@ from benchmarks.validation.stack_effects import Effect, Observed, StackEffects, 
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs.stacks import FOLDERS, UNKNOWN
 from rollcast.simulator.errors import RollcastError
-from rollcast.simulator.results.phases import STEP_PHASES, bounds
+from rollcast.simulator.results.phases import SIDES, STEP_PHASES, Side
 from rollcast.simulator.studies.interval import ends
 
 TARGETS = {"generation": 0.20, "log_prob": 0.25, "update": 0.20, "step": 0.12}
@@ -34,6 +34,7 @@ TARGETS = {"generation": 0.20, "log_prob": 0.25, "update": 0.20, "step": 0.12}
 BIAS = 0.10
 WIDTH = 2.2  # of the median interval, from low to high
 SIZE = 0.2  # of a ratio that is forecast well
+TIED = 0.1  # sides of a step as long as each other
 TOLD = 0.02  # a stack's factor is told from here on
 
 
@@ -96,7 +97,8 @@ def cases(row: Row, found: Forecast) -> Iterator[Case]:
         seconds = seconds_of(figure, found.seconds)
         if seconds > 0 and measured > 0:
             low, high = ends([seconds_of(figure, draw) for draw in found.draws]).tolist()
-            group = figure if figure in ("step", "wait") else group_of(figure) or "several"
+            several = "several" if len(parts(figure)) > 1 else figure
+            group = group_of(figure) or several
             yield Case(
                 group, f"{row.name}, {figure}", "s", measured, seconds, "held out", low, high
             )
@@ -124,14 +126,25 @@ def _rollouts(run: PublishedRun) -> int:
 
 
 def measured_bound(run: PublishedRun) -> str | None:
-    """What bounds a published step: the side of the phase that the source names, or of its longest
-    phases where generation and update are told apart; None where that is open."""
+    """What bounds a published step: the side of the phase that the source names, else the longest
+    side of a synchronous step whose generation and update were measured; None where two sides are
+    within `TIED` of each other, or that is open."""
     if run.bound is not None:
-        return STEP_PHASES[run.bound].side  # type: ignore[index]
-    seconds = {GROUP.get(parts(name)[0]): s for name, s in run.measured.items() if group_of(name)}
-    if run.scenario["policy"] or not {"generation", "update"} <= set(seconds):
+        return _side(run.bound)
+    phases = {part for name in run.measured for part in parts(name)}
+    if run.scenario["policy"] or not {"generation", "update"} <= phases:
         return None
-    return str(bounds({name: s for name, s in run.measured.items() if name in STEP_PHASES}))  # type: ignore[misc]
+    seconds = dict.fromkeys(SIDES, 0.0)
+    for name, measured in run.measured.items():
+        if name != "step":
+            seconds[_side(parts(name)[0])] += measured
+    first, second = sorted(seconds, key=lambda side: -seconds[side])[:2]
+    return first if seconds[second] < (1.0 - TIED) * seconds[first] else None
+
+
+def _side(phase: str) -> Side:
+    side = STEP_PHASES[phase].side  # type: ignore[index]
+    return side or "other"
 
 
 def read(_: object = None) -> list[Row]:

@@ -2,16 +2,19 @@
 
 log(measured / forecast) = stack + source + rest. The forecast is taken to be right over all;
 effects have a mean of 0, so that stacks of which little was measured are drawn towards no effect
-(partial pooling: Gelman and Hill 2007, chapter 12). Stacks are normal; sources, with the rest of
-their runs, have Student's t, since one in ten is far off for reasons that its page does not tell
-(Lange, Little and Taylor 1989). The forecast's own draws give an error of known variance.
+(partial pooling: Gelman and Hill 2007, chapter 12), and those of fewer than `FEWEST` sources have
+none. Stacks are normal; sources, with the rest of their runs, have Student's t, since one in ten is
+far off for reasons that its page does not tell (Lange, Little and Taylor 1989). The forecast's own
+draws give an error of known variance. How wide an interval has to be is counted, not derived: so
+that it holds nine of ten of the runs that the model was fitted to, each source counting as one.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +25,8 @@ Array = NDArray[np.float64]
 _LEAST_SD = 0.02
 FREEDOM = 4.0  # degrees of a source's t
 _ROUNDS = 5  # of weights and variances in turn
-HALF_90 = (1.6449, 2.1318)  # half of the middle 90 %, normal and of that t, in scales
+FEWEST = 3  # sources of a stack that has an effect of its own
+HALF_90 = 1.6449  # half of a normal's middle 90 %, in standard deviations
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A factor on a phase, and the standard deviation of the logarithm of the next source's: of the
-    normal whose middle 90 % is as wide."""
+    """A factor on a phase, and the standard deviation of the logarithm of the next source's."""
 
     factor: float
     sd: float
@@ -48,23 +51,27 @@ class Effect:
 @dataclass(frozen=True)
 class StackEffects:
     """A fitted model. between_stacks: a standard deviation. between_sources, within: scales of t.
-    weights: of the observed by their sources, 1 for one that is not far off."""
+    weights: of the observed by their sources, 1 for one that is not far off. widened: how many
+    times as wide as the variances say an interval has to be."""
 
     between_stacks: float
     between_sources: float
     within: float
     observed: Sequence[Observed]
     weights: Sequence[float]
+    widened: float = 1.0
 
     def of(self, stack: str) -> Effect:
         """For a source of ``stack`` that was not seen; also of a stack that was not."""
         variances = np.array([self.between_stacks, self.between_sources, self.within]) ** 2
         covariance = _Design.of(self.observed).covariance(variances, np.array(self.weights))
-        shared = variances[0] * np.array([one.stack == stack for one in self.observed], dtype=float)
+        own = [one for one in self.observed if one.stack == stack]
+        known = len({one.source for one in own}) >= FEWEST
+        shared = known * variances[0] * np.array([one.stack == stack for one in self.observed])
         weights = np.linalg.solve(covariance, shared)
         left = variances[0] - float(shared @ weights)
-        sources = (HALF_90[1] / HALF_90[0]) ** 2 * (variances[1] + variances[2])
-        return Effect(math.exp(float(weights @ _logs(self.observed))), math.sqrt(left + sources))
+        sd = self.widened * math.sqrt(left + variances[1] + variances[2])
+        return Effect(math.exp(float(weights @ _logs(self.observed))), sd)
 
 
 def fit(observed: Sequence[Observed]) -> StackEffects:
@@ -92,7 +99,25 @@ def fit(observed: Sequence[Observed]) -> StackEffects:
         sds = np.exp(np.clip(best.x, math.log(_LEAST_SD), 2.0))
         weights = _weights(observed, design, sds**2)
     stacks, sources, within = sds.tolist()
-    return StackEffects(stacks, sources, within, observed, weights.tolist())
+    found = StackEffects(stacks, sources, within, observed, weights.tolist())
+    return replace(found, widened=_widened(found))
+
+
+def _widened(fitted: StackEffects) -> float:
+    """The 90th percentile, each source counting as one, of how far off the observed are, over that
+    of a normal; 1 at least."""
+    off, shares = [], []
+    runs = Counter(one.source for one in fitted.observed)
+    effects = {one.stack: fitted.of(one.stack) for one in fitted.observed}
+    for one in fitted.observed:
+        effect = effects[one.stack]
+        error = abs(math.log(one.ratio / effect.factor))
+        off.append(error / math.hypot(effect.sd, one.sd))
+        shares.append(1.0 / runs[one.source])
+    order = np.argsort(off)
+    reached = np.cumsum(np.array(shares)[order]) / len(runs)
+    place = min(int(np.searchsorted(reached, 0.9)), len(off) - 1)
+    return max(float(np.array(off)[order][place]) / HALF_90, 1.0)
 
 
 def _value(found: object) -> float:

@@ -54,9 +54,16 @@ def test_a_stack_that_was_hardly_measured_is_drawn_towards_no_factor() -> None:
     fitted = fit([*many, *others, once])
     a, g, new = fitted.of("a"), fitted.of("g"), fitted.of("new")
     assert new.factor == 1.0
-    assert 1.0 < g.factor < 0.9 * a.factor
+    assert g.factor == 1.0  # of one source
     assert a.factor == pytest.approx(2.02, rel=0.05)
-    assert a.sd < g.sd < new.sd
+    assert a.sd < g.sd == new.sd
+
+
+def test_three_sources_of_a_stack_make_an_effect() -> None:
+    others = [Observed(name, name, 1.0 + 0.05 * n, 0.05) for n, name in enumerate("bcdef")]
+    own = [Observed("g", f"g{n}", 2.0, 0.1) for n in range(3)]
+    assert fit([*others, *own[:2]]).of("g").factor == 1.0
+    assert 1.3 < fit([*others, *own]).of("g").factor < 2.0
 
 
 def test_one_source_far_off_hardly_moves_its_stack_or_the_spread() -> None:

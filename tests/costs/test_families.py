@@ -93,9 +93,11 @@ def test_deepseek_v4_keeps_the_share_of_the_cache_that_its_authors_give() -> Non
 
 
 def test_states_are_those_of_the_caches() -> None:
-    """By hand, and whatever the length: 64 heads x 64 x 128 in fp32 over 23 layers."""
+    """vLLM holds 2,096 KiB a rollout and layer of Qwen3.5-35B-A3B. By hand, whatever the length:
+    64 heads x 64 x 128 in fp32 over 23 layers, and three tokens of 6,144 elements."""
+    assert model("qwen3.5-35b-a3b").state_bytes == 30 * 2096 * 1024
     nano = model("nemotron-3-nano-30b-a3b")
-    assert nano.state_bytes == 23 * 64 * 64 * 128 * 4
+    assert nano.state_bytes == 23 * (64 * 64 * 128 * 4 + 3 * 6144 * 2)
     assert nano.kv_bytes_per_token_of(10**9) == pytest.approx(nano.kv_bytes_per_token, rel=1e-4)
 
 

@@ -107,9 +107,10 @@ def _llama4(config: Config, field: str) -> Keys:
 
 
 def _qwen_hybrid(config: Config, field: str) -> Keys:
-    """Qwen3.5: dense, or a mixture."""
+    """Qwen3.5: dense, or a mixture; its states are fp32 where the config does not say."""
     mixed = _qwen_moe(config, field) if config.get("num_experts") else {}
-    return {**mixed, **_linear(config, field)}
+    state_bytes = _STATE_BYTES.get(str(config.get("mamba_ssm_dtype")), 4)
+    return {**mixed, **_linear(config, field), "linear_state_bytes_per_element": state_bytes}
 
 
 def _qwen_vl(config: Config, field: str) -> Keys:

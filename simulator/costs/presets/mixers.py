@@ -71,9 +71,9 @@ class StateSpace(Options):
 
     @property
     def state_bytes(self) -> float:
-        """Bytes that all layers keep of one rollout."""
-        elements = self.heads * self.head_dim * self.state_dim
-        return self.layers * elements * self.state_bytes_per_element
+        """Bytes that all layers keep of one rollout: states, and in 16 bit the tokens convolved."""
+        state_bytes = self.heads * self.head_dim * self.state_dim * self.state_bytes_per_element
+        return self.layers * (state_bytes + 2 * (self.conv_kernel - 1) * self._convolved)
 
     @property
     def flop_per_token(self) -> int:

@@ -17,7 +17,8 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import join, nearest, read
 
 LINEAR_CHUNK = 64  # tokens that linear layers take at once in training (arXiv 2412.06464)
-SMALL_BYTES = STATE_BYTES = 2  # norms, biases and the state of linear attention: 16 bit
+CONVOLVED_TOKENS = 3  # before one, in the short convolution of linear layers
+SMALL_BYTES = 2  # norms, biases and what is convolved: 16 bit
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +264,8 @@ class Model(ModelOptions):
                 kinds.append(sparse.index(compressed.light_layers, light))
             return tuple(kind for kind in kinds if kind.layers)
         if sparse:
-            layers = self.attention_layers
-            chosen_only = Reach(layers, each, flop, decode_flop, heads, sparse.top_tokens)
+            layers, flop = self.attention_layers, decode_flop  # latent vectors in prefill, too
+            chosen_only = Reach(layers, each, flop, flop, heads, sparse.top_tokens)
             return chosen_only, sparse.index(layers)
         near = Reach(
             self.windowed_layers, each, flop, decode_flop, heads, self.window_tokens, held=True
@@ -287,9 +288,12 @@ class Model(ModelOptions):
 
     @property
     def state_bytes(self) -> float:
-        """Bytes that a rollout holds whatever its length: the states of recurrent layers."""
-        values = self._linear_widths[1]
-        linear = self.linear_layers * values * self.linear_head_dim * STATE_BYTES
+        """Bytes that a rollout holds whatever its length: the states of recurrent layers, and the
+        tokens that they convolve."""
+        keys, values = self._linear_widths
+        recurrent = values * self.linear_head_dim * self.linear_state_bytes_per_element
+        convolved = CONVOLVED_TOKENS * (2 * keys + values) * SMALL_BYTES
+        linear = self.linear_layers * (recurrent + convolved)
         return linear + (self.state_space.state_bytes if self.state_space else 0)
 
     def kv_bytes_per_token_of(self, rollout_tokens: int, gpus: int = 1) -> float:

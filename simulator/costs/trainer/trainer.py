@@ -268,9 +268,15 @@ class RooflineTrainer(TrainerMemory):
         return {**grades, **{name: s for name, s in phases.items() if name not in GRADES}}
 
     def _further_tokens_s(self, microbatches: Sequence[Work]) -> float:
-        """A forward of the layers that predict further tokens, each with its turn of the LM head,
-        on the GPUs of the last stage. Passes for log-probabilities leave them out."""
-        trainer = replace(
+        """A forward of the layers that predict further tokens, each with its turn of the LM head.
+        Passes for log-probabilities leave them out."""
+        forward_s = math.fsum(self._further._stage_s(work) for work in microbatches)
+        return self.model.mtp_layers * forward_s
+
+    @cached_property
+    def _further(self) -> RooflineTrainer:
+        """Of one such layer, on the GPUs of the last stage."""
+        return replace(
             self,
             model=mtp_layer(self.model),
             gpus=self.gpus // self.pipeline_parallel,
@@ -278,7 +284,6 @@ class RooflineTrainer(TrainerMemory):
             virtual_stages=1,
             recompute_layers=None,
         )
-        return self.model.mtp_layers * math.fsum(trainer._stage_s(work) for work in microbatches)
 
     def _pass_s(self, microbatches: Sequence[Work]) -> dict[str, float]:
         """Phases of one model, with one forward before the update."""

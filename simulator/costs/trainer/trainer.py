@@ -82,7 +82,7 @@ class RooflineTrainer(TrainerMemory):
     but for ``overlap``. Where the model is split
     (:class:`simulator.costs.trainer.parallel.Layout`), what is said of a GPU's microbatches holds
     for the GPUs that share a copy of it, and a pipeline of p stages idles (p - 1) / v of a
-    microbatch's time each step, and wherever microbatches differ.
+    microbatch's time each step, and wherever microbatches differ that are not packed.
 
     A critic and reward models of the policy's size on its GPUs are split as it is; a reference, a
     critic or reward models of another model, or on GPUs of their own, are trainers of theirs, fully
@@ -306,7 +306,9 @@ class RooflineTrainer(TrainerMemory):
                 kept_bytes = work.tokens * self._kept_bytes / self.pipeline_parallel
                 moved_s = kept_bytes / self.gpu.host_link_bytes_per_s
                 offload += max(0.0, moved_s - stage_s)
-        idle = (1 + layout.bubble(count) / count) * layout.stalls(stages_s) if count else 1.0
+        idle = 1 + layout.bubble(count) / count if count else 1.0
+        if self.batching != "packed":  # bins of one size: stacks fill them better than `pack` does
+            idle *= layout.stalls(stages_s)
         gather, exchange = (layout.gather_s + self._loaded_s) * count, 0.0
         if self.weights == "full":
             reduced = count if self.reduce_every_microbatch else 1

@@ -144,6 +144,13 @@ class TrainerOptions(Options):
         Traffic,
         Doc("bytes moved for each logit by a chunked fp32 log-softmax", unit="bytes"),
     ] = _F.traffic_per_logit
+    graded_traffic_per_logit: Annotated[
+        Traffic | None,
+        Doc(
+            "traffic_per_logit of passes without gradients, at most that; null: the same",
+            unit="bytes",
+        ),
+    ] = None
     entropy_traffic_per_logit: Annotated[
         Traffic,
         Doc(

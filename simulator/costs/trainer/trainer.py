@@ -203,12 +203,18 @@ class RooflineTrainer(TrainerMemory):
         seconds_each = self._unit_times
         return work.head_tokens * seconds_each.head_token + moved * seconds_each.moved_head_token
 
-    def _entropy_s(self, microbatches: Sequence[Work]) -> float:
-        """Of the policy's tokens, beside their log-probabilities."""
-        if not self.entropy_traffic_per_logit or not self.logits:
+    @property
+    def _ungraded_traffic(self) -> float:
+        """Bytes per logit that a pass without gradients saves."""
+        graded, traffic = self.graded_traffic_per_logit, self.traffic_per_logit
+        return 0.0 if graded is None else max(traffic - graded, 0.0)
+
+    def _logits_s(self, microbatches: Sequence[Work], bytes_each: float) -> float:
+        """Seconds in which so many bytes of every logit are moved."""
+        if not bytes_each or not self.logits:
             return 0.0
         positions = sum(work.head_tokens + work.padding for work in microbatches)
-        moved_bytes = positions * self.model.vocab * self.entropy_traffic_per_logit
+        moved_bytes = positions * self.model.vocab * bytes_each
         return moved_bytes * self._moved_s_per_byte / self.layout.share
 
     def _stage_s(self, work: Work) -> float:
@@ -253,8 +259,10 @@ class RooflineTrainer(TrainerMemory):
             ahead_s = self._further_tokens_s(microbatches)
             phases["forward"] += ahead_s
             phases["backward"] += (3 if self.recompute == "full" else 2) * ahead_s
-        graded_s, passes = phases["log_prob"], self.log_prob_passes
-        own_s = graded_s + self._entropy_s(microbatches)
+        least_s, passes = len(microbatches) * self._launch_s, self.log_prob_passes
+        graded_s = phases["log_prob"] - self._logits_s(microbatches, self._ungraded_traffic)
+        graded_s = max(graded_s, min(least_s, phases["log_prob"]))
+        own_s = graded_s + self._logits_s(microbatches, self.entropy_traffic_per_logit)
         grades = {"log_prob": min(passes, 1) * own_s, "reference": max(passes - 1, 0) * graded_s}
         critic = self.critic and self._shares("critic")
         rewards = self.reward_passes if self._shares("reward") else 0

@@ -192,9 +192,9 @@ def stack_texts(effects: Mapping[str, StackEffects]) -> Iterator[str]:
 
 
 def _bare(run: PublishedRun) -> Forecast | str:
-    """The forecast without effects, or why there is none."""
+    """The forecast without effects, to which they are fitted, or why there is none."""
     try:
-        return forecast(run)
+        return forecast(run, seeds=1)
     except RollcastError as error:
         return str(error)
 

@@ -109,7 +109,10 @@ class ModelOptions(Options):
     ] = 0
     linear_head_dim: Annotated[Count, _elements("width of a head of a linear-attention layer")] = 0
     linear_state_bytes_per_element: Annotated[
-        Bytes, Doc("bytes of an element of the state of linear attention", source="bfloat16")
+        Bytes,
+        Doc(
+            "bytes of an element of the state of linear attention", unit="bytes", source="bfloat16"
+        ),
     ] = 2.0
     mlp_layers: Annotated[Count | None, _layers("number of layers that have an MLP; null: all")] = (
         None

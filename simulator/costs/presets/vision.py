@@ -33,7 +33,11 @@ class VisionTower(Options):
     ] = 0
     patches_per_token: Annotated[Some, Doc("patches of an image token", unit="patches")] = 4
     projectors: Annotated[
-        Some, Doc("projections to the language model: one, and one for each layer fed from within")
+        Some,
+        Doc(
+            "projections to the language model: one, and one for each layer fed from within",
+            unit="projections",
+        ),
     ] = 1
 
     @property

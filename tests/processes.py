@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Sequence
+from pathlib import Path
 
 ROLLCAST = [sys.executable, "-m", "rollcast.simulator.cli.app"]
 
@@ -24,6 +25,12 @@ def started(argv: Sequence[str]) -> subprocess.Popen[str]:
         text=True,
         preexec_fn=_heed_signals,
     )
+
+
+def processor_s(pid: int) -> float:
+    """Seconds of processor time that a running process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def on_a_terminal(command: Sequence[str], columns: int = 200) -> bytes:

@@ -18,7 +18,7 @@ import pytest
 
 from rollcast.simulator.cli.app import app, main
 from tests.conftest import Cli
-from tests.processes import ROLLCAST, on_a_terminal, started
+from tests.processes import ROLLCAST, on_a_terminal, processor_s, started
 from tests.scenarios import TINY
 
 POLICY = "policy:\n  - april: {over_sampling: 2.0}\n"
@@ -492,8 +492,9 @@ def test_a_stopped_run_leaves_no_folder(tiny: Path, number: signal.Signals, writ
         while not list(tiny.parent.glob("new/.out.partial")) and time.monotonic() < until:
             assert process.poll() is None
             time.sleep(0.001)
-    else:
-        time.sleep(1.0)
+    else:  # well past its imports, on however busy a machine
+        while processor_s(process.pid) < 1.5 and time.monotonic() < until:
+            time.sleep(0.02)
     process.send_signal(number)
     _, err = process.communicate()
     assert not out.exists()

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 
+from benchmarks import run_tables
+from benchmarks.runner import ROOT
 from benchmarks.validation.published_runs import PublishedRun
 from benchmarks.validation.run_phases import Forecast
 from benchmarks.validation.runs import Row, group_of, left_out
 from benchmarks.validation.stack_effects import Observed, fit
+from rollcast.simulator.costs.stacks import FOLDERS, STACKS, told_of
 from rollcast.simulator.errors import ScenarioError
 
+RESULTS = ROOT / "benchmarks" / "results" / "validation" / "validation.json"
 STACK_SD, SOURCE_SD, RUN_SD, OWN_SD = 0.4, 0.15, 0.1, 0.1
 
 
@@ -96,6 +103,34 @@ def test_effects_for_a_source_do_not_know_what_it_measured() -> None:
     assert after[0] == before[0]
     assert all(x["update"].sd > y["update"].sd for x, y in zip(after[4:], before[4:], strict=True))
     assert all(x["update"] != y["update"] for x, y in zip(after[1:], before[1:], strict=True))
+
+
+KEYS = {"generation": "decode", "log_prob": "log_prob", "update": "update", "sync": "sync"}
+
+
+def test_presets_of_stacks_have_what_was_fitted_to_all_sources() -> None:
+    """Within what other draws of the same runs move it."""
+    (source,) = (s for s in json.loads(RESULTS.read_text("utf-8"))["sources"] if s["key"] == "runs")
+    told = source["calibrated"].rpartition(": ")[2].split("; ")
+    assert {text.split()[0] for text in told} >= {"unknown", "skyrl", "slime"}
+    for text in told:
+        stack, _, effects = text.partition(" ")
+        presets = [preset for name, preset in STACKS.items() if FOLDERS[name].name == stack]
+        for group, factor, sd in re.findall(r"(\w+) ([\d.]+) \(sd ([\d.]+)\)", effects):
+            for preset in presets:
+                its = preset.phase_factors
+                assert its.of(KEYS[group]) == pytest.approx(float(factor), rel=0.1), text
+                assert getattr(its, f"{KEYS[group]}_sd") == pytest.approx(float(sd), rel=0.25), text
+
+
+def test_far_off_phases_are_those_of_the_results() -> None:
+    written = (ROOT / "simulator" / "costs" / "presets" / "far_off.yaml").read_text("utf-8")
+    assert written == "\n".join(run_tables.lines(run_tables.far_off(RESULTS.parents[1]))) + "\n"
+    cases = yaml.safe_load(written)["cases"]
+    assert cases
+    for case in cases:
+        name = next(name for name, folder in FOLDERS.items() if folder.name == case["stack"])
+        assert any(f"{case['low']} to {case['high']} times" in text for text in told_of(name))
 
 
 def test_figures_that_mix_groups_have_no_effect() -> None:

@@ -50,9 +50,9 @@ def rl_runs(folder: Path) -> str:
                 (
                     _words(name) if name != "step" else "the step",
                     str(len(cases)),
-                    f"{median(abs(c['error']) for c in cases):.0%}",
-                    f"{median(c['error'] for c in cases):+.0%}",
-                    f"{held / len(cases):.0%}",
+                    f"{100 * median(abs(c['error']) for c in cases):.0f} %",
+                    f"{100 * median(c['error'] for c in cases):+.0f} %",
+                    f"{100 * held / len(cases):.0f} %",
                     f"{median(c['range'][1] / c['range'][0] for c in cases):.1f}x",
                 )
             )
@@ -63,12 +63,16 @@ def rl_runs(folder: Path) -> str:
 def rl_runs_sentence(folder: Path) -> str:
     """The README's sentence on published runs."""
     groups = by(run_cases(folder), lambda case: str(case["group"]))
-    errors = {n: median(abs(c["error"]) for c in groups.get(n, [{"error": 0.0}])) for n in GROUPS}
+    errors = {
+        name: f"{100 * median(abs(case['error']) for case in groups[name]):.0f} %"
+        for name in GROUPS
+        if name in groups
+    }
     sources = len(published_sources())
     text = (
         f"Steps of published RL runs of {sources} sources, each left out of the fits, are off by a "
-        f"median of {errors['step']:.0%}, their generation by {errors['generation']:.0%}, "
-        f"log-probabilities by {errors['log_prob']:.0%}, updates by {errors['update']:.0%}."
+        f"median of {errors['step']}, their generation by {errors['generation']}, "
+        f"log-probabilities by {errors['log_prob']}, updates by {errors['update']}."
     )
     return textwrap.fill(text, 106, initial_indent=" " * 34, subsequent_indent="  ").lstrip()
 
@@ -83,13 +87,13 @@ def weak(folder: Path) -> str:
         if source["key"] != "runs" and check["target"] and abs(check["value"]) > 0.2
         if "outside" not in check["name"]
     ]
-    rows = [(f"{title}: {name}", f"{size:.0%}", str(n)) for size, title, name, n in checks]
+    rows = [(f"{title}: {name}", f"{100 * size:.0f} %", str(n)) for size, title, name, n in checks]
     far = sorted(far_off(folder), key=lambda one: -abs(math.log(one.low * one.high)))
     phases = [
         (
             f"`{one.stack}`: {_words(one.phase)}",
             f"took {one.low:.2g} to {one.high:.2g} times the forecast",
-            f"{one.runs} of {one.sources} sources",
+            f"{one.runs} ({one.sources} source{'s' * (one.sources > 1)})",
         )
         for one in far
     ]

@@ -64,9 +64,9 @@ def _dots(axes: Any, cases: list[Case], role: str, small: bool) -> None:
     axes.errorbar(
         [case.measured for case in cases],
         [case.forecast for case in cases],
-        yerr=[
-            [case.forecast - (case.forecast if case.low is None else case.low) for case in cases],
-            [(case.forecast if case.high is None else case.high) - case.forecast for case in cases],
+        yerr=[  # a forecast by the best guesses may lie outside what all guesses give
+            [max(case.forecast - (case.low or case.forecast), 0.0) for case in cases],
+            [max((case.high or case.forecast) - case.forecast, 0.0) for case in cases],
         ],
         fmt=".",
         markersize=3 if small else 7,

@@ -144,8 +144,8 @@ def _beside(place: Path, folder: Path, kind: str) -> Path:
 def _fill(place: Path, folder: Path, fill: Callable[[Path], None]) -> None:
     """Fills a new folder in ``place`` and moves it to ``folder``."""
     work = _beside(place, folder, "partial")
-    work.mkdir()
-    try:
+    try:  # a signal may come as soon as the folder is there
+        work.mkdir()
         fill(work)
         if place == folder:
             complete = work.rename(_beside(place, folder, "complete"))

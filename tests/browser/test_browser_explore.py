@@ -121,7 +121,8 @@ def test_the_page_fits_and_is_quiet(address: str, visit: Visit, width: int) -> N
 def test_a_slider_changes_table_and_timeline(address: str, visit: Visit, width: int) -> None:
     opened = visit(address, width)
     page = ready(opened)
-    table, timeline = page.locator(".answers table"), page.locator(".answers .run").first
+    table = page.get_by_role("table", name="Policies")
+    timeline = page.locator(".answers .run").first
     before = table.inner_text(), timeline.inner_html(), page.locator(".said").inner_text()
     move(page, "workload.group_size", "ArrowRight")
     until(page, SAID, before[2])

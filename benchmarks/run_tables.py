@@ -104,15 +104,14 @@ def weak(folder: Path) -> str:
 
 def far_off(folder: Path) -> list[FarOff]:
     """Phases of stacks of which the middle run is off by more than `FAR`."""
-    runs = {name: run for _, name, run in all_runs(published_sources())}
-    sources = {name: source for source, name, _ in all_runs(published_sources())}
+    runs = {name: (source, run) for source, name, run in all_runs(published_sources())}
     cases = [case for case in run_cases(folder) if case["group"] in GROUPS[:-1]]
     found = []
     for (stack, phase), members in sorted(by(cases, lambda c: _key(c, runs)).items()):
         ratios = [case["measured"] / case["forecast"] for case in members]
         limit = FAR.get(phase, FAR_OF_OTHERS)
         if len(ratios) >= FEWEST and abs(math.log(median(ratios))) > math.log(limit):
-            of = {sources[_run_of(case)] for case in members}
+            of = {runs[_run_of(case)][0] for case in members}
             low, high = (float(f"{end:.2g}") for end in (min(ratios), max(ratios)))
             found.append(FarOff(stack, phase, low, high, len(ratios), len(of)))
     return found
@@ -122,8 +121,8 @@ def _run_of(case: Mapping[str, Any]) -> str:
     return str(case["name"]).rpartition(", ")[0]
 
 
-def _key(case: Mapping[str, Any], runs: Mapping[str, PublishedRun]) -> tuple[str, str]:
-    return FOLDERS[runs[_run_of(case)].stack].name, str(case["group"])
+def _key(case: Mapping[str, Any], runs: Mapping[str, tuple[str, PublishedRun]]) -> tuple[str, str]:
+    return FOLDERS[runs[_run_of(case)][1].stack].name, str(case["group"])
 
 
 def _words(phase: str) -> str:

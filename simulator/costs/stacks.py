@@ -69,7 +69,9 @@ def _preset(name: str, own: Mapping[str, Any]) -> StackPreset:
     figure."""
     field = f"presets.stacks.{name}"
     check_unknown_keys(own, _GROUPS, field)
-    entry = {**priced()[UNKNOWN].costs["presets"][UNKNOWN], **own}
+    prior = priced()[UNKNOWN].costs["presets"][UNKNOWN]
+    entry = {**prior, **own}
+    entry["phase_factors"] = {**prior["phase_factors"], **entry["phase_factors"]}
     settings, rest, loop, fixed, factors = (dict(entry[group]) for group in _GROUPS)
     sources = {group: _provenance(entry[group], field) for group in _GROUPS}
     for key, words in (("engine", Engine), ("engine_sleep", Sleep)):

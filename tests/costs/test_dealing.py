@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +48,18 @@ def test_gpus_that_gather_weights_wait_for_each_other_at_every_microbatch() -> N
     assert seconds(alone, crossed) == pytest.approx(seconds(alone, aligned))
     assert seconds(together, crossed) == pytest.approx(2 * seconds(together, [4000, 4000]))
     assert seconds(together, crossed) > 1.5 * seconds(together, aligned)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_short_shared_prefixes_do_not_make_gpus_wait_for_each_other(seed: int) -> None:
+    """Prefixes on one GPU need not fall together with long responses on another."""
+    rng = np.random.default_rng(seed)
+    means = rng.lognormal(8.4, 0.9, 32)
+    groups = [(512, np.minimum(mean * rng.lognormal(0, 0.4, 8), 16384)) for mean in means]
+    load = [(prompt, [int(tokens) for tokens in responses]) for prompt, responses in groups]
+    one = trainer(8, overlap=1.0, microbatch_tokens=None)
+    dense, shared = (one.train(TrainLoad(load, prefix)).total_s for prefix in (False, True))
+    assert shared < 1.1 * dense
 
 
 @given(groups=GROUPS)

@@ -426,7 +426,7 @@ class RooflineTrainer(TrainerMemory):
         if not load.rollouts:
             return TrainCost(())
         per_gpu, prefix = self._microbatches(load)
-        phases = self._slowest(per_gpu)
+        phases = self._slowest(per_gpu, by_length=load.shared_prefix)
         count = max(len(m) for m in per_gpu)
         largest = max((w.tokens for m in per_gpu for w in m), default=0)
         if self.minibatches > 1:
@@ -438,10 +438,14 @@ class RooflineTrainer(TrainerMemory):
         known = tuple((name, s) for name, s in phases.items() if s > 0)
         return TrainCost(known, self.peak_bytes(largest, prefix), count)
 
-    def _slowest(self, per_gpu: Sequence[Sequence[Work]]) -> dict[str, float]:
+    def _slowest(self, per_gpu: Sequence[Sequence[Work]], *, by_length: bool) -> dict[str, float]:
         """Phases of the GPU that takes longest. GPUs that gather weights, or send each other tokens
-        of experts, take their microbatches together, each as long as its slowest."""
+        of experts, take their microbatches together, each as long as its slowest. by_length: each
+        GPU begins with its longest, as where prefixes and the responses after them differ widely.
+        """
         if len(per_gpu) > 1 and (self.layout.gather_s or self.expert_parallel > 1):
+            if by_length:
+                per_gpu = [sorted(mine, key=self._stage_s, reverse=True) for mine in per_gpu]
             rows = zip_longest(*per_gpu)
             return self._phases_s([max(filter(None, row), key=self._stage_s) for row in rows])
         every = [self._phases_s(microbatches) for microbatches in per_gpu]
@@ -456,7 +460,8 @@ class RooflineTrainer(TrainerMemory):
             if not part.rollouts:
                 continue
             per_gpu, _ = self._microbatches(part)
-            for name, seconds in self._slowest(per_gpu).items():
+            slowest = self._slowest(per_gpu, by_length=part.shared_prefix)
+            for name, seconds in slowest.items():
                 if name not in GRADES:
                     total[name] = total.get(name, 0.0) + seconds
             count += max(len(m) for m in per_gpu)

@@ -32,6 +32,8 @@ from rollcast.simulator.stacks.syntax.json_text import NotJsonError, parse
 
 _DUMP = re.compile(r"(?i)(?:[\w.-]*rollout[\w.-]*|[a-z]{0,8}[_-]?\d+)\.pth?")
 """Names of dumped rollouts; checkpoints, of which folders are full, have others."""
+_JSON = re.compile(rb"\{(?!')|\[\s*[\[{\]]")
+"""How a file of mappings begins; ``[2026-03-01 ...`` is a console's clock."""
 
 
 def scan(file: LogFile, take: Take) -> Scanned:
@@ -199,7 +201,7 @@ def _text(scanned: Scanned, start: bytes, take: Take) -> Reader | None:
         _script(scanned)
     elif name.endswith((".csv", ".tsv")):
         json_rows.table(scanned, take)
-    elif stripped.startswith((b"{", b"[")) and not stripped.startswith((b"{'", b"['")):
+    elif _JSON.match(stripped):
         first = stripped.split(b"\n", 1)[0]
         if name.endswith(".json") or not _complete(first, name):
             return json_rows.document(scanned, take)

@@ -13,6 +13,7 @@ from rollcast.simulator.stacks.settings import whole as setting
 from rollcast.simulator.stacks.syntax.numbers import VALUE, number
 
 _OFF = "training/off_policy/"
+_TIMED = ("timing_s/", "timing/")
 _POLL_S = 2.0
 """V1's replay buffer (verl/trainer/ppo/v1/replay_buffer.py, ``poll_interval``, which no setting
 changes)."""
@@ -20,8 +21,10 @@ _PAIR = re.compile(rf"(?P<key>\S.*?):\s*(?P<value>{VALUE}|None|True|False)\s*")
 
 
 def row(text: str) -> Parsed:
-    """``step:N - key:value - key:value``."""
+    """``step:N - key:value - key:value``. Raises RecordError where the line ends before its times:
+    some sinks cut lines, of Weights & Biases at 4,096 characters."""
     values: dict[str, float | str] = {}
+    last = ":"
     for piece in text.split(" - "):
         pair = _PAIR.fullmatch(piece)
         plain = number(pair["value"]) if pair else None
@@ -29,6 +32,9 @@ def row(text: str) -> Parsed:
             values[pair["key"]] = plain
         elif pair is None and ":" in piece and "/" in piece.partition(":")[0]:
             values[piece.partition(":")[0]] = piece
+        last = piece
+    if ":" not in last and not any(key.startswith(_TIMED) for key in values):
+        raise RecordError(f"it is cut off after {len(text)} characters, before its times")
     return (None, values) if values else None
 
 

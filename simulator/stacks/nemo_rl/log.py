@@ -26,6 +26,7 @@ _WORDS = {
     "Mean Generation Length": "train/mean_gen_tokens_per_sample",
     "Avg Total Reward": "train/mean_total_reward",
     "Avg Reward": "train/mean_total_reward",
+    "Total validation time": "timing/train/validation",
 }
 
 
@@ -38,7 +39,7 @@ class Timing(Block):
 
     def more(self, text: str) -> bool:
         """The first line after the times ends the block."""
-        if "Timing:" in text:
+        if "Timing:" in text and "Validation" not in text:  # a validation's come before
             self._timing = True
             return False
         entry = _ENTRY.fullmatch(text)

@@ -247,7 +247,8 @@ def _parts(scanned: Sequence[Scanned], stack: StackLog, settings: Settings) -> l
     parts = []
     for source in scanned:
         rows = source.rows.get(stack.name, ())
-        if source.kind == CONSOLE and stack.console_counts:
+        counted = len(rows) > 0 and list(rows)[-1].step == len(rows)  # not named by a bar
+        if source.kind == CONSOLE and stack.console_counts and counted:
             named = any(s.rows.get(stack.name) and s.kind != CONSOLE for s in scanned)
             window = setting(settings, "run.logging_steps") or 1
             rows = [] if named else [replace(row, step=row.step * window) for row in rows]

@@ -2,25 +2,69 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
-from rollcast.simulator.stacks.consoles import Parsed
-from rollcast.simulator.stacks.log_format import Origin, Raw, Record, Rollout, Row
+from rollcast.simulator.stacks.log_format import Metrics, Origin, Raw, Record, Rollout, Row
 from rollcast.simulator.stacks.records import RecordError, digest, real, whole
 from rollcast.simulator.stacks.settings import Settings
 from rollcast.simulator.stacks.settings import whole as setting
 from rollcast.simulator.stacks.syntax.python_text import flat
 
 _PREPARE = "profiling/Time taken: GRPOTrainer._prepare_inputs"
+_BAR = re.compile(
+    r"^\s*\d{1,3}%\|[^|]*\|\s*(?P<done>\d{1,9})/(?P<last>\d{1,9}) \[(?P<elapsed>\d[\d:]*)<", re.M
+)
+"""tqdm's bar without a description, which is that of the updates."""
 _NO_REWARD = {"step", "prompt", "completion", "advantage", "completion_tokens", "images"}
 
 
-def row(text: str) -> Parsed:
-    """``{'loss': ..., 'reward': ...}``, without a step: the rows are counted."""
-    values, complete = flat(text)
-    if not complete:
-        raise RecordError("a printed mapping has no end")
-    return None, values
+class Rows:
+    """``{'loss': ..., 'reward': ...}`` a row, and the progress bar of the updates beside them."""
+
+    open = False
+
+    def __init__(self, start: str) -> None:
+        self._rows: list[Metrics] = []
+        self._elapsed: dict[int, dict[int, float]] = {}  # by the bar's last update
+
+    def feed(self, line: int, text: str) -> Iterable[Metrics]:
+        """Rows wait for `close`: only then is it known how many updates each is the mean of."""
+        for bar in _BAR.finditer(text):
+            elapsed = self._elapsed.setdefault(int(bar["last"]), {})
+            elapsed.setdefault(int(bar["done"]), _seconds(bar["elapsed"]))
+        at = text.find("{'loss': ")
+        if at >= 0:
+            values, complete = flat(text[at:])
+            if not complete:
+                raise RecordError("a printed mapping has no end")
+            numbers = {k: v for k, v in values.items() if not isinstance(v, str)}
+            self._rows.append(Metrics(len(self._rows) + 1, numbers, line))
+        return ()
+
+    def close(self) -> Iterable[Metrics]:
+        """The rows, numbered by the bar where it tells how many updates each holds."""
+        elapsed = self._elapsed.get(max(self._elapsed, default=0), {})
+        window = max(elapsed, default=0) // max(len(self._rows), 1)
+        if not window or max(elapsed) // window != len(self._rows):
+            return self._rows
+        timed = []
+        for row in self._rows:
+            last = row.step * window
+            values = {"updates of a row": float(window), **row.values}
+            if last in elapsed and last - window in elapsed:
+                each_s = (elapsed[last] - elapsed[last - window]) / window
+                values.setdefault("step_time", each_s)
+            timed.append(Metrics(last, values, row.line))
+        return timed
+
+
+def _seconds(clock: str) -> float:
+    """Of ``MM:SS`` or ``H:MM:SS``."""
+    seconds = 0
+    for part in clock.split(":"):
+        seconds = 60 * seconds + int(part)
+    return float(seconds)
 
 
 def derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
@@ -32,7 +76,7 @@ def derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
         row["update_s"] = max(row["step_s"] - raw[_PREPARE], 0.0)
         inside = [row.get(name, 0.0) for name in ("generation_s", "reward_s", "sync_s")]
         row["log_prob_s"] = max(raw[_PREPARE] - sum(inside), 0.0)
-    window = setting(settings, "run.logging_steps")
+    window = raw.get("updates of a row") or setting(settings, "run.logging_steps")
     if window is not None:
         row["logged_steps"] = float(window)
     if "step_s" in row and not overlapped:

@@ -1,0 +1,96 @@
+"""What logs of published runs hold that the logs of quiet runs do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollcast.calibration.logs.gather import read_log
+from tests.logs.genuine import log
+
+
+def _bar(done: int, last: int, elapsed_s: int) -> str:
+    clock = f"{elapsed_s // 60:02}:{elapsed_s % 60:02}"
+    return f"\r {100 * done // last:3}%|#         | {done}/{last} [{clock}<44:18, 85.12s/it]\n"
+
+
+def _trl(tmp_path: Path, updates: int, each_s: int, window: int) -> Path:
+    bars = [_bar(n, updates, n * each_s) for n in range(updates + 1)]
+    rows = [
+        f"{{'loss': 0.0, 'reward': 0.5, 'completion_length': {100 + n}.0}}\n"
+        for n in range(updates // window)
+    ]
+    path = tmp_path / "train.log"
+    path.write_text(
+        "".join(["Loading shards:  50%|## | 1/2 [00:01<00:01, 1.98s/it]\n", *bars, *rows])
+    )
+    return path
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_trl_rows_have_the_steps_and_times_of_the_progress_bar(tmp_path: Path, window: int) -> None:
+    steps = read_log([_trl(tmp_path, 22, 70, window)]).steps
+    assert steps["step"].tolist() == list(range(window, 23, window))[: 22 // window]
+    assert (steps["step_s"] == 70.0).all()
+    assert (steps["logged_steps"] == window).all()
+
+
+def test_a_console_may_begin_with_a_clock(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    rows = [
+        f"step:{n} - response_length/mean:100.0 - timing_s/gen:3.0 - timing_s/step:5.0\n"
+        for n in range(1, 5)
+    ]
+    path.write_text("".join(["[2026-03-01 10:00:00,123] [INFO] accelerator: cuda\n", *rows]))
+    assert len(read_log([path]).steps) == 4
+
+
+def test_lines_that_a_sink_cut_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    whole = "step:{} - response_length/mean:100.0 - timing_s/gen:3.0 - timing_s/step:5.0\n"
+    cut = "step:{} - global_seqlen/min:160205 - val-core/score:0.5 - val-aux/aime\n"
+    path.write_text("".join((cut if n == 3 else whole).format(n) for n in range(1, 7)))
+    [tally] = read_log([path]).tallies
+    assert tally.unread == 1
+    assert "cut off" in tally.examples[0].why
+
+
+_NEMO = """========================= Step {0}/9 =========================
+▶ Generating responses for batch of size 512...
+{1}
+  • Mean Generation Length: 600.0
+⏱️  Timing:
+  • Total step time: {2}s
+  • generation: 31.0s (38.5%)
+  • policy_training: 3.0s (4.1%)
+
+"""
+_VALIDATED = """▶ Starting validation at step 3...
+  ⏱️  Validation Timing:
+    • Total validation time: 30.5s
+
+▶ Saving"""
+
+
+def test_a_validation_within_a_step_of_nemo_rl_leaves_the_step(tmp_path: Path) -> None:
+    path = tmp_path / "driver.log"
+    path.write_text(
+        "".join(
+            _NEMO.format(n, _VALIDATED if n == 3 else "", 70.5 if n == 3 else 40.0)
+            for n in range(1, 7)
+        )
+    )
+    steps = read_log([path]).steps.set_index("step")
+    assert steps.index.tolist() == [1, 2, 3, 4, 5, 6]
+    assert steps.loc[3, "validation_s"] == 30.5
+    assert steps.loc[3, "validation_inside"] == 1
+
+
+@pytest.mark.parametrize(
+    ("run", "count", "last"), [("trl_hotpot", 93, 1860), ("nemo_gemma_b200", 50, 50)]
+)
+def test_published_runs_are_read_whole(run: str, count: int, last: int) -> None:
+    steps = read_log([log(f"public/{run}")]).steps
+    assert (len(steps), steps["step"].iloc[-1]) == (count, last)
+    assert steps["step_s"].notna().mean() > 0.95

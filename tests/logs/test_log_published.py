@@ -36,6 +36,19 @@ def test_trl_rows_have_the_steps_and_times_of_the_progress_bar(tmp_path: Path, w
     assert (steps["logged_steps"] == window).all()
 
 
+def test_trl_rows_of_a_run_that_goes_on_are_not_given_a_wrong_step(tmp_path: Path) -> None:
+    """One row after 39 updates may hold 20 to 39 of them, unless the bar was drawn anew at it."""
+    bars = [_bar(n, 100, 70 * n) for n in range(40)]
+    row = "{'loss': 0.0, 'reward': 0.5, 'completion_length': 100.0}\n"
+    path = tmp_path / "train.log"
+    path.write_text("".join([*bars, row]))
+    steps = read_log([path]).steps
+    assert (steps["step"].item(), steps["step_s"].isna().item()) == (1, True)
+    path.write_text("".join([*bars[:21], row, *bars[20:]]))
+    steps = read_log([path]).steps
+    assert (steps["step"].item(), steps["step_s"].item()) == (20, 70.0)
+
+
 def test_a_console_may_begin_with_a_clock(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     rows = [

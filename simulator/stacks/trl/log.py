@@ -27,12 +27,16 @@ class Rows:
     def __init__(self, start: str) -> None:
         self._rows: list[Metrics] = []
         self._elapsed: dict[int, dict[int, float]] = {}  # by the bar's last update
+        self._again: dict[int, set[int]] = {}  # updates whose bar was drawn anew, as a row does
 
     def feed(self, line: int, text: str) -> Iterable[Metrics]:
         """Rows wait for `close`: only then is it known how many updates each is the mean of."""
         for bar in _BAR.finditer(text):
-            elapsed = self._elapsed.setdefault(int(bar["last"]), {})
-            elapsed.setdefault(int(bar["done"]), _seconds(bar["elapsed"]))
+            last, done = int(bar["last"]), int(bar["done"])
+            elapsed = self._elapsed.setdefault(last, {})
+            if 0 < done < last and done in elapsed:
+                self._again.setdefault(last, set()).add(done)
+            elapsed.setdefault(done, _seconds(bar["elapsed"]))
         at = text.find("{'loss': ")
         if at >= 0:
             values, complete = flat(text[at:])
@@ -44,9 +48,10 @@ class Rows:
 
     def close(self) -> Iterable[Metrics]:
         """The rows, numbered by the bar where it tells how many updates each holds."""
-        elapsed = self._elapsed.get(max(self._elapsed, default=0), {})
-        window = max(elapsed, default=0) // max(len(self._rows), 1)
-        if not window or max(elapsed) // window != len(self._rows):
+        last = max(self._elapsed, default=0)
+        elapsed = self._elapsed.get(last, {})
+        window = _window(max(elapsed, default=0), len(self._rows), self._again.get(last, set()))
+        if window is None:
             return self._rows
         timed = []
         for row in self._rows:
@@ -57,6 +62,16 @@ class Rows:
                 values.setdefault("step_time", each_s)
             timed.append(Metrics(last, values, row.line))
         return timed
+
+
+def _window(updates: int, rows: int, again: set[int]) -> int | None:
+    """Updates a row; None where the bar does not settle it. again: where it was drawn anew."""
+    if not rows or not updates:
+        return None
+    able = range(updates // (rows + 1) + 1, updates // rows + 1)
+    if again:
+        return min(again) if min(again) in able else None
+    return able[0] if len(able) == 1 else None
 
 
 def _seconds(clock: str) -> float:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.scenario.sections import validate
+from rollcast.simulator.scenario.sections import ScenarioModel, validate
 from rollcast.simulator.stacks.exporting import Planned
 
 GPUS_PER_NODE = 8
 _SIZES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
+_IN_MEMORY = (
+    *("recompute", "recompute_layers", "microbatch_tokens", "microbatch_rollouts"),
+    *("optimizer_on_host", "states_on_host", "offload_activations", "memory_utilization"),
+)
 
 
 def planned(scenario: Scenario) -> Planned:
@@ -24,7 +29,7 @@ def planned(scenario: Scenario) -> Planned:
         policy.plan(scenario.plan, state),
         any(part is not None for part in state),
         scenario.shape,
-        scenario.steps,
+        _steps(scenario, model),
         scenario.seed,
         scenario.workload.max_prompt_tokens,
         scenario.workload.max_new_tokens,
@@ -37,3 +42,24 @@ def planned(scenario: Scenario) -> Planned:
         trainer.microbatch_tokens if trainer else None,
         trainer.gpus_per_node if trainer else GPUS_PER_NODE,
     )
+
+
+def memory_of(scenario: Scenario) -> dict[str, object]:
+    """What of the trainer the fit in memory hangs on, by option of ``cost.roofline.trainer``."""
+    roofline = validate(scenario.raw.data).cost.of_the_roofline
+    return {} if roofline is None else {key: getattr(roofline.trainer, key) for key in _IN_MEMORY}
+
+
+def _steps(scenario: Scenario, model: ScenarioModel) -> int:
+    """Updates of the whole run, where the scenario says them: its own steps are those to simulate.
+    Raises ScenarioError for a run of another measure."""
+    run = model.plan.run if model.plan else None
+    if run is None:
+        return scenario.steps
+    if run.steps is None:
+        raise ScenarioError(
+            "plan.run",
+            "is not in steps, which a launch needs; give steps, or export the recommended.yaml of "
+            "rollcast plan, which has them",
+        )
+    return run.steps

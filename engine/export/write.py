@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollcast.engine.export.planned import planned
+from rollcast.engine.export.planned import memory_of, planned
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.folder import write_folder
 from rollcast.simulator.scenario.scenario import Scenario
@@ -74,7 +74,7 @@ def _readme(scenario: Scenario, stack: str, made: Export) -> str:
                 "With `ray job submit`, `PYTHONPATH` of the runtime environment must hold this "
                 "folder too.\n"
             )
-    notes = "".join(f"- {note}\n" for note in (*made.notes, *_always(made)))
+    notes = "".join(f"- {note}\n" for note in (*made.notes, *_memory(scenario), *_always(made)))
     return f"""# {scenario.name} for {stack}
 
 The plan `{made.exported.policy}` of rollcast's scenario {scenario.name}.{named}
@@ -95,6 +95,17 @@ rollcast's tests run the decisions against fakes of these interfaces, and compar
 simulator's; nobody has run this folder inside {stack}. Try it on a few steps first, and see that
 the metrics `rollcast/*` and the step's batch are what `rollcast simulate` says.
 """
+
+
+def _memory(scenario: Scenario) -> tuple[str, ...]:
+    """On what the simulated trainer's fit in memory hangs."""
+    given = [f"{key} {value}".lower() for key, value in memory_of(scenario).items() if value]
+    if not given:
+        return ()
+    return (
+        f"The plan fits in memory with a trainer of: {', '.join(given)}. Set the same in the "
+        "stack: these are not among the arguments, but for the tokens of a microbatch.",
+    )
 
 
 def _always(made: Export) -> tuple[str, ...]:

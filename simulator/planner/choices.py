@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.plan_section import CLUSTER_KEYS
 from rollcast.simulator.scenario.scenario import Outline, Scenario, build_scenario
@@ -37,6 +39,11 @@ class Choice:
         # these settings may not allow the scenario's own policy
         plain = replace(applied, data={**applied.data, "policy": "sync"})
         return build_scenario(plain).with_policy(self.policy)
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether the policy is the synchronous one, under whatever label."""
+        return re.fullmatch(rf"(?:[^()=]*=)?\s*{SYNCHRONOUS}\s*", self.policy) is not None
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -68,7 +69,7 @@ class Search:
     def _run_baseline(self, candidates: Sequence[Candidate], results: Results) -> None:
         """Simulates the best synchronous choice for the last rung, if the race did not. One that
         was never simulated counts by its estimate, corrected by the other synchronous ones'."""
-        sync = [i for i, choice in enumerate(self.choices) if choice.policy == "sync"]
+        sync = [i for i, choice in enumerate(self.choices) if choice.synchronous]
         measured = results.measured
         ratios = [candidates[i].factor(measured[i]) for i in measured if i in sync]
         off = float(np.mean([ratio for ratio in ratios if ratio is not None] or [1.0]))
@@ -152,7 +153,7 @@ class Search:
     def _answer(self, results: Results) -> Planned:
         asked, objective = self.asked, self.objective
         rows = self._rows(results)
-        sync = [row for row in rows if row.choice.policy == "sync"]
+        sync = [row for row in rows if row.choice.synchronous]
         exact = (row for row in sync if row.exact and not row.beyond)
         baseline = next(exact, next(iter(sync), None))
         rows = [_with_break_even(row, baseline, asked) for row in rows]
@@ -299,7 +300,7 @@ def _with_interval(row: Row, drawn: Measured) -> Row:
 
 
 def _with_break_even(row: Row, baseline: Row | None, asked: Question) -> Row:
-    if baseline is None or row.choice.policy == "sync":
+    if baseline is None or row.choice.synchronous:
         return row
     ratio = asked.objective.value(baseline.run_cost) / asked.objective.value(row.run_cost)
     if asked.objective.name == "balanced":  # the square of the updates
@@ -308,10 +309,14 @@ def _with_break_even(row: Row, baseline: Row | None, asked: Question) -> Row:
 
 
 def _resolved(asked: Question, row: Row) -> dict[str, Any]:
-    """The scenario of a choice, as simulated."""
+    """The scenario of a choice, as simulated, with the updates of its whole run (``plan.run``)."""
     data = row.choice.applied(asked.raw).data
     chain = parse_labelled(row.choice.policy, folder=asked.raw.modules)[1]
-    return {**data, "policy": spell(chain), "steps": row.measured.steps}
+    resolved = {**data, "policy": spell(chain), "steps": row.measured.steps}
+    updates = row.run_cost.updates
+    if math.isfinite(updates):
+        resolved["plan"] = {"run": {"steps": max(1, math.ceil(updates))}}
+    return resolved
 
 
 def _key(task: Task) -> str:

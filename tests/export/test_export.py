@@ -19,6 +19,7 @@ from rollcast.engine.export.write import export
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.plan import Batch, Launch, StepPlan
 from rollcast.simulator.policies import POLICIES
+from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.stacks.exported import PLAN_FILE, read_exported
 from rollcast.simulator.stacks.slime.limits import LIMITS as SLIME
 from rollcast.simulator.stacks.stack import exporters
@@ -447,3 +448,30 @@ def test_hooks_of_earlier_exports_are_found() -> None:
     from rollcast.simulator.stacks.verl.hooks import make_sampler
 
     assert (slime.Adapter, verl.make_sampler) == (Adapter, make_sampler)
+
+
+def test_the_whole_run_is_exported_and_not_what_was_simulated(tmp_path: Path) -> None:
+    assert planned(scenario(steps=8)).steps == 8
+    assert planned(scenario(steps=8, plan={"run": {"steps": 500}})).steps == 500
+    with pytest.raises(ScenarioError, match="is not in steps"):
+        planned(scenario(plan={"run": {"prompts": 500}}))
+
+
+def test_the_readme_says_what_the_fit_in_memory_hangs_on(tmp_path: Path) -> None:
+    plain = scenario()
+    assert "fits in memory" not in _exported_readme(plain, tmp_path / "linear")
+    roofline = {"trainer": {"optimizer_on_host": True, "microbatch_tokens": 4096}}
+    priced = scenario(
+        model="qwen3-0.6b",
+        gpu="h100-sxm",
+        cost={"roofline": roofline},
+        engine={"kv_tokens": None},
+    )
+    text = _exported_readme(priced, tmp_path / "roofline")
+    assert "recompute full, microbatch_tokens 4096, optimizer_on_host true" in text
+    assert "memory_utilization" in text
+
+
+def _exported_readme(of: Scenario, out: Path) -> str:
+    export(of, "slime", out)
+    return (out / "README.md").read_text("utf-8")

@@ -168,3 +168,14 @@ def test_other_models_gpus_are_held_too() -> None:
 def test_too_many() -> None:
     with pytest.raises(ScenarioError, match="too many"):
         enumerated(CLUSTER, {"a": list(range(200)), "b": list(range(200))}, ["sync"])
+
+
+def test_a_label_does_not_hide_the_synchronous_policy() -> None:
+    for text, synchronous in (
+        ("sync", True),
+        ("base = sync", True),
+        ("base=sync", True),
+        ("april(over_sampling=1.5)", False),
+        ("sync = april", False),
+    ):
+        assert Choice({}, {}, text).synchronous is synchronous

@@ -119,6 +119,8 @@ def test_the_answer_says_what_the_issue_asks(planned: Planned) -> None:
     assert costs == sorted(costs, reverse=True)
     assert planned.baseline is not None
     assert planned.baseline.exact
+    assert planned.scenario is not None
+    assert planned.scenario["plan"] == {"run": {"steps": 100}}
     table = planned.table()
     assert table["policy"].iloc[0] == best.choice.policy
     assert len(table) == len(planned.rows)

@@ -1,0 +1,137 @@
+"""Published runs whose memory is known (`benchmarks/data/published/memory`) keep their format."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks.validation.memory_cases import (
+    FOLDER,
+    PARTS,
+    MemoryCase,
+    all_cases,
+    memory_sources,
+    part_of,
+)
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import from_raw
+
+SOURCES = memory_sources()
+CASES = list(all_cases(SOURCES))
+SET_BY_THE_JUDGE = {"name", "steps", "seed"}
+each_case = pytest.mark.parametrize(
+    "case", [case for _, _, case in CASES], ids=[name for _, name, _ in CASES]
+)
+each_source = pytest.mark.parametrize("name", SOURCES)
+
+
+def at(scenario: Mapping[str, Any], dotted: str) -> object:
+    """The value at a dotted key; None where there is none."""
+    value: object = scenario
+    for key in dotted.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def test_there_are_cases_of_many_sources_and_every_outcome() -> None:
+    outcomes = Counter(case.outcome for _, _, case in CASES)
+    assert len(CASES) >= 60
+    assert all(outcomes[outcome] >= 5 for outcome in ("ran", "out_of_memory", "peak_gb"))
+
+
+def test_both_parts_hold_several_sources() -> None:
+    parts = Counter(source.part for source in SOURCES.values())
+    assert all(parts[part] >= 1 for part in PARTS)
+
+
+def test_names_are_unique() -> None:
+    assert [
+        name for name, times in Counter(name for _, name, _ in CASES).items() if times > 1
+    ] == []
+
+
+@each_source
+def test_a_source_is_named_and_its_part_is_that_of_its_hash(name: str) -> None:
+    source = SOURCES[name]
+    assert len(source.source) > 20
+    assert "20" in source.source, "no date"
+    assert source.part == part_of(name)
+    assert source.cases
+    assert "://" not in (FOLDER / f"{name}.yaml").read_text("utf-8")
+
+
+@each_case
+def test_a_case_says_what_was_launched(case: MemoryCase) -> None:
+    assert case.stack
+    assert len(case.launched) > 10
+    assert not SET_BY_THE_JUDGE & set(case.scenario)
+    assert at(case.scenario, "cost.roofline.stack")
+    assert (case.figure_bytes is not None) == (case.outcome == "peak_gb" or case.on_host)
+
+
+@pytest.mark.parametrize(
+    "case", [case for _, _, case in CASES if case.outcome == "peak_gb" and not case.on_host]
+)
+def test_a_peak_is_no_larger_than_the_gpu(case: MemoryCase) -> None:
+    assert case.figure_bytes is not None
+    assert 1e9 < case.figure_bytes <= load_gpu(case.scenario["gpu"], "gpu").memory_bytes
+
+
+@each_case
+def test_the_scenario_is_readable(case: MemoryCase) -> None:
+    refused = ""
+    try:
+        from_raw(RawScenario(dict(case.scenario)))
+    except ScenarioError as error:
+        refused = error.message
+    assert not refused or "leaves no room for KV" in refused  # which is a forecast too
+
+
+@each_case
+def test_open_keys_are_keys_of_the_scenario(case: MemoryCase) -> None:
+    for key in case.open:
+        assert key.split(".")[0] in {"model", "gpu", "cluster", "engine", "workload", "cost"}, key
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    """A folder with one source of one case, with other values of these keys."""
+    case: dict[str, Any] = {
+        "stack": "verl",
+        "launched": "a trainer",
+        "scenario": {},
+        "outcome": "ran",
+        **changes,
+    }
+    content = {"source": "a thread, 2026", "part": part_of("thread"), "cases": {"case": case}}
+    (folder / "thread.yaml").write_text(yaml.safe_dump(content), "utf-8")
+    return folder
+
+
+def test_a_case_that_ran_has_no_peak(tmp_path: Path) -> None:
+    assert memory_sources(written(tmp_path))["thread"].cases["case"].figure_bytes is None
+    with pytest.raises(ScenarioError, match=r"thread\.yaml: case\.gb"):
+        memory_sources(written(tmp_path, gb=3.0))
+    with pytest.raises(ScenarioError, match=r"thread\.yaml: case\.gb"):
+        memory_sources(written(tmp_path, outcome="peak_gb"))
+
+
+def test_a_source_in_the_wrong_part_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path) / "thread.yaml"
+    other = next(part for part in PARTS if part != part_of("thread"))
+    path.write_text(path.read_text("utf-8").replace(f"part: {part_of('thread')}", f"part: {other}"))
+    with pytest.raises(ScenarioError, match=r"thread\.yaml: part"):
+        memory_sources(tmp_path)
+
+
+def test_a_peak_counts_its_unit() -> None:
+    case = MemoryCase("verl", "a trainer", {}, "peak_gb", gb=2.0)
+    assert case.figure_bytes == 2 * 1024**3
+    assert replace(case, unit="GB").figure_bytes == 2e9

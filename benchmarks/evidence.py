@@ -26,6 +26,7 @@ import yaml
 from benchmarks import run_tables
 from benchmarks.claims.common import Row, Section
 from benchmarks.held_out import CAMPAIGNS
+from benchmarks.memory import memory_table
 from benchmarks.runner import (
     RESULTS,
     ROOT,
@@ -366,6 +367,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "slowdown": slowdown,
     "turns": partial(held_out, ["turns", "beside"]),
     "pearl": pearl,
+    "memory": memory_table,
     "weak": run_tables.weak,
     "rl-runs": run_tables.rl_runs,
     "rl-runs-sentence": run_tables.rl_runs_sentence,

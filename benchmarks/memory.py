@@ -7,14 +7,19 @@ GPU memory must be refused. Cases of host memory are left out: nothing forecasts
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.runner import markdown_table
-from benchmarks.validation.memory_cases import PARTS, MemoryCase, all_cases, memory_sources
+from benchmarks.runner import markdown_table, parser
+from benchmarks.validation.memory_cases import (
+    PARTS,
+    MemoryCase,
+    Part,
+    all_cases,
+    memory_sources,
+)
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw
@@ -39,9 +44,9 @@ class Judged(NamedTuple):
         return self.fits == (not self.refusal)
 
 
-def judged(part: str | None = None) -> Iterator[Judged]:
+def judged(part: Part | None = None) -> Iterator[Judged]:
     """Every case of GPU memory, or those of a part."""
-    for source, name, case in all_cases(memory_sources(), part):  # type: ignore[arg-type]
+    for source, name, case in all_cases(memory_sources(), part):
         if not case.on_host:
             yield Judged(source, name, case, refusal(case))
 
@@ -58,12 +63,12 @@ def refusal(case: MemoryCase) -> str:
 def memory_table(folder: Path) -> str:
     """Counts of the verdicts by what the runs did, and of their errors."""
     del folder  # computed at once: nothing is kept
-    rows = []
+    cases, rows = list(judged()), []
     for words, fits, error in (
         ("ran, or their peak was measured", True, "refused"),
         ("ran out of GPU memory", False, "accepted"),
     ):
-        of = [one for one in judged() if one.fits == fits]
+        of = [one for one in cases if one.fits == fits]
         wrong = sum(not one.right for one in of)
         sources = len({one.source for one in of})
         rows.append((words, str(len(of)), str(sources), f"{wrong} {error}"))
@@ -72,9 +77,9 @@ def memory_table(folder: Path) -> str:
 
 def main() -> None:
     """Prints what is wrong, and the counts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--part", choices=PARTS, help="half of the sources alone")
-    cases = list(judged(parser.parse_args().part))
+    options = parser(__doc__)
+    options.add_argument("--part", choices=PARTS, help="half of the sources alone")
+    cases = list(judged(options.parse_args().part))
     counts = Counter((one.fits, one.right) for one in cases)
     for one in cases:
         if not one.right:

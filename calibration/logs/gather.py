@@ -17,7 +17,7 @@ from rollcast.calibration.logs.run_log import Gap, RunLog
 from rollcast.calibration.logs.scan import scan
 from rollcast.calibration.logs.scanned import CONSOLE, Scanned
 from rollcast.simulator.stacks.launch import Given, Key
-from rollcast.simulator.stacks.log_format import Raw, Rollout, Row, Session, StackLog
+from rollcast.simulator.stacks.log_format import Metrics, Raw, Rollout, Row, Session, StackLog
 from rollcast.simulator.stacks.settings import Place, Settings
 from rollcast.simulator.stacks.settings import whole as setting
 
@@ -246,8 +246,8 @@ def _parts(scanned: Sequence[Scanned], stack: StackLog, settings: Settings) -> l
     else names the steps, and are the windows that the run logged."""
     parts = []
     for source in scanned:
-        rows = source.rows.get(stack.name, ())
-        counted = len(rows) > 0 and list(rows)[-1].step == len(rows)  # not named by a bar
+        rows: Sequence[Metrics] = source.rows.get(stack.name, ())
+        counted = bool(rows) and rows[-1].step == len(rows)  # not named by a bar
         if source.kind == CONSOLE and stack.console_counts and counted:
             named = any(s.rows.get(stack.name) and s.kind != CONSOLE for s in scanned)
             window = setting(settings, "run.logging_steps") or 1

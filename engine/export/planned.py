@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollcast.simulator.costs.trainer.options import TrainerOptions
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.scenario.sections import ScenarioModel, validate
@@ -20,8 +21,7 @@ def planned(scenario: Scenario) -> Planned:
     measured ones."""
     policy, model, engine = scenario.policy, validate(scenario.raw.data), scenario.engine
     state = policy.init()
-    roofline = model.cost.tables.roofline if model.cost.tables else model.cost.roofline
-    trainer = roofline.trainer if roofline else None
+    trainer = _trainer(model)
     sizes = {name: getattr(trainer, name) for name in _SIZES} if trainer else {}
     return Planned(
         policy,
@@ -46,8 +46,13 @@ def planned(scenario: Scenario) -> Planned:
 
 def memory_of(scenario: Scenario) -> dict[str, object]:
     """What of the trainer the fit in memory hangs on, by option of ``cost.roofline.trainer``."""
-    roofline = validate(scenario.raw.data).cost.of_the_roofline
-    return {} if roofline is None else {key: getattr(roofline.trainer, key) for key in _IN_MEMORY}
+    trainer = _trainer(validate(scenario.raw.data))
+    return {key: getattr(trainer, key) for key in _IN_MEMORY} if trainer else {}
+
+
+def _trainer(model: ScenarioModel) -> TrainerOptions | None:
+    roofline = model.cost.of_the_roofline
+    return roofline.trainer if roofline else None
 
 
 def _steps(scenario: Scenario, model: ScenarioModel) -> int:

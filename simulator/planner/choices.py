@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.policies.registry import SYNCHRONOUS
+from rollcast.simulator.policies import is_synchronous
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.plan_section import CLUSTER_KEYS
 from rollcast.simulator.scenario.scenario import Outline, Scenario, build_scenario
@@ -43,7 +42,7 @@ class Choice:
     @property
     def synchronous(self) -> bool:
         """Whether the policy is the synchronous one, under whatever label."""
-        return re.fullmatch(rf"(?:[^()=]*=)?\s*{SYNCHRONOUS}\s*", self.policy) is not None
+        return is_synchronous(self.policy)
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollcast.simulator.policies.chains import build_chain as build_chain
 from rollcast.simulator.policies.chains import build_policy as build_policy
 from rollcast.simulator.policies.chains import check_policy as check_policy
+from rollcast.simulator.policies.chains import is_synchronous as is_synchronous
 from rollcast.simulator.policies.chains import label as label
 from rollcast.simulator.policies.chains import parse_labelled as parse_labelled
 from rollcast.simulator.policies.chains import parse_policy as parse_policy

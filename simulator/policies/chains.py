@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,14 @@ def parse_labelled(text: str, *, seed: int = 0, folder: Path | None = None) -> t
     label, spelt = split_label(text, _is_policy, outside.is_module)
     built = parse_policy(spelt, seed=seed, folder=folder)
     return label or spell(parse_policy(spelt, seed=0, folder=folder)), built
+
+
+@lru_cache(maxsize=1024)  # a planner asks it of every choice
+def is_synchronous(text: str) -> bool:
+    """Whether a chain as in `parse_labelled` is the synchronous policy alone. Imports no module.
+    Raises ScenarioError."""
+    spelt = split_label(text, _is_policy, outside.is_module)[1]
+    return all(term.name == SYNCHRONOUS for term in read_terms(spelt))
 
 
 def _is_policy(name: str) -> bool:

@@ -175,6 +175,10 @@ def test_a_label_does_not_hide_the_synchronous_policy() -> None:
         ("sync", True),
         ("base = sync", True),
         ("base=sync", True),
+        ("base: sync", True),
+        ("base:sync", True),
+        ("sync()", True),
+        ("sync+april", False),
         ("april(over_sampling=1.5)", False),
         ("sync = april", False),
     ):

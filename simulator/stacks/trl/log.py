@@ -55,12 +55,12 @@ class Rows:
             return self._rows
         timed = []
         for row in self._rows:
-            last = row.step * window
+            update = row.step * window
             values = {"updates of a row": float(window), **row.values}
-            if last in elapsed and last - window in elapsed:
-                each_s = (elapsed[last] - elapsed[last - window]) / window
+            if update in elapsed and update - window in elapsed:
+                each_s = (elapsed[update] - elapsed[update - window]) / window
                 values.setdefault("step_time", each_s)
-            timed.append(Metrics(last, values, row.line))
+            timed.append(Metrics(update, values, row.line))
         return timed
 
 

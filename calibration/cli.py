@@ -256,12 +256,13 @@ def import_log(
     """
     from rollcast.calibration import importing as outcome
     from rollcast.calibration.logs import show, write
-    from rollcast.calibration.logs.draft import draft, given
+    from rollcast.calibration.logs.draft import draft
     from rollcast.calibration.logs.gather import read_log
     from rollcast.calibration.pages import import_file as fitted
     from rollcast.calibration.pages import import_page as page
     from rollcast.calibration.pages.import_text import show_outcome
     from rollcast.calibration.tokenizer import token_counter
+    from rollcast.simulator.launches.parts import given
     from rollcast.simulator.results.write import plain
 
     if out is not None:

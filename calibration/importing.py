@@ -17,9 +17,9 @@ from rollcast.calibration.judge.advice import Advice
 from rollcast.calibration.judge.beside import beside
 from rollcast.calibration.judge.hold_out import Judged, hold_out
 from rollcast.calibration.judge.pace import with_pace
-from rollcast.calibration.logs.draft import Part, replaced
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.parts import Part, replaced
 
 FITTED_FILE = "fitted.json"
 

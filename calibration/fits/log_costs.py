@@ -24,9 +24,9 @@ from rollcast.calibration.fits.log_scenario import (
 )
 from rollcast.calibration.fits.phases import Phases, phases_of
 from rollcast.calibration.fits.steps import LEAST_STEPS, Steps
-from rollcast.calibration.logs.draft import Part, replaced
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.parts import Part, replaced
 from rollcast.simulator.scenario.scenario import Scenario
 
 Shape = Literal["roofline", "linear", "none"]

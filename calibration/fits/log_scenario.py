@@ -10,9 +10,9 @@ from typing import Any
 from rollcast.calibration.fits import placeholders
 from rollcast.calibration.fits.generation import Engines
 from rollcast.calibration.fits.steps import Steps
-from rollcast.calibration.logs.draft import Part, nested
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.parts import Part, nested
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.scenario.trust import named_modules

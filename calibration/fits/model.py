@@ -18,8 +18,8 @@ from rollcast.calibration.fits.noise import RandomWalk
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.fits.step_lengths import FewFigures, LengthsFit, Spread, fit_few
 from rollcast.calibration.fits.steps import Steps
-from rollcast.calibration.logs.draft import Part, replaced
 from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.launches.parts import Part, replaced
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.workload.draws import GroupDraw
 from rollcast.simulator.workload.measured import ResampledWorkload

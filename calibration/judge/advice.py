@@ -16,9 +16,9 @@ from rollcast.calibration.fits.steps import Steps
 from rollcast.calibration.judge.beside import beside
 from rollcast.calibration.judge.phases import columns_of, said_of
 from rollcast.calibration.judge.small_runs import LAST_STEPS, WARM_STEPS, SmallRun
-from rollcast.calibration.logs.draft import Part
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.launches.parts import Part
 from rollcast.simulator.results.phases import STEP_PHASES, bound_text
 from rollcast.simulator.studies.interval import LEVEL, ends
 

@@ -20,10 +20,10 @@ from rollcast.calibration.fits.steps import LEAST_STEPS, Steps
 from rollcast.calibration.judge.compared import Compared
 from rollcast.calibration.judge.pace import with_pace
 from rollcast.calibration.judge.small_runs import SmallRun
-from rollcast.calibration.logs.draft import Part
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.costs.scaled import PHASES
 from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.launches.parts import Part
 
 Mode = Literal["predict", "replay"]
 _MOST_DRAWN = 150_000  # rollouts

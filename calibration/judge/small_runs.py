@@ -19,8 +19,8 @@ from rollcast.calibration.fits.log_scenario import built, setting
 from rollcast.calibration.fits.model import Drift, Fit
 from rollcast.calibration.fits.quick import QuickCost
 from rollcast.calibration.fits.robust import FloatArray
-from rollcast.calibration.logs.draft import Part, replaced
 from rollcast.simulator.costs.scaled import ScaledCost
+from rollcast.simulator.launches.parts import Part, replaced
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.values.chance import Drawn

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 
 from rollcast.calibration.logs import columns
-from rollcast.calibration.logs.draft import Part, missing
 from rollcast.calibration.logs.run_log import LEVELS, RunLog
 from rollcast.simulator.cli.console import console
+from rollcast.simulator.launches.parts import Part, missing
 from rollcast.simulator.results.figures import seconds, share
 
 _EXAMPLES = 3

@@ -10,6 +10,7 @@ from rollcast.calibration.logs import columns, draft
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.calibration.logs.tally import Unread
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.parts import Part, to_yaml
 from rollcast.simulator.results.folder import check_target as check_folder
 from rollcast.simulator.results.folder import write_folder
 from rollcast.simulator.results.read import read_json
@@ -48,7 +49,7 @@ def holds_import(folder: Path) -> bool:
 def write(
     folder: Path,
     log: RunLog,
-    parts: Sequence[draft.Part],
+    parts: Sequence[Part],
     force: bool = False,
     fitted: Mapping[str, Any] | None = None,
     report: str | None = None,
@@ -68,7 +69,7 @@ def write(
         if lengths is not None:
             _table(work / draft.LENGTHS_FILE, lengths)
         head = f"Made by rollcast import from {log.name} ({log.stack}); what is assumed says so."
-        (work / SCENARIO).write_text(draft.to_yaml(parts, head), encoding="utf-8")
+        (work / SCENARIO).write_text(to_yaml(parts, head), encoding="utf-8")
         write_json(work / CONTENT, to_json(log, parts))
         if fitted is not None:
             write_json(work / FITTED, fitted)
@@ -90,7 +91,7 @@ def _table(path: Path, table: pd.DataFrame) -> None:
     shown.to_csv(path, index=False, lineterminator="\n")
 
 
-def to_json(log: RunLog, parts: Sequence[draft.Part]) -> dict[str, Any]:
+def to_json(log: RunLog, parts: Sequence[Part]) -> dict[str, Any]:
     """The content of import.json: what was read, and the scenario's parts with their sources."""
     return {
         "schema": columns.LOG_SCHEMA,

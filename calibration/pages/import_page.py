@@ -8,9 +8,9 @@ import numpy as np
 
 from rollcast.calibration.importing import Outcome
 from rollcast.calibration.judge.phases import said_of
-from rollcast.calibration.logs.draft import missing
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.calibration.pages import import_text as text
+from rollcast.simulator.launches.parts import missing
 from rollcast.simulator.report.markup import Content, Markup
 from rollcast.simulator.report.page import page as whole_page
 from rollcast.simulator.report.parts import (

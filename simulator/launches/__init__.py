@@ -1,1 +1,1 @@
-"""From the files that people launch a training stack with to settings by our names; nothing runs."""
+"""From files that people launch a training stack with to settings by our names; nothing runs."""

@@ -96,7 +96,7 @@ def test_other_sizes_of_a_polled_run(
 
 def built_like(raw: RawScenario, cost: dict[str, Any], lengths: dict[str, Any]) -> float:
     """Mean step under the fitted costs, of lengths as they truly are."""
-    from rollcast.calibration.logs.draft import Part
+    from rollcast.simulator.launches.parts import Part
 
     parts = [Part(key, value, "") for key, value in raw.data.items() if key != "cost"]
     workload = {**raw.data["workload"], "prompt_tokens": truth.PROMPT}

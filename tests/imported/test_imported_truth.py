@@ -11,12 +11,13 @@ import pytest
 from rollcast.calibration import importing as outcomes
 from rollcast.calibration.importing import Outcome
 from rollcast.calibration.logs import write
-from rollcast.calibration.logs.draft import draft, given
+from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.calibration.pages.import_file import to_json
 from rollcast.calibration.pages.import_page import page
 from rollcast.simulator.costs.scaled import ScaledCost
+from rollcast.simulator.launches.parts import given
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw, load, simulate
 from tests.imported import truth

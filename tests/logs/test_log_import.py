@@ -13,17 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from rollcast.calibration.logs.draft import (
-    Part,
-    draft,
-    given,
-    lengths_table,
-    missing,
-    replaced,
-    to_yaml,
-)
+from rollcast.calibration.logs.draft import draft, lengths_table
 from rollcast.calibration.logs.gather import read_log
 from rollcast.simulator.cli.app import main
+from rollcast.simulator.launches.parts import Part, given, missing, replaced, to_yaml
 from rollcast.simulator.studies.simulate import load
 from tests.logs import written
 

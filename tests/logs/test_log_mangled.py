@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.calibration.logs.draft import draft, to_yaml
+from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.errors import LogError
 from rollcast.calibration.logs.gather import read_log
 from rollcast.simulator.cli.app import main
+from rollcast.simulator.launches.parts import to_yaml
 from tests.laws import examples
 from tests.logs import written
 

@@ -9,9 +9,10 @@ import pytest
 
 from rollcast.calibration.importing import outcome
 from rollcast.calibration.judge.advice import runs_under
-from rollcast.calibration.logs.draft import Part, draft, given, replaced
+from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
 from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.launches.parts import Part, given, replaced
 from rollcast.simulator.policies import spell
 from rollcast.simulator.results.write import write_run
 from rollcast.simulator.scenario.file import parse_scenario

@@ -1,0 +1,122 @@
+"""The parts of a scenario that somebody else's files give, each with its source, and as a file.
+
+A `Part` is a key of a scenario with its value and where that is from: a line of a file, a figure of
+a run's tables, an assumption, or nothing at all (then the key is left to the user). What is known
+better later replaces parts (`replaced`) and leaves the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollcast.simulator.stacks.settings import Settings, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A key of a scenario. value: None if unknown. source: a comment. assumed: not of the log."""
+
+    key: str
+    value: Any
+    source: str
+    assumed: bool = False
+
+
+def given(model: str | None = None, gpu: str | None = None) -> tuple[Part, ...]:
+    """What the user says, which the log seldom does: presets, or for the model the path of a
+    config.json or its folder. Raises ScenarioError (``--model``, ``--gpu``) for anything else."""
+    from rollcast.simulator.costs.presets.gpus import load_gpu
+    from rollcast.simulator.costs.presets.models import load_model, model_presets
+
+    parts = []
+    if model is not None:
+        load_model(model, "--model")
+        here = model if model in model_presets() else str(Path(model).resolve())
+        parts.append(Part("model", here, "given by --model"))
+    if gpu is not None:
+        load_gpu(gpu, "--gpu")
+        parts.append(Part("gpu", gpu, "given by --gpu"))
+    return tuple(parts)
+
+
+def setting_part(settings: Settings, key: str) -> Part | None:
+    """A setting, if its value is one that a scenario can hold."""
+    if key not in settings:
+        return None
+    setting = settings[key]
+    kind = {"engine.prefix_caching": bool, "gpu": str}.get(key)
+    if (whole(settings, key) is None) if kind is None else not isinstance(setting.value, kind):
+        return None
+    return Part(key, setting.value, setting.source)
+
+
+def nobody(key: str, presets: str, what: str) -> Part:
+    """A key that the user has to give, since the log or launch does not."""
+    return Part(key, None, f"not in the {what}; give --{key}, one of rollcast presets {presets}")
+
+
+def replaced(parts: Iterable[Part], others: Iterable[Part]) -> tuple[Part, ...]:
+    """``parts`` with ``others`` in the place of those of that key or below it; new ones last."""
+    result = list(parts)
+    for other in others:
+        inside = [
+            i
+            for i, p in enumerate(result)
+            if p.key == other.key or p.key.startswith(f"{other.key}.")
+        ]
+        at = inside[0] if inside else len(result)
+        result = [p for i, p in enumerate(result) if i not in inside]
+        result.insert(at, other)
+    return tuple(result)
+
+
+def nested(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Mappings within mappings, of values by dotted key."""
+    tree: dict[str, Any] = {}
+    for key, item in items:
+        place = tree
+        *above, last = key.split(".")
+        for name in above:
+            place = place.setdefault(name, {})
+        place[last] = item
+    return tree
+
+
+def missing(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Those that the user has to give."""
+    return tuple(part for part in parts if part.value is None)
+
+
+# As a file
+
+
+def to_yaml(parts: Sequence[Part], head: str = "") -> str:
+    """A scenario's text, each value with its source, missing ones as comments. head: at the top."""
+    lines = [f"# {line}" for line in head.splitlines()]
+    lines.extend(_lines(nested((part.key, part) for part in parts), 0))
+    return "\n".join(lines) + "\n"
+
+
+def _lines(tree: Mapping[str, Any], depth: int) -> Iterable[str]:
+    indent = "  " * depth
+    for key, item in tree.items():
+        if isinstance(item, Part):
+            source = " ".join("".join(c if c.isprintable() else " " for c in item.source).split())
+            if item.value is None:
+                yield f"{indent}# {key}: {source}"
+            else:
+                yield f"{indent}{key}: {_spelt(item.value)}  # {source}"
+        else:
+            yield f"{indent}{key}:"
+            yield from _lines(item, depth + 1)
+
+
+def _spelt(item: Any) -> str:
+    """A value on one line of YAML."""
+    import yaml
+
+    text = yaml.safe_dump(item, default_flow_style=True, width=1e6, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...").strip()

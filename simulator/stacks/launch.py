@@ -1,10 +1,12 @@
 """A stack's launch settings: one table of its keys and ours, read in both directions.
 
-From a script, a configuration or a log to a run's settings (`Launch.read`), and from settings back
-to the stack's own arguments (`Launch.written`), as exports and advice need them. The table is the
-``launch.yaml`` of the stack's folder::
+From a script, a configuration or a log to a run's settings (`Launch.read`), to what the stack takes
+for the rest (`Launch.unsaid`), and from settings back to the stack's own arguments
+(`Launch.written`), as exports and advice need them. The table is the ``launch.yaml`` of the stack's
+folder::
 
     form: key=value            # how its command line spells a setting
+    switches: valued           # and true and false, with --key value: see `Switches`
     releases: 0.3 to 0.9.1     # whose sources and configurations were read
     keys:
       model: actor.path                                # ours: theirs
@@ -12,10 +14,17 @@ to the stack's own arguments (`Launch.written`), as exports and advice need them
       run.mode: {key: trainer.mode, since: 0.9}        # holds from that release on (until: before)
       engine.max_seqs: {key: max_num_seqs, default: 256}     # where a launch does not give it
       engine.prefix_caching: {key: no-cache, inverted: true} # theirs says the opposite
+      run.recompute:
+        - {key: checkpointing, values: {full: true, none: false}}  # ours: theirs, or a list of them
+        - key: granularity
+          where: {run.strategy: megatron}       # counts, and is written, in such a run alone
+          also: {full: {method: uniform}}       # what has to be said with a value of ours
+          added: true                           # Hydra wants ++ before a key that it does not have
     advice:
       sync: "{run.mode}=sync"  # by the what-if; {ours} is their key for it
 
-Ours are those of `simulator.stacks.settings.MEANINGS`.
+Ours are those of `simulator.stacks.settings.MEANINGS`; in ``values``, ``where`` and ``also`` their
+values are ours too, those of ``default`` the stack's.
 """
 
 from __future__ import annotations
@@ -24,15 +33,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from rollcast.simulator.stacks.settings import MEANINGS, Place, Setting, Settings
 from rollcast.simulator.stacks.yaml_file import read_yaml
 
 Form = Literal["key=value", "--key value", "key: value"]
-FORMS: tuple[Form, ...] = ("key=value", "--key value", "key: value")
+FORMS: tuple[Form, ...] = get_args(Form)
+Switches = Literal["bare", "valued", "negated"]
+"""True and false of ``--key value``: ``--key`` or nothing, ``--key true`` or ``--key false``,
+``--key`` or ``--no-key``."""
 Implied = Callable[[Settings], Iterable[Setting]]
 """Settings that others imply, as a stack's ``launch.py`` has them: they count before those."""
+_NOT_SAID = object()  # of a default, which may well be null
 
 
 class Given(NamedTuple):
@@ -47,12 +60,25 @@ class Given(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key of a stack's. since, until: the first release that has it, and the first that has it no
-    more; None where it is not known, or holds still. inverted: whether true there is false here."""
+    more; None where it is not known, or holds still. inverted: whether true there is false here.
+    values: theirs by ours. where: what must hold in a run for it to count. also: theirs by their
+    key, that a value of ours needs beside it. added: whether the stack's own configuration lacks
+    it. default: what the stack takes."""
 
     key: str
     since: str | None = None
     until: str | None = None
     inverted: bool = False
+    values: Mapping[Any, Any] = field(default_factory=dict)
+    where: Mapping[str, Any] = field(default_factory=dict)
+    also: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    added: bool = False
+    default: Any = _NOT_SAID
+
+    @property
+    def has_default(self) -> bool:
+        """Whether it is known what the stack takes."""
+        return self.default is not _NOT_SAID
 
     def holds(self, release: str | None) -> bool:
         """Whether a release has it; without a release, whether the latest does."""
@@ -62,18 +88,43 @@ class Key:
         after = self.until is not None and _ordered(release) >= _ordered(self.until)
         return not before and not after
 
+    def counts(self, known: Mapping[str, Any]) -> bool | None:
+        """Whether it counts in a run of which this is known, by our key; None: not known."""
+        decided: bool | None = True
+        for ours, wanted in self.where.items():
+            if ours not in known:
+                decided = None
+            elif known[ours] not in (wanted if isinstance(wanted, list) else [wanted]):
+                return False
+        return decided
+
+    def ours(self, theirs: Any) -> Any:
+        """Our value for one of theirs: itself, unless the table has another."""
+        if self.inverted and isinstance(theirs, bool):
+            return not theirs
+        for ours, spelt in self.values.items():
+            if any(_same(theirs, one) for one in (spelt if isinstance(spelt, list) else [spelt])):
+                return ours
+        return theirs
+
+    def theirs(self, ours: Any) -> Any:
+        """Their value for one of ours. Raises KeyError where the table has others alone."""
+        if self.values:
+            spelt = self.values[ours]
+            return spelt[0] if isinstance(spelt, list) else spelt
+        return not ours if self.inverted else ours
+
 
 @dataclass(frozen=True)
 class Launch:
-    """The table. keys: theirs by ours, of which the first counts. defaults: by our key, what the
-    stack takes where a launch does not say. advice: their settings for a change of a run, by the
-    change's name in `calibration.judge.advice`."""
+    """The table. keys: theirs by ours, of which the first counts. advice: their settings for a
+    change of a run, by the change's name in `calibration.judge.advice`."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
     advice: Mapping[str, str] = field(default_factory=dict)
     releases: str = ""
+    switches: Switches = "bare"
 
     @cached_property
     def ours(self) -> Mapping[str, tuple[str, int, Key]]:
@@ -87,11 +138,46 @@ class Launch:
                     table[key.key.replace("-", "_")] = ours, rank, key
         return table
 
+    @cached_property
+    def conditions(self) -> frozenset[str]:
+        """Ours that decide whether others count."""
+        return frozenset(ours for keys in self.keys.values() for key in keys for ours in key.where)
+
     def read(self, given: Iterable[Given], implied: Implied | None = None) -> Settings:
         """The settings that a run was given, by our key; see `conflicts` for what is said twice."""
         read = {key: setting for key, (_, setting) in self._ranked(given)[0].items()}
         more = implied(read) if implied else ()
         return {**read, **{setting.key: setting for setting in more}}
+
+    def unsaid(
+        self,
+        said: Settings,
+        place: Place,
+        implied: Implied | None = None,
+        release: str | None = None,
+    ) -> Settings:
+        """What holds beside the settings that were said, and is none of them: the stack's defaults,
+        in a place of theirs, and what follows from these and those together."""
+        known = {ours: setting.value for ours, setting in said.items()}
+        taken: dict[str, Setting] = {}
+        for ours in sorted(self.keys, key=lambda ours: ours not in self.conditions):
+            key = self._defaulting(ours, release, known) if ours not in said else None
+            if key is not None:
+                taken[ours] = Setting(ours, key.ours(key.default), key.key, place)
+                known[ours] = taken[ours].value
+        for setting in implied({**taken, **said}) if implied else ():
+            taken[setting.key] = setting
+        return {ours: setting for ours, setting in taken.items() if ours not in said}
+
+    def _defaulting(self, ours: str, release: str | None, known: Mapping[str, Any]) -> Key | None:
+        """The key whose default holds, of the release if it is known and has one."""
+        keys = [key for key in self.keys[ours] if key.has_default and key.counts(known)]
+        return min(keys, key=lambda key: not key.holds(release), default=None)
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """By our key, what the latest release takes where a launch does not say."""
+        return {ours: one.value for ours, one in self.unsaid({}, Place("")).items()}
 
     def conflicts(self, given: Iterable[Given]) -> list[tuple[Setting, Setting]]:
         """Settings given twice with different values and equal right; the first of two is taken."""
@@ -102,14 +188,13 @@ class Launch:
     ) -> tuple[dict[str, tuple[tuple[int, int], Setting]], list[tuple[Setting, Setting]]]:
         settings: dict[str, tuple[tuple[int, int], Setting]] = {}
         conflicts = []
-        for item in given:
-            if item.key not in self.ours:
-                continue
+        known = [item for item in given if item.key in self.ours]
+        known.sort(key=lambda item: self.ours[item.key][0] not in self.conditions)
+        for item in known:
             key, at, theirs = self.ours[item.key]
-            flips = theirs.inverted and isinstance(item.value, bool)
-            setting = Setting(
-                key, item.value ^ flips if flips else item.value, item.key, item.place
-            )
+            if theirs.counts({ours: one.value for ours, (_, one) in settings.items()}) is False:
+                continue
+            setting = Setting(key, theirs.ours(item.value), item.key, item.place)
             rank = (item.sure, at)
             if key in settings:
                 had_rank, had = settings[key]
@@ -120,31 +205,60 @@ class Launch:
             settings[key] = (rank, setting)
         return settings, conflicts
 
-    def written(self, settings: Mapping[str, Any], release: str | None = None) -> list[str]:
-        """Settings by our key as arguments of the stack, in the order given. Raises KeyError for
-        one that the release has no key for, as `name` does."""
-        lines = (self._argument(ours, value, release) for ours, value in settings.items())
-        return [line for line in lines if line]
+    def written(
+        self,
+        settings: Mapping[str, Any],
+        release: str | None = None,
+        known: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Settings by our key as arguments of the stack, in the order given. known: what else holds
+        in the run, by our key. Raises KeyError for one that the release, or such a run, has no key
+        for, as `name` does, or whose value the stack does not take."""
+        run = {**(known or {}), **settings}
+        return [
+            line
+            for ours, value in settings.items()
+            for line in self._arguments(self._key(ours, release, run), value)
+        ]
 
-    def name(self, ours: str, release: str | None = None) -> str:
+    def name(
+        self, ours: str, release: str | None = None, known: Mapping[str, Any] | None = None
+    ) -> str:
         """Their key, as their command line spells it. Raises KeyError where there is none."""
-        key = self._key(ours, release).key
-        return f"--{key}" if self.form == "--key value" else key
+        return self._named(self._key(ours, release, known or {}))
 
-    def _key(self, ours: str, release: str | None) -> Key:
-        for key in self.keys[ours]:
-            if key.holds(release):
-                return key
-        raise KeyError(ours)
-
-    def _argument(self, ours: str, value: Any, release: str | None) -> str:
-        name, inverted = self.name(ours, release), self._key(ours, release).inverted
-        value = not value if inverted else value
+    def _named(self, key: Key) -> str:
         if self.form == "--key value":
-            if isinstance(value, bool):
-                return name if value else ""
-            return f"{name} {value}"
-        return f"{name}={value}" if self.form == "key=value" else f"{name}: {value}"
+            return f"--{key.key}"
+        return f"++{key.key}" if key.added and self.form == "key=value" else key.key
+
+    def _key(self, ours: str, release: str | None, known: Mapping[str, Any]) -> Key:
+        """The first that holds, one whose conditions are known to hold before others."""
+        keys = [key for key in self.keys[ours] if key.holds(release)]
+        able = [key for key in keys if key.counts(known) is not False]
+        if not able:
+            raise KeyError(ours)
+        return min(able, key=lambda key: (not (key.where and key.counts(known)), bool(key.where)))
+
+    def _arguments(self, key: Key, value: Any) -> list[str]:
+        line = self._argument(self._named(key), key.theirs(value))
+        beside = (
+            self._argument(self._named(Key(theirs, added=key.added)), wanted)
+            for theirs, wanted in (key.also.get(value) or {}).items()
+        )
+        return [one for one in (line, *beside) if one]
+
+    def _argument(self, name: str, theirs: Any) -> str:
+        if self.form == "key=value":
+            return f"{name}={'null' if theirs is None else theirs}"
+        if self.form == "key: value":
+            return f"{name}: {_yaml(theirs)}"
+        if not isinstance(theirs, bool):
+            return f"{name} {theirs}"
+        if self.switches == "valued":
+            return f"{name} {_yaml(theirs)}"
+        without = f"--no-{name.removeprefix('--')}" if self.switches == "negated" else ""
+        return name if theirs else without
 
 
 def load_launch(path: Path) -> Launch:
@@ -153,28 +267,34 @@ def load_launch(path: Path) -> Launch:
     where = f"{path.parent.name}/{path.name}"
     if not isinstance(data, dict) or data.get("form") not in FORMS:
         raise ValueError(f"{where}: form must be one of {', '.join(FORMS)}")
-    keys: dict[str, tuple[Key, ...]] = {}
-    defaults = {}
-    for ours, entries in data["keys"].items():
+    switches = data.get("switches", "bare")
+    if switches not in get_args(Switches):
+        raise ValueError(f"{where}: switches must be one of {', '.join(get_args(Switches))}")
+    keys = {
+        ours: tuple(
+            _key(entry, f"{where}: {ours}")
+            for entry in (entries if isinstance(entries, list) else [entries])
+        )
+        for ours, entries in data["keys"].items()
+    }
+    launch = Launch(data["form"], keys, {}, str(data.get("releases", "")), switches)
+    for ours in (*keys, *launch.conditions):
         if ours not in MEANINGS:
             raise ValueError(f"{where}: {ours} is no setting of ours (settings.MEANINGS)")
-        read = []
-        for entry in entries if isinstance(entries, list) else [entries]:
-            fields = dict(entry) if isinstance(entry, dict) else {"key": entry}
-            if "default" in fields:
-                defaults[ours] = fields.pop("default")
-            for bound in ("since", "until"):
-                if bound in fields:
-                    fields[bound] = str(fields[bound])
-            try:
-                read.append(Key(**fields))
-            except TypeError as error:
-                raise ValueError(f"{where}: {ours}: {error}") from None
-        keys[ours] = tuple(read)
-    launch = Launch(data["form"], keys, defaults, {}, str(data.get("releases", "")))
     names = {ours: launch.name(ours) for ours in keys if any(k.holds(None) for k in keys[ours])}
     advice = {change: _filled(words, names) for change, words in data.get("advice", {}).items()}
-    return Launch(launch.form, keys, defaults, advice, launch.releases)
+    return Launch(launch.form, keys, advice, launch.releases, switches)
+
+
+def _key(entry: Any, where: str) -> Key:
+    fields = dict(entry) if isinstance(entry, dict) else {"key": entry}
+    for bound in ("since", "until"):
+        if bound in fields:
+            fields[bound] = str(fields[bound])
+    try:
+        return Key(**fields)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def _filled(words: str, names: Mapping[str, str]) -> str:
@@ -188,3 +308,15 @@ def _filled(words: str, names: Mapping[str, str]) -> str:
 
 def _ordered(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in release.split(".") if part.isdigit())
+
+
+def _same(given: Any, listed: Any) -> bool:
+    """Whether two of a stack's values are one, however they are spelt."""
+    return str(_yaml(given)).lower() == str(_yaml(listed)).lower()
+
+
+def _yaml(value: Any) -> Any:
+    """A value as YAML and most command lines spell it."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else value

@@ -12,16 +12,21 @@ from rollcast.simulator.stacks.stack import LAUNCH_FILE, Stack, all_stacks
 
 STACKS = all_stacks()
 HERE = Place("run.sh", 1)
+MEGATRON = "actor_rollout_ref.actor.megatron"
+CHECKPOINTING = "actor_rollout_ref.model.enable_gradient_checkpointing"
 
 
 def as_given(line: str) -> Given:
     """An argument as a shell would hand it over."""
     key, _, value = line.partition("=") if "=" in line else line.partition(" ")
     text = value.strip()
-    parsed = {"": True, "True": True, "False": False}.get(
-        text, int(text) if text.isdigit() else text
+    said = {"": True, "true": True, "false": False, "null": None}
+    parsed = said.get(text.lower(), int(text) if text.isdigit() else text)
+    key = key.removeprefix("--").removeprefix("++").rstrip(":")
+    off = key.startswith("no-")
+    return Given(
+        key.removeprefix("no-") if off else key, not off if parsed is True else parsed, HERE
     )
-    return Given(key.removeprefix("--").rstrip(":"), parsed, HERE)
 
 
 def test_every_folder_is_a_stack() -> None:
@@ -42,16 +47,22 @@ def test_every_folder_is_a_stack() -> None:
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS.keys())
 def test_what_is_written_is_read_again(stack: Stack) -> None:
     launch = stack.launch
-    for ours in launch.keys:
-        for value in (3, True, False):
-            for line in launch.written({ours: value}):  # none where a flag is left out
-                settings = launch.read([as_given(line)])
-                assert {key: s.value for key, s in settings.items()} == {ours: value}, line
+    for ours, keys in launch.keys.items():
+        for key in keys:
+            known = {c: v[0] if isinstance(v, list) else v for c, v in key.where.items()}
+            if not key.holds(None) or launch.name(ours, known=known).lstrip("-+") != key.key:
+                continue  # another one is written
+            for value in key.values or ((True, False) if key.inverted else (3, True, False)):
+                lines = launch.written({ours: value}, known=known)
+                if lines:  # none where a flag is left out
+                    run = launch.written(known) if known else []
+                    read = launch.read([as_given(line) for line in (*run, *lines)])
+                    assert read[ours].value == value, lines
 
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS.keys())
 def test_no_key_of_a_stack_means_two_things(stack: Stack) -> None:
-    keys = [key.key for each in stack.launch.keys.values() for key in each]
+    keys = [name for each in stack.launch.keys.values() for name in {key.key for key in each}]
     assert len(keys) == len(set(keys))
 
 
@@ -101,11 +112,15 @@ def test_what_settings_imply_counts_before_them() -> None:
 @pytest.mark.parametrize(
     ("stack", "given", "implied"),
     [
-        ("verl", "trainer.v1.trainer_mode=separate_async", {"run.colocated": False}),
+        (
+            "verl",
+            "trainer.v1.trainer_mode=separate_async",
+            {"run.colocated": False, "run.asynchronous": True},
+        ),
         (
             "verl",
             "trainer.v1.trainer_mode=colocate_async",
-            {"run.colocated": True, "policy": ["colocate_async"]},
+            {"run.colocated": True, "run.asynchronous": True, "policy": ["colocate_async"]},
         ),
         ("trl", "--vllm_mode server", {"run.colocated": False}),
         ("prime_rl", "--orchestrator.max_off_policy_steps 1", {"policy": ["one_step_off"]}),
@@ -128,6 +143,81 @@ def test_a_release_has_the_keys_of_its_time() -> None:
         assert openrlhf.name("workload.batch_groups", release) == "--rollout.batch_size"
     assert openrlhf.name("workload.batch_groups", "0.10.2") == "--rollout_batch_size"
     assert openrlhf.defaults["workload.batch_groups"] == 1024
+
+
+VERL = STACKS["verl"].launch
+
+
+@pytest.mark.parametrize(
+    ("settings", "known", "lines"),
+    [
+        (
+            {"run.recompute": "full"},
+            {},
+            ["actor_rollout_ref.model.enable_gradient_checkpointing=True"],
+        ),
+        (
+            {"run.recompute": "full"},
+            {"run.strategy": "megatron"},
+            [
+                f"++{MEGATRON}.override_transformer_config.recompute_granularity=full",
+                f"++{MEGATRON}.override_transformer_config.recompute_method=uniform",
+                f"++{MEGATRON}.override_transformer_config.recompute_num_layers=1",
+            ],
+        ),
+        (
+            {"run.strategy": "megatron", "run.recompute": "none", "run.offload_optimizer": True},
+            {},
+            [
+                "actor_rollout_ref.actor.strategy=megatron",
+                f"++{MEGATRON}.override_transformer_config.recompute_granularity=null",
+                f"{MEGATRON}.optimizer_offload=True",
+            ],
+        ),
+    ],
+)
+def test_a_setting_is_written_as_the_run_takes_it(
+    settings: dict[str, object], known: dict[str, object], lines: list[str]
+) -> None:
+    assert VERL.written(settings, known=known) == lines
+
+
+def test_what_a_run_does_not_take_is_not_written() -> None:
+    with pytest.raises(KeyError, match=r"run\.cpu_offload"):
+        VERL.written({"run.cpu_offload": True}, known={"run.strategy": "megatron"})
+    with pytest.raises(KeyError, match="selective"):
+        VERL.written({"run.recompute": "selective"}, known={"run.strategy": "fsdp"})
+
+
+def test_keys_of_another_kind_of_run_do_not_count() -> None:
+    both = [
+        Given("actor_rollout_ref.actor.fsdp_config.param_offload", True, HERE),
+        Given(f"{MEGATRON}.param_offload", False, HERE),
+    ]
+    assert VERL.read(both)["run.offload_parameters"].value is True
+    split = Given("actor_rollout_ref.actor.strategy", "megatron", HERE)
+    assert VERL.read([*both, split])["run.offload_parameters"].value is False
+
+
+def test_values_are_the_same_however_they_are_spelt() -> None:
+    for theirs in (True, "True", "true"):
+        assert VERL.read([Given(CHECKPOINTING, theirs, HERE)])["run.recompute"].value == "full"
+    key = f"{MEGATRON}.override_transformer_config.recompute_granularity"
+    for nothing in (None, "null"):
+        assert VERL.read([Given(key, nothing, HERE)])["run.recompute"].value == "none"
+
+
+def test_defaults_hold_where_nothing_is_said() -> None:
+    verl, stack = STACKS["verl"], Place("verl")
+    said = verl.launch.read([as_given("actor_rollout_ref.actor.strategy=megatron")], verl.implied)
+    rest = verl.launch.unsaid(said, stack, verl.implied)
+    assert not rest.keys() & said.keys()
+    assert rest["run.recompute"].value == "none"
+    assert "run.shard_gpus" not in rest
+    assert rest["run.gpus_per_node"].value == 8
+    assert rest["run.gpus_per_node"].place == stack
+    assert rest["run.critic"].value is True  # of the default advantage
+    assert VERL.unsaid({}, stack)["run.recompute"].value == "full"
 
 
 @pytest.mark.parametrize(

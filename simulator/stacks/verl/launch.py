@@ -8,18 +8,64 @@ from collections.abc import Iterable
 from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 _COLOCATED = {"sync": True, "colocate_async": True, "separate_async": False}
+_MEGATRON = "actor_rollout_ref.actor.megatron."
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
-    """Placement and policy of V1's trainer mode, and the bound on staleness in updates:
-    ``staleness_threshold`` is how many more rollouts than one synchronisation's updates train on
-    may be started between two of them (fully_async_policy, ``max_required_samples``)."""
-    mode = settings.get("run.mode")
-    if mode is not None and str(mode.value) in _COLOCATED:
+    """Placement and policy of the trainer's mode, the bound on staleness, and the models that the
+    configuration asks for in other words."""
+    yield from _placed(settings)
+    yield from _bounded(settings)
+    yield from _models(settings)
+    yield from _batch(settings)
+    if "run.strategy" not in settings:
+        own = next((one for one in settings.values() if one.theirs.startswith(_MEGATRON)), None)
+        if own is not None:
+            yield own.implies("run.strategy", "megatron")
+
+
+def _placed(settings: Settings) -> Iterable[Setting]:
+    """By V1's trainer mode; ``rollout.nnodes`` is of the asynchronous trainers before it, whose
+    engines have GPUs of their own."""
+    apart, mode = settings.get("run.rollout_nodes"), settings.get("run.mode")
+    if apart is not None and apart.theirs == "rollout.nnodes":
+        yield apart.implies("run.colocated", False)
+    elif mode is not None and str(mode.value) in _COLOCATED:
         yield mode.implies("run.colocated", _COLOCATED[mode.value])
+        if mode.value != "sync":
+            yield mode.implies("run.asynchronous", True)
         if mode.value == "colocate_async":
             yield mode.implies("policy", ["colocate_async"])
+
+
+def _bounded(settings: Settings) -> Iterable[Setting]:
+    """``staleness_threshold`` is how many more rollouts than one synchronisation's updates train on
+    may be started between two of them (fully_async_policy, ``max_required_samples``)."""
     share, every = value(settings, "run.staleness_share"), whole(settings, "run.sync_every")
     if isinstance(share, int | float) and share >= 0 and every:
         bound = math.ceil((1 + share) * every - 1e-9) - 1
         yield settings["run.staleness_share"].implies("run.max_staleness", bound)
+        yield settings["run.staleness_share"].implies("run.asynchronous", True)
+
+
+def _models(settings: Settings) -> Iterable[Setting]:
+    """A reference for either divergence, a critic for its advantage (trainer/ppo/utils.py)."""
+    terms = [settings[key] for key in ("run.kl_in_loss", "run.kl_in_reward") if key in settings]
+    if terms:
+        term = next((one for one in terms if one.value is True), terms[0])
+        yield term.implies("run.reference", term.value is True)
+    algorithm = settings.get("run.algorithm")
+    if algorithm is not None and value(settings, "run.critic") is None:
+        yield algorithm.implies("run.critic", algorithm.value == "gae")
+
+
+def _batch(settings: Settings) -> Iterable[Setting]:
+    """The fully asynchronous trainer gathers mini-batches; a micro-batch of old is of all GPUs."""
+    mini, gathered = whole(settings, "run.mini_batch_groups"), whole(settings, "run.minibatches")
+    if mini and gathered:
+        yield settings["run.mini_batch_groups"].implies("workload.batch_groups", mini * gathered)
+    rows = whole(settings, "run.micro_batch_all")
+    nodes, gpus = whole(settings, "run.nodes") or 1, whole(settings, "run.gpus_per_node")
+    if rows and gpus and "run.micro_batch_rollouts" not in settings:
+        each = max(rows // (nodes * gpus), 1)
+        yield settings["run.micro_batch_all"].implies("run.micro_batch_rollouts", each)

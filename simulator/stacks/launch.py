@@ -221,6 +221,11 @@ class Launch:
             for line in self._arguments(self._key(ours, release, run), value)
         ]
 
+    def has(self, ours: str, release: str | None, known: Mapping[str, Any]) -> bool:
+        """Whether a release, in a run of which this is known, has a key for that."""
+        keys = self.keys.get(ours, ())
+        return any(key.holds(release) and key.counts(known) is not False for key in keys)
+
     def name(
         self, ours: str, release: str | None = None, known: Mapping[str, Any] | None = None
     ) -> str:

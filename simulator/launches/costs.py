@@ -1,0 +1,164 @@
+"""What a launch says of the costs: ``cost.roofline`` of a scenario."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from rollcast.simulator.costs.backends import backends_of
+from rollcast.simulator.costs.stacks import FOLDERS
+from rollcast.simulator.launches.parts import Part
+from rollcast.simulator.stacks.settings import Settings, value, whole
+
+ROOFLINE = "cost.roofline"
+TRAINER = f"{ROOFLINE}.trainer"
+FUSED_TRAFFIC_PER_LOGIT = 8.7  # as the doc of traffic_per_logit has it
+_RECOMPUTE = {"full": "full", "selective": "attention", "none": "none"}
+ZERO = {0: "none", 1: "zero1", 2: "zero2", 3: "fsdp"}
+_SAME: tuple[tuple[str, str, type], ...] = (
+    ("run.cpu_optimizer", "optimizer_on_host", bool),
+    ("run.cpu_offload", "states_on_host", bool),
+    ("run.offload_activations", "offload_activations", bool),
+    ("run.reshard_after_forward", "reshard_after_forward", bool),
+    ("cost.roofline.trainer.tensor_parallel", "tensor_parallel", int),
+    ("cost.roofline.trainer.pipeline_parallel", "pipeline_parallel", int),
+    ("cost.roofline.trainer.context_parallel", "context_parallel", int),
+    ("cost.roofline.trainer.sequence_parallel", "sequence_parallel", int),
+    ("cost.roofline.trainer.expert_parallel", "expert_parallel", int),
+)
+"""Our setting, the trainer's option that is the same, and the kind of both."""
+
+
+def preset_of(stack: str, release: str | None) -> str:
+    """The preset of a stack's costs: that of the release, else the newest one before it, else the
+    stack's own; ``unknown`` for a stack without costs."""
+    names = [name for name, folder in FOLDERS.items() if folder.name == stack]
+    plain = next((name for name in names if name in (stack, stack.replace("_", "-"))), None)
+    if release is None or plain is None:
+        return plain or (names[0] if names else "unknown")
+    versions = {_ordered(name.rpartition("-")[2]): name for name in names if name != plain}
+    before = [version for version in versions if version and version <= _ordered(release)]
+    return versions[max(before)] if before else plain
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+def cost_parts(known: Settings, preset: str, rollouts: int, group_size: int) -> Iterator[Part]:
+    """The keys of ``cost.roofline`` that the settings give. preset: of the stack's costs. rollouts:
+    of a step."""
+    yield Part(f"{ROOFLINE}.stack", preset, "the launch's stack")
+    yield from _engine(known)
+    yield from _trainer(known, preset)
+    yield from _passes(known, rollouts, group_size)
+    yield from _roles(known, preset)
+
+
+def _said(known: Settings, key: str, ours: str, found: Any) -> Part:
+    return Part(ours, found, known[key].source)
+
+
+def _engine(known: Settings) -> Iterator[Part]:
+    eager, share = value(known, "run.enforce_eager"), value(known, "run.gpu_memory_share")
+    if isinstance(eager, bool):
+        yield _said(known, "run.enforce_eager", f"{ROOFLINE}.cuda_graphs", not eager)
+    if isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1:
+        key = f"{ROOFLINE}.kv_memory_utilization"
+        yield _said(known, "run.gpu_memory_share", key, float(share))
+    if isinstance(parks := value(known, "run.offload_optimizer"), bool):
+        yield _said(known, "run.offload_optimizer", f"{ROOFLINE}.offload_optimizer", parks)
+    level = value(known, "run.sleep_level")
+    if value(known, "run.free_engine") is False:
+        yield _said(known, "run.free_engine", f"{ROOFLINE}.engine_sleep", "none")
+    elif level in (1, 2):
+        sleep = "offload" if level == 1 else "discard"
+        yield _said(known, "run.sleep_level", f"{ROOFLINE}.engine_sleep", sleep)
+    if (whole(known, "run.engine_expert_parallel") or 1) > 1:
+        yield _said(known, "run.engine_expert_parallel", f"{ROOFLINE}.expert_parallel", True)
+    per_node = whole(known, "run.gpus_per_node")
+    if per_node:
+        for key in (f"{ROOFLINE}.gpus_per_node", f"{TRAINER}.gpus_per_node"):
+            yield _said(known, "run.gpus_per_node", key, per_node)
+
+
+def _trainer(known: Settings, preset: str) -> Iterator[Part]:
+    """How the weights are trained and split."""
+    strategy = value(known, "run.strategy")
+    if strategy in backends_of(preset):
+        yield _said(known, "run.strategy", f"{TRAINER}.backend", strategy)
+    for key, ours, kind in _SAME:
+        found = whole(known, key) if kind is int else value(known, key)
+        if isinstance(found, kind) and found is not None:
+            yield _said(known, key, f"{TRAINER}.{ours}", found)
+    if (whole(known, "run.lora_rank") or 0) > 0:
+        yield _said(known, "run.lora_rank", f"{TRAINER}.weights", "lora")
+    recompute = _RECOMPUTE.get(str(value(known, "run.recompute")))
+    if recompute:
+        yield _said(known, "run.recompute", f"{TRAINER}.recompute", recompute)
+        layers = whole(known, "run.recompute_layers")
+        if layers and recompute != "none":
+            yield _said(known, "run.recompute_layers", f"{TRAINER}.recompute_layers", layers)
+    stage = value(known, "run.zero_stage")
+    if stage in ZERO and not isinstance(stage, bool):
+        yield _said(known, "run.zero_stage", f"{TRAINER}.sharding", ZERO[stage])
+    elif (sharers := whole(known, "run.shard_gpus")) and sharers < (
+        _trainer_gpus(known) or math.inf
+    ):
+        yield _said(known, "run.shard_gpus", f"{TRAINER}.sharding", "hybrid")
+        yield _said(known, "run.shard_gpus", f"{TRAINER}.shard_gpus", sharers)
+    if value(known, "run.fused_head") is True:
+        key = f"{TRAINER}.traffic_per_logit"
+        yield _said(known, "run.fused_head", key, FUSED_TRAFFIC_PER_LOGIT)
+    if value(known, "run.precision") == "fp8":
+        yield _said(known, "run.precision", f"{TRAINER}.precision", "fp8")
+
+
+def _trainer_gpus(known: Settings) -> int | None:
+    nodes, per_node = whole(known, "run.nodes"), whole(known, "run.gpus_per_node")
+    return whole(known, "cluster.trainer_gpus") or (
+        nodes * per_node if nodes and per_node else None
+    )
+
+
+def _passes(known: Settings, rollouts: int, group_size: int) -> Iterator[Part]:
+    """Optimiser steps of an update, and what a microbatch holds."""
+    for key, each in (("run.mini_batch_groups", group_size), ("run.mini_batch_rollouts", 1)):
+        if per_step := whole(known, key):
+            times = math.ceil(rollouts / (per_step * each)) * (whole(known, "run.iterations") or 1)
+            source = f"the batch over {known[key].source}"
+            yield Part(f"{TRAINER}.minibatches", max(times, 1), source)
+            break
+    dynamic, packs = value(known, "run.dynamic_batches"), value(known, "run.packing")
+    room, rows = whole(known, "run.max_pass_tokens"), whole(known, "run.micro_batch_rollouts")
+    if room and dynamic is not False:
+        yield _said(known, "run.max_pass_tokens", f"{TRAINER}.microbatch_tokens", room)
+        if packs is not False:
+            yield _said(known, "run.max_pass_tokens", f"{TRAINER}.batching", "packed")
+    elif rows:
+        yield _said(known, "run.micro_batch_rollouts", f"{TRAINER}.batching", "padded")
+        yield _said(known, "run.micro_batch_rollouts", f"{TRAINER}.microbatch_rollouts", rows)
+
+
+def _roles(known: Settings, preset: str) -> Iterator[Part]:
+    """Models beside the policy."""
+    reference = value(known, "run.reference")
+    if isinstance(reference, bool):
+        usual = next(iter(backends_of(preset).values())).options.get("log_prob_passes", 1)
+        own = usual - (usual > 1)  # without the reference that it counts
+        key = f"{TRAINER}.log_prob_passes"
+        yield _said(known, "run.reference", key, own + reference)
+    if value(known, "run.critic") is True:
+        yield _said(known, "run.critic", f"{TRAINER}.critic", True)
+    if value(known, "run.reward_model") not in (None, False, ""):
+        yield _said(known, "run.reward_model", f"{TRAINER}.reward_passes", 1)
+    for role, has in (
+        ("critic", value(known, "run.critic") is True),
+        ("reference", reference is True),
+        ("reward", value(known, "run.reward_model") not in (None, False, "")),
+    ):
+        gpus = whole(known, "run.reward_model_gpus" if role == "reward" else f"run.{role}_gpus")
+        if has and gpus:
+            key = "run.reward_model_gpus" if role == "reward" else f"run.{role}_gpus"
+            yield _said(known, key, f"{TRAINER}.{role}_gpus", gpus)

@@ -1,0 +1,216 @@
+"""The parts of a scenario that a launch gives: a pure function of what was read and what the user
+adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rollcast.simulator.costs.presets.provenance import figures
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.cluster import cluster_parts
+from rollcast.simulator.launches.costs import cost_parts, preset_of
+from rollcast.simulator.launches.launched import Launched
+from rollcast.simulator.launches.model import model_part
+from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
+from rollcast.simulator.launches.policy import policy_part
+from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole
+from rollcast.simulator.stacks.stack import all_stacks
+
+NODE_GPUS = 8
+WHAT = "launch"
+_ASSUMED_GROUPS, _ASSUMED_SIZE, _ASSUMED_CAP = 128, 8, 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user adds on the command line. gpus: in all. parts: keys of the scenario, which
+    stand before what the launch says."""
+
+    gpus: int | None = None
+    mean_tokens: float | None = None
+    prompt_tokens: int | None = None
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """parts: of the scenario, in the order in which it is written. settings: that hold in the run,
+    the user's among them. steps: generations of the whole run, None where the launch does not
+    say."""
+
+    parts: tuple[Part, ...]
+    settings: Settings
+    steps: int | None
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Of the settings, by our key."""
+        return {key: setting.value for key, setting in self.settings.items()}
+
+    @property
+    def assumed(self) -> tuple[Part, ...]:
+        """What neither launch nor user said."""
+        return tuple(part for part in self.parts if part.assumed)
+
+
+def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
+    """The scenario of a launch. Every key that it needs is there, with None where nobody gives a
+    value and none can be assumed honestly (``model``, ``gpu``, the number of GPUs)."""
+    asked = asked or Asked()
+    known = completed(launch, asked.gpus)
+    size = _counted(known, "workload.group_size", _ASSUMED_SIZE)
+    batch = _batch(known, int(size.value))
+    cap = _cap(known)
+    preset = preset_of(launch.stack, launch.release)
+    overlapped = overlaps(known)
+    rollouts = int(batch.value) * int(size.value)
+    parts = [
+        model_part(known, WHAT),
+        setting_part(known, "gpu") or nobody("gpu", "gpus", WHAT),
+        *_cluster(known, overlapped),
+        *_engine(known),
+        batch,
+        size,
+        cap,
+        *_lengths(known, int(cap.value), asked),
+        policy_part(known, overlapped, launch.stack, _exceeded(launch)),
+        *cost_parts(known, preset, rollouts, int(size.value)),
+        Part("seed", 0, "assumed", True),
+    ]
+    return Drafted(replaced(parts, asked.parts), known, _steps(known, int(batch.value)))
+
+
+def completed(launch: Launched, gpus: int | None = None) -> Settings:
+    """What holds in the run: the launch's settings, the user's GPUs, the stack's defaults for the
+    rest, and what all of them imply. Raises ScenarioError (``--gpus``) for GPUs that make no whole
+    nodes, or that the launch says otherwise."""
+    stack = all_stacks()[launch.stack]
+    said = {key: setting for key, setting in launch.settings.items() if not setting.implied}
+    if gpus is not None:
+        said |= _gpus_of(launch.settings, gpus)
+    taken = Place(f"{launch.stack}'s defaults")
+    known = {**stack.launch.unsaid(said, taken, release=launch.release), **said}
+    if stack.implied is not None:
+        known |= {setting.key: setting for setting in stack.implied(known)}
+    return known
+
+
+def _gpus_of(settings: Settings, gpus: int) -> Mapping[str, Setting]:
+    """Nodes and GPUs of each, in the place of those of the launch."""
+    if gpus < 1:
+        raise ScenarioError("--gpus", f"is {gpus}; give at least 1")
+    rollouts = whole(settings, "run.rollout_gpus")
+    trainers = whole(settings, "cluster.trainer_gpus")
+    if rollouts and trainers and value(settings, "run.colocated") is False:
+        if gpus != rollouts + trainers:
+            place = settings["run.rollout_gpus"].place
+            raise ScenarioError(
+                "--gpus",
+                f"is {gpus}, but {place} gives {rollouts} to rollouts and {trainers} to the "
+                "trainer; change those, or leave --gpus out",
+            )
+        return {}
+    per_node = whole(settings, "run.gpus_per_node") or NODE_GPUS
+    per_node = min(per_node, gpus)
+    if gpus % per_node:
+        raise ScenarioError(
+            "--gpus", f"{gpus} are no whole nodes of {per_node}; give a multiple of {per_node}"
+        )
+    return {
+        key: Setting(key, number, "--gpus", Place("the command line"))
+        for key, number in (("run.nodes", gpus // per_node), ("run.gpus_per_node", per_node))
+    }
+
+
+def overlaps(known: Settings) -> bool:
+    """Whether rollouts overlap training."""
+    said = value(known, "run.asynchronous")
+    if isinstance(said, bool):
+        return said
+    bound = value(known, "run.max_staleness")
+    return isinstance(bound, int | float) and not isinstance(bound, bool) and bound > 0
+
+
+def _exceeded(launch: Launched) -> str:
+    said = value(launch.known, "run.exceeded")
+    log = all_stacks()[launch.stack].log
+    if said in ("drop", "wait", "capacity"):
+        return str(said)
+    return "wait" if log is None else log.exceeded
+
+
+def _counted(known: Settings, key: str, otherwise: int) -> Part:
+    return setting_part(known, key) or Part(key, otherwise, f"assumed: not in the {WHAT}", True)
+
+
+def _batch(known: Settings, size: int) -> Part:
+    """Prompts of a step."""
+    key = "workload.batch_groups"
+    if (part := setting_part(known, key)) is not None:
+        return part
+    rollouts = whole(known, "run.batch_rollouts")
+    if rollouts:
+        source = f"{known['run.batch_rollouts'].source}, over the group's size"
+        return Part(key, max(rollouts // size, 1), source)
+    return Part(key, _ASSUMED_GROUPS, f"assumed: not in the {WHAT}", True)
+
+
+def _cap(known: Settings) -> Part:
+    """Tokens of the longest response: as said, or what a limit on both leaves beside the prompt."""
+    key = "workload.max_new_tokens"
+    if (part := setting_part(known, key)) is not None:
+        return part
+    prompt = whole(known, "run.max_prompt_tokens") or 0
+    for total in ("run.max_total_tokens", "run.max_context_tokens"):
+        if (both := whole(known, total)) and both > prompt:
+            return Part(key, both - prompt, f"{known[total].source}, less the longest prompt")
+    return Part(key, _ASSUMED_CAP, f"assumed: not in the {WHAT}", True)
+
+
+def _cluster(known: Settings, overlapped: bool) -> Iterable[Part]:
+    parts = cluster_parts(known, overlapped, WHAT)
+    if (stages := whole(known, "run.engine_pipeline_parallel")) and stages > 1:
+        source = known["run.engine_pipeline_parallel"].source
+        parts.append(Part("cluster.pipeline_parallel", stages, source))
+    return parts
+
+
+def _engine(known: Settings) -> Iterable[Part]:
+    found = {
+        key: setting_part(known, f"engine.{key}")
+        for key in ("max_seqs", "max_batched_tokens", "kv_tokens", "prefix_caching")
+    }
+    tokens, seqs = found["max_batched_tokens"], found["max_seqs"]
+    if tokens is not None and tokens.value < (256 if seqs is None else seqs.value):
+        found.pop("max_batched_tokens")  # an engine that counts tokens of one prompt's chunk
+    return [part for part in found.values() if part is not None]
+
+
+def _lengths(known: Settings, cap: int, asked: Asked) -> Iterable[Part]:
+    """How long prompts and responses are, of which a launch says only the longest."""
+    own = figures("launches")
+    if asked.prompt_tokens is not None:
+        yield Part("workload.prompt_tokens", asked.prompt_tokens, "given by --prompt-tokens")
+    else:
+        longest = whole(known, "run.max_prompt_tokens")
+        tokens = max(round(min(own.prompt_tokens, longest or own.prompt_tokens)), 1)
+        yield Part("workload.prompt_tokens", tokens, "assumed; give --prompt-tokens", True)
+    key = "workload.lengths.mean_tokens"
+    if asked.mean_tokens is not None:
+        yield Part(key, asked.mean_tokens, "given by --mean-tokens")
+    else:
+        mean = max(round(own.mean_of_cap * cap), 1)
+        said = f"assumed: {own.mean_of_cap:.0%} of the cap; give --mean-tokens"
+        yield Part(key, mean, said, True)
+
+
+def _steps(known: Settings, batch: int) -> int | None:
+    """Generations of the whole run."""
+    if steps := whole(known, "run.steps"):
+        return steps
+    prompts, epochs = whole(known, "run.dataset_prompts"), value(known, "run.epochs")
+    if prompts and isinstance(epochs, int | float) and not isinstance(epochs, bool) and epochs > 0:
+        return max(round(prompts * epochs) // batch, 1)
+    return None

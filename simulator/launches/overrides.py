@@ -1,0 +1,90 @@
+"""A key of a scenario as the launch settings that say it: the way back from `launches.costs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollcast.simulator.launches.costs import ROOFLINE, TRAINER, ZERO
+from rollcast.simulator.stacks.settings import Settings, value, whole
+
+LORA_RANK = 32
+"""Of adapters, where a launch has none: the rank of LoRA without regret and of most scripts."""
+
+Said = Callable[[Any, Settings], Mapping[str, Any]]
+
+
+def _as(key: str) -> Said:
+    return lambda wanted, _: {key: wanted}
+
+
+def _not(key: str) -> Said:
+    return lambda wanted, _: {key: not wanted}
+
+
+def _sleep(wanted: Any, known: Settings) -> Mapping[str, Any]:
+    if wanted == "none":
+        return {"run.free_engine": False}
+    level = {"run.sleep_level": 1 if wanted == "offload" else 2}
+    return level if "run.sleep_level" in known else {"run.free_engine": True}
+
+
+def _pass_tokens(wanted: Any, known: Settings) -> Mapping[str, Any]:
+    tokens = {"run.max_pass_tokens": wanted}
+    if value(known, "run.dynamic_batches") is True or "run.dynamic_batches" not in known:
+        return tokens
+    return {"run.dynamic_batches": True, **tokens}
+
+
+def _sharding(wanted: Any, known: Settings) -> Mapping[str, Any]:
+    stages = {name: stage for stage, name in ZERO.items()}
+    if wanted == "hybrid":
+        return {"run.shard_gpus": whole(known, "run.gpus_per_node") or 8}
+    if "run.zero_stage" in known and wanted in stages:
+        return {"run.zero_stage": stages[wanted]}
+    return {"run.shard_gpus": -1} if wanted == "fsdp" else {}
+
+
+_SAID: Mapping[str, Said] = {
+    f"{ROOFLINE}.offload_optimizer": lambda wanted, _: {
+        "run.offload_parameters": wanted,
+        "run.offload_optimizer": wanted,
+    },
+    f"{ROOFLINE}.kv_memory_utilization": _as("run.gpu_memory_share"),
+    f"{ROOFLINE}.engine_sleep": _sleep,
+    f"{ROOFLINE}.cuda_graphs": _not("run.enforce_eager"),
+    f"{TRAINER}.optimizer_on_host": _as("run.cpu_optimizer"),
+    f"{TRAINER}.states_on_host": _as("run.cpu_offload"),
+    f"{TRAINER}.offload_activations": _as("run.offload_activations"),
+    f"{TRAINER}.recompute": lambda wanted, _: {
+        "run.recompute": "selective" if wanted == "attention" else wanted
+    },
+    f"{TRAINER}.microbatch_tokens": _pass_tokens,
+    f"{TRAINER}.microbatch_rollouts": _as("run.micro_batch_rollouts"),
+    f"{TRAINER}.batching": lambda wanted, _: {"run.packing": wanted == "packed"},
+    f"{TRAINER}.sharding": _sharding,
+    f"{TRAINER}.reduce_every_microbatch": _as("run.reduce_every_pass"),
+    f"{TRAINER}.weights": lambda wanted, _: (
+        {"run.lora_rank": LORA_RANK} if wanted == "lora" else {}
+    ),
+    **{
+        f"{TRAINER}.{split}": _as(f"{TRAINER}.{split}")
+        for split in (
+            *("tensor_parallel", "pipeline_parallel", "context_parallel"),
+            *("sequence_parallel", "expert_parallel"),
+        )
+    },
+    "cluster.tensor_parallel": _as("cluster.tensor_parallel"),
+    "workload.max_new_tokens": _as("workload.max_new_tokens"),
+    "workload.batch_groups": _as("workload.batch_groups"),
+}
+
+
+def overrides(key: str, wanted: Any, known: Settings, takes: frozenset[str]) -> Mapping[str, Any]:
+    """Settings by our key that give a scenario's ``key`` this value; empty where the stack, which
+    ``takes`` these, has none for it."""
+    said = _SAID.get(key)
+    settings = {} if said is None else said(wanted, known)
+    spoken = {name: its for name, its in settings.items() if name in takes}
+    needed = set(settings) - {"run.dynamic_batches", "run.offload_parameters"}
+    return spoken if spoken and needed <= spoken.keys() else {}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rollcast.simulator.cli import arguments as args
+from rollcast.simulator.cli.check import WithCommandLine, check
 from rollcast.simulator.cli.notes import old_names_as_notes
 from rollcast.simulator.cli.stopping import (
     Stopped,
@@ -215,6 +216,9 @@ def plan(
     _print_where(out)
     if planned.recommended is None:
         raise typer.Exit(NOTHING_MEETS)
+
+
+app.command(cls=WithCommandLine)(check)
 
 
 @app.command()

@@ -1,0 +1,152 @@
+"""The answer to a launch: whether it fits, how long it takes, and what would change that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rollcast.simulator.scenario.ledger import ledger_of
+
+from rollcast.simulator.check import search
+from rollcast.simulator.check.forecast import Forecast, Seconds, forecast
+from rollcast.simulator.check.odd import Odd, odd
+from rollcast.simulator.check.question import Question
+from rollcast.simulator.check.search import Change
+from rollcast.simulator.costs.memory.ledger import Ledger
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.parts import nested
+from rollcast.simulator.spans import StepRecord
+
+OnWork = Callable[[StepRecord | None], None]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A change and what it does to a step. step: of the forecast, times the ratio of the planner's
+    estimates."""
+
+    change: Change
+    step: Seconds | None
+
+    def plain(self) -> dict[str, Any]:
+        """As ``--json`` has it."""
+        change = self.change
+        return {
+            "lines": list(change.lines),
+            "settings": dict(change.settings),
+            "words": list(change.words),
+            "fits": change.ledger.fits,
+            "fits_probability": change.ledger.fits_probability,
+            "peak_bytes": round(change.ledger.peak.bytes),
+            "step_s": None if self.step is None else self.step.median,
+            "trains_otherwise": change.trains_otherwise,
+        }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """forecast: as if it fit where it does not. fixes: changes that make it fit. faster: changes
+    that make it faster. oddities: what an expert would ask about."""
+
+    question: Question
+    ledger: Ledger
+    forecast: Forecast
+    fixes: tuple[Priced, ...] = ()
+    faster: tuple[Priced, ...] = ()
+    oddities: tuple[Odd, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether it more likely fits than not."""
+        return self.ledger.fits
+
+    def over(self, share: float) -> bool:
+        """Whether the peak is above this share of a GPU's memory."""
+        peak = self.ledger.peak
+        return peak.bytes > share * peak.capacity_bytes
+
+    def plain(self) -> dict[str, Any]:
+        """The contract of ``rollcast check --json``."""
+        launch, found = self.question.launch, self.forecast
+        memory = self.ledger.plain()
+        hours, usd = found.hours, found.usd
+        return {
+            "schema": "rollcast-check/1",
+            "stack": launch.stack,
+            "stack_version": launch.release,
+            "fits": memory["fits"],
+            "fits_probability": memory["fits_probability"],
+            "peak": memory["peak"],
+            "phases": memory["phases"],
+            "host_bytes": memory["host_bytes"],
+            "step_s": {
+                **_plain(found.step),
+                "as_if_it_fit": not self.fits,
+                "phases": {name: _plain(phase) for name, phase in found.phases.items()},
+            },
+            "steps": found.steps,
+            "hours": None if hours is None else hours.median,
+            "hours_interval": None if hours is None else [hours.low, hours.high],
+            "usd": None if usd is None else usd.median,
+            "usd_interval": None if usd is None else [usd.low, usd.high],
+            "bound_by": found.summary["bound_by"],
+            "changes": [one.plain() for one in (*self.fixes, *self.faster)],
+            "odd": [one.plain() for one in self.oddities],
+            "assumed": [
+                {"key": part.key, "value": part.value, "why": part.source}
+                for part in self.question.draft.assumed
+                if part.key != "seed"
+            ],
+            "unknown_keys": sorted({item.key for item in launch.unknown}),
+            "unresolved": [
+                {"key": item.key, "text": item.text, "place": str(item.place), "why": item.why}
+                for item in launch.unresolved
+            ],
+            "notes": list(launch.notes),
+            "scenario": nested(
+                (part.key, part.value) for part in self.question.parts if part.value is not None
+            ),
+        }
+
+
+def _plain(seconds: Seconds) -> dict[str, float]:
+    return {"median": seconds.median, "low": seconds.low, "high": seconds.high}
+
+
+def answer(question: Question, changes: bool = True, on_work: OnWork | None = None) -> Answer:
+    """Answers a question. changes: whether to search for them. on_work: called at each simulated
+    step, and with None at each change tried. Raises ScenarioError where the scenario has no memory
+    to count, and as `simulate` does."""
+    ledger = ledger_of(question.scenario)
+    if ledger is None:
+        raise ScenarioError("cost", "has no model and GPU, of which memory could be counted")
+    found = forecast(question, ledger.fits, on_work)
+
+    def on_try() -> None:
+        if on_work is not None:
+            on_work(None)
+
+    fixes = search.that_fit(question, ledger, on_try) if changes and not ledger.fits else []
+    faster = search.that_speed_up(question, on_try) if changes and ledger.fits else []
+    base_s = search.estimate_s(question.with_keys({} if ledger.fits else question.as_if_it_fit()))
+    return Answer(
+        question,
+        ledger,
+        found,
+        tuple(_priced(change, found, base_s) for change in fixes),
+        tuple(_priced(change, found, base_s) for change in faster),
+        tuple(odd(question, found, on_work)) if changes else (),
+    )
+
+
+def _priced(change: Change, found: Forecast, base_s: float) -> Priced:
+    ratio = change.estimate_s / base_s if base_s > 0 else math.nan
+    return Priced(change, found.step.times(ratio) if math.isfinite(ratio) else None)
+
+
+def mapping_of(answered: Answer) -> Mapping[str, Any]:
+    """The scenario as data, as ``scenario.yaml`` has it."""
+    scenario: Mapping[str, Any] = answered.plain()["scenario"]
+    return scenario

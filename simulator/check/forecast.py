@@ -1,0 +1,133 @@
+"""How long a step takes, by phase, with 90 % intervals that hold what a launch leaves open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollcast.simulator.check.question import Question
+from rollcast.simulator.costs.presets.provenance import figures
+from rollcast.simulator.results.phases import PHASES, PhaseName
+from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.simulate import Result, simulate
+from rollcast.simulator.studies.uncertainty import add_intervals
+
+OnStep = Callable[[StepRecord], None] | None
+LAST = 0.03  # share of a step's responses whose wait is told
+_LENGTHS = "workload.lengths.mean_tokens"
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """A median and its 90 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Seconds:
+        """Each of them so many times."""
+        return Seconds(self.median * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """step, phases: seconds of a step, and of each of its phases that takes any. result: of the run
+    behind them. last_share: of generation, in which the last 3 % of responses end. steps: of the
+    whole run, None if unknown."""
+
+    step: Seconds
+    phases: Mapping[PhaseName, Seconds]
+    result: Result
+    last_share: float
+    steps: int | None
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """Of the run."""
+        return self.result.summary
+
+    @property
+    def gpus(self) -> int:
+        """That the run holds."""
+        return self.result.scenario.shape.held_gpus
+
+    @property
+    def hours(self) -> Seconds | None:
+        """Of the whole run."""
+        return None if self.steps is None else self.step.times(self.steps / 3600)
+
+    @property
+    def usd(self) -> Seconds | None:
+        """Of the whole run; None without a price."""
+        price, hours = self.result.scenario.usd_per_gpu_hour, self.hours
+        return None if price is None or hours is None else hours.times(price * self.gpus)
+
+
+def forecast(question: Question, fits: bool, on_step: OnStep = None) -> Forecast:
+    """Simulates a question's scenario; where it does not fit, as if it did. Raises ScenarioError or
+    RunError as `simulate` does."""
+    keys = {} if fits else question.as_if_it_fit()
+    result = simulate(question.with_keys(keys), on_step)
+    add_intervals(result, None, on_step)
+    summary = result.summary
+    low, high = summary["intervals"]["step_s"]
+    step = Seconds(summary["step_s"], low, high)
+    phases = {
+        name: Seconds(phase["s"], phase["low_s"], phase["high_s"])
+        for name in PHASES
+        if (phase := summary["phases"][name])["s"] > 0 or phase["high_s"] > 0
+    }
+    ends = [
+        simulate(question.with_keys({**keys, _LENGTHS: tokens}), on_step).summary
+        for tokens in _open_lengths(question)
+    ]
+    if ends:
+        step = _wider(step, [end["step_s"] for end in ends])
+        phases = {
+            name: _wider(phase, [end["phases"][name]["s"] for end in ends])
+            for name, phase in phases.items()
+        }
+    return Forecast(step, phases, result, _last_share(result), question.draft.steps)
+
+
+def _open_lengths(question: Question) -> list[int]:
+    """The ends of how long responses may be on average, where nobody says it: those of published
+    runs."""
+    lengths = next((part for part in question.parts if part.key == _LENGTHS), None)
+    if lengths is None or not lengths.assumed or lengths.value != question.value(_LENGTHS):
+        return []
+    own, cap = figures("launches"), question.value("workload.max_new_tokens")
+    return [max(round(share * cap), 1) for share in (own.least_mean_of_cap, own.most_mean_of_cap)]
+
+
+def _wider(figure: Seconds, ends: Sequence[float]) -> Seconds:
+    """With an independent input, at whose ends the figure is this: log spreads add in squares."""
+    if not figure.median > 0 or not figure.low > 0 or not min(ends) > 0:
+        return Seconds(figure.median, min(figure.low, *ends), max(figure.high, *ends))
+    least, most = min(*ends, figure.median), max(*ends, figure.median)
+    below = math.hypot(math.log(figure.median / figure.low), math.log(figure.median / least))
+    above = math.hypot(math.log(figure.high / figure.median), math.log(most / figure.median))
+    median = figure.median
+    return Seconds(median, median * math.exp(-below), median * math.exp(above))
+
+
+def _last_share(result: Result) -> float:
+    """Of generation, the part after which only the last `LAST` of a step's responses run."""
+    table = result.run.segments
+    ended = table["finished"] != 0
+    if not ended.any():
+        return 0.0
+    steps, ends = table["step"][ended], table["end_s"][ended]
+    spans = {p.step: (p.start_s, p.end_s) for p in result.run.phases if p.kind == "rollout"}
+    waits, whole = 0.0, 0.0
+    for step, (start_s, end_s) in spans.items():
+        its = ends[steps == step]
+        if len(its) and end_s > start_s:
+            waits += max(0.0, end_s - float(np.quantile(its, 1 - LAST)))
+            whole += end_s - start_s
+    return waits / whole if whole else 0.0

@@ -1,0 +1,140 @@
+"""A launch as a question: its scenario, built, and the way back to the launch's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.draft import Asked, Drafted, drafted
+from rollcast.simulator.launches.launched import Launched
+from rollcast.simulator.launches.parts import Part, missing, nested, replaced
+from rollcast.simulator.scenario.file import RawScenario, override
+from rollcast.simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.simulator.stacks.launch import Launch
+from rollcast.simulator.stacks.settings import Place, Setting
+from rollcast.simulator.stacks.stack import all_stacks
+
+STEPS = 4
+"""Of a run that answers for the whole: batches are drawn anew in each."""
+_CHANGED = Place("a change")
+_FLAGS = {
+    "model": "--model (a preset of rollcast presets models, or a folder with its config.json)",
+    "gpu": "--gpu (one of rollcast presets gpus)",
+    "gpus": "--gpus (how many in all)",
+}
+_WORDS = {"model": "which model", "gpu": "which GPU", "gpus": "how many GPUs"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """launch: as read. asked: what the user adds. settings: of ``--set``, which hold over all.
+    draft: the scenario in parts. scenario: built; whether it fits is not checked."""
+
+    launch: Launched
+    asked: Asked
+    settings: tuple[str, ...]
+    draft: Drafted
+    scenario: Scenario
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Of the scenario."""
+        return self.draft.parts
+
+    @property
+    def name(self) -> str:
+        """Of the launch's first file, else of its stack."""
+        return name_of(self.launch)
+
+    @property
+    def table(self) -> Launch:
+        """The stack's own settings."""
+        return all_stacks()[self.launch.stack].launch
+
+    def value(self, key: str) -> Any:
+        """Of a key of the scenario; None where no part says it."""
+        return next((part.value for part in self.parts if part.key == key), None)
+
+    def with_settings(self, changes: Mapping[str, Any]) -> Question:
+        """The launch with other settings, by our key. Raises ScenarioError as `question`."""
+        changed = {key: Setting(key, value, key, _CHANGED) for key, value in changes.items()}
+        launch = replace(self.launch, settings={**self.launch.settings, **changed})
+        return question(launch, self.asked, self.settings)
+
+    def as_if_it_fit(self) -> dict[str, Any]:
+        """Keys for its times alone: GPUs with far more memory and the same KV pool."""
+        scenario = self.scenario
+        if scenario.gpu is None:
+            return {}
+        large = replace(scenario.gpu, memory_bytes=64 * scenario.gpu.memory_bytes)
+        return {"gpu": large, "engine.kv_tokens": scenario.engine.kv_tokens}
+
+    def with_keys(self, changes: Mapping[str, Any]) -> Scenario:
+        """The scenario with other values of some keys. Raises ScenarioError as `built`."""
+        parts = replaced(
+            self.parts, [Part(key, value, "changed") for key, value in changes.items()]
+        )
+        return built(parts, self.name, self.settings)
+
+
+def question(launch: Launched, asked: Asked, settings: Iterable[str] = ()) -> Question:
+    """What a launch asks. Raises ScenarioError for what is missing, with the flags that give it,
+    and for a scenario that cannot be, with the file and line of the setting."""
+    draft, spelt = drafted(launch, asked), tuple(settings)
+    _ask(launch, draft, spelt)
+    return Question(launch, asked, spelt, draft, built(draft.parts, name_of(launch), spelt))
+
+
+def name_of(launch: Launched) -> str:
+    """Of the first file, else of the stack."""
+    return launch.files[0].name if launch.files else launch.stack
+
+
+def built(parts: Iterable[Part], name: str, settings: Iterable[str] = ()) -> Scenario:
+    """The scenario of these parts. Raises ScenarioError whose field is where the value is from."""
+    said = tuple(part for part in parts if part.value is not None)
+    data = nested((part.key, part.value) for part in said)
+    data["steps"] = data.get("steps", STEPS)
+    raw = override(RawScenario(data, name=name, folder=Path()), tuple(settings))
+    try:
+        return build_scenario(raw)
+    except ScenarioError as error:
+        raise located(error, said) from None
+
+
+def located(error: ScenarioError, parts: Iterable[Part]) -> ScenarioError:
+    """An error of a scenario at the place of the launch that gave the value."""
+    by_key = {part.key: part for part in parts}
+    key = error.field
+    while key:
+        if key in by_key and not by_key[key].assumed:
+            return ScenarioError(by_key[key].source, f"{error.message} [{error.field}]")
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return error
+
+
+def _ask(launch: Launched, draft: Drafted, settings: Iterable[str]) -> None:
+    """Raises ScenarioError for what neither launch nor user says."""
+    given = {setting.partition("=")[0].strip() for setting in settings}
+    open_parts = [part for part in missing(draft.parts) if part.key not in given]
+    wanted = [part.key for part in open_parts if part.key in _FLAGS]
+    replicas = next(part for part in draft.parts if part.key == "cluster.replicas")
+    if replicas.assumed and not given & {"cluster.replicas", "cluster.trainer_gpus"}:
+        wanted.append("gpus")
+    if not wanted:
+        return
+    why = [
+        part.source.partition("; give --")[0].partition(", which is")[0]
+        for part in open_parts
+        if part.key == "model" and not part.source.startswith("not in")
+    ]
+    why += [f"{item.key} is {item.text} in {item.place}: {item.why}" for item in launch.unresolved]
+    because = f" ({'; '.join(why[:3])})" if why else ""
+    raise ScenarioError(
+        name_of(launch),
+        f"does not say {' and '.join(_WORDS[key] for key in wanted)}{because}; give "
+        f"{' and '.join(_FLAGS[key] for key in wanted)}",
+    )

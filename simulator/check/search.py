@@ -1,0 +1,202 @@
+"""The fewest changes of a launch that fit, and those that make it faster, by the stack's settings.
+
+Memory of a set of changes is a ledger, which runs nothing; sets are tried by size, so that the
+fewest come first. The step of a change is the planner's estimate over the estimate of the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import Any
+
+from rollcast.simulator.scenario.ledger import ledger_of
+
+from rollcast.simulator.check.question import Question
+from rollcast.simulator.costs.memory.ledger import Ledger
+from rollcast.simulator.errors import RollcastError, ScenarioError
+from rollcast.simulator.launches.overrides import overrides
+from rollcast.simulator.planner.estimate import estimated
+from rollcast.simulator.planner.knobs import Knob, knobs_of
+from rollcast.simulator.scenario.scenario import Scenario
+
+MOST_CHANGES = 3
+MOST_TRIED = 150
+"""Sets of one size."""
+SHOWN = 4
+ENOUGH = 0.9
+"""How likely a change fits that is shown first."""
+LEAST_GAIN = 0.02
+
+OnTry = Callable[[], None]
+
+
+def _nothing() -> None:
+    """Of a search that shows no progress."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Settings that are different. settings: by our key. keys: of the scenario that they change.
+    lines: in the stack's own words, to paste. words: what they do. ledger: with them. estimate_s:
+    of a step, by the planner's estimate; infinite where there is none. trains_otherwise: whether it
+    changes what is learned."""
+
+    settings: Mapping[str, Any]
+    keys: Mapping[str, Any]
+    lines: tuple[str, ...]
+    words: tuple[str, ...]
+    question: Question
+    ledger: Ledger
+    estimate_s: float
+    trains_otherwise: bool = False
+
+
+@dataclass(frozen=True)
+class _Single:
+    """One knob's value, in settings."""
+
+    knob: Knob
+    value: Any
+    settings: Mapping[str, Any]
+
+
+def that_fit(question: Question, ledger: Ledger, on_try: OnTry = _nothing) -> list[Change]:
+    """The smallest sets of changes that more likely fit than not: those that surely fit first, then
+    those that leave alone what is learned, then the fastest; at most `SHOWN`. ledger: of the
+    question itself."""
+    alone = []
+    for single in _singles(question):
+        on_try()
+        change = _changed(question, (single,))
+        if change is not None:
+            alone.append((single, change))
+    found = [change for _, change in alone if change.ledger.fits]
+    helpful = _helpful(alone, _excess(ledger))
+    for size in range(2, MOST_CHANGES + 1):
+        if any(_sure(one) and not one.trains_otherwise for one in found):
+            break
+        for chosen in islice(_sets(helpful, size), MOST_TRIED):
+            settings = _settings(chosen)
+            if any(one.settings.items() <= settings.items() for one in found):
+                continue
+            on_try()
+            change = _changed(question, chosen)
+            if change is not None and change.ledger.fits:
+                found.append(change)
+    return _best(found)
+
+
+def _excess(ledger: Ledger) -> float:
+    """Bytes by which phases are over what the GPUs hold, all together."""
+    capacity = {pool.name: pool.capacity_bytes for pool in ledger.pools}
+    return sum(
+        max(0.0, ledger.total(phase, pool) - capacity[pool])
+        for phase, pool in {(one.phase, one.pool) for one in ledger.holdings}
+    )
+
+
+def _helpful(alone: Sequence[tuple[_Single, Change]], excess: float) -> list[_Single]:
+    """Singles that bring a phase that does not fit nearer to it: of each knob the one that brings
+    it nearest and the fastest, those that help most first."""
+    by_knob: dict[str, list[tuple[float, float, _Single]]] = {}
+    for single, change in alone:
+        left = _excess(change.ledger)
+        if left < (1 - LEAST_GAIN) * excess:
+            by_knob.setdefault(single.knob.key, []).append((left, change.estimate_s, single))
+    kept = []
+    for options in by_knob.values():
+        kept.append(min(options, key=lambda one: one[:2]))
+        kept.append(min(options, key=lambda one: (one[1], one[0])))
+    unique = {id(single): (left, single) for left, _, single in kept}
+    return [single for _, single in sorted(unique.values(), key=lambda one: one[0])]
+
+
+def that_speed_up(question: Question, on_try: OnTry = _nothing) -> list[Change]:
+    """Single changes that surely fit, leave alone what is learned, and whose estimated step is
+    shorter by `LEAST_GAIN` at least, the shortest first; of each knob the best, at most `SHOWN`."""
+    now_s = estimate_s(question.scenario)
+    found: dict[str, Change] = {}
+    for single in _singles(question):
+        on_try()
+        change = _changed(question, (single,))
+        if change is None or not _sure(change) or change.trains_otherwise:
+            continue
+        had = found.get(single.knob.key)
+        if change.estimate_s < (1 - LEAST_GAIN) * now_s and (
+            had is None or change.estimate_s < had.estimate_s
+        ):
+            found[single.knob.key] = change
+    return sorted(found.values(), key=lambda change: change.estimate_s)[:SHOWN]
+
+
+def estimate_s(scenario: Scenario) -> float:
+    """Of a step; infinite where it cannot be estimated, since it does not fit."""
+    try:
+        return estimated(scenario).step_s()
+    except RollcastError:
+        return float("inf")
+
+
+def _sure(change: Change) -> bool:
+    return change.ledger.fits_probability >= ENOUGH
+
+
+def _best(found: Iterable[Change]) -> list[Change]:
+    return sorted(
+        found,
+        key=lambda one: (
+            not _sure(one),
+            one.trains_otherwise,
+            len(one.keys),
+            one.estimate_s,
+        ),
+    )[:SHOWN]
+
+
+def _singles(question: Question) -> Iterator[_Single]:
+    """Every value of every knob that the launch can say, and does not say yet."""
+    cost: Any = question.scenario.cost
+    table, known = question.table, question.draft.settings
+    values, release = question.draft.values, question.launch.release
+    takes = frozenset(ours for ours in table.keys if table.has(ours, release, values))
+    stack = question.value("cost.roofline.stack")
+    for knob in knobs_of(stack, cost.trainer_of.backend, cost.placement, cost.model):
+        for value in knob.others(question.value(knob.key)):
+            if settings := overrides(knob.key, value, known, takes):
+                yield _Single(knob, value, settings)
+
+
+def _sets(singles: Sequence[_Single], size: int) -> Iterator[tuple[_Single, ...]]:
+    """Sets of that many, no knob twice."""
+    for chosen in combinations(singles, size):
+        if len({one.knob.key for one in chosen}) == size:
+            yield chosen
+
+
+def _settings(chosen: Iterable[_Single]) -> dict[str, Any]:
+    return {key: value for one in chosen for key, value in one.settings.items()}
+
+
+def _changed(question: Question, chosen: Sequence[_Single]) -> Change | None:
+    """None where the launch cannot be changed so, or the change does not come through."""
+    settings, launch = _settings(chosen), question.launch
+    try:
+        changed = question.with_settings(settings)
+        ledger = ledger_of(changed.scenario)
+        lines = question.table.written(settings, launch.release, question.draft.values)
+    except (ScenarioError, KeyError):  # KeyError: the stack has no word for it
+        return None
+    if ledger is None or any(changed.value(one.knob.key) != one.value for one in chosen):
+        return None
+    return Change(
+        settings,
+        {one.knob.key: one.value for one in chosen},
+        tuple(lines),
+        tuple(one.knob.words for one in chosen),
+        changed,
+        ledger,
+        estimate_s(changed.scenario),
+        any(one.knob.effect == "training" for one in chosen),
+    )

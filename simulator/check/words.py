@@ -1,0 +1,103 @@
+"""An answer in sentences: fits or not first, then time, money and what is odd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from rollcast.simulator.check.answer import Answer, Priced
+from rollcast.simulator.check.forecast import Seconds
+from rollcast.simulator.costs.memory.ledger import MemoryPhase
+from rollcast.simulator.results.figures import hours, interval, seconds, usd
+from rollcast.simulator.results.phases import bound_text
+
+PHASE_WORDS: Mapping[MemoryPhase, str] = {
+    "start": "the start",
+    "generation": "generation",
+    "switch": "the switch between rollout and training",
+    "log_prob": "the log-probabilities",
+    "update": "the update",
+    "optimizer_step": "the optimiser's step",
+    "sync": "the weight sync",
+}
+PART_WORDS: Mapping[str, str] = {
+    "weights": "weights",
+    "master_weights": "master weights",
+    "gradients": "gradients",
+    "optimizer": "optimiser states",
+    "gathered_weights": "gathered weights",
+    "activations": "activations",
+    "logits": "logits",
+    "kv_pool": "the KV pool",
+    "graphs": "CUDA graphs",
+    "reserve": "the engine's reserve",
+    "communication": "communication buffers",
+    "context": "CUDA contexts",
+    "fragmentation": "fragmentation",
+}
+
+
+def gigabytes(size: float) -> str:
+    """Text of bytes: in GB of 1e9."""
+    size /= 1e9
+    return f"{size:.0f} GB" if size >= 10 else f"{size:.1f} GB"
+
+
+def headline(answer: Answer) -> str:
+    """Whether it fits, with the figure, and the first change where it does not."""
+    peak = answer.ledger.peak
+    held, room = gigabytes(peak.bytes).removesuffix(" GB"), gigabytes(peak.capacity_bytes)
+    where = f"in {PHASE_WORDS[peak.phase]}"
+    sure = answer.ledger.fits_probability
+    if answer.fits:
+        likely = "" if sure >= 0.95 else f" ({sure:.0%} likely)"
+        return f"Yes{likely}: at most {held} of {room} of a GPU, {where}."
+    part = PART_WORDS.get(peak.part, peak.part)
+    likely = "" if sure <= 0.05 else f" ({1 - sure:.0%} likely)"
+    text = f"No{likely}: {held} of {room} of a GPU {where}, at {part}."
+    if answer.fixes:
+        first = answer.fixes[0]
+        lines = " ".join(f"`{line}`" for line in first.change.lines)
+        return f"{text} Add {lines}: {effect(first, answer.forecast.step)}."
+    return text
+
+
+def effect(priced: Priced, step: Seconds) -> str:
+    """What a change leaves of memory, and does to the time of a step."""
+    peak = priced.change.ledger.peak
+    parts = [gigabytes(peak.bytes)]
+    if priced.step is not None and step.median > 0:
+        ratio = priced.step.median / step.median - 1
+        parts.append(
+            "as fast"
+            if abs(ratio) < 0.005
+            else f"{abs(ratio):.0%} {'slower' if ratio > 0 else 'faster'}"
+        )
+    sure = priced.change.ledger.fits_probability
+    if sure < 0.9:
+        parts.append(f"{sure:.0%} likely to fit")
+    if priced.change.trains_otherwise:
+        parts.append("and it changes what is learned")
+    return ", ".join(parts)
+
+
+def sentences(answer: Answer) -> Iterator[str]:
+    """The headline, the step's time, the whole run, what bounds it and what is odd."""
+    yield headline(answer)
+    found = answer.forecast
+    step = f"{seconds(found.step.median)} ({interval((found.step.low, found.step.high))})"
+    yield f"A step takes {step}{'' if answer.fits else ' if it fit'}, on {found.gpus} GPUs."
+    whole = found.hours
+    if whole is not None:
+        text = f"{found.steps:,} steps take {spread(whole, hours)}"
+        price = found.usd
+        yield f"{text} and cost {spread(price, usd)}." if price is not None else f"{text}."
+    bound = bound_text(found.summary)
+    if bound:
+        yield bound
+    for one in answer.oddities:
+        yield f"{one.sentence[0].upper()}{one.sentence[1:]}."
+
+
+def spread(value: Seconds, write: Callable[[float], str]) -> str:
+    """A median and its interval."""
+    return f"{write(value.median)} ({interval((value.low, value.high), write)})"

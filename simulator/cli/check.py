@@ -1,0 +1,177 @@
+"""``rollcast check``: a launch read without being run, and answered."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+from typer.core import TyperCommand
+
+from rollcast.simulator.cli import arguments as args
+from rollcast.simulator.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from rollcast.simulator.check.answer import Answer
+    from rollcast.simulator.launches.draft import Asked
+
+DOES_NOT_FIT = 3
+"""Exit code of a launch that more likely does not fit, or is over ``--fail-over``."""
+_COMMAND = "rollcast.command"
+
+
+class WithCommandLine(TyperCommand):
+    """A command of ours that takes another one's words after ``--``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keeps what follows the first ``--`` for `command_of`."""
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[_COMMAND] = tuple(args[at + 1 :])
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+
+def command_of(context: click.Context) -> tuple[str, ...]:
+    """The words after ``--``."""
+    words: tuple[str, ...] = context.meta.get(_COMMAND, ())
+    return words
+
+
+LaunchPath = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="LAUNCH",
+        show_default=False,
+        help="Launch script (run.sh), configuration (YAML, TOML), Python script or folder; or a "
+        "command line after --.",
+    ),
+]
+
+
+def check(
+    context: typer.Context,
+    launch: LaunchPath = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="GPU", help="Kind of GPU: rollcast presets gpus.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", metavar="N", help="Number of GPUs in all.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="Model: rollcast presets models, or a folder with its config.json.",
+        ),
+    ] = None,
+    mean_tokens: Annotated[
+        float | None,
+        typer.Option("--mean-tokens", metavar="N", help="Mean length of the responses in tokens."),
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None,
+        typer.Option("--prompt-tokens", metavar="N", help="Mean length of the prompts in tokens."),
+    ] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option("--stack", metavar="STACK", help="Training stack, where it is not clear."),
+    ] = None,
+    environment: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env",
+            metavar="NAME=VALUE",
+            help="Variable that the launch takes from outside. Repeatable.",
+        ),
+    ] = None,
+    settings: args.Settings = None,
+    fail_over: Annotated[
+        float | None,
+        typer.Option(
+            "--fail-over",
+            metavar="SHARE",
+            help="Exit with 3 if the peak is above this share of a GPU's memory, such as 0.9.",
+        ),
+    ] = None,
+    changes: Annotated[
+        bool, typer.Option("--changes/--no-changes", help="Search for what would fit or be faster.")
+    ] = True,
+    out: args.Out = None,
+    force: args.Force = False,
+    as_json: args.Json = False,
+) -> None:
+    """Tell before the first step whether a launch fits, how long it takes and what would help.
+
+    Reads the launch files of verl, TRL, slime, NeMo-RL, OpenRLHF, prime-rl, AReaL, SkyRL, ROLL and
+    RLinf, and runs nothing of them. Exits with 0 if it fits, 3 if it does not, 2 if it cannot be
+    read. With --out: check.json, scenario.yaml and report.html.
+    """
+    from rollcast.simulator.launches.read import read_launch
+
+    from rollcast.simulator.check.answer import answer
+    from rollcast.simulator.check.question import question
+    from rollcast.simulator.cli.check_table import show_answer
+    from rollcast.simulator.cli.stopping import keep_on
+
+    command = command_of(context)
+    if launch is None and not command:
+        raise ScenarioError("", "give a launch: rollcast check run.sh, or -- and a command line")
+    if fail_over is not None and not 0 < fail_over <= 1:
+        raise ScenarioError("--fail-over", f"is {fail_over:g}; give a share above 0, at most 1")
+    if out is not None:
+        from rollcast.simulator.results.folder import check_target
+
+        check_target(out, force)
+    read = read_launch(launch, command, stack, _variables(environment or ()))
+    asked = _asked(gpu, gpus, model, mean_tokens, prompt_tokens)
+    answered = answer(question(read, asked, settings or ()), changes, keep_on)
+    if out is not None:
+        _write(answered, out, force)
+    show_answer(answered, as_json)
+    if out is not None:
+        from rollcast.simulator.values.visible import visible
+
+        print(f"wrote {visible(str(out))}/", file=sys.stderr)
+    if not answered.fits or (fail_over is not None and answered.over(fail_over)):
+        raise typer.Exit(DOES_NOT_FIT)
+
+
+def _asked(
+    gpu: str | None,
+    gpus: int | None,
+    model: str | None,
+    mean_tokens: float | None,
+    prompt_tokens: int | None,
+) -> Asked:
+    from rollcast.simulator.launches.draft import Asked
+    from rollcast.simulator.launches.parts import given
+
+    for flag, number in (("--mean-tokens", mean_tokens), ("--prompt-tokens", prompt_tokens)):
+        if number is not None and not 1 <= number <= 1e8:
+            raise ScenarioError(flag, f"is {number:g}; give a number of tokens, at least 1")
+    return Asked(gpus, mean_tokens, prompt_tokens, given(model, gpu))
+
+
+def _variables(texts: Sequence[str]) -> dict[str, str]:
+    """Values by name of ``NAME=VALUE``. Raises ScenarioError (``--env``)."""
+    variables = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise ScenarioError("--env", f"{text!r} is not of the form NAME=VALUE")
+        variables[name] = value
+    return variables
+
+
+def _write(answered: Answer, out: Path, force: bool) -> None:
+    from rollcast.simulator.check.write import write_check
+    from rollcast.simulator.report.check_page import check_page
+    from rollcast.simulator.results.folder import write_folder
+
+    page = check_page(answered)
+    write_folder(out, lambda folder: write_check(folder, answered, page), force)

@@ -162,7 +162,8 @@ def test_the_command_line_starts_without_any_of_it() -> None:
         ("/models/Qwen2.5-7B-Instruct/", "qwen2.5-7b"),
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
         ("Qwen/Qwen3-30B-A3B-Thinking-2507", "qwen3-30b-a3b"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None),  # another model altogether
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b"),  # of its shape
+        ("deepseek-ai/DeepSeek-R1-Distill-Yi-9B", None),  # another model altogether
         ("Qwen/Qwen3-8", None),
         ("/checkpoints/mine", None),
     ],

@@ -11,15 +11,8 @@ from rollcast.simulator.workload.base import (
     Workload,
     WorkloadOfTurns,
     longest_context,
+    longest_rollout,
 )
-
-
-def longest_rollout(workload: Workload) -> tuple[int, int]:
-    """(prompt, new tokens) of the longest possible rollout."""
-    if isinstance(workload, TracedWorkload):
-        return workload.longest
-    prompt_tokens = workload.max_prompt_tokens
-    return prompt_tokens, longest_context(workload) - prompt_tokens
 
 
 def check_memory(engine: EngineSpec, cost: CostModel, workload: Workload, layout: Layout) -> None:

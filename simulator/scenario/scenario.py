@@ -65,6 +65,7 @@ class Scenario:
     trial_timeout_s: float | None = None
     whatever: tuple[str, ...] = ()  # the warnings that it has under any policy
     trainer_gpu: Gpu | None = None  # None where it is gpu
+    no_pool: ScenarioError | None = None  # why the engine has no room for KV, where it has none
 
     @property
     def rollout_gpus(self) -> int:
@@ -102,6 +103,8 @@ class Scenario:
         pool or the trainer's GPUs, whatever the number of steps. Runs nothing."""
         layout = self.policy.plan(self.plan, self.policy.init()).layout
         with self.raw.locating():
+            if self.no_pool is not None:
+                raise self.no_pool
             check_memory(self.engine, self.cost, self.workload, layout)
 
     def world(self) -> SimulatedCluster:
@@ -176,7 +179,10 @@ def _build(read: Outline) -> Scenario:
         trainer_gpu=cluster.trainer_gpu,
         padded_tokens=longest_context(workload),
     )
-    engine = _engine(model.engine, cost, network, gpu, cluster)
+    engine, no_pool = _engine(model.engine, cost, network, gpu, cluster)
+    if no_pool is not None:  # as large as its workload needs: `check_memory` says that it is not
+        needed = longest_context(workload) * plan.batch.group_size
+        engine = replace(engine, kv_tokens=needed + engine.block_tokens)
     _check_sizes(model.steps, plan.batch, workload, engine, shape, cluster.routing)
     whatever = _check_context(model.workload, network, workload)
     environment = UNLIMITED
@@ -204,6 +210,7 @@ def _build(read: Outline) -> Scenario:
         None if model.environment is None else model.environment.trial_timeout_s,
         whatever,
         cluster.trainer_gpu,
+        no_pool,
     )
 
 
@@ -314,28 +321,40 @@ def _engine(
     network: Model | None,
     gpu: Gpu | None,
     cluster: ClusterSection,
-) -> EngineSpec:
-    """The engine's limits; a KV pool that is not given follows from model and GPU memory."""
-    kv_tokens = section.kv_tokens
+) -> tuple[EngineSpec, ScenarioError | None]:
+    """The engine's limits; a KV pool that is not given follows from model and GPU memory. With why
+    there is none, where weights leave no room for it."""
+    kv_tokens, no_pool = section.kv_tokens, None
     if kv_tokens is None:
-        kv_tokens = cost.kv_pool_tokens
-    if kv_tokens is None:
-        if network is None or gpu is None:
-            raise ScenarioError(
-                "engine.kv_tokens",
-                "missing; give it, or give model and gpu, from which it is computed",
-            )
-        from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens
-
-        kv_tokens = kv_pool_tokens(
-            network, gpu, cluster.tensor_parallel, pipeline_parallel=cluster.pipeline_parallel
-        )
-    return EngineSpec(
+        try:
+            kv_tokens = cost.kv_pool_tokens
+            if kv_tokens is None:
+                kv_tokens = _pool_of(network, gpu, cluster)
+        except ScenarioError as error:
+            if error.field != "cluster.tensor_parallel":
+                raise
+            kv_tokens, no_pool = section.block_tokens, error
+    spec = EngineSpec(
         section.max_seqs,
         section.max_batched_tokens,
         kv_tokens,
         section.block_tokens,
         section.prefix_caching,
+    )
+    return spec, no_pool
+
+
+def _pool_of(network: Model | None, gpu: Gpu | None, cluster: ClusterSection) -> int:
+    """The KV pool of a replica whose costs know of no memory. Raises ScenarioError."""
+    if network is None or gpu is None:
+        raise ScenarioError(
+            "engine.kv_tokens",
+            "missing; give it, or give model and gpu, from which it is computed",
+        )
+    from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens
+
+    return kv_pool_tokens(
+        network, gpu, cluster.tensor_parallel, pipeline_parallel=cluster.pipeline_parallel
     )
 
 

@@ -120,3 +120,11 @@ def longest_context(workload: Workload) -> int:
     if isinstance(workload, WorkloadOfTurns):
         return workload.max_context_tokens
     return workload.max_prompt_tokens + workload.max_new_tokens
+
+
+def longest_rollout(workload: Workload) -> tuple[int, int]:
+    """(prompt, new tokens) of the longest possible rollout."""
+    if isinstance(workload, TracedWorkload):
+        return workload.longest
+    prompt_tokens = workload.max_prompt_tokens
+    return prompt_tokens, longest_context(workload) - prompt_tokens

@@ -21,6 +21,38 @@ def unsaid_reserve_bytes(model: Model, engine: Engine | None) -> float:
     return float(figures("roofline").reserve_bytes)
 
 
+def weight_bytes_per_gpu(
+    model: Model,
+    tensor_parallel: int,
+    pipeline_parallel: int = 1,
+    data_parallel_attention: bool = False,
+    draft_weight_bytes: float = 0.0,
+) -> float:
+    """Bytes of a replica's weights on each of its GPUs: its share, and what each holds whole."""
+    whole = model.attention_weight_bytes if data_parallel_attention else model.replicated_bytes
+    weights = model.weight_bytes + draft_weight_bytes
+    return (weights + (tensor_parallel - 1) * whole) / (tensor_parallel * pipeline_parallel)
+
+
+def kv_bytes_per_token(
+    model: Model,
+    tensor_parallel: int,
+    pipeline_parallel: int = 1,
+    rollout_tokens: int = 8192,
+    data_parallel_attention: bool = False,
+    draft: Model | None = None,
+) -> float:
+    """Bytes of a token of a replica's pool on each of its GPUs."""
+    if draft is not None:
+        shape = (tensor_parallel, pipeline_parallel, rollout_tokens, data_parallel_attention)
+        return kv_bytes_per_token(model, *shape) + kv_bytes_per_token(draft, *shape)
+    if data_parallel_attention:
+        held = model.kv_bytes_per_token_of(rollout_tokens) / tensor_parallel
+    else:
+        held = model.kv_bytes_per_token_of(rollout_tokens, tensor_parallel)
+    return held / pipeline_parallel
+
+
 def kv_pool_tokens(
     model: Model,
     gpu: Gpu,
@@ -48,19 +80,16 @@ def kv_pool_tokens(
     """
     number(memory_utilization, "cost.roofline.kv_memory_utilization", Above(0, 1))
     budget = gpu.memory_bytes * memory_utilization - reserve_bytes
-    whole = model.attention_weight_bytes if data_parallel_attention else model.replicated_bytes
     stages = pipeline_parallel
 
     def room(gpus: int) -> float:
-        weights = model.weight_bytes + draft_weight_bytes
-        return budget - (weights + (gpus - 1) * whole) / (gpus * stages)
+        return budget - weight_bytes_per_gpu(
+            model, gpus, stages, data_parallel_attention, draft_weight_bytes
+        )
 
-    def bytes_per_token(held: Model) -> float:
-        if data_parallel_attention:
-            return held.kv_bytes_per_token_of(rollout_tokens) / (tensor_parallel * stages)
-        return held.kv_bytes_per_token_of(rollout_tokens, tensor_parallel) / stages
-
-    token_bytes = bytes_per_token(model) + (bytes_per_token(draft) if draft else 0.0)
+    token_bytes = kv_bytes_per_token(
+        model, tensor_parallel, stages, rollout_tokens, data_parallel_attention, draft
+    )
     tokens = math.floor(room(tensor_parallel) / token_bytes)
     if tokens >= 1:
         return tokens

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any, Literal, NamedTuple
 
 MemoryPhase = Literal[
     "start", "generation", "switch", "log_prob", "update", "optimizer_step", "sync"
@@ -71,3 +73,131 @@ class Peak(NamedTuple):
     def left_bytes(self) -> float:
         """What remains; negative where it does not fit."""
         return self.capacity_bytes - self.bytes
+
+
+UNCERTAIN: frozenset[str] = frozenset(
+    {
+        *("activations", "logits", "graphs", "reserve", "communication", "context"),
+        "fragmentation",
+    }
+)
+"""The parts that no configuration fixes: their sum is taken to be log-normal."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What every pool holds in every phase, and whether it fits.
+
+    holdings: of every role by phase and pool. pools: by their names in ``holdings``. host_bytes:
+    of a node's host memory, by part. host_capacity_bytes: what the node has, None if unknown.
+    spread: standard deviation of the log of measured over forecast `UNCERTAIN` parts.
+    """
+
+    holdings: tuple[Holding, ...]
+    pools: Mapping[str, Pool]
+    host_bytes: Mapping[str, float]
+    host_capacity_bytes: float | None
+    spread: float
+
+    def of(self, phase: MemoryPhase, pool: str) -> tuple[Holding, ...]:
+        """The holdings of a phase on a pool."""
+        return tuple(h for h in self.holdings if h.phase == phase and h.pool == pool)
+
+    def total(self, phase: MemoryPhase, pool: str) -> float:
+        """Bytes on each GPU of a pool in a phase, by all roles."""
+        return math.fsum(holding.total for holding in self.of(phase, pool))
+
+    @cached_property
+    def places(self) -> tuple[tuple[MemoryPhase, str], ...]:
+        """The (phase, pool) in which anything is held, in order of the phases."""
+        held = {(holding.phase, holding.pool) for holding in self.holdings}
+        return tuple(
+            (phase, pool) for phase in MEMORY_PHASES for pool in self.pools if (phase, pool) in held
+        )
+
+    @cached_property
+    def peak(self) -> Peak:
+        """Where a pool is fullest for its capacity; the first phase of several."""
+        phase, pool = max(
+            self.places, key=lambda at: self.total(*at) / self.pools[at[1]].capacity_bytes
+        )
+        between = dict.fromkeys({h.role for h in self.holdings if h.pool == pool}, math.inf)
+        for holding in self.holdings:
+            if holding.pool == pool:
+                between[holding.role] = min(between[holding.role], holding.total)
+        most = max(self.of(phase, pool), key=lambda h: (h.total - between[h.role], h.total))
+        part = max(most.bytes, key=most.bytes.__getitem__)
+        capacity = self.pools[pool].capacity_bytes
+        return Peak(phase, most.role, part, pool, self.total(phase, pool), capacity)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the forecast is within every pool's capacity, and within host memory if that is
+        known."""
+        return self.peak.left_bytes >= 0 and self._host_left_bytes >= 0
+
+    @property
+    def _host_left_bytes(self) -> float:
+        if self.host_capacity_bytes is None:
+            return math.inf
+        return self.host_capacity_bytes - math.fsum(self.host_bytes.values())
+
+    @property
+    def fits_probability(self) -> float:
+        """Chance that the fullest place fits: `fits` is that it is at least one half."""
+        return min([self.chance(*at) for at in self.places] + [self._host_chance])
+
+    @property
+    def _host_chance(self) -> float:
+        if self.host_capacity_bytes is None:
+            return 1.0
+        return chance_of_room(
+            math.fsum(self.host_bytes.values()), self.host_capacity_bytes, self.spread
+        )
+
+    def chance(self, phase: MemoryPhase, pool: str) -> float:
+        """Chance that a phase fits on a pool: its uncertain parts, taken together, are log-normal
+        around the forecast with ``spread``; all else is as configured."""
+        sure = uncertain = 0.0
+        for holding in self.of(phase, pool):
+            for part, size in holding.bytes.items():
+                if part in UNCERTAIN:
+                    uncertain += size
+                else:
+                    sure += size
+        return chance_of_room(uncertain, self.pools[pool].capacity_bytes - sure, self.spread)
+
+    def plain(self) -> dict[str, Any]:
+        """All of it, ready for JSON: whole bytes."""
+        peak = self.peak
+        return {
+            "fits": self.fits,
+            "fits_probability": self.fits_probability,
+            "peak": {
+                **{name: getattr(peak, name) for name in ("phase", "role", "part", "pool")},
+                "bytes": round(peak.bytes),
+                "capacity_bytes": round(peak.capacity_bytes),
+            },
+            "phases": [
+                {
+                    "phase": holding.phase,
+                    "role": holding.role,
+                    "pool": holding.pool,
+                    "gpus": self.pools[holding.pool].gpus,
+                    "bytes": {part: round(size) for part, size in holding.bytes.items()},
+                }
+                for holding in self.holdings
+            ],
+            "host_bytes": {part: round(size) for part, size in self.host_bytes.items()},
+        }
+
+
+def chance_of_room(bytes_wanted: float, room_bytes: float, spread: float) -> float:
+    """Chance that a log-normal size with median ``bytes_wanted`` is at most ``room_bytes``."""
+    if room_bytes < 0:
+        return 0.0
+    if bytes_wanted <= 0:
+        return 1.0
+    if room_bytes == 0:
+        return 0.0
+    return NormalDist().cdf(math.log(room_bytes / bytes_wanted) / spread)

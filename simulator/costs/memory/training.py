@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.errors import ScenarioError
 
-Recompute = Literal["full", "attention", "mlp", "none"]
+Recompute = Literal["full", "attention", "mlp", "selective", "none"]
 
 ACTIVATION_BYTES = 2  # bf16
 
@@ -31,6 +31,8 @@ class LayerBytes(NamedTuple):
         norm = self.stream / 4
         if recompute == "full":
             return self.whole - norm
+        if recompute == "selective":  # every second product's output
+            return self.whole - norm - (self.attention + self.mlp) / 2
         if recompute == "attention":
             return self.attention + norm
         return self.mlp + norm if recompute == "mlp" else 0.0

@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
-from rollcast.simulator.costs.memory.training import (
-    activation_bytes_per_token,
-    kept_bytes_per_token,
-    shared_kv_bytes,
-)
+from rollcast.simulator.costs.memory.activations import KeptLayer, kept_layer
+from rollcast.simulator.costs.memory.ledger import MemoryPhase
+from rollcast.simulator.costs.memory.training import kept_bytes_per_token, shared_kv_bytes
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model, load_model
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.sync.state_copies import copy_bytes_per_s
 from rollcast.simulator.costs.trainer.attention_kernels import with_kernel
-from rollcast.simulator.costs.trainer.options import (
-    COMPUTE_BYTES,
-    FIELD,
-    FROZEN_BYTES,
-    STATE_BYTES,
-    TrainerOptions,
-)
-from rollcast.simulator.costs.trainer.parallel import GRADIENT_BYTES, Layout
+from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, FIELD, TrainerOptions
+from rollcast.simulator.costs.trainer.parallel import Layout
 from rollcast.simulator.costs.trainer.roles import ALONE, JUDGES, Role, roles_apart
+from rollcast.simulator.costs.trainer.states import (
+    adapter_parameters,
+    frozen_parts,
+    gradient_bytes,
+    has_working_copy,
+    master_bytes,
+    moment_bytes,
+    state_parts,
+)
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import AtLeast, whole
 
-MOMENT_BYTES = 8  # Adam's two, in fp32
-LOGIT_BYTES: int = figures(
-    "trainer"
-).logit_bytes  # held of a chunk: 16 and 32 bit, softmax, gradients
+Parts = dict[str, float]
+"""Bytes by `MemoryPart`."""
+FORWARD_LOGIT_BYTES = 10  # of a pass without gradients: 16 and 32 bit, softmax
+DYNAMIC = frozenset({"activations", "logits", "gathered_weights", "communication"})
+"""The parts that are allocated and freed within a phase."""
+
+
+class Use(NamedTuple):
+    """What an update works on. tokens: of the largest microbatch. logit_tokens: of them, those with
+    logits. prefix_tokens: of a prefix shared with it. accumulates: whether gradients of an earlier
+    microbatch are there."""
+
+    tokens: int
+    logit_tokens: int
+    prefix_tokens: int = 0
+    accumulates: bool = True
+
+
+def _bytes_of(roles: Mapping[str, Parts]) -> float:
+    return math.fsum(size for parts in roles.values() for size in parts.values())
 
 
 @dataclass(frozen=True)
@@ -42,7 +60,7 @@ class TrainerMemory(TrainerOptions):
 
     ``attention`` is resolved into ``gpu``. logits: whether the LM head runs. copies_scale: factor
     on the speed of pageable copies. expert_share: efficiency of routed experts' products over that
-    of dense ones. frozen_bytes: of a parameter that is not trained. padded_tokens: of a rollout
+    of dense ones. adapted: whether frozen weights have adapters. padded_tokens: of a rollout
     padded to its caps; 0: the batch's longest.
     """
 
@@ -52,10 +70,10 @@ class TrainerMemory(TrainerOptions):
     logits: bool = True
     copies_scale: float = 1.0
     expert_share: float = figures("trainer").expert_share
-    frozen_bytes: int = FROZEN_BYTES
+    adapted: bool = True
     padded_tokens: int = 0
     FIXED = (
-        *("model", "gpu", "gpus", "logits", "copies_scale", "expert_share", "frozen_bytes"),
+        *("model", "gpu", "gpus", "logits", "copies_scale", "expert_share", "adapted"),
         "padded_tokens",
     )
 
@@ -97,37 +115,54 @@ class TrainerMemory(TrainerOptions):
     # --- memory of one GPU ---
 
     @cached_property
-    def _policy_bytes(self) -> float:
-        """Weights, gradients and optimiser states of the policy."""
-        if self.states_on_host:
-            return self._unreduced_bytes
-        full = self.weights == "full"
-        bytes_each = STATE_BYTES if full else self.frozen_bytes
-        if full and self.optimizer_on_host:  # the fp32 weight stays, the moments do not
-            bytes_each = max(bytes_each - MOMENT_BYTES, COMPUTE_BYTES)
-        return self.layout.state_bytes(bytes_each, trained=full) + self._unreduced_bytes
+    def _states(self) -> Parts:
+        """Weights, gradients and optimiser states of the model, with all gradients in place."""
+        if self.weights == "full":
+            return state_parts(self.layout, self)
+        parts = {"weights": frozen_parts(self.layout, self, self.base_bits / 8)}
+        if self.adapted and not self.states_on_host:
+            split = self.tensor_parallel * self.pipeline_parallel
+            if self.kept in ("fsdp", "hybrid"):
+                split *= self.layout.sharers(self.layout.parts[0][1])
+            own = adapter_parameters(self.model, self.lora_rank) / split
+            parts["master_weights"] = master_bytes(self) * own
+            parts["gradients"] = gradient_bytes(self) * own
+            parts["optimizer"] = moment_bytes(self) * own
+        return parts
 
     @cached_property
-    def _unreduced_bytes(self) -> float:
-        """What whole gradients take beyond sharded ones."""
-        sharded = self.kept in ("fsdp", "hybrid")
-        if self.weights != "full" or self.reduce_every_microbatch or not sharded:
-            return 0.0
-        return GRADIENT_BYTES * (self._whole_parameters - self.layout.owned_parameters)
+    def _resting(self) -> Parts:
+        """What stays between steps: gradients only in the buffers of those that keep them."""
+        freed = not has_working_copy(self)
+        return {n: size for n, size in self._states.items() if n != "gradients" or not freed}
 
     @property
     def _whole_parameters(self) -> float:
         return math.fsum(weights for weights, _ in self.layout.parts)
 
     @cached_property
-    def state_bytes_per_gpu(self) -> float:
-        """Bytes of weights, gradients and optimiser states that one GPU keeps between steps."""
-        held = self._policy_bytes
+    def _guests(self) -> tuple[tuple[str, Parts], ...]:
+        """What models beside the policy keep on its GPUs, by role."""
+        judged = {"weights": frozen_parts(self.layout, self, COMPUTE_BYTES)}
+        guests: list[tuple[str, Parts]] = []
         if self.critic and self._shares("critic"):
-            held *= 2
+            guests.append(("critic", self._resting))
         if self.reward_passes and self._shares("reward"):
-            held += self.layout.state_bytes(COMPUTE_BYTES, trained=False)
-        return held + math.fsum(t.state_bytes_per_gpu for role, t in self.others if not role.gpus)
+            guests.append(("reward", judged))
+        compared = self.log_prob_passes > 1 and self.weights == "full"
+        if compared and not self.reference_on_host and self._shares("reference"):
+            guests.append(("reference", judged))
+        here = [(role, trainer) for role, trainer in self.others if not role.gpus]
+        for role, trainer in here:
+            if role.name != "reference" or not self.reference_on_host:
+                guests.append((role.name, trainer._resting))
+        return tuple(guests)
+
+    @cached_property
+    def state_bytes_per_gpu(self) -> float:
+        """Bytes of weights, gradients and optimiser states that one GPU has in an update."""
+        own = math.fsum(self._states.values())
+        return own + math.fsum(size for _, parts in self._guests for size in parts.values())
 
     @cached_property
     def trained_bytes_per_gpu(self) -> float:
@@ -135,13 +170,11 @@ class TrainerMemory(TrainerOptions):
         weights of reference and reward models. With adapters none (their states are small)."""
         if self.weights != "full" or self.states_on_host:
             return 0.0
-        sharded = self.kept in ("fsdp", "hybrid") and not self._unreduced_bytes
-        gradients = self.layout.owned_parameters if sharded else self._whole_parameters
-        policy_bytes = max(0.0, self._policy_bytes - GRADIENT_BYTES * gradients)
+        own = math.fsum(size for name, size in self._states.items() if name != "gradients")
         if self.critic and self._shares("critic"):
-            policy_bytes *= 2
+            own *= 2
         here = [trainer for role, trainer in self.others if not role.gpus]
-        return policy_bytes + math.fsum(trainer.trained_bytes_per_gpu for trainer in here)
+        return own + math.fsum(trainer.trained_bytes_per_gpu for trainer in here)
 
     def copies_s(self, pinned_bytes_per_s: float = math.inf) -> tuple[float, float]:
         """Seconds in which those reach host memory, and come back; pinned copies at
@@ -151,43 +184,186 @@ class TrainerMemory(TrainerOptions):
         moved = self.trained_bytes_per_gpu
         return moved / (down * scale), moved / (up * scale)
 
+    # --- phases of one GPU ---
+
     @cached_property
-    def _gathered_bytes(self) -> float:
-        """bf16 weights in use: two layers (one prefetched) and the LM head, or all that the GPU
-        computes with where a forward leaves them gathered."""
+    def _layer_parameters(self) -> float:
+        """Weights of a mean layer on the GPUs that compute it."""
         model, layout = self.model, self.layout
-        if not self.reshard_after_forward and self.kept in ("fsdp", "hybrid"):
-            return COMPUTE_BYTES * math.fsum(weights for weights, _ in layout.parts)
         embeddings = model.head_parameters * (1 if model.tied_embeddings else 2)
         dense = model.parameters - model.routed_parameters - embeddings
-        layer = dense / self.tensor_parallel + model.routed_parameters / layout.expert_split
-        head = model.head_parameters / self.tensor_parallel
-        return COMPUTE_BYTES * (2 * layer / model.layers + head)
+        layers = dense / self.tensor_parallel + model.routed_parameters / layout.expert_split
+        return layers / model.layers
+
+    @property
+    def _head_parameters(self) -> float:
+        return self.model.head_parameters / self.tensor_parallel
+
+    def _gathered(self, units: float) -> float:
+        """Bytes of 16 bit weights beside the states while layers (one is prefetched) and ``units``
+        further weights are at work."""
+        sharded, two = self.kept in ("fsdp", "hybrid"), 2 * self._layer_parameters
+        if sharded and not self.reshard_after_forward:
+            return COMPUTE_BYTES * self._whole_parameters
+        if sharded or (self.base_bits < 16 and self.weights == "lora"):
+            return COMPUTE_BYTES * (two + units)
+        if has_working_copy(self) or self.weights == "lora" or self.master_dtype == "bf16":
+            return 0.0
+        return COMPUTE_BYTES * self._whole_parameters  # autocast keeps a copy of what it casts
+
+    @cached_property
+    def _layer(self) -> KeptLayer:
+        return kept_layer(self.model, self.kernels)
+
+    @cached_property
+    def _kept_memory_bytes(self) -> float:
+        """Bytes that a token's backward needs on one GPU, as `_kept_bytes` counts stages."""
+        layers, repeated = self.model.layers, self.recompute_layers
+        repeated = layers if repeated is None else repeated
+        kept = repeated * self._layer.kept(self.recompute)
+        kept += (layers - repeated) * self._layer.whole
+        if self.virtual_stages > 1:
+            stages = self.pipeline_parallel
+            kept *= 1 + (stages - 1) / (stages * self.virtual_stages)
+        if self.offload_activations:
+            kept *= min(1.0, 2 / layers)
+        return kept / self.layout.share
+
+    @cached_property
+    def _working_bytes(self) -> float:
+        """Bytes of one token in the layer whose backward runs, on one GPU."""
+        layer, again = self._layer, self._layer.whole - self._layer.kept(self.recompute)
+        return (again + layer.at_work) / self.layout.share
+
+    def _logit_bytes(self, use: Use, bytes_each: float) -> float:
+        """Bytes of logits and of what the loss makes of them, on one GPU."""
+        if not self.logits:
+            return 0.0
+        here = use.logit_tokens / self.sequence_split
+        if self.logits_chunk_tokens is not None:
+            here = min(here, self.logits_chunk_tokens)
+        return bytes_each * self.model.vocab * here / self.tensor_parallel
+
+    def _update(self, use: Use, beside_bytes: float) -> Parts:
+        """The parts of an update where they are most: at the loss, at the first layer's backward,
+        or at the last one's, when all gradients are there. beside_bytes: of a shared prefix."""
+        full, sharded = self.weights == "full", self.kept in ("fsdp", "hybrid")
+        states, gradients = self._states, self._states.get("gradients", 0.0)
+        if not (use.accumulates or has_working_copy(self)):
+            gradients = 0.0
+        kept = self._kept_memory_bytes * use.tokens + beside_bytes
+        working = self._working_bytes * use.tokens
+        layer, head = self._layer_parameters, self._head_parameters if self.logits else 0.0
+        graded = COMPUTE_BYTES * full
+        reduced = self.exchange_bytes_per_parameter * full * sharded
+        loss: Parts = {
+            **states,
+            "gradients": gradients + graded * head,
+            "activations": kept / self.pipeline_parallel,
+            "logits": self._logit_bytes(use, self.logit_bytes),
+            "gathered_weights": self._gathered(head),
+        }
+        first: Parts = {
+            **states,
+            "gradients": gradients + graded * layer,
+            "activations": kept + working,
+            "gathered_weights": self._gathered(0),
+            "communication": reduced * max(head, layer),
+        }
+        last: Parts = {
+            **states,
+            "gradients": states.get("gradients", 0.0) + graded * layer,
+            "activations": working + beside_bytes,
+            "gathered_weights": self._gathered(0),
+            "communication": reduced * layer,
+        }
+        return max((loss, first, last), key=lambda parts: math.fsum(parts.values()))
+
+    def _own(self, use: Use) -> dict[MemoryPhase, Parts]:
+        """Parts of the model's own phases."""
+        prefix = use.prefix_tokens
+        shared = shared_kv_bytes(self.model, prefix) / self.layout.share
+        update = self._update(use, shared + self._kept_memory_bytes * prefix)
+        if prefix:  # phases A and C: the prefix as a microbatch, K/V among its activations
+            alone = self._update(use._replace(tokens=prefix, logit_tokens=0), shared / 2)
+            update = max(update, alone, key=lambda parts: math.fsum(parts.values()))
+        step = dict(self._states)
+        if not self.reduce_every_microbatch and self.kept in ("fsdp", "hybrid"):
+            step["gradients"] = gradient_bytes(self) * self.layout.owned_parameters
+        if self.foreach_optimizer and not (self.optimizer_on_host or self.states_on_host):
+            shard = step.get("optimizer", 0.0) / max(1, moment_bytes(self))
+            step["optimizer"] = step.get("optimizer", 0.0) + master_bytes(self) * shard
+        forward = self._resting | {
+            "activations": self._layer.at_work / self.layout.share * use.tokens,
+            "logits": self._logit_bytes(use, min(self.logit_bytes, FORWARD_LOGIT_BYTES)),
+            "gathered_weights": self._gathered(self._head_parameters if self.logits else 0.0),
+        }
+        return {"log_prob": forward, "update": update, "optimizer_step": step}
+
+    def phases(self, use: Use) -> dict[MemoryPhase, dict[str, Parts]]:
+        """Parts by role and phase on each GPU, at a microbatch: in every phase of training the
+        model that needs most is at work, and the others rest."""
+        guests, context = self._guests, self._context
+        trained = [(role.name, t) for role, t in self.others if role.trained and not role.gpus]
+        phases: dict[MemoryPhase, dict[str, Parts]] = {}
+        for phase, own in self._own(use).items():
+            asleep = {"trainer": self._resting, **dict(guests)}
+            worked = [{**asleep, "trainer": own}]
+            worked += [{**asleep, name: t._own(use)[phase]} for name, t in trained]
+            most = max(worked, key=_bytes_of)
+            phases[phase] = most | {"trainer": most["trainer"] | context}
+            waste = self._fragmentation(most)
+            phases[phase]["trainer"]["fragmentation"] = waste
+        return phases
+
+    def resting(self, states: bool = True) -> dict[str, Parts]:
+        """Parts by role between the phases of training: with ``states`` on the GPU or without."""
+        if not states:
+            return {"trainer": dict(self._context)}
+        return {"trainer": self._resting | self._context, **dict(self._guests)}
+
+    @cached_property
+    def sync_bytes(self) -> float:
+        """Bytes of the largest weight, gathered in fp32 and cast, while weights are sent."""
+        if self.weights == "lora" or self.kept not in ("fsdp", "hybrid"):
+            return 0.0
+        return (master_bytes(self) + COMPUTE_BYTES) * max(
+            float(self.model.head_parameters), self._layer_parameters
+        )
+
+    @cached_property
+    def _context(self) -> Parts:
+        """Of the process: CUDA's, and with several GPUs those of collectives."""
+        known = figures("memory")
+        several = known.collective_bytes if self.gpus > 1 else 0.0
+        return {"context": known.context_bytes + several}
+
+    @staticmethod
+    def _fragmentation(roles: Mapping[str, Parts]) -> float:
+        share: float = figures("memory").fragmentation_share
+        return share * math.fsum(
+            size for parts in roles.values() for name, size in parts.items() if name in DYNAMIC
+        )
+
+    def peak_bytes(self, microbatch_tokens: int, prefix_tokens: int = 0) -> int:
+        """Peak memory of one GPU at a microbatch of that many tokens, with the K/V and gK/gV of a
+        shared prefix (and its recomputation's checkpoints) beside it."""
+        use = Use(microbatch_tokens, microbatch_tokens, prefix_tokens)
+        return math.ceil(max(_bytes_of(roles) for roles in self.phases(use).values()))
 
     @cached_property
     def _fixed_bytes(self) -> float:
-        logits = LOGIT_BYTES * self.model.vocab * self.logits_chunk_tokens / self.tensor_parallel
-        return self.state_bytes_per_gpu + self._gathered_bytes + logits
+        return self.peak_bytes(0)
 
     @cached_property
     def _budget_bytes(self) -> float:
         return self.gpu.memory_bytes * self.memory_utilization
 
-    def peak_bytes(self, microbatch_tokens: int, prefix_tokens: int = 0) -> int:
-        """Peak memory of one GPU at a microbatch of that many tokens, with the K/V and gK/gV of a
-        shared prefix (and its recomputation's checkpoints) beside it."""
-        per_token = self._activation_bytes
-        shared = shared_kv_bytes(self.model, prefix_tokens) / self.layout.share
-        activations = per_token * microbatch_tokens + shared + self._kept_bytes * prefix_tokens
-        # Phases A and C: the prefix as a microbatch (K/V among its activations) with gK/gV.
-        alone = per_token * prefix_tokens + shared / 2
-        return math.ceil(self._fixed_bytes + max(activations, alone))
-
     @cached_property
     def _kept_bytes(self) -> float:
-        """Bytes that a backward needs of one token, on one GPU. A pipeline's first stage holds as
-        many microbatches as stages, of its share of the layers, and (p - 1) / (p v) more where
-        they are interleaved (arXiv 2104.04473, section 2.2)."""
+        """Bytes of one token that offloaded activations move, of one GPU. A pipeline's first stage
+        holds as many microbatches as stages, of its share of the layers, and (p - 1) / (p v) more
+        where they are interleaved (arXiv 2104.04473, section 2.2)."""
         kept = kept_bytes_per_token(self.model, self.recompute, self.recompute_layers)
         if self.virtual_stages > 1:
             stages = self.pipeline_parallel
@@ -195,22 +371,24 @@ class TrainerMemory(TrainerOptions):
         return kept / self.layout.share
 
     @cached_property
-    def _activation_bytes(self) -> float:
-        """Peak bytes of one token on one GPU: what is kept (two layers of it where activations wait
-        in host memory, one on its way), and the layer at work."""
-        recomputed = self.recompute, self.recompute_layers
-        whole = activation_bytes_per_token(self.model, *recomputed) / self.layout.share
-        at_work = whole - self._kept_bytes
-        if self.virtual_stages > 1:
-            at_work = whole - kept_bytes_per_token(self.model, *recomputed) / self.layout.share
-        if self.offload_activations:
-            return at_work + min(1.0, 2 / self.model.layers) * self._kept_bytes
-        return at_work + self._kept_bytes if self.virtual_stages > 1 else whole
+    def _largest(self) -> int:
+        """The most tokens whose peak is within the budget, by halving an interval."""
+        low, high = 0, 1
+        if self.peak_bytes(1) > self._budget_bytes:
+            return 0
+        while self.peak_bytes(high) <= self._budget_bytes:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.peak_bytes(middle) <= self._budget_bytes:
+                low = middle
+            else:
+                high = middle
+        return low
 
     def largest_microbatch_tokens(self) -> int:
         """Tokens of the largest dense microbatch that fits on one GPU; 0 where none does."""
-        room = self._budget_bytes - self._fixed_bytes
-        return max(0, math.floor(room / self._activation_bytes))
+        return self._largest
 
     def _check_states(self) -> None:
         if self.largest_microbatch_tokens() > 0:

@@ -18,7 +18,9 @@ from rollcast.simulator.costs.trainer.packing import Batching
 from rollcast.simulator.values import Above, Between, Doc, Options
 
 Weights = Literal["full", "lora"]
-Sharding = Literal["fsdp", "hybrid", "zero1", "none"]
+Sharding = Literal["fsdp", "hybrid", "zero2", "zero1", "none"]
+Optimizer = Literal["adamw", "adamw_bf16", "adamw_8bit", "muon", "sgd"]
+MasterDtype = Literal["fp32", "bf16"]
 Precision = Literal["bf16", "fp8"]
 Kernels = Literal["eager", "fused"]
 
@@ -29,8 +31,6 @@ Passes = Annotated[int, Between(0, 1000)]
 FIELD = "cost.roofline.trainer"
 COMPUTE_BYTES = 2  # bf16 copies of the weights that the passes read
 MASTER_BYTES = 4  # an fp32 weight
-STATE_BYTES = 16  # fp32 weight, gradient and two Adam moments
-FROZEN_BYTES = 4  # a weight that is not trained, in fp32
 STEP_BYTES_PER_PARAMETER = 28  # Adam reads weight, gradient, two moments; writes three (fp32)
 _F = figures("trainer")
 FUSED_SHARE: float = _F.fused_share  # of what elementwise kernels move, by fused ones
@@ -56,7 +56,11 @@ class TrainerOptions(Options):
         "full"
     )
     recompute: Annotated[
-        Recompute, Doc("activation checkpointing: full, attention, mlp or none")
+        Recompute,
+        Doc(
+            "activation checkpointing: full, attention, mlp, selective (every second product is "
+            "kept, and attention's output) or none"
+        ),
     ] = "full"
     recompute_layers: Annotated[
         int | None,
@@ -93,8 +97,21 @@ class TrainerOptions(Options):
         ),
     ] = None
     logits_chunk_tokens: Annotated[
-        Tokens, Doc("number of tokens whose logits are in memory at once")
+        Tokens | None,
+        Doc("number of tokens whose logits are in memory at once; null: those of a microbatch"),
     ] = 1024
+    logit_bytes: Annotated[
+        float,
+        Between(0, 1000),
+        Doc(
+            "memory per logit that is in memory at the loss (16 and 32 bit copies, softmax, "
+            "gradients)",
+            unit="bytes",
+        ),
+    ] = _F.logit_bytes
+    logits_of_prompts: Annotated[
+        bool, Doc("whether logits of prompts are computed too; false: of responses alone")
+    ] = True
     exchange_bytes_per_parameter: Annotated[
         float,
         Above(0, 1e6),
@@ -110,6 +127,42 @@ class TrainerOptions(Options):
     memory_utilization: Annotated[
         PositiveShare, Doc("share of a GPU's memory that the trainer may use", unit="share")
     ] = _F.memory_utilization
+    optimizer: Annotated[
+        Optimizer,
+        Doc(
+            "optimiser by the states it keeps: adamw (two moments as wide as the weight that it "
+            "updates), adamw_bf16 (in 16 bit), adamw_8bit, muon (one) or sgd (none)"
+        ),
+    ] = "adamw"
+    master_dtype: Annotated[
+        MasterDtype,
+        Doc(
+            "precision of the weights that the optimiser updates; bf16: weights, gradients and "
+            "moments are in 16 bit alone"
+        ),
+    ] = "fp32"
+    working_copy: Annotated[
+        bool,
+        Doc(
+            "whether 16 bit weights are kept beside fp32 ones (DeepSpeed, Megatron), rather than "
+            "made from them when they are gathered (FSDP); sharding zero1 and zero2 keep them"
+        ),
+    ] = False
+    foreach_optimizer: Annotated[
+        bool,
+        Doc(
+            "whether the optimiser step makes a temporary copy as large as a GPU's shard of the "
+            "weights (PyTorch's default, foreach); false: its kernels are fused"
+        ),
+    ] = True
+    base_bits: Annotated[
+        int,
+        Between(1, 32),
+        Doc("bits of a frozen weight (weights: lora); 4: QLoRA", unit="bits"),
+    ] = 16
+    lora_rank: Annotated[
+        int, Between(1, 100_000), Doc("rank of adapters (weights: lora)", unit="elements")
+    ] = 32
     traffic_per_activation_byte: Annotated[
         Traffic,
         Doc(
@@ -227,9 +280,9 @@ class TrainerOptions(Options):
     sharding: Annotated[
         Sharding | None,
         Doc(
-            "states that data-parallel GPUs shard: fsdp (all), hybrid (all, within a "
-            "node), zero1 (the optimiser's) or none; null: fsdp, or none with shard: "
-            "false"
+            "states that data-parallel GPUs shard: fsdp (all; ZeRO-3), hybrid (all, within a "
+            "node), zero2 (gradients and the optimiser's), zero1 (the optimiser's) or none; "
+            "null: fsdp, or none with shard: false"
         ),
     ] = None
     shard_gpus: Annotated[
@@ -311,6 +364,10 @@ class TrainerOptions(Options):
     offload_activations: Annotated[
         bool, Doc("whether activations are offloaded to host memory until the backward")
     ] = False
+    reference_on_host: Annotated[
+        bool,
+        Doc("whether weights of a reference model on the trainer's GPUs wait in host memory"),
+    ] = False
 
     @property
     def kept(self) -> Sharding:
@@ -331,7 +388,8 @@ class TrainerOptions(Options):
         if self.recompute_layers is not None and self.recompute == "none":
             raise self.refuse(
                 "recompute_layers",
-                f"is {self.recompute_layers}, but recompute is none; give full, attention or mlp",
+                f"is {self.recompute_layers}, but recompute is none; give full, selective, "
+                "attention or mlp",
             )
         for key in ("critic_model", "critic_gpus"):
             if getattr(self, key) and not self.critic:

@@ -19,8 +19,7 @@ from rollcast.simulator.costs.presets.one_layer import trained_parameters
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, FIELD, TrainerOptions
 from rollcast.simulator.errors import ScenarioError
 
-WORKING_BYTES = 6  # zero1 holds whole: a bf16 weight and an fp32 gradient
-GRADIENT_BYTES = 4  # of what a trained parameter takes: the gradient, which WORKING_BYTES has
+GRADIENT_BYTES = 4  # of an fp32 gradient
 _SPLITS = ("tensor_parallel", "context_parallel", "sequence_parallel", "pipeline_parallel")
 
 
@@ -151,18 +150,6 @@ class Layout:
             return math.gcd(copies, self.options.shard_gpus or node)
         return copies
 
-    def state_bytes(self, bytes_each: float, trained: bool = True) -> float:
-        """Bytes that one GPU keeps between steps, at ``each`` bytes a parameter."""
-        total = 0.0
-        for weights, copies in self.parts:
-            shared = self.sharers(copies)
-            if self.options.kept == "zero1":
-                optimizer = max(bytes_each - GRADIENT_BYTES, 0.0)
-                total += weights * (optimizer / shared + WORKING_BYTES if trained else bytes_each)
-            else:
-                total += weights * bytes_each / shared
-        return total
-
     @property
     def owned_parameters(self) -> float:
         """Weights that one GPU's optimiser updates."""
@@ -205,7 +192,7 @@ class Layout:
             times = microbatches if options.reduce_every_microbatch else 1
             if options.kept == "none":
                 total += 2 * self._ring_s(size, copies)
-            elif options.kept == "zero1":
+            elif options.kept in ("zero1", "zero2"):
                 total += self._ring_s(size + COMPUTE_BYTES * weights, copies)
             else:
                 total += times * self._ring_s(size, shared)

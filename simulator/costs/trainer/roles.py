@@ -22,7 +22,8 @@ ALONE: Mapping[str, Any] = {name: getattr(TrainerOptions, name) for name in _UNS
 # And of those that are not trained: weights as a forward reads them.
 JUDGES: Mapping[str, Any] = {
     "weights": "lora",
-    "frozen_bytes": COMPUTE_BYTES,
+    "base_bits": 8 * COMPUTE_BYTES,
+    "adapted": False,
     "traffic_per_adapted_byte": 0.0,
     "minibatches": 1,
 }

@@ -244,7 +244,10 @@ class RooflineTrainer(TrainerMemory):
         products_s = seconds_each.token * seconds_each.attention_product_share
         moved_s = seconds_each.moved_token * seconds_each.attention_moved_share
         part_s, talk_s = work.tokens * (products_s + moved_s), talk.attention
-        if self.recompute == "mlp":
+        if self.recompute == "selective":  # every second product, and all between them
+            part_s = work.tokens * (seconds_each.token / 2 + seconds_each.moved_token)
+            talk_s = (talk.attention + talk.mlp) / 2
+        elif self.recompute == "mlp":
             whole_token_s = seconds_each.token + seconds_each.moved_token
             part_s, talk_s = work.tokens * whole_token_s - part_s, talk.mlp
         else:
@@ -297,7 +300,7 @@ class RooflineTrainer(TrainerMemory):
         """Phases of one model, with one forward before the update."""
         count, layout = len(microbatches), self.layout
         forward = talk = between = offload = again = saved = 0.0
-        adapted, part = self.weights == "lora", self.recompute in ("attention", "mlp")
+        adapted, part = self.weights == "lora", self.recompute in ("attention", "mlp", "selective")
         messages = Talk(0.0, 0.0, 0.0)
         split = self.gpus > layout.data_parallel or self.expert_parallel > 1
         stages_s = [self._stage_s(work) for work in microbatches]

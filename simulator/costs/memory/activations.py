@@ -1,0 +1,75 @@
+"""What a layer's backward keeps, by operation, as PyTorch's autograd saves it.
+
+A linear layer saves its input, a product both factors, flash attention its four arguments (Dao,
+arXiv 2205.14135), a norm its input. A norm of several kernels (transformers' and torchtune's) works
+in fp32: it saves that copy and the normalised 16 bit one beside.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES, Recompute, layer_bytes
+from rollcast.simulator.costs.presets.models import Model
+
+NORM_BYTES = 6  # of an element of an eager norm: its input in fp32, its normalised output in 16 bit
+WIDTHS_AT_WORK = 0.75  # of what an MLP keeps, as gradients: of its gate, its values, their product
+
+
+class KeptLayer(NamedTuple):
+    """Bytes of one token in a mean layer.
+
+    norms: inputs and outputs of both, and of those of queries and keys. attention: queries, keys,
+    values, output. mlp: gate, values, their product before and after the activation; of a mixture
+    the copies sent to its experts too. selected: of attention and mlp, outputs of every second
+    product and of attention (torchtitan's selective checkpoints). entry: the layer's own input.
+    """
+
+    norms: float
+    attention: float
+    mlp: float
+    selected: float
+    entry: float
+
+    @property
+    def whole(self) -> float:
+        """All of it."""
+        return self.norms + self.attention + self.mlp
+
+    def kept(self, recompute: Recompute) -> float:
+        """Bytes that stay until the backward."""
+        if recompute == "full":
+            return self.entry
+        if recompute == "selective":
+            return self.entry + self.selected
+        if recompute == "none":
+            return self.whole
+        part = self.attention if recompute == "attention" else self.mlp
+        return self.whole - part - self.norms / 4
+
+    @property
+    def at_work(self) -> float:
+        """Bytes of the gradients of activations while the layer's backward runs."""
+        return WIDTHS_AT_WORK * self.mlp + 4 * self.entry
+
+
+def kept_layer(model: Model, kernels: Literal["eager", "fused"] = "eager") -> KeptLayer:
+    """Of a model whose elementwise operations run one by one, or fused."""
+    made = layer_bytes(model)
+    hidden = ACTIVATION_BYTES * model.hidden
+    queries = ACTIVATION_BYTES * model.heads * model.head_dim
+    keys = ACTIVATION_BYTES * model.kv_heads * model.head_dim
+    attending = model.attention_layers / model.layers
+    attention = made.attention
+    if not model.kv_lora_rank:  # rotation saves nothing: one copy of queries and keys less each
+        attention -= attending * (queries + 2 * keys)
+    norms = made.stream
+    if model.qk_norm:
+        norms += attending * (queries + keys)
+    if kernels == "eager":
+        eager = NORM_BYTES / ACTIVATION_BYTES - 1  # the copies take the place of the input
+        norms += 2 * eager * hidden
+        if model.qk_norm:
+            norms += attending * eager * (queries + keys)
+    selected = attending * (2 * queries + keys) + hidden + made.mlp / (model.mlp_matrices + 1)
+    return KeptLayer(norms, attention, made.mlp, min(selected, attention + made.mlp), hidden)

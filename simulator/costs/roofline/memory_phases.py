@@ -1,0 +1,174 @@
+"""The ledger of a roofline's cluster: engine and trainer in every phase of a step.
+
+Colocated GPUs hold both in every phase, as the stack's sleep and offload leave them; GPUs apart
+hold their own. An engine's share of a GPU is a pool of its own: its weights, its workspace and the
+KV of one rollout must fit into that share before anything is generated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rollcast.simulator.costs.memory.ledger import Holding, Ledger, MemoryPhase, Pool
+from rollcast.simulator.costs.presets.provenance import figures
+from rollcast.simulator.costs.roofline.cost import RooflineCost
+from rollcast.simulator.costs.roofline.engine_memory import (
+    asleep,
+    engine_weights,
+    has_a_pool,
+    kv_bytes,
+    workspace_bytes,
+)
+from rollcast.simulator.costs.roofline.host_memory import host_bytes
+from rollcast.simulator.costs.trainer.memory import Parts, Use
+from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
+
+SHARE = "engine_share"
+"""Name of the pool that is an engine's share of its GPUs' memory."""
+_SWITCHED_STATES = ("weights", "master_weights")  # of states that are offloaded, back for a sync
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a step works on. rollouts: of a batch. prompt_tokens, new_tokens: of the longest one.
+    prefix_tokens: of a prefix that its group shares in training. kv_tokens, seqs, batched_tokens:
+    an engine's pool, its rollouts and tokens at once."""
+
+    rollouts: int
+    prompt_tokens: int
+    new_tokens: int
+    prefix_tokens: int
+    kv_tokens: int
+    seqs: int
+    batched_tokens: int
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest rollout, in training without a prefix that is shared."""
+        return self.new_tokens if self.prefix_tokens else self.prompt_tokens + self.new_tokens
+
+
+def use_of(trainer: RooflineTrainer, batch: Batch) -> Use:
+    """The largest microbatch of an update: the tokens that are set, or as many padded rows as are
+    set, of the longest rollout each; where neither is set, one such rollout."""
+    longest, budget = batch.longest, trainer.microbatch_tokens
+    rows = math.ceil(batch.rollouts / trainer.minibatches / trainer.layout.data_parallel)
+    if trainer.batching == "one_sequence":
+        tokens = longest
+    elif trainer.batching == "packed":
+        tokens = min(max(budget or 0, longest), rows * longest)
+    else:
+        most = trainer.microbatch_rollouts or (1 if budget is None else rows)
+        if budget is not None:
+            most = min(most, max(1, budget // longest))
+        tokens = min(most, rows) * longest
+    logits = tokens
+    if not trainer.logits_of_prompts:
+        logits = math.ceil(tokens * batch.new_tokens / longest)
+    return Use(tokens, logits, batch.prefix_tokens, rows * longest > tokens)
+
+
+def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
+    """The ledger of a cluster at its largest microbatch and longest rollout."""
+    trainer, colocated = cost.trainer_of, cost.placement == "colocated"
+    capacity = cost.gpu.memory_bytes
+    limit = trainer.gpu.memory_bytes * trainer.memory_utilization
+    engine_gpus = cost.replicas * cost.engine_gpus
+    pools = [Pool(SHARE, cost.gpu.name, engine_gpus, capacity * cost.kv_memory_utilization)]
+    if colocated:
+        pools.append(Pool("colocated", cost.gpu.name, engine_gpus, limit))
+    else:
+        pools.append(Pool("trainer", trainer.gpu.name, trainer.gpus, limit))
+        pools.append(Pool("engine", cost.gpu.name, engine_gpus, capacity))
+    holdings = [*_engine(cost, batch, colocated), *_trainer(cost, batch, colocated)]
+    for role, other in trainer.others:
+        if role.gpus:
+            name = role.name
+            pools.append(Pool(name, other.gpu.name, other.gpus, limit))
+            holdings += _apart(name, other, use_of(other, batch), role.trained)
+    if not has_a_pool(cost):
+        pools = [pool for pool in pools if pool.name != SHARE]
+        holdings = [holding for holding in holdings if holding.pool != SHARE]
+    known = figures("memory")
+    return Ledger(
+        tuple(holding for holding in holdings if holding.bytes),
+        {pool.name: pool for pool in pools},
+        host_bytes(cost),
+        None,
+        known.spread,
+    )
+
+
+def _holding(phase: MemoryPhase, role: str, pool: str, parts: Mapping[str, float]) -> Holding:
+    return Holding(phase, role, pool, {name: size for name, size in parts.items() if size > 0})
+
+
+def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holding]:
+    """What the engine holds in every phase."""
+    pool, weights = "colocated" if colocated else "engine", engine_weights(cost)
+    context = batch.prompt_tokens + batch.new_tokens
+    workspace = workspace_bytes(cost.model, cost.tensor_parallel, batch.batched_tokens, batch.seqs)
+    workspace = min(workspace, cost.reserve_bytes)
+    least = {"weights": weights, "kv_pool": kv_bytes(cost, context), "reserve": workspace}
+    yield _holding("start", "engine", SHARE, least)
+    if has_a_pool(cost):
+        awake = {"weights": weights, "kv_pool": kv_bytes(cost, batch.kv_tokens)}
+        awake["reserve"] = cost.reserve_bytes
+    else:
+        running = math.ceil(batch.rollouts / cost.replicas)
+        awake = {**least, "kv_pool": kv_bytes(cost, context * min(running, batch.seqs))}
+    generating = awake
+    if cost.with_graphs and has_a_pool(cost):
+        generating = awake | {"graphs": float(figures("memory").graphs_bytes)}
+    yield _holding("start", "engine", pool, awake)
+    yield _holding("generation", "engine", pool, generating)
+    if colocated:
+        slept = asleep(cost, generating)
+        woken = slept if slept is generating else slept | {"weights": weights}
+        for phase in ("log_prob", "update", "optimizer_step"):
+            yield _holding(phase, "engine", pool, slept)
+        yield _holding("switch", "engine", pool, woken)
+        yield _holding("sync", "engine", pool, woken)
+    else:
+        yield _holding("sync", "engine", pool, generating)
+
+
+def _trainer(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holding]:
+    """What the trainer, and models that share its GPUs, hold in every phase."""
+    trainer, pool = cost.trainer_of, "colocated" if colocated else "trainer"
+    use = use_of(trainer, batch)
+    away = colocated and cost.offload_optimizer
+    resting = trainer.resting(states=not away)
+    for phase, roles in trainer.phases(use).items():
+        for role, parts in roles.items():
+            yield _holding(phase, role, pool, parts)
+    generation = resting
+    if colocated:
+        started = {
+            role: {name: size for name, size in parts.items() if name != "optimizer"}
+            for role, parts in resting.items()
+        }
+        for role, parts in started.items():
+            yield _holding("start", role, pool, parts)
+        for role, parts in resting.items():
+            yield _holding("switch", role, pool, parts)
+    for role, parts in generation.items():
+        yield _holding("generation", role, pool, parts)
+    sent: dict[str, Parts] = resting
+    if away:
+        back = {
+            n: size for n, size in trainer.resting()["trainer"].items() if n in _SWITCHED_STATES
+        }
+        sent = {"trainer": resting["trainer"] | back}
+    for role, parts in sent.items():
+        bucket = {"gathered_weights": trainer.sync_bytes} if role == "trainer" else {}
+        yield _holding("sync", role, pool, parts | bucket)
+
+
+def _apart(role: str, other: RooflineTrainer, use: Use, trained: bool) -> Iterator[Holding]:
+    """What a model on GPUs of its own holds."""
+    for phase, roles in other.phases(use).items():
+        if trained or phase == "log_prob":
+            yield _holding(phase, role, role, roles["trainer"])

@@ -1,0 +1,105 @@
+"""Weights, gradients and optimiser states of a trainer on one GPU, by part and by who shards them.
+
+Bytes of a parameter: FSDP keeps an fp32 weight, gradient and two moments, 16 in all; DeepSpeed and
+Megatron a 16 bit weight beside them, 18 (deepspeed.ai, memory estimators of ZeRO-2 and ZeRO-3;
+Megatron Core, distributed optimiser: 6 + 12 / d). A trainer of 16 bit weights alone keeps all in
+16 bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.costs.trainer.options import (
+    COMPUTE_BYTES,
+    MASTER_BYTES,
+    Optimizer,
+    TrainerOptions,
+)
+from rollcast.simulator.costs.trainer.parallel import GRADIENT_BYTES, Layout
+
+MOMENTS: Mapping[Optimizer, int] = {
+    "adamw": 2,
+    "adamw_bf16": 2,
+    "adamw_8bit": 2,
+    "muon": 1,
+    "sgd": 0,
+}
+_MOMENT_BYTES: Mapping[Optimizer, int] = {"adamw_bf16": 2, "adamw_8bit": 1}  # else as the weight
+_SHARDED_WEIGHTS = ("fsdp", "hybrid")
+_SHARDED_GRADIENTS = ("fsdp", "hybrid", "zero2")
+_SHARDED_MOMENTS = ("fsdp", "hybrid", "zero1", "zero2")
+
+
+def moment_bytes(options: TrainerOptions) -> int:
+    """Bytes of a parameter's moments."""
+    each = _MOMENT_BYTES.get(options.optimizer, master_bytes(options))
+    return MOMENTS[options.optimizer] * each
+
+
+def master_bytes(options: TrainerOptions) -> int:
+    """Bytes of a weight that the optimiser updates."""
+    return COMPUTE_BYTES if options.master_dtype == "bf16" else MASTER_BYTES
+
+
+def gradient_bytes(options: TrainerOptions) -> int:
+    """Bytes of a gradient while it is summed."""
+    return COMPUTE_BYTES if options.master_dtype == "bf16" else GRADIENT_BYTES
+
+
+def has_working_copy(options: TrainerOptions) -> bool:
+    """Whether a 16 bit weight is kept beside the one that the optimiser updates."""
+    if options.master_dtype == "bf16":
+        return False
+    return options.working_copy or options.kept in ("zero1", "zero2")
+
+
+def state_parts(layout: Layout, options: TrainerOptions) -> dict[str, float]:
+    """Bytes of the states of a trainer of all weights on each of its GPUs, gradients included."""
+    parts: dict[str, float] = dict.fromkeys(
+        ("weights", "master_weights", "gradients", "optimizer"), 0.0
+    )
+    if options.states_on_host:
+        return parts
+    copy, here = has_working_copy(options), not options.optimizer_on_host
+    sharded = options.kept in _SHARDED_WEIGHTS
+    for weights, copies in layout.parts:
+        shared = layout.sharers(copies)
+        states = weights / (shared if options.kept in _SHARDED_MOMENTS else 1)
+        if copy:
+            parts["weights"] += COMPUTE_BYTES * (weights / shared if sharded else weights)
+        if here or not copy:  # without a copy the passes read the master weights
+            name = "weights" if options.master_dtype == "bf16" else "master_weights"
+            parts[name] += master_bytes(options) * states
+        if here:
+            parts["optimizer"] += moment_bytes(options) * states
+        if here or not (options.working_copy and options.kept in _SHARDED_GRADIENTS):
+            split = options.kept in _SHARDED_GRADIENTS and options.reduce_every_microbatch
+            parts["gradients"] += gradient_bytes(options) * (weights / shared if split else weights)
+    return parts
+
+
+def frozen_parts(layout: Layout, options: TrainerOptions, bytes_each: float) -> float:
+    """Bytes of weights that are not trained on each GPU."""
+    if options.states_on_host:
+        return 0.0
+    sharded = options.kept in _SHARDED_WEIGHTS
+    return bytes_each * math.fsum(
+        weights / (layout.sharers(copies) if sharded else 1) for weights, copies in layout.parts
+    )
+
+
+def adapter_parameters(model: Model, rank: int) -> float:
+    """Parameters of adapters on all projections of all layers: ``rank`` x (inputs + outputs) of
+    each (LoRA, arXiv 2106.09685); of latent attention as of grouped queries with as many heads."""
+    hidden, wide = model.hidden, model.heads * model.head_dim
+    narrow = model.kv_heads * model.head_dim
+    attention = 2 * (hidden + wide) + 2 * (hidden + narrow)
+    matrices = model.mlp_matrices
+    dense = model.dense_layers * matrices * (hidden + model.intermediate)
+    shared = matrices * (hidden + model.shared_expert_intermediate)
+    shared *= bool(model.shared_expert_intermediate)
+    routed = model.experts * matrices * (hidden + model.moe_intermediate)
+    return rank * (model.layers * attention + dense + model.sparse_layers * (shared + routed))

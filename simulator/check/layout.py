@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rollcast.simulator.costs.memory.ledger import MEMORY_PHASES, Ledger, MemoryPhase
+from rollcast.simulator.costs.memory.ledger import Ledger, MemoryPhase
 
 GROUP_OF: Mapping[str, str] = {
     "weights": "weights",
     "gathered_weights": "weights",
-    "master_weights": "optimiser",
-    "optimizer": "optimiser",
-    "gradients": "gradients",
-    "activations": "activations",
+    "master_weights": "optim.",
+    "optimizer": "optim.",
+    "gradients": "grads",
+    "activations": "activ.",
     "logits": "logits",
     "kv_pool": "KV",
 }
@@ -22,12 +22,14 @@ PHASE_NAMES: Mapping[MemoryPhase, str] = {
     "start": "start",
     "generation": "generation",
     "switch": "switch",
-    "log_prob": "log-probabilities",
+    "log_prob": "log-probs",
     "update": "update",
     "optimizer_step": "optimiser step",
     "sync": "weight sync",
 }
 """In tables."""
+POOL_NAMES: Mapping[str, str] = {"engine_share": "engine's share"}
+"""Where a table calls a pool otherwise."""
 GROUPS = (*dict.fromkeys(GROUP_OF.values()), OTHER)
 
 
@@ -49,17 +51,13 @@ def groups_of(lines: Iterable[Line]) -> list[str]:
 
 def memory_lines(ledger: Ledger) -> list[Line]:
     """A line for each phase and pool that holds anything, in the order of a step."""
-    capacity = {pool.name: pool.capacity_bytes for pool in ledger.pools}
     lines = []
-    for phase in MEMORY_PHASES:
-        for pool, room in capacity.items():
-            parts: dict[str, float] = {}
-            for holding in ledger.holdings:
-                if holding.phase == phase and holding.pool == pool:
-                    for part, size in holding.bytes.items():
-                        group = GROUP_OF.get(part, OTHER)
-                        parts[group] = parts.get(group, 0.0) + size
-            total = ledger.total(phase, pool)
-            if total > 0:
-                lines.append(Line(phase, pool, parts, total, total / room))
+    for phase, pool in ledger.places:
+        parts: dict[str, float] = {}
+        for holding in ledger.of(phase, pool):
+            for part, size in holding.bytes.items():
+                group = GROUP_OF.get(part, OTHER)
+                parts[group] = parts.get(group, 0.0) + size
+        total = ledger.total(phase, pool)
+        lines.append(Line(phase, pool, parts, total, total / ledger.pools[pool].capacity_bytes))
     return lines

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import Any
 
-from rollcast.simulator.scenario.ledger import ledger_of
-
 from rollcast.simulator.check.question import Question
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import RollcastError, ScenarioError
 from rollcast.simulator.launches.overrides import overrides
 from rollcast.simulator.planner.estimate import estimated
 from rollcast.simulator.planner.knobs import Knob, knobs_of
+from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.scenario.scenario import Scenario
 
 MOST_CHANGES = 3
@@ -28,6 +27,8 @@ SHOWN = 4
 ENOUGH = 0.9
 """How likely a change fits that is shown first."""
 LEAST_GAIN = 0.02
+MOST_TAKEN_OFF = 0.25
+"""Of what is trained on, what a change leaves at least."""
 
 OnTry = Callable[[], None]
 
@@ -90,10 +91,9 @@ def that_fit(question: Question, ledger: Ledger, on_try: OnTry = _nothing) -> li
 
 def _excess(ledger: Ledger) -> float:
     """Bytes by which phases are over what the GPUs hold, all together."""
-    capacity = {pool.name: pool.capacity_bytes for pool in ledger.pools}
     return sum(
-        max(0.0, ledger.total(phase, pool) - capacity[pool])
-        for phase, pool in {(one.phase, one.pool) for one in ledger.holdings}
+        max(0.0, ledger.total(phase, pool) - ledger.pools[pool].capacity_bytes)
+        for phase, pool in ledger.places
     )
 
 
@@ -163,9 +163,17 @@ def _singles(question: Question) -> Iterator[_Single]:
     takes = frozenset(ours for ours in table.keys if table.has(ours, release, values))
     stack = question.value("cost.roofline.stack")
     for knob in knobs_of(stack, cost.trainer_of.backend, cost.placement, cost.model):
-        for value in knob.others(question.value(knob.key)):
+        for value in _tried(knob, question.value(knob.key)):
             if settings := overrides(knob.key, value, known, takes):
                 yield _Single(knob, value, settings)
+
+
+def _tried(knob: Knob, now: Any) -> tuple[Any, ...]:
+    """The other values of a knob; of what changes the training, those that take a little off."""
+    others = knob.others(now)
+    if knob.effect != "training" or isinstance(now, bool) or not isinstance(now, int | float):
+        return others
+    return tuple(value for value in others if MOST_TAKEN_OFF * now <= value < now)
 
 
 def _sets(singles: Sequence[_Single], size: int) -> Iterator[tuple[_Single, ...]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 from typer.core import TyperCommand
 
@@ -26,7 +25,7 @@ _COMMAND = "rollcast.command"
 class WithCommandLine(TyperCommand):
     """A command of ours that takes another one's words after ``--``."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keeps what follows the first ``--`` for `command_of`."""
         if "--" in args:
             at = args.index("--")
@@ -35,7 +34,7 @@ class WithCommandLine(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def command_of(context: click.Context) -> tuple[str, ...]:
+def command_of(context: typer.Context) -> tuple[str, ...]:
     """The words after ``--``."""
     words: tuple[str, ...] = context.meta.get(_COMMAND, ())
     return words

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rollcast.simulator.check.answer import Answer, Priced
-from rollcast.simulator.check.layout import PHASE_NAMES, Line, groups_of, memory_lines
+from rollcast.simulator.check.layout import PHASE_NAMES, POOL_NAMES, Line, groups_of, memory_lines
 from rollcast.simulator.check.words import effect, sentences
 from rollcast.simulator.cli.console import console
 from rollcast.simulator.results.figures import interval, seconds
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-BAR = 16
+BAR = 12
 _MOST_NAMED = 12
 
 
@@ -57,10 +57,12 @@ def _memory(lines: Sequence[Line]) -> Table:
     from rich.text import Text
 
     groups, several = groups_of(lines), len({line.pool for line in lines}) > 1
-    grid = Table(title="GB of a GPU, by phase of a step", title_justify="left")
+    grid = Table(
+        title="GB of a GPU, by phase of a step", title_justify="left", padding=(0, 0, 0, 1)
+    )
     grid.add_column("phase", no_wrap=True)
     if several:
-        grid.add_column("GPUs of", no_wrap=True)
+        grid.add_column("on", no_wrap=True)
     for group in groups:
         grid.add_column(group, justify="right")
     grid.add_column("all", justify="right", style="bold")
@@ -73,7 +75,7 @@ def _memory(lines: Sequence[Line]) -> Table:
         style = "red" if line.share > 1 else "yellow" if line.share > 0.9 else "green"
         bar = Text("█" * filled + "░" * (BAR - filled), style=style)
         bar.append(f" {line.share:.0%}")
-        pool = [line.pool] if several else []
+        pool = [POOL_NAMES.get(line.pool, line.pool)] if several else []
         grid.add_row(PHASE_NAMES[line.phase], *pool, *cells, f"{line.total / 1e9:.1f}", bar)
     return grid
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollcast.simulator.check.answer import Answer, Priced
-from rollcast.simulator.check.layout import GROUPS, PHASE_NAMES, Line, groups_of, memory_lines
+from rollcast.simulator.check.layout import (
+    GROUPS,
+    PHASE_NAMES,
+    POOL_NAMES,
+    Line,
+    groups_of,
+    memory_lines,
+)
 from rollcast.simulator.check.words import PHASE_WORDS, effect, gigabytes, sentences, spread
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.report import parts
@@ -90,7 +97,7 @@ def _name(line: Line, lines: Sequence[Line]) -> str:
     name = PHASE_NAMES[line.phase]
     several = len({one.pool for one in lines}) > 1
     over = ": does not fit" if line.share > 1 else ""
-    return f"{name}{f' ({line.pool})' if several else ''}{over}"
+    return f"{name}{f' ({POOL_NAMES.get(line.pool, line.pool)})' if several else ''}{over}"
 
 
 def _bar(line: Line, scale: float) -> list[Part]:
@@ -118,7 +125,7 @@ def memory_table(ledger: Ledger) -> Markup:
         parts.Row(
             (
                 PHASE_NAMES[line.phase],
-                line.pool,
+                POOL_NAMES.get(line.pool, line.pool),
                 *(f"{line.parts[g] / 1e9:.1f}" if line.parts.get(g) else "" for g in GROUPS),
                 f"{line.total / 1e9:.1f}",
                 f"{line.share:.0%}",

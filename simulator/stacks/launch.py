@@ -57,6 +57,16 @@ class Given(NamedTuple):
     sure: int = 0
 
 
+class Span(NamedTuple):
+    """Releases that a run may be of: from ``since`` on, before ``until``; None: not known."""
+
+    since: str | None = None
+    until: str | None = None
+
+
+_ANY = Span()
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key of a stack's. since, until: the first release that has it, and the first that has it no
@@ -86,6 +96,19 @@ class Key:
             return self.until is None
         before = self.since is not None and _ordered(release) < _ordered(self.since)
         after = self.until is not None and _ordered(release) >= _ordered(self.until)
+        return not before and not after
+
+    def current(self, release: str | None, span: Span) -> bool:
+        """Whether the run's release has it, which the keys that it has tell where nothing else
+        does."""
+        if release is not None or span == _ANY:
+            return self.holds(release)
+        return self.within(span)
+
+    def within(self, span: Span) -> bool:
+        """Whether a release in a span has it."""
+        before = None not in (self.since, span.until) and _later(self.since, span.until)
+        after = None not in (self.until, span.since) and _later(span.since, self.until)
         return not before and not after
 
     def counts(self, known: Mapping[str, Any]) -> bool | None:
@@ -160,8 +183,9 @@ class Launch:
         in a place of theirs, and what follows from these and those together."""
         known = {ours: setting.value for ours, setting in said.items()}
         taken: dict[str, Setting] = {}
+        span = self._span(said)
         for ours in sorted(self.keys, key=lambda ours: ours not in self.conditions):
-            key = self._defaulting(ours, release, known) if ours not in said else None
+            key = self._defaulting(ours, release, span, known) if ours not in said else None
             if key is not None:
                 taken[ours] = Setting(ours, key.ours(key.default), key.key, place)
                 known[ours] = taken[ours].value
@@ -169,10 +193,20 @@ class Launch:
             taken[setting.key] = setting
         return {ours: setting for ours, setting in taken.items() if ours not in said}
 
-    def _defaulting(self, ours: str, release: str | None, known: Mapping[str, Any]) -> Key | None:
-        """The key whose default holds, of the release if it is known and has one."""
+    def _defaulting(
+        self, ours: str, release: str | None, span: Span, known: Mapping[str, Any]
+    ) -> Key | None:
+        """The key whose default holds: of the release, else of any that the run may be of."""
         keys = [key for key in self.keys[ours] if key.has_default and key.counts(known)]
-        return min(keys, key=lambda key: not key.holds(release), default=None)
+        able = (key for key in keys if key.within(span))
+        return min(able, key=lambda key: not key.current(release, span), default=None)
+
+    def _span(self, run: Settings) -> Span:
+        """The releases that have the keys of a run."""
+        used = [self.ours[one.theirs][2] for one in run.values() if one.theirs in self.ours]
+        since = (key.since for key in used if key.since is not None)
+        until = (key.until for key in used if key.until is not None)
+        return Span(max(since, key=_ordered, default=None), min(until, key=_ordered, default=None))
 
     @property
     def defaults(self) -> Mapping[str, Any]:
@@ -206,19 +240,16 @@ class Launch:
         return settings, conflicts
 
     def written(
-        self,
-        settings: Mapping[str, Any],
-        release: str | None = None,
-        known: Mapping[str, Any] | None = None,
+        self, settings: Mapping[str, Any], release: str | None = None, run: Settings | None = None
     ) -> list[str]:
-        """Settings by our key as arguments of the stack, in the order given. known: what else holds
-        in the run, by our key. Raises KeyError for one that the release, or such a run, has no key
-        for, as `name` does, or whose value the stack does not take."""
-        run = {**(known or {}), **settings}
+        """Settings by our key as arguments of the stack, in the order given. run: what its launch
+        says, whose spelling is kept. Raises KeyError for one that the release, or such a run, has
+        no key for, as `name` does, or whose value the stack does not take."""
+        known = {ours: one.value for ours, one in (run or {}).items()} | dict(settings)
         return [
             line
             for ours, value in settings.items()
-            for line in self._arguments(self._key(ours, release, run), value)
+            for line in self._arguments(self._key(ours, release, run or {}, known), value)
         ]
 
     def has(self, ours: str, release: str | None, known: Mapping[str, Any]) -> bool:
@@ -226,21 +257,25 @@ class Launch:
         keys = self.keys.get(ours, ())
         return any(key.holds(release) and key.counts(known) is not False for key in keys)
 
-    def name(
-        self, ours: str, release: str | None = None, known: Mapping[str, Any] | None = None
-    ) -> str:
+    def name(self, ours: str, release: str | None = None, run: Settings | None = None) -> str:
         """Their key, as their command line spells it. Raises KeyError where there is none."""
-        return self._named(self._key(ours, release, known or {}))
+        known = {key: one.value for key, one in (run or {}).items()}
+        return self._named(self._key(ours, release, run or {}, known))
 
     def _named(self, key: Key) -> str:
         if self.form == "--key value":
             return f"--{key.key}"
         return f"++{key.key}" if key.added and self.form == "key=value" else key.key
 
-    def _key(self, ours: str, release: str | None, known: Mapping[str, Any]) -> Key:
-        """The first that holds, one whose conditions are known to hold before others."""
-        keys = [key for key in self.keys[ours] if key.holds(release)]
-        able = [key for key in keys if key.counts(known) is not False]
+    def _key(self, ours: str, release: str | None, run: Settings, known: Mapping[str, Any]) -> Key:
+        """The one that the run has; else the first of the release, one whose conditions are known
+        to hold before others."""
+        able = [key for key in self.keys[ours] if key.counts(known) is not False]
+        for key in able:
+            if ours in run and self.ours.get(run[ours].theirs) == self.ours[key.key]:
+                return key
+        span = self._span(run)
+        able = [key for key in able if key.current(release, span)]
         if not able:
             raise KeyError(ours)
         return min(able, key=lambda key: (not (key.where and key.counts(known)), bool(key.where)))
@@ -313,6 +348,11 @@ def _filled(words: str, names: Mapping[str, str]) -> str:
 
 def _ordered(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in release.split(".") if part.isdigit())
+
+
+def _later(one: str | None, other: str | None) -> bool:
+    """Whether a release is another, or comes after it."""
+    return _ordered(one or "") >= _ordered(other or "")
 
 
 def _same(given: Any, listed: Any) -> bool:

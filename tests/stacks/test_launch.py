@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from rollcast.simulator.stacks.launch import FORMS, Given, Key, Launch, load_launch
-from rollcast.simulator.stacks.settings import Place
+from rollcast.simulator.stacks.settings import Place, Setting, Settings
 from rollcast.simulator.stacks.stack import LAUNCH_FILE, Stack, all_stacks
 
 STACKS = all_stacks()
@@ -27,6 +28,11 @@ def as_given(line: str) -> Given:
     return Given(
         key.removeprefix("no-") if off else key, not off if parsed is True else parsed, HERE
     )
+
+
+def run_of(values: Mapping[str, object]) -> Settings:
+    """Settings of a run, of which only the values matter."""
+    return {ours: Setting(ours, value, "", HERE) for ours, value in values.items()}
 
 
 def test_every_folder_is_a_stack() -> None:
@@ -49,14 +55,14 @@ def test_what_is_written_is_read_again(stack: Stack) -> None:
     launch = stack.launch
     for ours, keys in launch.keys.items():
         for key in keys:
-            known = {c: v[0] if isinstance(v, list) else v for c, v in key.where.items()}
-            if not key.holds(None) or launch.name(ours, known=known).lstrip("-+") != key.key:
+            run = run_of({c: v[0] if isinstance(v, list) else v for c, v in key.where.items()})
+            if not key.holds(None) or launch.name(ours, run=run).lstrip("-+") != key.key:
                 continue  # another one is written
             for value in key.values or ((True, False) if key.inverted else (3, True, False)):
-                lines = launch.written({ours: value}, known=known)
+                lines = launch.written({ours: value}, run=run)
                 if lines:  # none where a flag is left out
-                    run = launch.written(known) if known else []
-                    read = launch.read([as_given(line) for line in (*run, *lines)])
+                    beside = launch.written({each: one.value for each, one in run.items()})
+                    read = launch.read([as_given(line) for line in (*beside, *lines)])
                     assert read[ours].value == value, lines
 
 
@@ -179,14 +185,14 @@ VERL = STACKS["verl"].launch
 def test_a_setting_is_written_as_the_run_takes_it(
     settings: dict[str, object], known: dict[str, object], lines: list[str]
 ) -> None:
-    assert VERL.written(settings, known=known) == lines
+    assert VERL.written(settings, run=run_of(known)) == lines
 
 
 def test_what_a_run_does_not_take_is_not_written() -> None:
     with pytest.raises(KeyError, match=r"run\.cpu_offload"):
-        VERL.written({"run.cpu_offload": True}, known={"run.strategy": "megatron"})
+        VERL.written({"run.cpu_offload": True}, run=run_of({"run.strategy": "megatron"}))
     with pytest.raises(KeyError, match="selective"):
-        VERL.written({"run.recompute": "selective"}, known={"run.strategy": "fsdp"})
+        VERL.written({"run.recompute": "selective"}, run=run_of({"run.strategy": "fsdp"}))
 
 
 def test_keys_of_another_kind_of_run_do_not_count() -> None:
@@ -197,6 +203,24 @@ def test_keys_of_another_kind_of_run_do_not_count() -> None:
     assert VERL.read(both)["run.offload_parameters"].value is True
     split = Given("actor_rollout_ref.actor.strategy", "megatron", HERE)
     assert VERL.read([*both, split])["run.offload_parameters"].value is False
+
+
+def test_a_run_keeps_its_spelling() -> None:
+    openrlhf = STACKS["openrlhf"].launch
+    old = openrlhf.read([as_given("--rollout_batch_size 128")])
+    more = {"workload.batch_groups": 64, "workload.group_size": 4}
+    assert openrlhf.written(more, run=old) == [
+        "--rollout_batch_size 64",
+        "--n_samples_per_prompt 4",
+    ]
+    new = openrlhf.read([as_given("--rollout.batch_size 128")])
+    assert openrlhf.written({"workload.group_size": 4}, run=new) == [
+        "--rollout.n_samples_per_prompt 4"
+    ]
+    for run, rows in ((old, 4), (new, 1)):
+        assert openrlhf.unsaid(run, HERE)["run.micro_batch_rollouts"].value == rows
+    assert openrlhf.unsaid(old, HERE)["workload.max_new_tokens"].value == 1024
+    assert "workload.max_new_tokens" not in openrlhf.unsaid(new, HERE)
 
 
 def test_values_are_the_same_however_they_are_spelt() -> None:

@@ -8,25 +8,93 @@ from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
-    """GPUs are a batch's rollouts over those of a GPU's passes; without vLLM each GPU generates."""
-    engine, batch = settings.get("run.engine"), settings.get("run.batch_rollouts")
-    alone = engine is not None and engine.value is False
-    if engine is not None and alone:
+    """Placement by the engine, GPUs and batch of one another (GRPOConfig.__post_init__), the
+    reference by its divergence, the trainer's split by its launcher."""
+    yield from _placed(settings)
+    yield from _sized(settings)
+    yield from _split(settings)
+    yield from _asynchronous(settings)
+    divergence = settings.get("run.kl_coefficient")
+    if divergence is not None and isinstance(divergence.value, int | float):
+        yield divergence.implies("run.reference", divergence.value > 0)
+    adapters = settings.get("run.lora")
+    if adapters is not None and adapters.value is False:
+        yield adapters.implies("run.lora_rank", 0)
+
+
+def _placed(settings: Settings) -> Iterable[Setting]:
+    """Without vLLM each GPU generates; before there was a mode, one GPU was the engine's."""
+    engine, mode = settings.get("run.engine"), settings.get("run.mode")
+    device = settings.get("run.rollout_devices")
+    if engine is not None and engine.value is False:
         yield engine.implies("run.mode", "transformers")
-    elif value(settings, "run.mode") in ("server", "colocate"):
-        mode = settings["run.mode"]
+        yield engine.implies("run.colocated", True)
+    elif mode is not None and mode.value in ("server", "colocate"):
         yield mode.implies("run.colocated", mode.value == "colocate")
-    counts = [
-        whole(settings, f"run.{name}")
-        for name in ("batch_rollouts", "micro_batch_rollouts", "generation_every")
-    ]
-    if batch is None or not all(counts):
+    elif device is not None:
+        yield device.implies("run.colocated", False)
+        yield device.implies("run.rollout_gpus", 1)
+
+
+def _sized(settings: Settings) -> Iterable[Setting]:
+    """A batch is rows x GPUs x passes between two generations; either of batch and GPUs follows."""
+    batch, rows = settings.get("run.batch_rollouts"), settings.get("run.micro_batch_rollouts")
+    per_pass, passes = whole(settings, "run.micro_batch_rollouts"), _passes(settings)
+    gpus = _processes(settings)
+    if rows is None or not per_pass or not passes:
         return
-    rollouts, rows, passes = (count or 1 for count in counts)
-    gpus = rollouts // (rows * passes)
-    if gpus < 1 or gpus * rows * passes != rollouts:
+    rollouts = whole(settings, "run.batch_rollouts")
+    if batch is not None and rollouts and rollouts % (per_pass * passes) == 0:
+        gpus = batch.implies("cluster.trainer_gpus", rollouts // (per_pass * passes))
+    if gpus is None:
         return
-    yield batch.implies("cluster.trainer_gpus", gpus)
+    yield gpus
+    if not rollouts:
+        rollouts = per_pass * passes * gpus.value
+        yield rows.implies("run.batch_rollouts", rollouts)
+    group = whole(settings, "workload.group_size")
+    if group and rollouts % group == 0:
+        yield rows.implies("workload.batch_groups", rollouts // group)
+    accumulated = whole(settings, "run.gradient_accumulation")
+    if accumulated:
+        step = per_pass * accumulated * gpus.value
+        yield rows.implies("run.mini_batch_rollouts", step)
+    alone = value(settings, "run.engine") is False
     if alone or value(settings, "run.mode") == "colocate":
         tensor = 1 if alone else whole(settings, "cluster.tensor_parallel") or 1
-        yield batch.implies("cluster.replicas", max(gpus // tensor, 1))
+        yield gpus.implies("cluster.replicas", max(gpus.value // tensor, 1))
+
+
+def _passes(settings: Settings) -> int | None:
+    """Between two generations: those of an optimiser step, unless said."""
+    return whole(settings, "run.generation_every") or whole(settings, "run.gradient_accumulation")
+
+
+def _processes(settings: Settings) -> Setting | None:
+    """The trainer's GPUs, of which its launcher starts a process each."""
+    processes = whole(settings, "run.processes")
+    if processes:
+        return settings["run.processes"].implies("cluster.trainer_gpus", processes)
+    nodes, gpus = whole(settings, "run.nodes") or 1, whole(settings, "run.gpus_per_node")
+    if gpus:
+        return settings["run.gpus_per_node"].implies("cluster.trainer_gpus", nodes * gpus)
+    return None
+
+
+def _split(settings: Settings) -> Iterable[Setting]:
+    """DeepSpeed where there is a stage of ZeRO, the second FSDP by its version."""
+    stage, version = settings.get("run.zero_stage"), settings.get("run.fsdp_version")
+    if stage is not None and value(settings, "run.strategy") in (None, "deepspeed"):
+        yield stage.implies("run.strategy", "deepspeed")
+    elif version is not None and version.value == 2:
+        yield version.implies("run.strategy", "fsdp2")
+
+
+def _asynchronous(settings: Settings) -> Iterable[Setting]:
+    """AsyncGRPOTrainer alone has a bound on staleness, and a server for its engine."""
+    bound = settings.get("run.max_staleness") or settings.get("run.sync_every")
+    if bound is not None:
+        yield bound.implies("run.asynchronous", True)
+        yield bound.implies("run.colocated", False)
+    elif "run.micro_batch_rollouts" in settings:
+        yield settings["run.micro_batch_rollouts"].implies("run.asynchronous", False)

@@ -159,8 +159,8 @@ def _singles(question: Question) -> Iterator[_Single]:
     """Every value of every knob that the launch can say, and does not say yet."""
     cost: Any = question.scenario.cost
     table, known = question.table, question.draft.settings
-    values, release = question.draft.values, question.launch.release
-    takes = frozenset(ours for ours in table.keys if table.has(ours, release, values))
+    release = question.launch.release
+    takes = frozenset(ours for ours in table.keys if table.has(ours, release, known))
     stack = question.value("cost.roofline.stack")
     for knob in knobs_of(stack, cost.trainer_of.backend, cost.placement, cost.model):
         for value in _tried(knob, question.value(knob.key)):
@@ -193,7 +193,7 @@ def _changed(question: Question, chosen: Sequence[_Single]) -> Change | None:
     try:
         changed = question.with_settings(settings)
         ledger = ledger_of(changed.scenario)
-        lines = question.table.written(settings, launch.release, question.draft.values)
+        lines = question.table.written(settings, launch.release, question.draft.settings)
     except (ScenarioError, KeyError):  # KeyError: the stack has no word for it
         return None
     if ledger is None or any(changed.value(one.knob.key) != one.value for one in chosen):

@@ -89,8 +89,11 @@ def sentences(answer: Answer) -> Iterator[str]:
     whole = found.hours
     if whole is not None:
         text = f"{found.steps:,} steps take {spread(whole, hours)}"
-        price = found.usd
-        yield f"{text} and cost {spread(price, usd)}." if price is not None else f"{text}."
+        cost, price = found.usd, found.result.scenario.usd_per_gpu_hour
+        paid = (
+            "" if cost is None else f" and cost {spread(cost, usd)} at {usd(price or 0)} a GPU-hour"
+        )
+        yield f"{text}{paid}."
     bound = bound_text(found.summary)
     if bound:
         yield bound

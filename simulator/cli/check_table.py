@@ -38,8 +38,7 @@ def show_answer(answer: Answer, as_json: bool = False) -> None:
     _changes(screen, "What would make it fit", answer.fixes, answer)
     _changes(screen, "What would make it faster", answer.faster, answer)
     open_parts = [part for part in answer.question.draft.assumed if part.key != "seed"]
-    texts = (f"{p.key} {p.value} {p.source.removeprefix('assumed')}" for p in open_parts)
-    _listed(screen, "assumed", (text.replace(" ;", ";").replace(" :", ":") for text in texts))
+    _listed(screen, "assumed", (f"{p.key} is {p.value}; {_why(p.source)}" for p in open_parts))
     launch = answer.question.launch
     _listed(screen, "note", launch.notes)
     if launch.unresolved:
@@ -51,15 +50,18 @@ def show_answer(answer: Answer, as_json: bool = False) -> None:
         _listed(screen, "keys without a meaning here", [", ".join(names[:_MOST_NAMED]) + more])
 
 
+def _why(source: str) -> str:
+    """Of an assumption, without the word that the line begins with."""
+    return source.removeprefix("assumed").lstrip(":; ")
+
+
 def _memory(lines: Sequence[Line]) -> Table:
     """The ledger: a row a phase and pool, its parts in GB, and a bar of the GPU's memory."""
     from rich.table import Table
     from rich.text import Text
 
     groups, several = groups_of(lines), len({line.pool for line in lines}) > 1
-    grid = Table(
-        title="GB of a GPU, by phase of a step", title_justify="left", padding=(0, 0, 0, 1)
-    )
+    grid = Table(title="GB of a GPU, by phase", title_justify="left", padding=(0, 0, 0, 1))
     grid.add_column("phase", no_wrap=True)
     if several:
         grid.add_column("on", no_wrap=True)

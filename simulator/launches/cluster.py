@@ -14,7 +14,8 @@ def cluster_parts(known: Settings, overlapped: bool, what: str) -> list[Part]:
     parts: list[Part | None] = [setting_part(known, "cluster.tensor_parallel")]
     nodes, per_node = whole(known, "run.nodes"), whole(known, "run.gpus_per_node")
     gpus = nodes * per_node if nodes and per_node else None
-    where = ", ".join(str(known[k].place) for k in ("run.nodes", "run.gpus_per_node") if k in known)
+    counts = [known[k].source for k in ("run.nodes", "run.gpus_per_node") if k in known]
+    where = " and ".join(counts)
     beside = whole(known, "run.rollout_gpus")
     rollout_nodes = whole(known, "run.rollout_nodes")
     if beside is None and rollout_nodes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rollcast.simulator.costs.backends import backends_of
-from rollcast.simulator.costs.stacks import FOLDERS
+from rollcast.simulator.costs.stacks import FOLDERS, STACKS
 from rollcast.simulator.launches.parts import Part
 from rollcast.simulator.stacks.settings import Settings, value, whole
 
@@ -50,7 +50,7 @@ def cost_parts(known: Settings, preset: str, rollouts: int, group_size: int) -> 
     """The keys of ``cost.roofline`` that the settings give. preset: of the stack's costs. rollouts:
     of a step."""
     yield Part(f"{ROOFLINE}.stack", preset, "the launch's stack")
-    yield from _engine(known)
+    yield from _engine(known, preset)
     yield from _trainer(known, preset)
     yield from _passes(known, rollouts, group_size)
     yield from _roles(known, preset)
@@ -60,7 +60,7 @@ def _said(known: Settings, key: str, ours: str, found: Any) -> Part:
     return Part(ours, found, known[key].source)
 
 
-def _engine(known: Settings) -> Iterator[Part]:
+def _engine(known: Settings, preset: str) -> Iterator[Part]:
     eager, share = value(known, "run.enforce_eager"), value(known, "run.gpu_memory_share")
     if isinstance(eager, bool):
         yield _said(known, "run.enforce_eager", f"{ROOFLINE}.cuda_graphs", not eager)
@@ -75,6 +75,9 @@ def _engine(known: Settings) -> Iterator[Part]:
     elif level in (1, 2):
         sleep = "offload" if level == 1 else "discard"
         yield _said(known, "run.sleep_level", f"{ROOFLINE}.engine_sleep", sleep)
+    elif value(known, "run.free_engine") is True:
+        own = STACKS[preset].engine_sleep
+        yield _said(known, "run.free_engine", f"{ROOFLINE}.engine_sleep", own)
     if (whole(known, "run.engine_expert_parallel") or 1) > 1:
         yield _said(known, "run.engine_expert_parallel", f"{ROOFLINE}.expert_parallel", True)
     per_node = whole(known, "run.gpus_per_node")
@@ -103,8 +106,10 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     stage = value(known, "run.zero_stage")
     if stage in ZERO and not isinstance(stage, bool):
         yield _said(known, "run.zero_stage", f"{TRAINER}.sharding", ZERO[stage])
+    elif value(known, "run.shard_gpus") == -1 and strategy in ("fsdp", "fsdp2"):
+        yield _said(known, "run.shard_gpus", f"{TRAINER}.sharding", "fsdp")
     elif (sharers := whole(known, "run.shard_gpus")) and sharers < (
-        _trainer_gpus(known) or math.inf
+        trainer_gpus(known) or math.inf
     ):
         yield _said(known, "run.shard_gpus", f"{TRAINER}.sharding", "hybrid")
         yield _said(known, "run.shard_gpus", f"{TRAINER}.shard_gpus", sharers)
@@ -115,7 +120,8 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.precision", f"{TRAINER}.precision", "fp8")
 
 
-def _trainer_gpus(known: Settings) -> int | None:
+def trainer_gpus(known: Settings) -> int | None:
+    """GPUs of the trainer; None where the launch does not say."""
     nodes, per_node = whole(known, "run.nodes"), whole(known, "run.gpus_per_node")
     return whole(known, "cluster.trainer_gpus") or (
         nodes * per_node if nodes and per_node else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
@@ -43,11 +42,6 @@ class Drafted:
     parts: tuple[Part, ...]
     settings: Settings
     steps: int | None
-
-    @property
-    def values(self) -> Mapping[str, Any]:
-        """Of the settings, by our key."""
-        return {key: setting.value for key, setting in self.settings.items()}
 
     @property
     def assumed(self) -> tuple[Part, ...]:
@@ -171,10 +165,23 @@ def _cap(known: Settings) -> Part:
 
 def _cluster(known: Settings, overlapped: bool) -> Iterable[Part]:
     parts = cluster_parts(known, overlapped, WHAT)
+    _check_dealt(known, {part.key: part for part in parts})
     if (stages := whole(known, "run.engine_pipeline_parallel")) and stages > 1:
         source = known["run.engine_pipeline_parallel"].source
         parts.append(Part("cluster.pipeline_parallel", stages, source))
     return parts
+
+
+def _check_dealt(known: Settings, parts: Mapping[str, Part]) -> None:
+    """Raises ScenarioError where engines of so many GPUs do not make up those of the rollouts."""
+    tensor, trainer = parts["cluster.tensor_parallel"], parts.get("cluster.trainer_gpus")
+    colocated = parts["cluster.placement"].value == "colocated"
+    gpus = trainer.value if colocated and trainer else whole(known, "run.rollout_gpus")
+    if gpus and gpus % tensor.value and "cluster.replicas" not in known:
+        whose = trainer.source if colocated and trainer else known["run.rollout_gpus"].source
+        raise ScenarioError(
+            tensor.source, f"engines of {tensor.value} GPUs do not divide {gpus} GPUs ({whose})"
+        )
 
 
 def _engine(known: Settings) -> Iterable[Part]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollcast.simulator.launches.costs import ROOFLINE, TRAINER, ZERO
+from rollcast.simulator.launches.costs import ROOFLINE, TRAINER, ZERO, trainer_gpus
 from rollcast.simulator.stacks.settings import Settings, value, whole
 
 LORA_RANK = 32
@@ -25,8 +25,9 @@ def _not(key: str) -> Said:
 def _sleep(wanted: Any, known: Settings) -> Mapping[str, Any]:
     if wanted == "none":
         return {"run.free_engine": False}
-    level = {"run.sleep_level": 1 if wanted == "offload" else 2}
-    return level if "run.sleep_level" in known else {"run.free_engine": True}
+    if "run.sleep_level" in known:
+        return {"run.sleep_level": 1 if wanted == "offload" else 2}
+    return {"run.free_engine": True}
 
 
 def _pass_tokens(wanted: Any, known: Settings) -> Mapping[str, Any]:
@@ -39,7 +40,8 @@ def _pass_tokens(wanted: Any, known: Settings) -> Mapping[str, Any]:
 def _sharding(wanted: Any, known: Settings) -> Mapping[str, Any]:
     stages = {name: stage for stage, name in ZERO.items()}
     if wanted == "hybrid":
-        return {"run.shard_gpus": whole(known, "run.gpus_per_node") or 8}
+        node, gpus = whole(known, "run.gpus_per_node") or 8, trainer_gpus(known)
+        return {"run.shard_gpus": node} if gpus is None or gpus > node else {}
     if "run.zero_stage" in known and wanted in stages:
         return {"run.zero_stage": stages[wanted]}
     return {"run.shard_gpus": -1} if wanted == "fsdp" else {}
@@ -60,7 +62,9 @@ _SAID: Mapping[str, Said] = {
         "run.recompute": "selective" if wanted == "attention" else wanted
     },
     f"{TRAINER}.microbatch_tokens": _pass_tokens,
-    f"{TRAINER}.microbatch_rollouts": _as("run.micro_batch_rollouts"),
+    f"{TRAINER}.microbatch_rollouts": lambda wanted, known: (
+        {} if value(known, "run.dynamic_batches") is True else {"run.micro_batch_rollouts": wanted}
+    ),
     f"{TRAINER}.batching": lambda wanted, _: {"run.packing": wanted == "packed"},
     f"{TRAINER}.sharding": _sharding,
     f"{TRAINER}.reduce_every_microbatch": _as("run.reduce_every_pass"),

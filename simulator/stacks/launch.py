@@ -252,10 +252,13 @@ class Launch:
             for line in self._arguments(self._key(ours, release, run or {}, known), value)
         ]
 
-    def has(self, ours: str, release: str | None, known: Mapping[str, Any]) -> bool:
-        """Whether a release, in a run of which this is known, has a key for that."""
-        keys = self.keys.get(ours, ())
-        return any(key.holds(release) and key.counts(known) is not False for key in keys)
+    def has(self, ours: str, release: str | None = None, run: Settings | None = None) -> bool:
+        """Whether there is a key for that, as `name` finds it."""
+        try:
+            self.name(ours, release, run)
+        except KeyError:
+            return False
+        return True
 
     def name(self, ours: str, release: str | None = None, run: Settings | None = None) -> str:
         """Their key, as their command line spells it. Raises KeyError where there is none."""

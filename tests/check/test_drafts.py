@@ -1,0 +1,208 @@
+"""A launch's scenario: what the settings say, what is assumed, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from check.launches import VERL, asked, launched
+
+from rollcast.simulator.check.question import question
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.costs import preset_of
+from rollcast.simulator.launches.draft import Asked, drafted
+from rollcast.simulator.launches.overrides import overrides
+from rollcast.simulator.launches.parts import Part, nested
+from rollcast.simulator.planner.knobs import knobs_of
+from rollcast.simulator.stacks.stack import all_stacks
+
+
+def _values(said: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    parts = drafted(launched({**VERL, **said}), asked(**more)).parts
+    return {part.key: part.value for part in parts}
+
+
+def test_a_launch_becomes_the_scenario_that_it_says() -> None:
+    values = _values({})
+    assert values["model"] == "qwen2.5-7b"
+    assert values["workload.batch_groups"] == 64
+    assert values["workload.group_size"] == 8
+    assert values["workload.max_new_tokens"] == 2048
+    assert values["cluster.replicas"] == 4
+    assert values["cluster.tensor_parallel"] == 2
+    assert values["cluster.trainer_gpus"] == 8
+    assert values["cluster.placement"] == "colocated"
+    assert values["cost.roofline.stack"] == "verl-0.7"
+    assert values["cost.roofline.kv_memory_utilization"] == 0.6
+    assert values["cost.roofline.trainer.minibatches"] == 2
+    assert values["cost.roofline.trainer.microbatch_tokens"] == 12288
+    assert values["policy"] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "ours", "expected"),
+    [
+        ("actor_rollout_ref.rollout.enforce_eager", True, "cost.roofline.cuda_graphs", False),
+        ("actor_rollout_ref.model.lora_rank", 32, "cost.roofline.trainer.weights", "lora"),
+        (
+            "actor_rollout_ref.model.enable_gradient_checkpointing",
+            False,
+            "cost.roofline.trainer.recompute",
+            "none",
+        ),
+        (
+            "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
+            True,
+            "cost.roofline.offload_optimizer",
+            True,
+        ),
+        (
+            "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+            2,
+            "cost.roofline.trainer.sequence_parallel",
+            2,
+        ),
+        (
+            "actor_rollout_ref.actor.fsdp_config.fsdp_size",
+            4,
+            "cost.roofline.trainer.sharding",
+            "hybrid",
+        ),
+        ("actor_rollout_ref.actor.use_kl_loss", True, "cost.roofline.trainer.log_prob_passes", 2),
+        ("algorithm.adv_estimator", "gae", "cost.roofline.trainer.critic", True),
+    ],
+)
+def test_settings_of_memory_reach_the_costs(
+    key: str, value: object, ours: str, expected: object
+) -> None:
+    assert _values({})[ours] != expected if ours in _values({}) else True
+    assert _values({key: value})[ours] == expected
+
+
+def test_fixed_rows_a_pass_are_padded() -> None:
+    values = _values(
+        {
+            "actor_rollout_ref.actor.use_dynamic_bsz": False,
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
+        }
+    )
+    assert values["cost.roofline.trainer.batching"] == "padded"
+    assert values["cost.roofline.trainer.microbatch_rollouts"] == 4
+    assert "cost.roofline.trainer.microbatch_tokens" not in values
+
+
+def test_what_the_user_adds_goes_before_the_launch() -> None:
+    values = _values({}, gpus=16, mean_tokens=700.0, prompt_tokens=90)
+    assert values["cluster.replicas"] == 8
+    assert values["cluster.trainer_gpus"] == 16
+    assert values["workload.lengths.mean_tokens"] == 700.0
+    assert values["workload.prompt_tokens"] == 90
+
+
+def test_lengths_that_nobody_says_are_assumed_and_told() -> None:
+    draft = drafted(launched(), asked())
+    assumed = {part.key: part.source for part in draft.assumed}
+    assert "--mean-tokens" in assumed["workload.lengths.mean_tokens"]
+    assert "--prompt-tokens" in assumed["workload.prompt_tokens"]
+    assert draft.steps == 100
+
+
+@pytest.mark.parametrize(("gpus", "message"), [(12, "no whole nodes"), (0, "at least 1")])
+def test_gpus_that_make_no_nodes_are_refused(gpus: int, message: str) -> None:
+    with pytest.raises(ScenarioError, match=message) as error:
+        drafted(launched(), asked(gpus=gpus))
+    assert error.value.field == "--gpus"
+
+
+def test_a_preset_of_the_release() -> None:
+    assert preset_of("verl", "0.7.1") == "verl-0.7"
+    assert preset_of("verl", "0.2") == "verl"
+    assert preset_of("verl", "1.3") == "verl-0.9"
+    assert preset_of("verl", None) == "verl"
+    assert preset_of("nemo_rl", None) == "nemo-rl"
+
+
+# Back into the stack's words
+
+
+def _singles() -> list[tuple[str, Any]]:
+    known = drafted(launched(), asked()).settings
+    table = all_stacks()["verl"].launch
+    takes = frozenset(ours for ours in table.keys if table.has(ours, "0.7", known))
+    return [
+        (knob.key, value)
+        for knob in knobs_of("verl-0.7", "fsdp", "colocated", None)
+        for value in knob.values
+        if overrides(knob.key, value, known, takes)
+    ]
+
+
+@pytest.mark.parametrize(("key", "value"), _singles())
+def test_what_a_setting_says_is_what_the_scenario_has(key: str, value: Any) -> None:
+    """A key of the scenario, said in settings, comes back as that key's value."""
+    known = drafted(launched(), asked()).settings
+    table = all_stacks()["verl"].launch
+    takes = frozenset(ours for ours in table.keys if table.has(ours, "0.7", known))
+    asks = question(launched(), asked())
+    settings = overrides(key, value, known, takes)
+    try:
+        changed = asks.with_settings(settings)
+    except ScenarioError:
+        return  # this model or this number of GPUs cannot be split so
+    if key.endswith("engine_sleep") and value == "offload":
+        assert changed.value(key) == "discard"  # verl has no level: the search drops it
+        return
+    assert changed.value(key) == value
+    lines = table.written(settings, "0.7", known)
+    assert len(lines) >= len(settings)
+    again = launched({**VERL, **dict(_pair(line) for line in lines)})
+    assert {p.key: p.value for p in drafted(again, asked()).parts}[key] == value
+
+
+def _pair(line: str) -> tuple[str, Any]:
+    import yaml
+
+    key, _, value = line.partition("=")
+    return key.lstrip("+"), yaml.safe_load(value)
+
+
+def test_many_knobs_can_be_said() -> None:
+    assert len({key for key, _ in _singles()}) >= 10
+
+
+# What is missing, and what cannot be
+
+
+@pytest.mark.parametrize(
+    ("without", "gpu", "words"),
+    [
+        ("actor_rollout_ref.model.path", "h100-sxm", "which model; give --model"),
+        (None, None, "which GPU; give --gpu"),
+        ("actor_rollout_ref.model.path", None, "which model and which GPU"),
+    ],
+)
+def test_what_is_missing_is_asked_for(without: str | None, gpu: str | None, words: str) -> None:
+    said = {key: value for key, value in VERL.items() if key != without}
+    with pytest.raises(ScenarioError, match=words):
+        question(launched(said), asked(gpu))
+
+
+def test_gpus_are_asked_for_where_a_launch_names_none() -> None:
+    stack = launched({"model_name_or_path": "Qwen/Qwen2.5-1.5B"}, "trl", None)
+    with pytest.raises(ScenarioError, match="how many GPUs"):
+        question(stack, asked())
+
+
+def test_an_impossible_scenario_names_the_launchs_line() -> None:
+    said = {**VERL, "actor_rollout_ref.rollout.tensor_model_parallel_size": 3}
+    line = list(said).index("actor_rollout_ref.rollout.tensor_model_parallel_size") + 1
+    with pytest.raises(ScenarioError, match=f"run.sh, line {line}"):
+        question(launched(said), asked())
+
+
+def test_parts_of_one_scenario() -> None:
+    draft = drafted(launched(), Asked(parts=(Part("gpu", "h100-sxm", "given"),)))
+    data = nested((part.key, part.value) for part in draft.parts)
+    assert data["cluster"]["replicas"] == 4
+    assert len({part.key for part in draft.parts}) == len(draft.parts)

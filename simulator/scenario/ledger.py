@@ -30,11 +30,28 @@ def ledger_of(scenario: Scenario) -> Ledger | None:
         prompt_tokens=prompt,
         new_tokens=new,
         prefix_tokens=prompt if plan.layout == "shared_prefix" else 0,
+        mean_tokens=_mean_tokens(scenario, float(prompt + new)),
         kv_tokens=engine.kv_tokens,
         seqs=engine.max_seqs,
         batched_tokens=engine.max_batched_tokens,
     )
     return cluster_ledger(cost, batch)
+
+
+SAMPLED_GROUPS = 32
+
+
+def _mean_tokens(scenario: Scenario, longest: float) -> float:
+    """Mean tokens of the rollouts of a few groups, prompts included; ``longest`` with turns."""
+    total = rollouts = 0
+    size = scenario.plan.batch.group_size
+    for group in range(min(SAMPLED_GROUPS, scenario.plan.batch.groups)):
+        drawn = scenario.workload.draw(group, size)
+        if drawn.trajectories is not None:
+            return longest
+        total += drawn.prompt_tokens * size + sum(drawn.new_tokens)
+        rollouts += size
+    return total / rollouts
 
 
 def roofline_of(cost: CostModel) -> RooflineCost | None:

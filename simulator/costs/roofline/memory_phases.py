@@ -27,19 +27,22 @@ from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 
 SHARE = "engine_share"
 """Name of the pool that is an engine's share of its GPUs' memory."""
+SHARE_SPREAD = 1.1  # how much longer than the mean the rollouts of one GPU may be
 _SWITCHED_STATES = ("weights", "master_weights")  # of states that are offloaded, back for a sync
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What a step works on. rollouts: of a batch. prompt_tokens, new_tokens: of the longest one.
-    prefix_tokens: of a prefix that its group shares in training. kv_tokens, seqs, batched_tokens:
+    prefix_tokens: of a prefix that its group shares in training. mean_tokens: of a rollout, prompt
+    and response; the longest where unknown. kv_tokens, seqs, batched_tokens:
     an engine's pool, its rollouts and tokens at once."""
 
     rollouts: int
     prompt_tokens: int
     new_tokens: int
     prefix_tokens: int
+    mean_tokens: float
     kv_tokens: int
     seqs: int
     batched_tokens: int
@@ -58,7 +61,8 @@ def use_of(trainer: RooflineTrainer, batch: Batch) -> Use:
     if trainer.batching == "one_sequence":
         tokens = longest
     elif trainer.batching == "packed":
-        tokens = min(max(budget or 0, longest), rows * longest)
+        all_tokens = math.ceil(SHARE_SPREAD * rows * min(batch.mean_tokens, longest))
+        tokens = max(longest, min(budget or 0, all_tokens))
     else:
         most = trainer.microbatch_rollouts or (1 if budget is None else rows)
         if budget is not None:

@@ -203,6 +203,9 @@ class TrainerMemory(TrainerOptions):
         """Bytes of 16 bit weights beside the states while layers (one is prefetched) and ``units``
         further weights are at work."""
         sharded, two = self.kept in ("fsdp", "hybrid"), 2 * self._layer_parameters
+        wide = {"lora": self.base_bits == 16, "full": self.master_dtype == "bf16"}
+        if wide[self.weights] and self._alone and not self.states_on_host:
+            return 0.0
         if sharded and not self.reshard_after_forward:
             return COMPUTE_BYTES * self._whole_parameters
         if sharded or (self.base_bits < 16 and self.weights == "lora"):
@@ -210,6 +213,11 @@ class TrainerMemory(TrainerOptions):
         if has_working_copy(self) or self.weights == "lora" or self.master_dtype == "bf16":
             return 0.0
         return COMPUTE_BYTES * self._whole_parameters  # autocast keeps a copy of what it casts
+
+    @property
+    def _alone(self) -> bool:
+        """Whether no other GPU holds a share of its weights."""
+        return all(self.layout.sharers(copies) == 1 for _, copies in self.layout.parts)
 
     @cached_property
     def _layer(self) -> KeptLayer:
@@ -248,14 +256,16 @@ class TrainerMemory(TrainerOptions):
         """The parts of an update where they are most: at the loss, at the first layer's backward,
         or at the last one's, when all gradients are there. beside_bytes: of a shared prefix."""
         full, sharded = self.weights == "full", self.kept in ("fsdp", "hybrid")
-        states, gradients = self._states, self._states.get("gradients", 0.0)
+        states, gradients = dict(self._states), self._states.get("gradients", 0.0)
+        if self.step_in_backward:
+            states["gradients"] = gradients = 0.0
         if not (use.accumulates or has_working_copy(self)):
             gradients = 0.0
         kept = self._kept_memory_bytes * use.tokens + beside_bytes
         working = self._working_bytes * use.tokens
         layer, head = self._layer_parameters, self._head_parameters if self.logits else 0.0
         graded = COMPUTE_BYTES * full
-        reduced = self.exchange_bytes_per_parameter * full * sharded
+        reduced = gradient_bytes(self) * full * (sharded and not self._alone)
         loss: Parts = {
             **states,
             "gradients": gradients + graded * head,
@@ -290,15 +300,26 @@ class TrainerMemory(TrainerOptions):
         step = dict(self._states)
         if not self.reduce_every_microbatch and self.kept in ("fsdp", "hybrid"):
             step["gradients"] = gradient_bytes(self) * self.layout.owned_parameters
-        if self.foreach_optimizer and not (self.optimizer_on_host or self.states_on_host):
-            shard = step.get("optimizer", 0.0) / max(1, moment_bytes(self))
-            step["optimizer"] = step.get("optimizer", 0.0) + master_bytes(self) * shard
+        if not (self.optimizer_on_host or self.states_on_host or self.step_in_backward):
+            step["optimizer"] = step.get("optimizer", 0.0) + self._step_bytes
+        if self.step_in_backward:
+            step["gradients"] = 0.0
         forward = self._resting | {
             "activations": self._layer.at_work / self.layout.share * use.tokens,
             "logits": self._logit_bytes(use, min(self.logit_bytes, FORWARD_LOGIT_BYTES)),
             "gathered_weights": self._gathered(self._head_parameters if self.logits else 0.0),
         }
         return {"log_prob": forward, "update": update, "optimizer_step": step}
+
+    @cached_property
+    def _step_bytes(self) -> float:
+        """What the optimiser's kernels make for a while: a copy of the shard that they update, and
+        gradients in the precision of its weights where they are narrower."""
+        updated = self._states.get("gradients", 0.0) / gradient_bytes(self)
+        if self.weights == "full":
+            updated = self.layout.owned_parameters
+        wider = max(0, master_bytes(self) - gradient_bytes(self))
+        return updated * (wider + (master_bytes(self) if self.foreach_optimizer else 0))
 
     def phases(self, use: Use) -> dict[MemoryPhase, dict[str, Parts]]:
         """Parts by role and phase on each GPU, at a microbatch: in every phase of training the

@@ -148,6 +148,13 @@ class TrainerOptions(Options):
             "made from them when they are gathered (FSDP); sharding zero1 and zero2 keep them"
         ),
     ] = False
+    gradient_dtype: Annotated[
+        MasterDtype, Doc("precision in which gradients are summed; bf16 where master_dtype is")
+    ] = "fp32"
+    step_in_backward: Annotated[
+        bool,
+        Doc("whether the optimiser steps a layer in its backward and frees its gradients there"),
+    ] = False
     foreach_optimizer: Annotated[
         bool,
         Doc(
@@ -158,7 +165,7 @@ class TrainerOptions(Options):
     base_bits: Annotated[
         int,
         Between(1, 32),
-        Doc("bits of a frozen weight (weights: lora); 4: QLoRA", unit="bits"),
+        Doc("bits of a frozen weight (weights: lora); 4: QLoRA, 32: fp32", unit="bits"),
     ] = 16
     lora_rank: Annotated[
         int, Between(1, 100_000), Doc("rank of adapters (weights: lora)", unit="elements")

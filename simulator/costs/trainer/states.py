@@ -46,7 +46,8 @@ def master_bytes(options: TrainerOptions) -> int:
 
 def gradient_bytes(options: TrainerOptions) -> int:
     """Bytes of a gradient while it is summed."""
-    return COMPUTE_BYTES if options.master_dtype == "bf16" else GRADIENT_BYTES
+    narrow = "bf16" in (options.master_dtype, options.gradient_dtype)
+    return COMPUTE_BYTES if narrow else GRADIENT_BYTES
 
 
 def has_working_copy(options: TrainerOptions) -> bool:

@@ -6,19 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rollcast.simulator.check.answer import Answer, Priced
 from rollcast.simulator.check.forecast import Seconds
-from rollcast.simulator.costs.memory.ledger import MemoryPhase
-from rollcast.simulator.results.figures import hours, interval, seconds, usd
+from rollcast.simulator.results.figures import (
+    MEMORY_PHASES,
+    gigabytes,
+    hours,
+    interval,
+    seconds,
+    usd,
+)
 from rollcast.simulator.results.phases import bound_text
 
-PHASE_WORDS: Mapping[MemoryPhase, str] = {
-    "start": "the start",
-    "generation": "generation",
-    "switch": "the switch between rollout and training",
-    "log_prob": "the log-probabilities",
-    "update": "the update",
-    "optimizer_step": "the optimiser's step",
-    "sync": "the weight sync",
-}
 PART_WORDS: Mapping[str, str] = {
     "weights": "weights",
     "master_weights": "master weights",
@@ -36,17 +33,11 @@ PART_WORDS: Mapping[str, str] = {
 }
 
 
-def gigabytes(size: float) -> str:
-    """Text of bytes: in GB of 1e9."""
-    size /= 1e9
-    return f"{size:.0f} GB" if size >= 10 else f"{size:.1f} GB"
-
-
 def headline(answer: Answer) -> str:
     """Whether it fits, with the figure, and the first change where it does not."""
     peak = answer.ledger.peak
     held, room = gigabytes(peak.bytes).removesuffix(" GB"), gigabytes(peak.capacity_bytes)
-    where = f"in {PHASE_WORDS[peak.phase]}"
+    where = MEMORY_PHASES[peak.phase]
     sure = answer.ledger.fits_probability
     if answer.fits:
         likely = "" if sure >= 0.95 else f" ({sure:.0%} likely)"

@@ -104,7 +104,7 @@ def check(
     force: args.Force = False,
     as_json: args.Json = False,
 ) -> None:
-    """Tell before the first step whether a launch fits, how long it takes and what would help.
+    """Tell whether a launch fits, how long it takes, and what helps.
 
     Reads the launch files of verl, TRL, slime, NeMo-RL, OpenRLHF, prime-rl, AReaL, SkyRL, ROLL and
     RLinf, and runs nothing of them. Exits with 0 if it fits, 3 if it does not, 2 if it cannot be

@@ -13,7 +13,7 @@ from rollcast.simulator.check.layout import (
     groups_of,
     memory_lines,
 )
-from rollcast.simulator.check.words import PHASE_WORDS, effect, gigabytes, sentences, spread
+from rollcast.simulator.check.words import effect, sentences, spread
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.assumptions import assumptions
@@ -22,7 +22,15 @@ from rollcast.simulator.report.markup import Content, Markup, joined, tag
 from rollcast.simulator.report.page import page
 from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.reproduced import reproduced
-from rollcast.simulator.results.figures import hours, interval, seconds, share, usd
+from rollcast.simulator.results.figures import (
+    MEMORY_PHASES,
+    gigabytes,
+    hours,
+    interval,
+    seconds,
+    share,
+    usd,
+)
 
 _SHADES = dict(
     zip(GROUPS, ("rollout", "train", "sync", "tail", "lost", "most", "some"), strict=True)
@@ -63,7 +71,7 @@ def _tiles(answer: Answer) -> Markup:
         (
             "peak of a GPU",
             gigabytes(peak.bytes),
-            f"of {gigabytes(peak.capacity_bytes)}, in {PHASE_WORDS[peak.phase]}",
+            f"of {gigabytes(peak.capacity_bytes)}, {MEMORY_PHASES[peak.phase]}",
         ),
         ("fits", share(answer.ledger.fits_probability), "how likely"),
         (

@@ -233,6 +233,42 @@ def _phase_figure(name: PhaseName) -> Figure:
     )
 
 
+def gigabytes(size: float) -> str:
+    """Text of bytes, in GB of 1e9."""
+    size /= 1e9
+    return f"{size:.0f} GB" if size >= 10 else f"{size:.1f} GB"
+
+
+MEMORY_PHASES: Mapping[str, str] = {
+    "start": "at the start",
+    "generation": "in generation",
+    "switch": "between rollout and training",
+    "log_prob": "in the log-probabilities",
+    "update": "in the update",
+    "optimizer_step": "in the optimiser's step",
+    "sync": "in the weight sync",
+}
+"""Phases of a ledger of memory, as a sentence goes on."""
+
+
+def _peak(v: Values) -> Values | None:
+    memory = v.get("memory")
+    return None if memory is None else memory["peak"]
+
+
+def _peak_text(v: Values) -> str:
+    """Empty where no memory is known."""
+    peak = _peak(v)
+    return "" if peak is None else gigabytes(peak["bytes"])
+
+
+def _peak_note(v: Values) -> str:
+    peak = _peak(v)
+    if peak is None:
+        return ""
+    return f"of {gigabytes(peak['capacity_bytes'])} of a GPU, {MEMORY_PHASES[peak['phase']]}"
+
+
 def _group_sizes(v: Values) -> str:
     return " / ".join(v["group_sizes"]) if len(v["group_sizes"]) > 1 else ""
 
@@ -402,6 +438,16 @@ _LEARNING: tuple[Figure, ...] = (
         "length bias",
         "{:.2f}".format,
         "mean length of what is trained over what was launched",
+        page=True,
+        narrow=False,
+    ),
+    Figure(
+        "peak_memory_bytes",
+        "peak memory",
+        gigabytes,
+        "of a GPU, in the phase that comes closest to what it has",
+        run=Line(text=_peak_text, note=_peak_note),
+        terminal=Heading("peak\nmemory", drop=6, if_differs=True),
         page=True,
         narrow=False,
     ),

@@ -13,43 +13,11 @@ import yaml
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.trust import Trust, require_trust
+from rollcast.simulator.stacks.syntax.yaml_text import MERGE, TEXT, Loader
 
 _MAX_BYTES = 4_000_000
 _MAX_VALUES = 100_000
 _MAX_DEPTH = 100
-_TAGS = "tag:yaml.org,2002:"
-_MERGE, _TEXT, _INT, _FLOAT = (_TAGS + kind for kind in ("merge", "str", "int", "float"))
-_RADIX = {"0x": 16, "0b": 2}
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which ``1e9`` is a number, ``010`` is 10 and ``1:30`` text, unlike YAML 1.1."""
-
-    def _whole_number(self, node: yaml.ScalarNode) -> int:
-        text = self.construct_scalar(node).replace("_", "").lower()
-        sign, digits = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
-        return sign * int(digits, _RADIX.get(digits[:2], 10))
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, form) for tag, form in resolvers if tag not in (_INT, _FLOAT)]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_constructor(_INT, _Loader._whole_number)
-_Loader.add_implicit_resolver(
-    _INT,
-    re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)$"),
-    list("-+0123456789"),
-)
-_Loader.add_implicit_resolver(
-    _FLOAT,
-    re.compile(
-        r"(?:[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)"
-        r"|[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
-        r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN))$"
-    ),
-    list("-+.0123456789"),
-)
 
 
 @dataclass(frozen=True)
@@ -134,7 +102,7 @@ def read_value(text: str, name: str) -> Any:
 def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
     """A YAML text's value, and the line of each dotted key."""
     try:
-        loader = _Loader(text)
+        loader = Loader(text)
         root = loader.get_single_node()
         if root is None:
             return None, {}
@@ -187,10 +155,10 @@ class _Walk:
         merged = []
         for key, value in node.value:
             line = key.start_mark.line + 1
-            if key.tag == _MERGE:
+            if key.tag == MERGE:
                 merged.append(value)
                 continue
-            if key.tag != _TEXT:
+            if key.tag != TEXT:
                 shown = key.value if isinstance(key, yaml.ScalarNode) else "this key"
                 message = f"{shown!r} is not text; put a key into quotes"
                 raise ScenarioError(prefix, f"{message} ({self._name}, line {line})")

@@ -22,6 +22,8 @@ folder::
           added: true                           # Hydra wants ++ before a key that it does not have
     advice:
       sync: "{run.mode}=sync"  # by the what-if; {ours} is their key for it
+    entries: [main_ppo, "recipe.*.main_*"]     # modules, scripts and commands that launch it
+    shipped: [ppo_trainer]     # configurations that come with it, whose values are the defaults
 
 Ours are those of `simulator.stacks.settings.MEANINGS`; in ``values``, ``where`` and ``also`` their
 values are ours too, those of ``default`` the stack's.
@@ -141,13 +143,17 @@ class Key:
 @dataclass(frozen=True)
 class Launch:
     """The table. keys: theirs by ours, of which the first counts. advice: their settings for a
-    change of a run, by the change's name in `calibration.judge.advice`."""
+    change of a run, by the change's name in `calibration.judge.advice`. entries: what launches it,
+    as dotted names, the last parts of which may be all that is given; ``*`` is any text. shipped:
+    names of configurations that come with the stack."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]
     advice: Mapping[str, str] = field(default_factory=dict)
     releases: str = ""
     switches: Switches = "bare"
+    entries: tuple[str, ...] = ()
+    shipped: tuple[str, ...] = ()
 
     @cached_property
     def ours(self) -> Mapping[str, tuple[str, int, Key]]:
@@ -326,7 +332,8 @@ def load_launch(path: Path) -> Launch:
             raise ValueError(f"{where}: {ours} is no setting of ours (settings.MEANINGS)")
     names = {ours: launch.name(ours) for ours in keys if any(k.holds(None) for k in keys[ours])}
     advice = {change: _filled(words, names) for change, words in data.get("advice", {}).items()}
-    return Launch(launch.form, keys, advice, launch.releases, switches)
+    entries, shipped = (tuple(map(str, data.get(name, ()))) for name in ("entries", "shipped"))
+    return Launch(launch.form, keys, advice, launch.releases, switches, entries, shipped)
 
 
 def _key(entry: Any, where: str) -> Key:

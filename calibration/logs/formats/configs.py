@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
+from rollcast.simulator.stacks.syntax.scalars import word
 
 MOST_TEXT = 4_000_000
 _MOST_VALUES = 200_000
@@ -184,23 +185,6 @@ def _options(text: str, line: int) -> list[Given]:
         else:
             options.extend(override(here, line))
     return options
-
-
-def word(text: str) -> Any:
-    """A value as YAML reads it, where it is a plain one; else the text."""
-    text = text.strip()
-    if len(text) > 10_000 or text.startswith(("&", "*", "!", "{", "[", "|", ">", "%", "@", "`")):
-        return text.strip("'\"")
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, ArithmeticError):
-        return text
-    if isinstance(value, str):
-        try:  # YAML 1.1 takes 1e-6 for text
-            return float(value) if re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value) else value
-        except ValueError:
-            return value
-    return value if isinstance(value, int | float | bool) or value is None else text
 
 
 _ARGUMENT = re.compile(r"\s{0,8}(\w{2,80}) ?\.{4,} ?(\S.{0,2000})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from rollcast.simulator.launches.pieces import (
     Piece,
@@ -128,6 +129,7 @@ class Expander:
         return arithmetic.value(shown(text), self.number_text, self.store)
 
     def number_text(self, name: str, index: int | None) -> str:
+        """A variable's text, for arithmetic. Raises UndecidedError."""
         held = self.scope.variables.get(name)
         if isinstance(held, Array):
             held = held.items.get(0 if index is None else index)
@@ -139,10 +141,11 @@ class Expander:
         return shown(held)
 
     def store(self, name: str, index: int | None, number: int) -> None:
+        """Sets a variable to a number, for arithmetic."""
         text = known(str(number), Place(self.scope.file))
         held = self.scope.variables.get(name)
         if isinstance(held, Array):
-            held.items[index or 0] = text
+            self.scope.variables[name] = Array({**held.items, index or 0: text}, held.named)
         elif index is not None:
             self.scope.variables[name] = Array({index: text})
         else:
@@ -195,7 +198,9 @@ class Expander:
                             found.append(_bounded(tuple(now)))
                             now, there = [], False
                         if bit:
-                            now.append(Piece(bit, Place(piece.place.file, line_of), "", piece.maybe))
+                            now.append(
+                                Piece(bit, Place(piece.place.file, line_of), "", piece.maybe)
+                            )
                             there = True
         if there:
             found.append(_bounded(tuple(now)))
@@ -253,7 +258,7 @@ class Expander:
         if isinstance(part, Literal):
             return known(part.text, place)
         if isinstance(part, Opaque):
-            return unknown(part.text, place, "a file that only a run has")
+            return unknown(part.text, place, part.why)
         if isinstance(part, Output):
             return self.output(part.body, part.text, place)
         if isinstance(part, Sum):
@@ -304,10 +309,9 @@ class Expander:
         if name in self.scope.special:
             return self.scope.special[name]
         if name.isdigit() and name != "0":
-            at = int(name) if len(name) < 6 else 10**6
-            if at <= len(self.scope.positional):
-                return self.scope.positional[at - 1]
-            return None
+            number = int(name) if len(name) < 6 else 10**6
+            given = self.scope.positional
+            return given[number - 1] if number <= len(given) else None
         if name == "#":
             return known(str(len(self.scope.positional)), place)
         if name in ("?", "$", "!", "-"):
@@ -374,8 +378,8 @@ class Expander:
         if part.op == "@":
             return known(text, place)
         if part.op in ("^", "^^", ",", ",,"):
-            first, rest = (text[:1], text[1:]) if len(part.op) == 1 else (text, "")
-            return known((first.upper() if "^" in part.op else first.lower()) + rest, place)
+            head, rest = (text[:1], text[1:]) if len(part.op) == 1 else (text, "")
+            return known((head.upper() if "^" in part.op else head.lower()) + rest, place)
         pattern = self.pattern(argument)
         if pattern is None:
             return unknown(part.text, place, why(self.text(argument)))
@@ -481,7 +485,7 @@ def _expanded(parts: list[Part], depth: int) -> list[list[Part]]:
         choices: list[list[Part]] = []
         if len(commas) > 1:
             bounds = [*commas, end]
-            for low, high in zip(bounds, bounds[1:], strict=False):
+            for low, high in pairwise(bounds):
                 choices.extend(_expanded(parts[low + 1 : high], depth + 1))
         else:
             choices = [[Literal(text, part.line)] for text in _range(inside)]

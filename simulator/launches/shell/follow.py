@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from rollcast.simulator.errors import ScenarioError
@@ -32,7 +33,7 @@ from rollcast.simulator.launches.shell import arithmetic, pure
 from rollcast.simulator.launches.shell.arithmetic import UndecidedError
 from rollcast.simulator.launches.shell.conditions import Answer, Conditions, Operand
 from rollcast.simulator.launches.shell.expand import Array, Expander, Scope, TooLongError, Value
-from rollcast.simulator.launches.shell.parse import ShellSyntaxError, commands, parse_value
+from rollcast.simulator.launches.shell.parse import ShellSyntaxError, commands
 from rollcast.simulator.launches.shell.patterns import regex
 from rollcast.simulator.launches.shell.syntax import (
     Assignment,
@@ -64,7 +65,17 @@ _MOST_ROUNDS = 1_000
 _DEEPEST = 12
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES = {"exec", "command", "builtin", "nohup", "time", "setsid", "sudo"}
-_SCRIPTS = {"sbatch", "source", "."}
+_LAUNCHERS = {
+    "srun",
+    "ssh",
+    "docker",
+    "ray",
+    "apptainer",
+    "singularity",
+    "mpirun",
+    "env",
+    "timeout",
+}
 
 
 class Status(Enum):
@@ -77,15 +88,15 @@ class Status(Enum):
     RAN = 3
 
 
-class _Exit(Exception):
-    pass
+class _Exit(Exception):  # noqa: N818 - a way out, no error
+    """``exit``."""
 
 
-class _Return(Exception):
-    pass
+class _Return(Exception):  # noqa: N818
+    """``return``."""
 
 
-class _Jump(Exception):
+class _Jump(Exception):  # noqa: N818
     """``break`` and ``continue``, out of so many loops."""
 
     def __init__(self, levels: int, again: bool) -> None:
@@ -338,8 +349,7 @@ class _Follower:
         for op, command in chain.rest:
             if status is Status.OPEN:
                 reason = f"it depends on {self.here()}: {self._open}"
-                outcomes: list[Status] = []
-                self._either([lambda c=command: outcomes.append(self._run(c)), _nothing], reason)
+                self._either([partial(self._run, command), _nothing], reason)
                 status = self._undecided(self._open)
             elif (status in (Status.YES, Status.RAN)) == (op == "&&"):
                 status = self._run(command)
@@ -430,9 +440,7 @@ class _Follower:
         self._line = getattr(line, "line", command.line)
         why_open = self._open if status is Status.OPEN else "its command is not run"
         reason = f"it depends on {self.here()}: {why_open}"
-        self._either(
-            [lambda: self._run(body), lambda: self._if(command, at + 1)], reason
-        )
+        self._either([lambda: self._run(body), lambda: self._if(command, at + 1)], reason)
         return Status.RAN
 
     def _branch(self, body: Block) -> Status:
@@ -531,7 +539,7 @@ class _Follower:
         word = plain(text)
         if word is None:
             reason = f"it depends on {self.here()}: {why(text)}"
-            bodies = [lambda body=body: self._run(body) for _, body, _ in command.clauses]
+            bodies = [partial(self._run, body) for _, body, _ in command.clauses]
             catches = any(
                 pattern.bare == "*" for patterns, _, _ in command.clauses for pattern in patterns
             )
@@ -618,9 +626,7 @@ class _Follower:
             self._redirected(command.redirects, tuple(printed), expander)
         return status
 
-    def _redirected(
-        self, redirects: Iterable[Redirect], printed: Text, expander: Expander
-    ) -> None:
+    def _redirected(self, redirects: Iterable[Redirect], printed: Text, expander: Expander) -> None:
         """Writes what was printed to the script's own files, or lets it pass."""
         for redirect in redirects:
             if redirect.op in (">", ">>", ">|", "&>", "&>>") and redirect.fd in ("", "1"):
@@ -663,7 +669,7 @@ class _Follower:
                 value = held.copy()
                 value.items[0] = (*held.items.get(0, ()), *text)
             elif assignment.append:
-                value = joined([held or (), text], "", Place(self._file, assignment.line))
+                value = (*(held if isinstance(held, tuple) else ()), *text)
                 if sum(len(piece.text) for piece in value) > 1_000_000:
                     raise TooLongError
             else:
@@ -746,7 +752,7 @@ class _Follower:
             for word in command.words:
                 name = word.name if isinstance(word, Assignment) else word.bare or ""
                 if isinstance(word, Assignment):
-                    held = self._state.variables.pop(word.name, None)
+                    self._state.variables.pop(word.name, None)
                     self._state.variables[word.name] = Array({}, True)
                     self._assign(word)
                 elif re.fullmatch(r"[A-Za-z_]\w*", name) and name not in _METHODS:
@@ -860,7 +866,7 @@ class _Follower:
             return self._undecided("what is read is known in a run alone")
         if "d" not in options:
             text = text.partition("\n")[0]
-            parts = [p for p in text.split(mark)] if mark else text.split()
+            parts = text.split(mark) if mark else text.split()
             if "a" in options:
                 array = Array({at: known(part, place) for at, part in enumerate(parts)})
                 self._state.variables[names[-1]] = array
@@ -903,15 +909,12 @@ class _Follower:
             return Status.YES
         for at, word in enumerate(words[:-1]):
             option = words[at + 1] or ""
-            if word and posixpath.basename(word) in _SHELLS and at + 2 < len(words):
-                if re.fullmatch(r"-[a-z]*c", option):
-                    text = fields[at + 2]
-                    self._apart(
-                        lambda text=text, at=at: self._inner(
-                            shown(text), place_of(text, place).line, fields[at + 4 :]
-                        )
-                    )
-                    return Status.RAN
+            shell = posixpath.basename(word or "") in _SHELLS and at + 2 < len(words)
+            if shell and re.fullmatch(r"-[a-z]*c", option):
+                text = fields[at + 2]
+                line = place_of(text, place).line
+                self._apart(partial(self._inner, shown(text), line, fields[at + 4 :]))
+                return Status.RAN
         for at, word in enumerate(words):
             if word and re.search(r"\.(sh|bash|slurm|sbatch)$", word) and self._calls(words, at):
                 return self._script(fields, at, place)
@@ -920,8 +923,8 @@ class _Follower:
     @staticmethod
     def _calls(words: Sequence[str | None], at: int) -> bool:
         """Whether a word that names a script is what is called, not an argument of a program."""
-        programs = {"python", "python3", "torchrun", "accelerate", "chmod", "cp", "cat", "ls"}
-        return not any(posixpath.basename(word or "") in programs for word in words[:at])
+        before = {posixpath.basename(word or "") for word in words[:at]}
+        return at == 0 or bool(before & (_SHELLS | {"sbatch"})) or bool(before & _LAUNCHERS)
 
     def _script(self, fields: list[Text], at: int, place: Place) -> Status:
         path = self._sources.find(fields[at], *self._folders())
@@ -976,9 +979,7 @@ class _Follower:
         name = shown(fields[0])
         self._print(unknown(name, place, f"{posixpath.basename(name)} is not run"))
         if len(self.found.calls) < 1_000 and len(fields) > 1:
-            call = Called(
-                tuple(fields), place, missing, self._maybe, dict(self._state.variables)
-            )
+            call = Called(tuple(fields), place, missing, self._maybe, dict(self._state.variables))
             self.found.calls.append(call)
         return Status.RAN
 

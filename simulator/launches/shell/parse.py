@@ -47,6 +47,7 @@ _SHORT_PARAMETER = re.compile(r"[A-Za-z_]\w*|[\d@*#?$!-]")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?=|\[)")
 _FUNCTION = re.compile(r"([A-Za-z_][\w:.-]*)[ \t]*\([ \t]*\)")
 _REDIRECT = re.compile(r"(\d*|\{\w+\})(<<<|<<-|<<|<>|<&|<(?!\()|>>|>&|>\||>(?!\()|&>>|&>)")
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]{0,80}>(?=[\s/]|$)")
 _WORD_ENDS = " \t\r\n;&|<>()"
 _KEYWORDS = (
     *("if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case"),
@@ -446,7 +447,7 @@ class _Parser:
             if not words or declares:
                 assignment = self._assignment()
                 if assignment is not None:
-                    (words if words else assignments).append(assignment)  # type: ignore[attr-defined]
+                    (words if words else assignments).append(assignment)
                     continue
             word = self._word()
             if not words:
@@ -494,7 +495,7 @@ class _Parser:
             found.append((index, self._word(empty=index is not None)))
 
     def _redirects(self) -> tuple[Redirect, ...]:
-        found = []
+        found: list[Redirect] = []
         while True:
             self._blanks()
             redirect = self._redirect()
@@ -535,11 +536,12 @@ class _Parser:
             letter = self._text[self._at]
             if letter in "<>" and self._text.startswith("(", self._at + 1) and not parts:
                 parts.append(self._process())
+            elif empty and (match := _PLACEHOLDER.match(self._text, self._at)):
+                parts.append(Opaque(match[0], line, "a placeholder"))
+                self._at = match.end()
             elif letter in "@?*+!" and self._text.startswith("(", self._at + 1):
                 parts.append(self._extended())
-            elif letter in _WORD_ENDS:
-                break
-            elif not self._part(parts):
+            elif letter in _WORD_ENDS or not self._part(parts):
                 break
         if not parts and not empty:
             shown = "the end" if self.ended else repr(self._text[self._at])

@@ -13,6 +13,8 @@ _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "r": "\r", "0": "\0", '"': '"', "a
 def output(name: str, words: Sequence[str], read: str | None) -> str | None:
     """What a command prints; None for one that is not known. words: after its name. read: its
     input, None where that is not known."""
+    if words[:1] == ["--"] and name != "echo":
+        words = words[1:]
     try:
         match name:
             case "echo":
@@ -80,11 +82,11 @@ def _printf(words: Sequence[str]) -> str | None:
 
 
 def _seq(numbers: Sequence[int]) -> str | None:
-    first, step, last = {
-        1: lambda n: (1, 1, n[0]),
-        2: lambda n: (n[0], 1, n[1]),
-        3: lambda n: (n[0], n[1], n[2]),
-    }[len(numbers)](numbers)
+    first, step, last = (
+        (*numbers[:1], 1, *numbers[1:])
+        if len(numbers) == 2
+        else ((1, 1, *numbers) if len(numbers) == 1 else numbers)
+    )
     found = range(first, last + (1 if step > 0 else -1), step)
     return "".join(f"{n}\n" for n in found) if len(found) <= _MOST else None
 
@@ -99,7 +101,7 @@ def _tr(words: Sequence[str], read: str) -> str | None:
     if not one or not other or "-" in one[1:-1] or "[" in one:
         return None
     other = other.ljust(len(one), other[-1])
-    return read.translate(str.maketrans(dict(zip(one, other, strict=False))))
+    return read.translate({ord(a): b for a, b in zip(one, other, strict=False)})
 
 
 def _cut(words: Sequence[str], read: str) -> str | None:

@@ -54,10 +54,11 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """``<(...)``: a file that only a run has."""
+    """What has no value here: ``<(...)``, and a placeholder such as ``<PATH>``."""
 
     text: str
     line: int
+    why: str = "a file that only a run has"
 
 
 Part = Literal | Parameter | Output | Sum | Opaque

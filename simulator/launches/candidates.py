@@ -1,0 +1,305 @@
+"""Which stack a launch is of: by its program, else by the table that knows most of its keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches import around
+from rollcast.simulator.launches.configs import CONFIG, Configs, parse_tree
+from rollcast.simulator.launches.interpolate import resolve
+from rollcast.simulator.launches.pieces import Text, known, plain, shown
+from rollcast.simulator.launches.settle import negated
+from rollcast.simulator.launches.shell.expand import Value
+from rollcast.simulator.launches.shell.follow import Called, Found
+from rollcast.simulator.launches.sources import Sources
+from rollcast.simulator.launches.values import Leaf, Tree, drop, leaves, merge, put, tree_of
+from rollcast.simulator.launches.words import (
+    Option,
+    Program,
+    launches,
+    options,
+    programs,
+    value_of,
+)
+from rollcast.simulator.launches.yaml_tree import read_yaml_tree
+from rollcast.simulator.stacks.launch import Given
+from rollcast.simulator.stacks.settings import Place, Setting
+from rollcast.simulator.stacks.stack import Stack
+
+COMMAND = 1
+"""How sure what a launch's own command says is; see `Given`."""
+_LEAST = 2
+"""Keys of a stack that make a launch without a known entry one of it."""
+_OUTSIDE = re.compile(
+    r"HOME|USER|PWD|HOSTNAME|TMPDIR|RANDOM|PATH|PYTHONPATH|RANK|WORLD_SIZE|LOCAL_RANK"
+    r"|(?:SLURM|WANDB|HF|CUDA|NCCL|RAY|MASTER|VLLM|MLP|NODE)_\w*|\w*(?:_KEY|_TOKEN|_HOST|_IP|_ADDR)"
+    r"|\d+"
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A stack that a launch may be of, with what was found if it is. entered: whether its program
+    is one of the stack's entries. machine: what the launcher's own words say, by our key."""
+
+    stack: Stack
+    found: Sequence[Given]
+    entered: bool = False
+    entry: str = ""
+    machine: Mapping[str, Setting] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def score(self) -> float:
+        """Keys of the stack's table among what was found; an entry counts as three."""
+        return known_keys(self.stack, self.found) + 3 * self.entered
+
+
+def known_keys(stack: Stack, found: Iterable[Given]) -> int:
+    """How many keys of a stack's table were given."""
+    launch = stack.launch
+    return len({key for item in found if (key := negated(launch, item).key) in launch.ours})
+
+
+def best(candidates: Sequence[Candidate], name: str) -> Candidate:
+    """The candidate that most speaks for. Raises ScenarioError where none does, or several do."""
+    ordered = sorted(candidates, key=lambda one: -one.score)
+    if not ordered or (not ordered[0].entered and ordered[0].score < _LEAST):
+        raise ScenarioError(
+            name, "no launch of a known stack was found in it; give --stack if there is one"
+        )
+    first, *others = ordered
+    if others and others[0].score == first.score and others[0].stack is not first.stack:
+        names = f"{first.stack.name} or {others[0].stack.name}"
+        raise ScenarioError(name, f"may be a launch of {names}; say which with --stack")
+    return first
+
+
+@dataclass
+class Reader:
+    """Reads a launch as each stack would."""
+
+    sources: Sources
+    notes: list[str] = field(default_factory=list)
+
+    def of_calls(self, found: Found, stacks: Sequence[Stack]) -> list[Candidate]:
+        """The candidates of the command that is likeliest a launch: the first of those that give
+        about as many keys of a stack as any does."""
+        rated_: list[tuple[float, Called, list[tuple[Stack, Program, bool]]]] = []
+        for call in found.calls:
+            some = self._stacks_of(call, stacks)
+            if some:
+                score = max(self._quick(call, *one) for one in some)
+                rated_.append((score, call, some))
+        if not rated_:
+            return []
+        most = max(score for score, _, _ in rated_)
+        chosen = next(one for one in rated_ if one[0] >= most / 2)
+        _, call, some = chosen
+        others = [
+            str(one.place) for score, one, _ in rated_ if one is not call and score >= most / 2
+        ]
+        if others:
+            self.notes.append(
+                f"{call.place}: the launch that is read; another is in {', '.join(others[:3])}"
+            )
+        if call.maybe:
+            self.notes.append(f"{call.place}: whether it is launched, {call.maybe}")
+        return [self._candidate(call, found, *one) for one in some]
+
+    def _stacks_of(
+        self, call: Called, stacks: Sequence[Stack]
+    ) -> list[tuple[Stack, Program, bool]]:
+        started = list(programs(call.words))
+        for program in started:
+            entered = [(one, program, True) for one in stacks if launches(one.launch, program)]
+            if entered:
+                return entered
+        some = []
+        for program in started[:1]:
+            for stack in stacks:
+                if self._quick(call, stack, program, False) >= _LEAST or len(stacks) == 1:
+                    some.append((stack, program, False))
+        return some
+
+    @staticmethod
+    def _quick(call: Called, stack: Stack, program: Program, entered: bool) -> float:
+        """How many keys of a stack the command's own words give."""
+        given = [
+            Given(option.key, True, option.place)
+            for option in options(call.words[program.at + 1 :], stack.launch.form)
+            if option.kind in ("flag", "override")
+        ]
+        return known_keys(stack, given) + 3 * entered
+
+    def _candidate(
+        self, call: Called, found: Found, stack: Stack, program: Program, entered: bool
+    ) -> Candidate:
+        read = _OneRead(self.sources, stack, call.variables)
+        after = list(options(call.words[program.at + 1 :], stack.launch.form))
+        given = read.of_options(after, program, call.place)
+        self._check_lost(call, found, given, stack)
+        machine = around.launchers(call.words[: program.at], call.place)
+        entry = shown(program.path)
+        return Candidate(stack, given, entered, entry, machine, read.notes)
+
+    def _check_lost(self, call: Called, found: Found, given: Sequence[Given], stack: Stack) -> None:
+        """Raises ScenarioError where the launch uses what a file that is not there would set."""
+        lost = [one for one in found.lost if one.sourced]
+        if not lost:
+            return
+        names = set(call.missing)
+        for text in call.words:
+            for piece in text:
+                match = re.match(r"(\w+) has no value", piece.why)
+                if match:
+                    names.add(match[1])
+        names = {name for name in names if not _OUTSIDE.fullmatch(name)}
+        if names:
+            raise ScenarioError(
+                str(lost[0].place),
+                f"calls another file that is not there: {lost[0].name}; the launch in "
+                f"{call.place} uses {', '.join(sorted(names)[:3])}",
+            )
+
+    def of_config(
+        self,
+        path: Path,
+        stacks: Sequence[Stack],
+        variables: Mapping[str, Value],
+    ) -> list[Candidate]:
+        """The candidates of a configuration by itself."""
+        if path.name == "overrides.yaml":
+            listed = read_yaml_tree(self.sources.read(path), path.name, COMMAND, self.sources)
+            if isinstance(listed, list):
+                return [self._of_overrides(listed, stack, variables) for stack in stacks]
+        found = []
+        for stack in stacks:
+            read = _OneRead(self.sources, stack, variables)
+            given = read.of_file(path)
+            if known_keys(stack, given) or len(stacks) == 1:
+                found.append(Candidate(stack, given, False, "", {}, read.notes))
+        return found
+
+    def _of_overrides(
+        self, listed: Sequence[Leaf], stack: Stack, variables: Mapping[str, Value]
+    ) -> Candidate:
+        texts = [known(str(leaf.value), leaf.place) for leaf in listed]
+        read = _OneRead(self.sources, stack, variables)
+        given = read.of_tree({}, list(options(texts, "key=value")))
+        return Candidate(stack, given)
+
+
+class _OneRead:
+    """Reads options and the configurations that they name, for one stack."""
+
+    def __init__(self, sources: Sources, stack: Stack, variables: Mapping[str, Value]) -> None:
+        self._sources, self._stack = sources, stack
+        self._variables = {k: v for k, v in variables.items() if isinstance(v, tuple)}
+        self.notes: list[str] = []
+
+    def of_file(self, path: Path) -> list[Given]:
+        """A configuration and its parents."""
+        configs = Configs(self._sources, self._stack.launch.shipped)
+        tree = configs.composed(path, (), None)
+        self.notes.extend(configs.notes)
+        return self.of_tree(tree, [])
+
+    def of_options(self, given: Sequence[Option], program: Program, place: Place) -> list[Given]:
+        """What options say, and the configurations that they name."""
+        tree: Tree = {}
+        for option in given:
+            if option.kind == "file":
+                merge(tree, self._file(option))
+        merge(tree, self._primary(given, place))
+        return self.of_tree(tree, given)
+
+    def of_tree(self, tree: Tree, given: Sequence[Option]) -> list[Given]:
+        """Configurations with overrides put over them, and interpolations resolved."""
+        flags: list[Given] = []
+        over: list[Given] = []
+        for option in given:
+            if option.kind == "drop":
+                drop(tree, option.key.split("."))
+            elif option.kind == "flag":
+                flags.append(Given(option.key, option.value, option.place, COMMAND))
+            elif option.kind == "override" and "@" not in option.key and "/" not in option.key:
+                item = tree_of(option.value, option.place, COMMAND)
+                put(tree, option.key.split("."), item)
+                if isinstance(item, Leaf):
+                    over.append(Given(option.key, item.value, item.place, COMMAND))
+        resolved = resolve(tree, self._variables)
+        found = [Given(key, _value(leaf), leaf.place, leaf.sure) for key, leaf in leaves(resolved)]
+        kept = {(item.key, item.place, item.sure) for item in found}
+        twice = [item for item in over if (item.key, item.place, item.sure) not in kept]
+        return [*twice, *found, *flags]
+
+    def _file(self, option: Option) -> Tree:
+        """A file that an option names, below its key."""
+        configs = Configs(self._sources, self._stack.launch.shipped)
+        written = self._sources.written.get(shown(option.text))
+        if written is not None:
+            text = self._sources.as_text(written)
+            name = shown(option.text)
+            tree = parse_tree(self._sources, text, name, Path(name).suffix, CONFIG)
+        else:
+            path = self._sources.find(option.text, self._sources.folder)
+            if path is None:
+                self._not_there(option.text, option.place)
+                return {}
+            tree = configs.composed(path, (), option.place)
+        self.notes.extend(configs.notes)
+        if not option.key:
+            return tree
+        below: Tree = {}
+        put(below, option.key.split("."), tree)
+        return below
+
+    def _primary(self, given: Sequence[Option], place: Place) -> Tree:
+        """Hydra's configuration, by the options for its folder and its name."""
+        named = {
+            option.kind: option for option in given if option.kind in ("path", "name", "folder")
+        }
+        name = named.get("name")
+        if name is None:
+            return {}
+        file = plain(name.text)
+        folder = named.get("path") or named.get("folder")
+        start = folder.text if folder else ()
+        ending = "" if (file or "").endswith(".yaml") else ".yaml"
+        between = known("/", name.place) if start and not shown(start).endswith("/") else ()
+        wanted = (*start, *between, *name.text, *known(ending, name.place))
+        path = self._sources.find(wanted, self._sources.folder)
+        if path is None:
+            if (file or "").removesuffix(".yaml") not in self._stack.launch.shipped:
+                self._not_there(wanted, name.place)
+            return {}
+        choices = {
+            option.key: str(option.value)
+            for option in given
+            if option.kind == "override" and "." not in option.key
+        }
+        configs = Configs(self._sources, self._stack.launch.shipped, choices)
+        tree = configs.composed(path, (), name.place)
+        self.notes.extend(configs.notes)
+        return tree
+
+    def _not_there(self, text: Text, place: Place) -> None:
+        """A file that the launch names and that is not there: an error where its name is known."""
+        if plain(text) is None:
+            why = next(piece.why for piece in text if piece.why)
+            self.notes.append(f"{place}: {shown(text)} is not read: {why}")
+            return
+        raise ScenarioError(str(place), f"calls another file that is not there: {shown(text)}")
+
+
+def _value(leaf: Leaf) -> object:
+    """A leaf's value, a text of a script's own file read as what it stands for."""
+    value = leaf.value
+    if isinstance(value, tuple):
+        return value_of(value)
+    return value

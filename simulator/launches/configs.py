@@ -1,0 +1,273 @@
+"""Configuration files: one by itself, or with the parents that it names.
+
+Two ways of naming parents: Hydra's ``defaults`` list, of files in groups below a folder of
+configurations, and NeMo-RL's, of paths from the file itself.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.pieces import known
+from rollcast.simulator.launches.sources import Sources
+from rollcast.simulator.launches.toml_tree import read_toml_tree
+from rollcast.simulator.launches.values import Leaf, Tree, at, drop, merge, put, tree_of
+from rollcast.simulator.launches.yaml_tree import read_yaml_tree
+from rollcast.simulator.stacks.settings import Place
+from rollcast.simulator.stacks.syntax.json_text import NotJsonError, parse
+
+CONFIG = 2
+"""How sure what a configuration file says is; see `Given`."""
+_DEEPEST = 20
+_MOST_CONFIG = 400_000
+_MOST_LOADED = 300
+_PACKAGE = re.compile(r"#\s*@package\s+(\S+)")
+_REPLACES = "_override_"
+
+
+def read_tree(sources: Sources, path: Path, sure: int, at_: Place | None = None) -> Tree:
+    """The settings of a YAML, TOML or JSON file. at_: what names it. Raises ScenarioError."""
+    return parse_tree(sources, sources.read(path, at_), sources.name(path), path.suffix, sure)
+
+
+def parse_tree(sources: Sources, text: str, name: str, suffix: str, sure: int) -> Tree:
+    """The settings of a text. suffix: of its file, which says what it is. Raises ScenarioError."""
+    if len(text) > _MOST_CONFIG:
+        raise ScenarioError(name, f"is longer than {_MOST_CONFIG:,} characters; is it a launch?")
+    if suffix == ".toml":
+        return read_toml_tree(text, name, sure, sources)
+    if suffix == ".json":
+        try:
+            value = parse(text)
+        except NotJsonError as error:
+            raise ScenarioError(name, f"is {error}") from None
+        tree = tree_of(value, Place(name), sure)
+    else:
+        found = read_yaml_tree(text, name, sure, sources)
+        if isinstance(found, list):
+            raise ScenarioError(name, "is a list; a configuration is a mapping of keys")
+        tree = found
+    if isinstance(tree, Leaf):
+        raise ScenarioError(name, "is no mapping of keys")
+    return tree
+
+
+@dataclass
+class Configs:
+    """Reads configurations with their parents. shipped: names of those that come with the stack, of
+    which the stack's defaults hold where they are not there."""
+
+    sources: Sources
+    shipped: Collection[str]
+    choices: Mapping[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    _chosen: dict[str, str] = field(default_factory=dict)
+    _loaded: int = 0
+
+    def composed(self, path: Path, search: Sequence[Path], place: Place | None) -> Tree:
+        """A file and all of its parents. search: folders beside its own where Hydra looks."""
+        tree = self._read(path, place)
+        if _by_path(tree):
+            return self._on_parents(tree, path, 0)
+        folders = [path.parent, *search, *self._search_path(tree)]
+        for entry in _entries(tree):
+            for group, option in entry.items():
+                name = group.partition("@")[0]
+                self._chosen[name] = self.choices.get(name, self.choices.get(group, str(option)))
+        result = self._with_defaults(tree, _package(tree, ""), "", folders, path, 0)
+        result.pop("hydra", None)
+        return result
+
+    def _read(self, path: Path, place: Place | None) -> Tree:
+        self._loaded += 1
+        if self._loaded > _MOST_LOADED:
+            raise ScenarioError(str(place or path), f"more than {_MOST_LOADED} files are called")
+        text = self.sources.read(path, place)
+        tree = parse_tree(self.sources, text, self.sources.name(path), path.suffix, CONFIG)
+        header = _PACKAGE.search(text[:2_000])
+        if header:
+            tree["_package_"] = Leaf(header[1], Place(self.sources.name(path), 1))
+        return tree
+
+    def _missing(self, name: str, place: Place) -> None:
+        if name.rpartition("/")[2].removesuffix(".yaml") in self.shipped:
+            return
+        note = f"{place}: calls {name}, which is not there; what it sets is not read"
+        if note not in self.notes:
+            self.notes.append(note)
+
+    # NeMo-RL's way
+
+    def _on_parents(self, tree: Tree, path: Path, depth: int) -> Tree:
+        named = tree.pop("defaults", None)
+        if not isinstance(named, Leaf):
+            return tree
+        if depth > _DEEPEST:
+            raise ScenarioError(str(named.place), "configurations call each other without end")
+        result: Tree = {}
+        for name in named.value if isinstance(named.value, list) else [named.value]:
+            text = str(name)
+            parent = self.sources.find(known(text, named.place), path.parent)
+            if parent is None:
+                self._missing(text, named.place)
+                continue
+            other = self._on_parents(self._read(parent, named.place), parent, depth + 1)
+            _replacing(result, other)
+        _replacing(result, tree)
+        return result
+
+    # Hydra's way
+
+    def _search_path(self, tree: Tree) -> list[Path]:
+        found = at(tree, ["hydra", "searchpath"])
+        folders: list[Path] = []
+        if not isinstance(found, Leaf) or not isinstance(found.value, list):
+            return folders
+        for item in found.value:
+            name = str(item).removeprefix("file://").strip("/")
+            if "://" in name or not name:
+                continue
+            for root in self.sources.roots():
+                if (root / name).is_dir():
+                    folders.append(root / name)
+                    break
+        return folders
+
+    def _with_defaults(
+        self,
+        tree: Tree,
+        package: str,
+        group: str,
+        folders: Sequence[Path],
+        path: Path,
+        depth: int,
+    ) -> Tree:
+        """A configuration below its package, over those that its list of defaults names."""
+        named = tree.pop("defaults", None)
+        tree.pop("_package_", None)
+        own: Tree = {}
+        if package:
+            put(own, package.split("."), tree)
+        else:
+            own = tree
+        if not isinstance(named, Leaf) or not isinstance(named.value, list):
+            return own
+        if depth > _DEEPEST:
+            raise ScenarioError(str(named.place), "configurations call each other without end")
+        result: Tree = {}
+        placed = False
+        for entry in named.value:
+            if entry == "_self_":
+                merge(result, own)
+                placed = True
+                continue
+            for which, option in entry.items() if isinstance(entry, dict) else [("", entry)]:
+                for one in option if isinstance(option, list) else [option]:
+                    if one is None:
+                        continue
+                    merge(
+                        result,
+                        self._child(which, str(one), package, group, folders, named.place, depth),
+                    )
+        if not placed:
+            merge(result, own)
+        return result
+
+    def _child(
+        self,
+        which: str,
+        option: str,
+        package: str,
+        group: str,
+        folders: Sequence[Path],
+        place: Place,
+        depth: int,
+    ) -> Tree:
+        """One entry of a list of defaults: ``option`` alone, or ``which: option``."""
+        words = which.split()
+        optional = "optional" in words[:-1] or option.startswith("optional ")
+        if "override" in words[:-1]:
+            return {}
+        which, option = (words[-1] if words else ""), option.removeprefix("optional ")
+        target = ""
+        if which:
+            which, _, target = which.partition("@")
+            option = self.choices.get(which, option)
+        else:
+            option, _, target = option.partition("@")
+        if which.lstrip("/").startswith("hydra") or option.startswith(("hydra/", "/hydra/")):
+            return {}
+        option = re.sub(r"\$\{([\w./@]+)\}", lambda m: self._chosen.get(m[1], m[0]), option)
+        name = option.removesuffix(".yaml")
+        inside = which or posixpath.dirname(name)
+        there = inside.lstrip("/") if inside.startswith("/") else posixpath.join(group, inside)
+        there = posixpath.normpath(there) if there else ""
+        there = "" if there == "." else there
+        file = posixpath.join(there, posixpath.basename(name) if not which else name)
+        found = next((f / f"{file}.yaml" for f in folders if (f / f"{file}.yaml").is_file()), None)
+        if found is None:
+            if not optional:
+                self._missing(file, place)
+            return {}
+        tree = self._read(found, place)
+        steps = [part for part in inside.strip("/").split("/") if part not in ("", "..", ".")]
+        home = ".".join(steps) if inside.startswith("/") else _below(package, ".".join(steps))
+        if target:
+            home = _below(package, target)
+        home = _package(tree, home)
+        return self._with_defaults(tree, home, there, folders, found, depth + 1)
+
+
+def _package(tree: Tree, default: str) -> str:
+    """Where a file's settings go, as its own head says."""
+    named = tree.get("_package_")
+    if not isinstance(named, Leaf) or named.value == "_group_":
+        return default
+    return "" if named.value == "_global_" else str(named.value)
+
+
+def _below(package: str, name: str) -> str:
+    if name == "_here_":
+        return package
+    if name == "_global_" or name.startswith("_global_."):
+        return name.removeprefix("_global_").lstrip(".")
+    return ".".join(part for part in (package, name) if part)
+
+
+def _entries(tree: Tree) -> list[dict[str, object]]:
+    """The entries of a list of defaults that choose from a group."""
+    named = tree.get("defaults")
+    if not isinstance(named, Leaf) or not isinstance(named.value, list):
+        return []
+    return [entry for entry in named.value if isinstance(entry, dict)]
+
+
+def _by_path(tree: Tree) -> bool:
+    """Whether parents are named by their paths."""
+    named = tree.get("defaults")
+    if not isinstance(named, Leaf):
+        return False
+    if isinstance(named.value, str):
+        return True
+    names = named.value if isinstance(named.value, list) else []
+    return bool(names) and all(isinstance(n, str) and n.endswith((".yaml", ".yml")) for n in names)
+
+
+def _replacing(into: Tree, other: Tree) -> None:
+    """As `merge`, but a mapping with ``_override_`` takes the place of what is there."""
+    for key, item in other.items():
+        if not isinstance(item, dict):
+            into[key] = item
+            continue
+        mark = item.get(_REPLACES)
+        drop(item, [_REPLACES])
+        held = into.get(key)
+        if (isinstance(mark, Leaf) and mark.value is True) or not isinstance(held, dict):
+            into[key] = item
+        else:
+            _replacing(held, item)

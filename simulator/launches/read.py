@@ -1,0 +1,142 @@
+"""Reads a launch, of whatever stack and in whatever form, without running anything of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches import around
+from rollcast.simulator.launches.candidates import Candidate, Reader, best
+from rollcast.simulator.launches.folders import launch_in
+from rollcast.simulator.launches.launched import Launched
+from rollcast.simulator.launches.pieces import Text, known
+from rollcast.simulator.launches.settle import settled
+from rollcast.simulator.launches.shell.follow import Called, Found, follow
+from rollcast.simulator.launches.sources import Sources
+from rollcast.simulator.launches.words import options
+from rollcast.simulator.stacks.launch import Given
+from rollcast.simulator.stacks.settings import Place, Setting
+from rollcast.simulator.stacks.stack import Stack, all_stacks
+from rollcast.simulator.values.words import nearest
+
+COMMAND_LINE = "the command line"
+_CONFIGS = (".yaml", ".yml", ".toml", ".json")
+
+
+def read_launch(
+    path: Path | None,
+    command: Sequence[str] = (),
+    stack: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Launched:
+    """Reads what a launch says.
+
+    path: a script, a configuration, or a folder that holds one of these. command: the words of a
+    command, which is a launch by itself, or sets what a path's leaves open or says otherwise.
+    stack: its name, where several could be meant. environment: values of variables that a script
+    reads from outside. Raises ScenarioError, with file and line, for what cannot be read, is no
+    launch, calls a file that is not there, or sets a key of the stack's twice.
+    """
+    stacks = all_stacks()
+    if stack is not None and stack not in stacks:
+        raise ScenarioError("--stack", f"{stack} is not known; {nearest(stack, stacks)}")
+    wanted = [stacks[stack]] if stack is not None else list(stacks.values())
+    words = tuple(known(word, Place(COMMAND_LINE)) for word in command)
+    try:
+        if path is None:
+            if not words:
+                raise ScenarioError(
+                    "LAUNCH", "give a script, a configuration, or a command after --"
+                )
+            return _of_command(words, wanted, environment or {})
+        return _of_path(launch_in(path), words, wanted, environment or {})
+    except RecursionError:
+        where = COMMAND_LINE if path is None else path.name
+        raise ScenarioError(where, "is nested too deeply") from None
+
+
+def _of_command(
+    words: tuple[Text, ...], stacks: Sequence[Stack], environment: Mapping[str, str]
+) -> Launched:
+    place = Place(COMMAND_LINE)
+    call = Called(words, place, frozenset(), "", _outside(environment))
+    sources = Sources(Path.cwd() / "command")
+    return _of_calls(Reader(sources), Found([call]), (), stacks, {}, COMMAND_LINE)
+
+
+def _of_path(
+    path: Path,
+    words: tuple[Text, ...],
+    stacks: Sequence[Stack],
+    environment: Mapping[str, str],
+) -> Launched:
+    sources = Sources(path)
+    reader = Reader(sources)
+    if path.suffix in _CONFIGS:
+        candidates = reader.of_config(path, stacks, _outside(environment))
+        return _chosen(reader, candidates, words, {}, path.name)
+    text = sources.read(path)
+    if path.suffix == ".py":
+        found = Found([_python(path, environment)])
+    else:
+        found = follow(sources, path, environment)
+    return _of_calls(reader, found, words, stacks, around.headers(text, path.name), path.name)
+
+
+def _python(path: Path, environment: Mapping[str, str]) -> Called:
+    """A script of Python's by itself, as if it was called without arguments."""
+    place = Place(path.name, 1)
+    words = (known("python", place), known(str(path), place))
+    return Called(words, place, frozenset(), "", _outside(environment))
+
+
+def _outside(environment: Mapping[str, str]) -> dict[str, Text]:
+    """Variables that the user gives."""
+    return {name: known(value, Place("the environment")) for name, value in environment.items()}
+
+
+def _of_calls(
+    reader: Reader,
+    found: Found,
+    words: tuple[Text, ...],
+    stacks: Sequence[Stack],
+    machine: Mapping[str, Setting],
+    name: str,
+) -> Launched:
+    candidates = reader.of_calls(found, stacks)
+    if not candidates and found.lost:
+        lost = found.lost[0]
+        raise ScenarioError(str(lost.place), f"calls another file that is not there: {lost.name}")
+    reader.notes.extend(found.notes)
+    return _chosen(reader, candidates, words, machine, name)
+
+
+def _chosen(
+    reader: Reader,
+    candidates: Sequence[Candidate],
+    words: tuple[Text, ...],
+    machine: Mapping[str, Setting],
+    name: str,
+) -> Launched:
+    """The launch of the likeliest candidate, with the user's own words over it."""
+    chosen = best(candidates, name)
+    launch = chosen.stack.launch
+    given = list(chosen.found)
+    if words:
+        own = [
+            Given(option.key, option.value, option.place, 0)
+            for option in options(words, launch.form)
+            if option.kind in ("flag", "override")
+        ]
+        if not own:
+            raise ScenarioError(COMMAND_LINE, "what follows -- sets nothing of the launch's")
+        given.extend(own)
+    return settled(
+        chosen.stack,
+        given,
+        {**machine, **chosen.machine},
+        chosen.entry,
+        reader.sources.files,
+        [*reader.notes, *chosen.notes],
+    )

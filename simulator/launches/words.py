@@ -1,0 +1,193 @@
+"""What the words of a command say: which program, and its options as the stack spells them."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rollcast.simulator.launches import hydra_words
+from rollcast.simulator.launches.pieces import Text, cut, maybe, place_of, plain, shown, why
+from rollcast.simulator.launches.values import Unknown
+from rollcast.simulator.stacks.launch import Form, Launch
+from rollcast.simulator.stacks.settings import Place
+from rollcast.simulator.stacks.syntax.scalars import word
+
+_FLAG = re.compile(r"--?[A-Za-z_][\w.@/-]*")
+_PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
+_COMMANDS = {"run", "--", "exec", "torchrun", "launch"}
+_HYDRA = {
+    **{"config-path": "path", "config_path": "path", "cp": "path"},
+    **{"config-name": "name", "config_name": "name", "cn": "name"},
+    **{"config-dir": "folder", "cd": "folder"},
+}
+_FILES = ("config", "config_file", "config-file", "c")
+_LONG_NAMES = {"cn": "config-name", "cp": "config-path", "cd": "config-dir", "c": "config"}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a command starts. name: a module, a script or a command, as dotted parts. at: of the
+    word, path: it as written. module: whether after ``-m``."""
+
+    name: str
+    at: int
+    path: Text
+    module: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A setting that words give. kind: ``flag``, ``override``, ``drop``, ``file`` (key is what its
+    settings go below), ``path``, ``name`` and ``folder`` (Hydra's)."""
+
+    kind: str
+    key: str
+    value: Any
+    text: Text
+    place: Place
+    added: bool = False
+
+
+def programs(words: Sequence[Text]) -> Iterator[Program]:
+    """What a command may start, the first the likeliest: a module after ``-m``, a script of
+    Python's, or the command itself."""
+    found: list[Program] = []
+    for at, text in enumerate(words):
+        name = plain(text)
+        before = plain(words[at - 1]) if at else None
+        if name is None:
+            tail = shown(text)
+            if not tail.endswith(".py") or (text and text[-1].why):
+                continue
+            name = tail
+        if before == "-m" and re.fullmatch(r"[\w.]+", name):
+            found.append(Program(name, at, text, True))
+        elif name.endswith(".py") and not (before or "").startswith("--"):
+            parts = name.removesuffix(".py").replace("$", "").strip("./").split("/")
+            found.append(Program(".".join(parts), at, text, False))
+        elif not at or before in _COMMANDS or _is_option(before):
+            base = posixpath.basename(name)
+            if re.fullmatch(r"[a-z][\w-]{0,40}", base) and not _PYTHON.fullmatch(name):
+                found.append(Program(base, at, text, False))
+    scripts = [one for one in found if one.module or shown(one.path).endswith(".py")]
+    yield from scripts
+    yield from (one for one in found if one not in scripts)
+
+
+def _is_option(text: str | None) -> bool:
+    return text is not None and text.startswith("--") and "=" in text
+
+
+def launches(launch: Launch, program: Program) -> bool:
+    """Whether the program is one of a stack's entries."""
+    return any(
+        fnmatchcase(program.name, entry) or fnmatchcase(program.name, f"*.{entry}")
+        for entry in launch.entries
+    )
+
+
+def options(words: Sequence[Text], form: Form) -> Iterator[Option]:
+    """The settings in the words after a program, as a stack of that form reads them."""
+    at = 0
+    while at < len(words):
+        text = words[at]
+        name = _start(text)
+        place = place_of(text, Place(""))
+        at += 1
+        if name.startswith("@"):
+            file = cut(text, 1)[1]
+            if not shown(file) and at < len(words):
+                file = words[at]
+                at += 1
+            yield Option("file", "", None, file, place)
+            continue
+        flag = re.match(r"(--?[A-Za-z_][\w.@/-]*)(=?)", name)
+        if flag and (name.startswith("--") or flag[1].lstrip("-") in _LONG_NAMES or not flag[2]):
+            key = flag[1].lstrip("-")
+            if flag[2]:
+                values = [cut(text, flag.end())[1]]
+            elif flag.end() < len(shown(text)):
+                continue
+            else:
+                values = list(_following(words[at:], form, key))
+                at += len(values)
+            yield from _flag(key, values, place, text)
+            continue
+        override = hydra_words.split(name) if name else None
+        if override is not None:
+            key = override.key
+            after = shown(text).index("=") + 1 if not override.drops else 0
+            value = cut(text, after)[1] if after else ()
+            kind = "drop" if override.drops else "override"
+            yield Option(
+                kind,
+                key,
+                value_of(value, hydra_words.value, maybe(text)),
+                value,
+                place,
+                name.startswith("+"),
+            )
+
+
+def _start(text: Text) -> str:
+    """What is known of a word's start, and the rest as it stands."""
+    return "" if not text or (text[0].why and len(text) == 1) else shown(text)
+
+
+def _following(words: Sequence[Text], form: Form, key: str) -> Iterator[Text]:
+    """The words that are values of an option."""
+    for number, text in enumerate(words):
+        start = shown(text)
+        if start.startswith("--") or (start.startswith("@") and number):
+            return
+        if re.match(r"-[A-Za-z]", start):
+            return
+        if form != "--key value" and (
+            number or (hydra_words.split(start) is not None and key not in _FILES)
+        ):
+            return
+        yield text
+
+
+def _flag(key: str, values: list[Text], place: Place, text: Text) -> Iterator[Option]:
+    doubt = maybe(text)
+    if key in _HYDRA and values:
+        yield Option(_HYDRA[key], "", None, values[0], place)
+        return
+    if values and shown(values[0]).startswith("@"):
+        file = values[1] if shown(values[0]) == "@" and len(values) > 1 else cut(values[0], 1)[1]
+        yield Option("file", key, None, file, place)
+        return
+    if key in _FILES and values:
+        for file in values:
+            yield Option("file", "", None, file, place)
+        return
+    if not values:
+        yield Option("flag", key, Unknown("", doubt) if doubt else True, text, place)
+        return
+    read = [value_of(value, word, doubt) for value in values]
+    unknown = next((value for value in read if isinstance(value, Unknown)), None)
+    if unknown is not None and len(read) > 1:
+        unknown = replace(unknown, text=" ".join(map(shown, values)))
+    found: Any = unknown if unknown is not None else read[0] if len(read) == 1 else read
+    yield Option("flag", key, found, values[0], place)
+
+
+def value_of(text: Text, spelt: Any = word, doubt: str = "") -> Any:
+    """The value that a text is; `Unknown` where it is not known. A path of which the end is known
+    is a value: it names what is meant. spelt: reads a known text."""
+    doubt = doubt or maybe(text)
+    if doubt:
+        return Unknown(shown(text), doubt)
+    known = plain(text)
+    if known is not None:
+        return spelt(known)
+    last = max(at for at, piece in enumerate(text) if piece.why)
+    tail = "".join(piece.text for piece in text[last + 1 :])
+    if re.fullmatch(r"(?:[^\s{}\[\]]*/)[\w.+@-]*\w/?", tail):
+        return shown(text)
+    return Unknown(shown(text), why(text))

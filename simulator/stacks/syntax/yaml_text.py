@@ -1,0 +1,41 @@
+"""YAML as people mean it."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+_TAGS = "tag:yaml.org,2002:"
+MERGE, TEXT, _INT, _FLOAT = (_TAGS + kind for kind in ("merge", "str", "int", "float"))
+_RADIX = {"0x": 16, "0b": 2}
+
+
+class Loader(yaml.SafeLoader):
+    """YAML in which ``1e9`` is a number, ``010`` is 10 and ``1:30`` text, unlike YAML 1.1."""
+
+    def _whole_number(self, node: yaml.ScalarNode) -> int:
+        text = self.construct_scalar(node).replace("_", "").lower()
+        sign, digits = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
+        return sign * int(digits, _RADIX.get(digits[:2], 10))
+
+
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in resolvers if tag not in (_INT, _FLOAT)]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Loader.add_constructor(_INT, Loader._whole_number)
+Loader.add_implicit_resolver(
+    _INT,
+    re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)$"),
+    list("-+0123456789"),
+)
+Loader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(
+        r"(?:[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)"
+        r"|[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*(?:[eE][-+]?[0-9]+)?"
+        r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+.0123456789"),
+)

@@ -2,46 +2,93 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
 
+from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.costs.base import AdjustedCost, CostModel
-from rollcast.simulator.workload.base import longest_rollout
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.policy import Chain
+from rollcast.simulator.workload.base import Workload, longest_rollout
 
 if TYPE_CHECKING:
     from rollcast.simulator.costs.memory.ledger import Ledger
     from rollcast.simulator.costs.roofline.cost import RooflineCost
-    from rollcast.simulator.scenario.scenario import Scenario
+    from rollcast.simulator.costs.roofline.memory_phases import Batch
 
 
-def ledger_of(scenario: Scenario) -> Ledger | None:
+class Sized(Protocol):
+    """What memory must know of a scenario: a `Scenario` has it."""
+
+    @property
+    def cost(self) -> CostModel:
+        """Its costs."""
+
+    @property
+    def workload(self) -> Workload:
+        """Its rollouts."""
+
+    @property
+    def policy(self) -> Chain:
+        """Its policy."""
+
+    @property
+    def plan(self) -> StepPlan:
+        """A step without the policy."""
+
+    @property
+    def engine(self) -> EngineSpec:
+        """Its engines' limits."""
+
+    @property
+    def no_pool(self) -> ScenarioError | None:
+        """Why engines have no room for KV; None where they have."""
+
+
+def ledger_of(scenario: Sized) -> Ledger | None:
     """The ledger of a scenario, whether it fits or not; None where its costs know of no model and
     GPU. Memory is that of the longest rollout that the scenario allows, and of the microbatch that
     it sets; where it sets none, of one such rollout."""
     cost = roofline_of(scenario.cost)
     if cost is None:
         return None
-    from rollcast.simulator.costs.roofline.memory_phases import Batch, cluster_ledger
+    return ledger_of_batch(cost, batch_of(scenario))
+
+
+def ledger_of_batch(cost: RooflineCost, batch: Batch) -> Ledger:
+    """The ledger of a cluster that works on such batches."""
+    from rollcast.simulator.costs.roofline.memory_phases import cluster_ledger
+
+    return cluster_ledger(cost, batch)
+
+
+def batch_of(scenario: Sized) -> Batch:
+    """What a step of a scenario works on, as its memory sees it."""
+    from rollcast.simulator.costs.roofline.memory_phases import Batch
 
     plan = scenario.policy.plan(scenario.plan, scenario.policy.init())
     prompt, new = longest_rollout(scenario.workload)
     engine = scenario.engine
-    batch = Batch(
+    kv_tokens: int | None = engine.kv_tokens
+    with suppress(ScenarioError):
+        kv_tokens = None if kv_tokens == scenario.cost.kv_pool_tokens else kv_tokens
+    return Batch(
         rollouts=plan.batch.rollouts,
         prompt_tokens=prompt,
         new_tokens=new,
         prefix_tokens=prompt if plan.layout == "shared_prefix" else 0,
         mean_tokens=_mean_tokens(scenario, float(prompt + new)),
-        kv_tokens=engine.kv_tokens,
+        kv_tokens=None if scenario.no_pool is not None else kv_tokens,
         seqs=engine.max_seqs,
         batched_tokens=engine.max_batched_tokens,
     )
-    return cluster_ledger(cost, batch)
 
 
 SAMPLED_GROUPS = 32
 
 
-def _mean_tokens(scenario: Scenario, longest: float) -> float:
+def _mean_tokens(scenario: Sized, longest: float) -> float:
     """Mean tokens of the rollouts of a few groups, prompts included; ``longest`` with turns."""
     total = rollouts = 0
     size = scenario.plan.batch.group_size

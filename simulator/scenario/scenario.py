@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from rollcast.simulator.policies import (
 from rollcast.simulator.policy import Chain, Policy, chain
 from rollcast.simulator.scenario.cost import build_cost, build_model
 from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.ledger import roofline_of
 from rollcast.simulator.scenario.memory import check_memory
 from rollcast.simulator.scenario.sections import (
     ClusterSection,
@@ -101,11 +103,10 @@ class Scenario:
     def check_memory(self) -> None:
         """Raises ScenarioError where the longest possible rollout does not fit into a replica's KV
         pool or the trainer's GPUs, whatever the number of steps. Runs nothing."""
-        layout = self.policy.plan(self.plan, self.policy.init()).layout
         with self.raw.locating():
             if self.no_pool is not None:
                 raise self.no_pool
-            check_memory(self.engine, self.cost, self.workload, layout)
+            check_memory(self)
 
     def world(self) -> SimulatedCluster:
         """A fresh cluster at time 0. Raises ScenarioError as `check_memory` does."""
@@ -333,7 +334,7 @@ def _engine(
         except ScenarioError as error:
             if error.field != "cluster.tensor_parallel":
                 raise
-            kv_tokens, no_pool = section.block_tokens, error
+            kv_tokens, no_pool = _least_pool(section, cost, error)
     spec = EngineSpec(
         section.max_seqs,
         section.max_batched_tokens,
@@ -342,6 +343,19 @@ def _engine(
         section.prefix_caching,
     )
     return spec, no_pool
+
+
+def _least_pool(
+    section: EngineSection, cost: CostModel, error: ScenarioError
+) -> tuple[int, ScenarioError | None]:
+    """The pool of an engine that needs the least for itself, where the usual reserve leaves none;
+    a block and ``error`` where there is no room for that either."""
+    roofline = roofline_of(cost)
+    with suppress(ScenarioError):
+        if roofline is not None:
+            least = roofline.workspace_bytes(section.max_batched_tokens, section.max_seqs)
+            return roofline.pool_beside(least), None
+    return section.block_tokens, error
 
 
 def _pool_of(network: Model | None, gpu: Gpu | None, cluster: ClusterSection) -> int:

@@ -13,6 +13,7 @@ from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES, Recompute
 from rollcast.simulator.costs.presets.models import Model
 
 NORM_BYTES = 6  # of an element of an eager norm: its input in fp32, its normalised output in 16 bit
+SCALED_BYTES = 8
 WIDTHS_AT_WORK = 0.75  # of what an MLP keeps, as gradients: of its gate, its values, their product
 
 
@@ -71,5 +72,9 @@ def kept_layer(model: Model, kernels: Literal["eager", "fused"] = "eager") -> Ke
         norms += 2 * eager * hidden
         if model.qk_norm:
             norms += attending * eager * (queries + keys)
+    mlp = made.mlp
+    if model.experts:  # routed outputs in fp32, before and after their scores scale them
+        routed = model.experts_per_token * SCALED_BYTES * model.hidden
+        mlp += model.sparse_layers / model.layers * routed
     selected = attending * (2 * queries + keys) + hidden + made.mlp / (model.mlp_matrices + 1)
-    return KeptLayer(norms, attention, made.mlp, min(selected, attention + made.mlp), hidden)
+    return KeptLayer(norms, attention, mlp, min(selected, attention + mlp), hidden)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 from rollcast.simulator.costs.engine.hosts import Engine
+from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import Above, number
+
+LOGIT_BYTES = 12  # of a rollout's next token: 16 and 32 bit, probabilities
 
 
 def unsaid_reserve_bytes(model: Model, engine: Engine | None) -> float:
@@ -19,6 +22,17 @@ def unsaid_reserve_bytes(model: Model, engine: Engine | None) -> float:
     if model.parameters >= known.large_parameters and (engine or "vllm").startswith("vllm"):
         return float(known.large_reserve_bytes)
     return float(figures("roofline").reserve_bytes)
+
+
+def workspace_bytes(model: Model, tensor_parallel: int, batched_tokens: int, seqs: int) -> float:
+    """The least that an engine needs beside weights and KV: CUDA's context, and of an iteration of
+    ``batched_tokens`` the widths of one MLP and of the stream, and ``seqs`` rollouts' logits."""
+    width = max(model.intermediate, model.experts_per_token * model.moe_intermediate)
+    mlp = model.mlp_matrices * width / tensor_parallel
+    stream = ACTIVATION_BYTES * (mlp + 4 * model.hidden)
+    logits = LOGIT_BYTES * model.vocab / tensor_parallel
+    context: float = figures("memory").context_bytes
+    return context + batched_tokens * stream + seqs * logits
 
 
 def weight_bytes_per_gpu(

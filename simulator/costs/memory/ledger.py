@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -83,6 +83,9 @@ UNCERTAIN: frozenset[str] = frozenset(
 )
 """The parts that no configuration fixes: their sum is taken to be log-normal."""
 
+REFUSED_BELOW = 0.1
+"""A run is refused where the chance that it fits is below this, and only forecast above."""
+
 
 @dataclass(frozen=True)
 class Ledger:
@@ -148,6 +151,11 @@ class Ledger:
         return min([self.chance(*at) for at in self.places] + [self._host_chance])
 
     @property
+    def refused(self) -> bool:
+        """Whether a run is refused: where it is clear that it does not fit (`REFUSED_BELOW`)."""
+        return self.fits_probability < REFUSED_BELOW
+
+    @property
     def _host_chance(self) -> float:
         if self.host_capacity_bytes is None:
             return 1.0
@@ -158,14 +166,8 @@ class Ledger:
     def chance(self, phase: MemoryPhase, pool: str) -> float:
         """Chance that a phase fits on a pool: its uncertain parts, taken together, are log-normal
         around the forecast with ``spread``; all else is as configured."""
-        sure = uncertain = 0.0
-        for holding in self.of(phase, pool):
-            for part, size in holding.bytes.items():
-                if part in UNCERTAIN:
-                    uncertain += size
-                else:
-                    sure += size
-        return chance_of_room(uncertain, self.pools[pool].capacity_bytes - sure, self.spread)
+        held = [holding.bytes for holding in self.of(phase, pool)]
+        return chance_of(held, self.pools[pool].capacity_bytes, self.spread)
 
     def plain(self) -> dict[str, Any]:
         """All of it, ready for JSON: whole bytes."""
@@ -190,6 +192,18 @@ class Ledger:
             ],
             "host_bytes": {part: round(size) for part, size in self.host_bytes.items()},
         }
+
+
+def chance_of(held: Iterable[Mapping[str, float]], capacity_bytes: float, spread: float) -> float:
+    """Chance that parts fit together, the `UNCERTAIN` ones log-normal with ``spread``."""
+    sure = uncertain = 0.0
+    for parts in held:
+        for part, size in parts.items():
+            if part in UNCERTAIN:
+                uncertain += size
+            else:
+                sure += size
+    return chance_of_room(uncertain, capacity_bytes - sure, spread)
 
 
 def chance_of_room(bytes_wanted: float, room_bytes: float, spread: float) -> float:

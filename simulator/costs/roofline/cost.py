@@ -24,7 +24,11 @@ from rollcast.simulator.costs.engine.hosts import Unsaid
 from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.engine.pieces import Piece, scaled
 from rollcast.simulator.costs.engine.speculation import Host, Speculation
-from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens, unsaid_reserve_bytes
+from rollcast.simulator.costs.memory.kv_pool import (
+    kv_pool_tokens,
+    unsaid_reserve_bytes,
+    workspace_bytes,
+)
 from rollcast.simulator.costs.presets.gpus import TRAINER_EFFICIENCIES, Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures
@@ -201,19 +205,30 @@ class RooflineCost(RooflineOptions, CostModel):
     @property
     def kv_pool_tokens(self) -> int:
         """Tokens of KV that one replica holds (:func:`kv_pool_tokens`)."""
+        return self.pool_beside(self.reserve_bytes)
+
+    def pool_beside(self, reserve_bytes: float) -> int:
+        """The same where the engine needs so much of its share for itself. Raises ScenarioError
+        where weights leave no room."""
         speculative = self.speculative
         return kv_pool_tokens(
             self.model,
             self.gpu,
             self.tensor_parallel,
             self.kv_memory_utilization,
-            self.reserve_bytes,
+            reserve_bytes,
             self.kv_rollout_tokens,
             self.data_parallel_attention,
             self.pipeline_parallel,
             speculative.draft_of(self.model) if speculative else None,
             speculative.draft_weight_bytes(self.model) if speculative else 0.0,
         )
+
+    def workspace_bytes(self, batched_tokens: int, seqs: int) -> float:
+        """The least that an engine of so many tokens and rollouts at once needs beside weights and
+        KV; no more than ``reserve_bytes``."""
+        least = workspace_bytes(self.model, self.tensor_parallel, batched_tokens, seqs)
+        return min(least, self.reserve_bytes)
 
     @property
     def engine_gpus(self) -> int:

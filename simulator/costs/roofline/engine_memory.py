@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from rollcast.simulator.costs.memory.kv_pool import kv_bytes_per_token, weight_bytes_per_gpu
-from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES
-from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.cost import RooflineCost
 from rollcast.simulator.costs.stacks import STACKS
-
-LOGIT_BYTES = 12  # of a rollout's next token: 16 and 32 bit, probabilities
 
 
 def engine_weights(cost: RooflineCost) -> float:
@@ -41,17 +37,6 @@ def has_a_pool(cost: RooflineCost) -> bool:
     """Whether the engine takes its share of the memory for KV at once; an engine of the stack's own
     takes what its rollouts need."""
     return cost.engine is not None or cost.stack is None or STACKS[cost.stack].engine is not None
-
-
-def workspace_bytes(model: Model, tensor_parallel: int, batched_tokens: int, seqs: int) -> float:
-    """The least that an engine needs beside weights and KV: CUDA's context, and of an iteration of
-    ``batched_tokens`` the widths of one MLP and of the stream, and ``seqs`` rollouts' logits."""
-    width = max(model.intermediate, model.experts_per_token * model.moe_intermediate)
-    mlp = model.mlp_matrices * width / tensor_parallel
-    stream = ACTIVATION_BYTES * (mlp + 4 * model.hidden)
-    logits = LOGIT_BYTES * model.vocab / tensor_parallel
-    context: float = figures("memory").context_bytes
-    return context + batched_tokens * stream + seqs * logits
 
 
 def asleep(cost: RooflineCost, awake: dict[str, float]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from rollcast.simulator.costs.memory.ledger import Holding, Ledger, MemoryPhase, Pool
@@ -19,15 +20,14 @@ from rollcast.simulator.costs.roofline.engine_memory import (
     engine_weights,
     has_a_pool,
     kv_bytes,
-    workspace_bytes,
 )
 from rollcast.simulator.costs.roofline.host_memory import host_bytes
 from rollcast.simulator.costs.trainer.memory import Parts, Use
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
+from rollcast.simulator.errors import ScenarioError
 
 SHARE = "engine_share"
 """Name of the pool that is an engine's share of its GPUs' memory."""
-SHARE_SPREAD = 1.1  # how much longer than the mean the rollouts of one GPU may be
 _SWITCHED_STATES = ("weights", "master_weights")  # of states that are offloaded, back for a sync
 
 
@@ -35,15 +35,15 @@ _SWITCHED_STATES = ("weights", "master_weights")  # of states that are offloaded
 class Batch:
     """What a step works on. rollouts: of a batch. prompt_tokens, new_tokens: of the longest one.
     prefix_tokens: of a prefix that its group shares in training. mean_tokens: of a rollout, prompt
-    and response; the longest where unknown. kv_tokens, seqs, batched_tokens:
-    an engine's pool, its rollouts and tokens at once."""
+    and response; the longest where unknown. kv_tokens: of an engine's pool, None: what its share
+    has room for. seqs, batched_tokens: an engine's rollouts and tokens at once."""
 
     rollouts: int
     prompt_tokens: int
     new_tokens: int
     prefix_tokens: int
     mean_tokens: float
-    kv_tokens: int
+    kv_tokens: int | None
     seqs: int
     batched_tokens: int
 
@@ -58,11 +58,12 @@ def use_of(trainer: RooflineTrainer, batch: Batch) -> Use:
     set, of the longest rollout each; where neither is set, one such rollout."""
     longest, budget = batch.longest, trainer.microbatch_tokens
     rows = math.ceil(batch.rollouts / trainer.minibatches / trainer.layout.data_parallel)
+    share = math.ceil((rows + 1) * min(batch.mean_tokens, longest))  # a row more than its part
+    share = min(share, rows * longest)
     if trainer.batching == "one_sequence":
         tokens = longest
     elif trainer.batching == "packed":
-        all_tokens = math.ceil(SHARE_SPREAD * rows * min(batch.mean_tokens, longest))
-        tokens = max(longest, min(budget or 0, all_tokens))
+        tokens = max(longest, min(budget or 0, share))
     else:
         most = trainer.microbatch_rollouts or (1 if budget is None else rows)
         if budget is not None:
@@ -71,7 +72,7 @@ def use_of(trainer: RooflineTrainer, batch: Batch) -> Use:
     logits = tokens
     if not trainer.logits_of_prompts:
         logits = math.ceil(tokens * batch.new_tokens / longest)
-    return Use(tokens, logits, batch.prefix_tokens, rows * longest > tokens)
+    return Use(tokens, logits, batch.prefix_tokens, share > tokens)
 
 
 def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
@@ -86,7 +87,9 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
     else:
         pools.append(Pool("trainer", trainer.gpu.name, trainer.gpus, limit))
         pools.append(Pool("engine", cost.gpu.name, engine_gpus, capacity))
-    holdings = [*_engine(cost, batch, colocated), *_trainer(cost, batch, colocated)]
+    engine = [*_engine(cost, batch, colocated)]
+    beside = {h.phase: h.total for h in engine if h.pool == "colocated"}
+    holdings = [*engine, *_trainer(cost, batch, colocated, beside.get("update", 0.0))]
     for role, other in trainer.others:
         if role.gpus:
             name = role.name
@@ -105,6 +108,17 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
     )
 
 
+def _pool_tokens(cost: RooflineCost, batch: Batch) -> int:
+    """Tokens of a replica's pool: those that are given, or as the engine's share has room for; of
+    one rollout at the least."""
+    if batch.kv_tokens is not None:
+        return batch.kv_tokens
+    for reserve in (cost.reserve_bytes, cost.workspace_bytes(batch.batched_tokens, batch.seqs)):
+        with suppress(ScenarioError):
+            return cost.pool_beside(reserve)
+    return batch.prompt_tokens + batch.new_tokens
+
+
 def _holding(phase: MemoryPhase, role: str, pool: str, parts: Mapping[str, float]) -> Holding:
     return Holding(phase, role, pool, {name: size for name, size in parts.items() if size > 0})
 
@@ -113,13 +127,14 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
     """What the engine holds in every phase."""
     pool, weights = "colocated" if colocated else "engine", engine_weights(cost)
     context = batch.prompt_tokens + batch.new_tokens
-    workspace = workspace_bytes(cost.model, cost.tensor_parallel, batch.batched_tokens, batch.seqs)
-    workspace = min(workspace, cost.reserve_bytes)
+    workspace = cost.workspace_bytes(batch.batched_tokens, batch.seqs)
     least = {"weights": weights, "kv_pool": kv_bytes(cost, context), "reserve": workspace}
     yield _holding("start", "engine", SHARE, least)
     if has_a_pool(cost):
-        awake = {"weights": weights, "kv_pool": kv_bytes(cost, batch.kv_tokens)}
-        awake["reserve"] = cost.reserve_bytes
+        awake = {"weights": weights, "kv_pool": kv_bytes(cost, _pool_tokens(cost, batch))}
+        share = cost.kv_memory_utilization * cost.gpu.memory_bytes
+        left = max(workspace, share - math.fsum(awake.values()))
+        awake["reserve"] = min(cost.reserve_bytes, left)
     else:
         running = math.ceil(batch.rollouts / cost.replicas)
         awake = {**least, "kv_pool": kv_bytes(cost, context * min(running, batch.seqs))}
@@ -139,16 +154,17 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
         yield _holding("sync", "engine", pool, generating)
 
 
-def _trainer(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holding]:
-    """What the trainer, and models that share its GPUs, hold in every phase."""
+def _trainer(
+    cost: RooflineCost, batch: Batch, colocated: bool, beside_bytes: float
+) -> Iterator[Holding]:
+    """What the trainer, and models that share its GPUs, hold in every phase beside an engine."""
     trainer, pool = cost.trainer_of, "colocated" if colocated else "trainer"
     use = use_of(trainer, batch)
     away = colocated and cost.offload_optimizer
     resting = trainer.resting(states=not away)
-    for phase, roles in trainer.phases(use).items():
+    for phase, roles in trainer.phases(use, beside_bytes).items():
         for role, parts in roles.items():
             yield _holding(phase, role, pool, parts)
-    generation = resting
     if colocated:
         started = {
             role: {name: size for name, size in parts.items() if name != "optimizer"}
@@ -158,7 +174,7 @@ def _trainer(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Hold
             yield _holding("start", role, pool, parts)
         for role, parts in resting.items():
             yield _holding("switch", role, pool, parts)
-    for role, parts in generation.items():
+    for role, parts in resting.items():
         yield _holding("generation", role, pool, parts)
     sent: dict[str, Parts] = resting
     if away:

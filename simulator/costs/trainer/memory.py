@@ -10,14 +10,19 @@ from functools import cached_property
 from typing import NamedTuple, Self
 
 from rollcast.simulator.costs.memory.activations import KeptLayer, kept_layer
-from rollcast.simulator.costs.memory.ledger import MemoryPhase
+from rollcast.simulator.costs.memory.ledger import REFUSED_BELOW, MemoryPhase, chance_of
 from rollcast.simulator.costs.memory.training import kept_bytes_per_token, shared_kv_bytes
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model, load_model
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.sync.state_copies import copy_bytes_per_s
 from rollcast.simulator.costs.trainer.attention_kernels import with_kernel
-from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, FIELD, TrainerOptions
+from rollcast.simulator.costs.trainer.options import (
+    COMPUTE_BYTES,
+    FIELD,
+    MASTER_BYTES,
+    TrainerOptions,
+)
 from rollcast.simulator.costs.trainer.parallel import Layout
 from rollcast.simulator.costs.trainer.roles import ALONE, JUDGES, Role, roles_apart
 from rollcast.simulator.costs.trainer.states import (
@@ -34,7 +39,6 @@ from rollcast.simulator.values import AtLeast, whole
 
 Parts = dict[str, float]
 """Bytes by `MemoryPart`."""
-FORWARD_LOGIT_BYTES = 10  # of a pass without gradients: 16 and 32 bit, softmax
 DYNAMIC = frozenset({"activations", "logits", "gathered_weights", "communication"})
 """The parts that are allocated and freed within a phase."""
 
@@ -221,7 +225,8 @@ class TrainerMemory(TrainerOptions):
 
     @cached_property
     def _layer(self) -> KeptLayer:
-        return kept_layer(self.model, self.kernels)
+        fused = self.kernels == "fused" or self.backend == "megatron"  # whose norms are fused
+        return kept_layer(self.model, "fused" if fused else "eager")
 
     @cached_property
     def _kept_memory_bytes(self) -> float:
@@ -271,7 +276,7 @@ class TrainerMemory(TrainerOptions):
             "gradients": gradients + graded * head,
             "activations": kept / self.pipeline_parallel,
             "logits": self._logit_bytes(use, self.logit_bytes),
-            "gathered_weights": self._gathered(head),
+            "gathered_weights": self._gathered(head - layer),
         }
         first: Parts = {
             **states,
@@ -306,10 +311,14 @@ class TrainerMemory(TrainerOptions):
             step["gradients"] = 0.0
         forward = self._resting | {
             "activations": self._layer.at_work / self.layout.share * use.tokens,
-            "logits": self._logit_bytes(use, min(self.logit_bytes, FORWARD_LOGIT_BYTES)),
+            "logits": self._logit_bytes(use, max(0.0, self.logit_bytes - MASTER_BYTES)),
             "gathered_weights": self._gathered(self._head_parameters if self.logits else 0.0),
         }
-        return {"log_prob": forward, "update": update, "optimizer_step": step}
+        phases: dict[MemoryPhase, Parts] = {}
+        if self.log_prob_passes:
+            phases["log_prob"] = forward
+        phases["update"], phases["optimizer_step"] = update, step
+        return phases
 
     @cached_property
     def _step_bytes(self) -> float:
@@ -321,20 +330,21 @@ class TrainerMemory(TrainerOptions):
         wider = max(0, master_bytes(self) - gradient_bytes(self))
         return updated * (wider + (master_bytes(self) if self.foreach_optimizer else 0))
 
-    def phases(self, use: Use) -> dict[MemoryPhase, dict[str, Parts]]:
+    def phases(self, use: Use, beside_bytes: float = 0.0) -> dict[MemoryPhase, dict[str, Parts]]:
         """Parts by role and phase on each GPU, at a microbatch: in every phase of training the
-        model that needs most is at work, and the others rest."""
+        model that needs most is at work, and the others rest. beside_bytes: that others hold on
+        the same GPUs."""
         guests, context = self._guests, self._context
         trained = [(role.name, t) for role, t in self.others if role.trained and not role.gpus]
         phases: dict[MemoryPhase, dict[str, Parts]] = {}
         for phase, own in self._own(use).items():
             asleep = {"trainer": self._resting, **dict(guests)}
             worked = [{**asleep, "trainer": own}]
-            worked += [{**asleep, name: t._own(use)[phase]} for name, t in trained]
+            worked += [{**asleep, name: t._own(use).get(phase, t._resting)} for name, t in trained]
             most = max(worked, key=_bytes_of)
             phases[phase] = most | {"trainer": most["trainer"] | context}
-            waste = self._fragmentation(most)
-            phases[phase]["trainer"]["fragmentation"] = waste
+            left = self._budget_bytes - beside_bytes - _bytes_of(phases[phase])
+            phases[phase]["trainer"]["fragmentation"] = self._fragmentation(most, left)
         return phases
 
     def resting(self, states: bool = True) -> dict[str, Parts]:
@@ -360,11 +370,16 @@ class TrainerMemory(TrainerOptions):
         return {"context": known.context_bytes + several}
 
     @staticmethod
-    def _fragmentation(roles: Mapping[str, Parts]) -> float:
-        share: float = figures("memory").fragmentation_share
-        return share * math.fsum(
+    def _fragmentation(roles: Mapping[str, Parts], left_bytes: float) -> float:
+        """What the allocator holds and nobody uses: a share of what comes and goes. Most of it is
+        given back before an allocation fails: it takes no more than half of what is left."""
+        known = figures("memory")
+        dynamic: float = math.fsum(
             size for parts in roles.values() for name, size in parts.items() if name in DYNAMIC
         )
+        most: float = known.fragmentation_share * dynamic
+        least: float = known.stuck_share * dynamic
+        return max(least, min(most, left_bytes / 2))
 
     def peak_bytes(self, microbatch_tokens: int, prefix_tokens: int = 0) -> int:
         """Peak memory of one GPU at a microbatch of that many tokens, with the K/V and gK/gV of a
@@ -411,8 +426,14 @@ class TrainerMemory(TrainerOptions):
         """Tokens of the largest dense microbatch that fits on one GPU; 0 where none does."""
         return self._largest
 
+    def _chance(self, tokens: int, prefix_tokens: int = 0) -> float:
+        """Chance that a microbatch fits where nothing else is on the GPUs."""
+        spread: float = figures("memory").spread
+        phases = self.phases(Use(tokens, tokens, prefix_tokens)).values()
+        return min(chance_of(held.values(), self._budget_bytes, spread) for held in phases)
+
     def _check_states(self) -> None:
-        if self.largest_microbatch_tokens() > 0:
+        if self._chance(1) >= REFUSED_BELOW:
             return
         shard = "" if self.kept == "fsdp" else f" states shared by all ({FIELD}.sharding: fsdp),"
         raise ScenarioError(
@@ -432,21 +453,18 @@ class TrainerMemory(TrainerOptions):
         return max(budget, longest)
 
     def _check_fits(self, longest: int, prefix: int) -> None:
-        """Raises ScenarioError where the longest sequence, or the budget given, does not fit."""
+        """Raises ScenarioError where it is clear that the longest sequence does not fit."""
         self._check_states()
-        wanted = max(self.microbatch_tokens or 0, longest)
-        peak = self.peak_bytes(wanted, prefix)
-        if peak <= self._budget_bytes:
+        if self._chance(longest, prefix) >= REFUSED_BELOW:
             return
-        given = self.microbatch_tokens is not None and self.microbatch_tokens > longest
-        what = "the microbatch" if given else "a microbatch of the longest rollout alone,"
         beside = f" beside a shared prefix of {prefix:,}" if prefix else ""
         raise ScenarioError(
-            f"{FIELD}.microbatch_tokens" if given else "cluster.trainer_gpus",
-            f"the trainer is out of memory: {what} of {wanted:,} tokens{beside} needs "
-            f"{peak / 1e9:.0f} GB of each {self.gpu.name} ({self._budget_bytes / 1e9:.0f} GB "
-            f"usable); the largest microbatch that fits is {self.largest_microbatch_tokens():,} "
-            f"tokens on {self.gpus} GPUs; {self._what_would_fit(wanted, prefix)}",
+            "cluster.trainer_gpus",
+            f"the trainer is out of memory: a microbatch of the longest rollout alone, of "
+            f"{longest:,} tokens{beside} needs {self.peak_bytes(longest, prefix) / 1e9:.0f} GB of "
+            f"each {self.gpu.name} ({self._budget_bytes / 1e9:.0f} GB usable); the largest "
+            f"microbatch that fits is {self.largest_microbatch_tokens():,} tokens on {self.gpus} "
+            f"GPUs; {self._what_would_fit(longest, prefix)}",
         )
 
     def _what_would_fit(self, tokens: int, prefix: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.launches.draft import Asked, Drafted, drafted
+from rollcast.simulator.launches.draft import Asked, Drafted, asks_for, drafted
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.parts import Part, missing, nested, replaced
 from rollcast.simulator.scenario.file import RawScenario, override
@@ -24,6 +24,9 @@ _FLAGS = {
     "model": "--model (a preset of rollcast presets models, or a folder with its config.json)",
     "gpu": "--gpu (one of rollcast presets gpus)",
     "gpus": "--gpus (how many in all)",
+}
+_ASKED = {
+    *("model", "run.nodes", "run.gpus_per_node", "run.rollout_gpus", "cluster.trainer_gpus"),
 }
 _WORDS = {"model": "which model", "gpu": "which GPU", "gpus": "how many GPUs"}
 
@@ -127,11 +130,15 @@ def _ask(launch: Launched, draft: Drafted, settings: Iterable[str]) -> None:
     if not wanted:
         return
     why = [
-        part.source.partition("; give --")[0].partition(", which is")[0]
+        part.source.partition("; give --")[0]
         for part in open_parts
         if part.key == "model" and not part.source.startswith("not in")
     ]
-    why += [f"{item.key} is {item.text} in {item.place}: {item.why}" for item in launch.unresolved]
+    why += [
+        f"{item.key} is {item.text} in {item.place}: {item.why}"
+        for item in launch.unresolved
+        if asks_for(launch, item) in _ASKED
+    ]
     because = f" ({'; '.join(why[:3])})" if why else ""
     raise ScenarioError(
         name_of(launch),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from rollcast.simulator.costs.backends import backends_of
@@ -88,8 +88,8 @@ def _engine(known: Settings, preset: str) -> Iterator[Part]:
 
 def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     """How the weights are trained and split."""
-    strategy = value(known, "run.strategy")
-    if strategy in backends_of(preset):
+    strategy, backends = value(known, "run.strategy"), backends_of(preset)
+    if strategy in backends and _can_be(known, backends[strategy].splits):
         yield _said(known, "run.strategy", f"{TRAINER}.backend", strategy)
     for key, ours, kind in _SAME:
         found = whole(known, key) if kind is int else value(known, key)
@@ -118,6 +118,16 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.fused_head", key, FUSED_TRAFFIC_PER_LOGIT)
     if value(known, "run.precision") == "fp8":
         yield _said(known, "run.precision", f"{TRAINER}.precision", "fp8")
+
+
+def _can_be(known: Settings, splits: Collection[str]) -> bool:
+    """Whether a strategy that the launch does not name itself splits the model as it says."""
+    wanted = [
+        ours
+        for key, ours, _ in _SAME
+        if ours.endswith("_parallel") and (whole(known, key) or 1) > 1
+    ]
+    return not known["run.strategy"].place.file.endswith("defaults") or set(wanted) <= set(splits)
 
 
 def trainer_gpus(known: Settings) -> int | None:

@@ -10,7 +10,7 @@ from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.cluster import cluster_parts
 from rollcast.simulator.launches.costs import cost_parts, preset_of
-from rollcast.simulator.launches.launched import Launched
+from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.model import model_part
 from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
 from rollcast.simulator.launches.policy import policy_part
@@ -61,7 +61,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     overlapped = overlaps(known)
     rollouts = int(batch.value) * int(size.value)
     parts = [
-        model_part(known, WHAT),
+        model_part(_with_model(launch, known), WHAT),
         setting_part(known, "gpu") or nobody("gpu", "gpus", WHAT),
         *_cluster(known, overlapped),
         *_engine(known),
@@ -116,6 +116,22 @@ def _gpus_of(settings: Settings, gpus: int) -> Mapping[str, Setting]:
         key: Setting(key, number, "--gpus", Place("the command line"))
         for key, number in (("run.nodes", gpus // per_node), ("run.gpus_per_node", per_node))
     }
+
+
+def _with_model(launch: Launched, known: Settings) -> Settings:
+    """With the model's path where a part of it is a variable: its last folder may still name it."""
+    if "model" in launch.settings:
+        return known
+    for item in launch.unresolved:
+        if asks_for(launch, item) == "model":
+            return {**known, "model": Setting("model", item.text, item.key, item.place)}
+    return known
+
+
+def asks_for(launch: Launched, item: Unresolved) -> str | None:
+    """Which of our settings an unresolved one is; None if it is none of ours."""
+    found = all_stacks()[launch.stack].launch.ours.get(item.key)
+    return None if found is None else found[0]
 
 
 def overlaps(known: Settings) -> bool:

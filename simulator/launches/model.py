@@ -33,8 +33,8 @@ def model_part(settings: Settings, what: str) -> Part:
         return Part(
             "model",
             None,
-            f"{setting.theirs} is {path} in {setting.place}, which is no preset; give --model, a "
-            "preset or a folder with its config.json",
+            f"{setting.theirs} is {path} in {setting.place}, of which no preset has the shape; give "
+            "--model, a preset or a folder with its config.json",
         )
     name, preset = found
     return Part("model", preset, said if name == preset else f"{said}, of the shape of {preset}")
@@ -47,6 +47,7 @@ def shape_of(path: str) -> tuple[str, str] | None:
     folders = [cached[1]] if cached else [part for part in path.split("/") if part]
     for folder in reversed(folders):
         spelt = re.sub(r"(\d)_(\d)", r"\1.\2", folder.lower()).replace("_", "-")
+        spelt = re.sub(r"qwen-(?=(?:2|2\.5|3)-)", "qwen", spelt)
         for name, preset in _names().items():
             found = re.search(rf"(?:^|-){re.escape(name)}(?=$|[-@:])", spelt)
             if found is not None:

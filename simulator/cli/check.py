@@ -110,12 +110,11 @@ def check(
     RLinf, and runs nothing of them. Exits with 0 if it fits, 3 if it does not, 2 if it cannot be
     read. With --out: check.json, scenario.yaml and report.html.
     """
-    from rollcast.simulator.launches.read import read_launch
-
     from rollcast.simulator.check.answer import answer
     from rollcast.simulator.check.question import question
     from rollcast.simulator.cli.check_table import show_answer
     from rollcast.simulator.cli.stopping import keep_on
+    from rollcast.simulator.launches.read import read_launch
 
     command = command_of(context)
     if launch is None and not command:

@@ -33,7 +33,7 @@ def model_part(settings: Settings, what: str) -> Part:
         return Part(
             "model",
             None,
-            f"{setting.theirs} is {path} in {setting.place}, of which no preset has the shape; give "
+            f"{setting.theirs} is {path} in {setting.place}, and no preset has its shape; give "
             "--model, a preset or a folder with its config.json",
         )
     name, preset = found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.costs.base import AdjustedCost, CostModel
@@ -105,6 +105,4 @@ def roofline_of(cost: CostModel) -> RooflineCost | None:
     """The roofline that a cost model is, or adjusts; None for costs of another kind."""
     while isinstance(cost, AdjustedCost):
         cost = cost.inner
-    from rollcast.simulator.costs.roofline.cost import RooflineCost
-
-    return cost if isinstance(cost, RooflineCost) else None
+    return cast("RooflineCost", cost) if cost.counts_memory else None

@@ -12,6 +12,8 @@ from rollcast.simulator.launches import around
 from rollcast.simulator.launches.configs import CONFIG, Configs, parse_tree
 from rollcast.simulator.launches.interpolate import resolve
 from rollcast.simulator.launches.pieces import Text, known, plain, shown
+from rollcast.simulator.launches.python.follow import Script, follow
+from rollcast.simulator.launches.python.settings import settings
 from rollcast.simulator.launches.settle import negated
 from rollcast.simulator.launches.shell.expand import Value
 from rollcast.simulator.launches.shell.follow import Called, Found
@@ -59,6 +61,13 @@ class Candidate:
         return known_keys(self.stack, self.found) + 3 * self.entered
 
 
+def _imports(script: Script, stack: Stack) -> bool:
+    """Whether a script imports from a package of which an entry of the stack's is."""
+    packages = {entry.partition(".")[0] for entry in stack.launch.entries if "." in entry}
+    packages |= {stack.name}
+    return any(name.partition(".")[0] in packages for name in script.imports)
+
+
 def known_keys(stack: Stack, found: Iterable[Given]) -> int:
     """How many keys of a stack's table were given."""
     launch = stack.launch
@@ -85,6 +94,7 @@ class Reader:
 
     sources: Sources
     notes: list[str] = field(default_factory=list)
+    _scripts: dict[Path, Script] = field(default_factory=dict)
 
     def of_calls(self, found: Found, stacks: Sequence[Stack]) -> list[Candidate]:
         """The candidates of the command that is likeliest a launch: the first of those that give
@@ -116,15 +126,53 @@ class Reader:
     ) -> list[tuple[Stack, Program, bool]]:
         started = list(programs(call.words))
         for program in started:
+            script = self._script(call, program)
+            imported = [(one, program, True) for one in stacks if script and _imports(script, one)]
             entered = [(one, program, True) for one in stacks if launches(one.launch, program)]
-            if entered:
-                return entered
+            if imported or entered:
+                return imported or entered
         some = []
         for program in started[:1]:
             for stack in stacks:
                 if self._quick(call, stack, program, False) >= _LEAST or len(stacks) == 1:
                     some.append((stack, program, False))
         return some
+
+    def _script(self, call: Called, program: Program) -> Script | None:
+        """What is started, if it is a script of Python's that is there."""
+        path = self._path(program)
+        if path is None:
+            return None
+        if path not in self._scripts:
+            arguments = {
+                option.key: option.value
+                for option in options(call.words[program.at + 1 :], "--key value")
+                if option.kind == "flag"
+            }
+            environment = {
+                name: shown(value)
+                for name, value in call.variables.items()
+                if isinstance(value, tuple) and plain(value) is not None
+            }
+            try:
+                text = self.sources.read(path)
+                name = self.sources.name(path)
+                self._scripts[path] = follow(text, name, arguments, environment)
+            except ScenarioError as error:
+                if path == self.sources.first:
+                    raise
+                self.notes.append(str(error))
+                self._scripts[path] = Script()
+        return self._scripts[path]
+
+    def _path(self, program: Program) -> Path | None:
+        if not program.module:
+            named = shown(program.path).endswith(".py")
+            return self.sources.find(program.path, self.sources.folder) if named else None
+        if "." not in program.name:
+            return None
+        file = known(program.name.replace(".", "/") + ".py", program.path[0].place)
+        return self.sources.find(file)
 
     @staticmethod
     def _quick(call: Called, stack: Stack, program: Program, entered: bool) -> float:
@@ -141,7 +189,7 @@ class Reader:
     ) -> Candidate:
         read = _OneRead(self.sources, stack, call.variables)
         after = list(options(call.words[program.at + 1 :], stack.launch.form))
-        given = read.of_options(after, program, call.place)
+        given = read.of_options(after, self._script(call, program), self._path(program))
         self._check_lost(call, found, given, stack)
         machine = around.launchers(call.words[: program.at], call.place)
         entry = shown(program.path)
@@ -209,14 +257,22 @@ class _OneRead:
         self.notes.extend(configs.notes)
         return self.of_tree(tree, [])
 
-    def of_options(self, given: Sequence[Option], program: Program, place: Place) -> list[Given]:
-        """What options say, and the configurations that they name."""
+    def of_options(
+        self, given: Sequence[Option], script: Script | None, path: Path | None
+    ) -> list[Given]:
+        """What options say, and the configurations that they name. script: of Python, that is
+        started, and its path."""
         tree: Tree = {}
         for option in given:
             if option.kind == "file":
                 merge(tree, self._file(option))
-        merge(tree, self._primary(given, place))
-        return self.of_tree(tree, given)
+        merge(tree, self._primary(given, script, path))
+        found = self.of_tree(tree, given)
+        if script is not None and self._stack.launch.calls:
+            more, notes = settings(script.calls, self._stack.launch.calls, CONFIG)
+            found.extend(more)
+            self.notes.extend(notes)
+        return found
 
     def of_tree(self, tree: Tree, given: Sequence[Option]) -> list[Given]:
         """Configurations with overrides put over them, and interpolations resolved."""
@@ -259,14 +315,23 @@ class _OneRead:
         put(below, option.key.split("."), tree)
         return below
 
-    def _primary(self, given: Sequence[Option], place: Place) -> Tree:
-        """Hydra's configuration, by the options for its folder and its name."""
+    def _primary(
+        self, given: Sequence[Option], script: Script | None, started: Path | None
+    ) -> Tree:
+        """Hydra's configuration, by the options for its folder and its name, else by what the
+        script that is started says itself."""
         named = {
             option.kind: option for option in given if option.kind in ("path", "name", "folder")
         }
+        choices = {
+            option.key: str(option.value)
+            for option in given
+            if option.kind == "override" and "." not in option.key
+        }
+        configs = Configs(self._sources, self._stack.launch.shipped, choices)
         name = named.get("name")
         if name is None:
-            return {}
+            return self._own(configs, script, started)
         file = plain(name.text)
         folder = named.get("path") or named.get("folder")
         start = folder.text if folder else ()
@@ -278,13 +343,19 @@ class _OneRead:
             if (file or "").removesuffix(".yaml") not in self._stack.launch.shipped:
                 self._not_there(wanted, name.place)
             return {}
-        choices = {
-            option.key: str(option.value)
-            for option in given
-            if option.kind == "override" and "." not in option.key
-        }
-        configs = Configs(self._sources, self._stack.launch.shipped, choices)
         tree = configs.composed(path, (), name.place)
+        self.notes.extend(configs.notes)
+        return tree
+
+    def _own(self, configs: Configs, script: Script | None, started: Path | None) -> Tree:
+        """The configuration that a script takes by itself, unless it comes with the stack."""
+        if script is None or script.hydra is None or started is None:
+            return {}
+        folder, name = script.hydra
+        path = started.parent / folder / f"{name.removesuffix('.yaml')}.yaml"
+        if name.removesuffix(".yaml") in self._stack.launch.shipped or not path.is_file():
+            return {}
+        tree = configs.composed(path, (), None)
         self.notes.extend(configs.notes)
         return tree
 

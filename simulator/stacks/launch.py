@@ -24,6 +24,9 @@ folder::
       sync: "{run.mode}=sync"  # by the what-if; {ours} is their key for it
     entries: [main_ppo, "recipe.*.main_*"]     # modules, scripts and commands that launch it
     shipped: [ppo_trainer]     # configurations that come with it, whose values are the defaults
+    calls:                     # of a script of Python: their keys by argument
+      "*GRPOConfig": {"*": "*"}                  # each argument is a key
+      LoraConfig: {r: lora_r, true: use_peft}    # true: of the call itself
 
 Ours are those of `simulator.stacks.settings.MEANINGS`; in ``values``, ``where`` and ``also`` their
 values are ours too, those of ``default`` the stack's.
@@ -32,7 +35,7 @@ values are ours too, those of ``default`` the stack's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -145,7 +148,7 @@ class Launch:
     """The table. keys: theirs by ours, of which the first counts. advice: their settings for a
     change of a run, by the change's name in `calibration.judge.advice`. entries: what launches it,
     as dotted names, the last parts of which may be all that is given; ``*`` is any text. shipped:
-    names of configurations that come with the stack."""
+    names of configurations that come with the stack. calls: keys by the arguments of calls."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]
@@ -154,6 +157,7 @@ class Launch:
     switches: Switches = "bare"
     entries: tuple[str, ...] = ()
     shipped: tuple[str, ...] = ()
+    calls: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
 
     @cached_property
     def ours(self) -> Mapping[str, tuple[str, int, Key]]:
@@ -333,7 +337,8 @@ def load_launch(path: Path) -> Launch:
     names = {ours: launch.name(ours) for ours in keys if any(k.holds(None) for k in keys[ours])}
     advice = {change: _filled(words, names) for change, words in data.get("advice", {}).items()}
     entries, shipped = (tuple(map(str, data.get(name, ()))) for name in ("entries", "shipped"))
-    return Launch(launch.form, keys, advice, launch.releases, switches, entries, shipped)
+    calls = data.get("calls", {})
+    return replace(launch, advice=advice, entries=entries, shipped=shipped, calls=calls)
 
 
 def _key(entry: Any, where: str) -> Key:

@@ -20,6 +20,7 @@ folder::
           where: {run.strategy: megatron}       # counts, and is written, in such a run alone
           also: {full: {method: uniform}}       # what has to be said with a value of ours
           added: true                           # Hydra wants ++ before a key that it does not have
+      run.strategy: {key: backend, part: "^(fsdp|megatron)"}   # of their value, what the group has
     advice:
       sync: "{run.mode}=sync"  # by the what-if; {ours} is their key for it
     entries: [main_ppo, "recipe.*.main_*"]     # modules, scripts and commands that launch it
@@ -34,6 +35,7 @@ values are ours too, those of ``default`` the stack's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -78,7 +80,8 @@ class Key:
     more; None where it is not known, or holds still. inverted: whether true there is false here.
     values: theirs by ours. where: what must hold in a run for it to count. also: theirs by their
     key, that a value of ours needs beside it. added: whether the stack's own configuration lacks
-    it. default: what the stack takes."""
+    it. part: a pattern whose first group alone of their value is meant; such a key is not written.
+    default: what the stack takes."""
 
     key: str
     since: str | None = None
@@ -88,6 +91,7 @@ class Key:
     where: Mapping[str, Any] = field(default_factory=dict)
     also: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     added: bool = False
+    part: str | None = None
     default: Any = _NOT_SAID
 
     @property
@@ -126,8 +130,15 @@ class Key:
                 return False
         return decided
 
+    def says(self, theirs: Any) -> bool:
+        """Whether a value of theirs says anything of ours: where a part of it does, if it has
+        that."""
+        return self.part is None or re.search(self.part, str(theirs)) is not None
+
     def ours(self, theirs: Any) -> Any:
         """Our value for one of theirs: itself, unless the table has another."""
+        if self.part is not None and (match := re.search(self.part, str(theirs))):
+            theirs = match[1]
         if self.inverted and isinstance(theirs, bool):
             return not theirs
         for ours, spelt in self.values.items():
@@ -162,14 +173,21 @@ class Launch:
     @cached_property
     def ours(self) -> Mapping[str, tuple[str, int, Key]]:
         """Our key by theirs, with where it stands among those of the same meaning; keys of command
-        lines with hyphens and underscores alike."""
-        table: dict[str, tuple[str, int, Key]] = {}
+        lines with hyphens and underscores alike. The first, where theirs says several things."""
+        return {theirs: meanings[0] for theirs, meanings in self.meanings.items()}
+
+    @cached_property
+    def meanings(self) -> Mapping[str, tuple[tuple[str, int, Key], ...]]:
+        """As ``ours``, all that a key of theirs says."""
+        table: dict[str, list[tuple[str, int, Key]]] = {}
         for ours, keys in self.keys.items():
             for rank, key in enumerate(keys):
-                table[key.key] = ours, rank, key
+                names = {key.key}
                 if self.form == "--key value":
-                    table[key.key.replace("-", "_")] = ours, rank, key
-        return table
+                    names.add(key.key.replace("-", "_"))
+                for name in names:
+                    table.setdefault(name, []).append((ours, rank, key))
+        return {theirs: tuple(meanings) for theirs, meanings in table.items()}
 
     @cached_property
     def conditions(self) -> frozenset[str]:
@@ -232,11 +250,11 @@ class Launch:
     ) -> tuple[dict[str, tuple[tuple[int, int], Setting]], list[tuple[Setting, Setting]]]:
         settings: dict[str, tuple[tuple[int, int], Setting]] = {}
         conflicts = []
-        known = [item for item in given if item.key in self.ours]
-        known.sort(key=lambda item: self.ours[item.key][0] not in self.conditions)
-        for item in known:
-            key, at, theirs = self.ours[item.key]
-            if theirs.counts({ours: one.value for ours, (_, one) in settings.items()}) is False:
+        said = [(item, *meaning) for item in given for meaning in self.meanings.get(item.key, ())]
+        said.sort(key=lambda one: one[1] not in self.conditions)
+        for item, key, at, theirs in said:
+            known = {ours: one.value for ours, (_, one) in settings.items()}
+            if theirs.counts(known) is False or not theirs.says(item.value):
                 continue
             setting = Setting(key, theirs.ours(item.value), item.key, item.place)
             rank = (item.sure, at)
@@ -283,9 +301,11 @@ class Launch:
     def _key(self, ours: str, release: str | None, run: Settings, known: Mapping[str, Any]) -> Key:
         """The one that the run has; else the first of the release, one whose conditions are known
         to hold before others."""
-        able = [key for key in self.keys[ours] if key.counts(known) is not False]
+        whole = [key for key in self.keys[ours] if key.part is None]
+        able = [key for key in whole if key.counts(known) is not False]
         for key in able:
-            if ours in run and self.ours.get(run[ours].theirs) == self.ours[key.key]:
+            names = {key.key, key.key.replace("-", "_")}
+            if ours in run and run[ours].theirs in names:
                 return key
         span = self._span(run)
         able = [key for key in able if key.current(release, span)]
@@ -334,7 +354,7 @@ def load_launch(path: Path) -> Launch:
     for ours in (*keys, *launch.conditions):
         if ours not in MEANINGS:
             raise ValueError(f"{where}: {ours} is no setting of ours (settings.MEANINGS)")
-    names = {ours: launch.name(ours) for ours in keys if any(k.holds(None) for k in keys[ours])}
+    names = {ours: launch.name(ours) for ours in keys if launch.has(ours, None, {})}
     advice = {change: _filled(words, names) for change, words in data.get("advice", {}).items()}
     entries, shipped = (tuple(map(str, data.get(name, ()))) for name in ("entries", "shipped"))
     calls = data.get("calls", {})
@@ -372,7 +392,8 @@ def _later(one: str | None, other: str | None) -> bool:
 
 def _same(given: Any, listed: Any) -> bool:
     """Whether two of a stack's values are one, however they are spelt."""
-    return str(_yaml(given)).lower() == str(_yaml(listed)).lower()
+    one, other = str(_yaml(given)).lower(), str(_yaml(listed)).lower()
+    return one == other or {one, other} <= {"null", "none"}
 
 
 def _yaml(value: Any) -> Any:

@@ -21,7 +21,7 @@ def as_given(line: str) -> Given:
     """An argument as a shell would hand it over."""
     key, _, value = line.partition("=") if "=" in line else line.partition(" ")
     text = value.strip()
-    said = {"": True, "true": True, "false": False, "null": None}
+    said = {"": True, "true": True, "false": False, "null": None, "none": None}
     parsed = said.get(text.lower(), int(text) if text.isdigit() else text)
     key = key.removeprefix("--").removeprefix("++").rstrip(":")
     off = key.startswith("no-")
@@ -37,7 +37,7 @@ def run_of(values: Mapping[str, object]) -> Settings:
 
 def test_every_folder_is_a_stack() -> None:
     assert {"areal", "nemo_rl", "openrlhf", "prime_rl", "roll"} < STACKS.keys()
-    assert {"skyrl", "slime", "trl", "verl"} < STACKS.keys()
+    assert {"rlinf", "skyrl", "slime", "trl", "verl"} < STACKS.keys()
     for stack in STACKS.values():
         assert stack.launch.form in FORMS
         assert stack.launch.releases
@@ -46,8 +46,7 @@ def test_every_folder_is_a_stack() -> None:
             "workload.group_size",
             "workload.max_new_tokens",
         } <= stack.launch.keys.keys()
-        assert stack.log is not None
-        assert stack.log.name == stack.name
+        assert stack.log is None or stack.log.name == stack.name
 
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS.keys())
@@ -56,19 +55,29 @@ def test_what_is_written_is_read_again(stack: Stack) -> None:
     for ours, keys in launch.keys.items():
         for key in keys:
             run = run_of({c: v[0] if isinstance(v, list) else v for c, v in key.where.items()})
-            if not key.holds(None) or launch.name(ours, run=run).lstrip("-+") != key.key:
+            if (
+                key.part is not None
+                or not key.holds(None)
+                or launch.name(ours, run=run).lstrip("-+") != key.key
+            ):
                 continue  # another one is written
             for value in key.values or ((True, False) if key.inverted else (3, True, False)):
                 lines = launch.written({ours: value}, run=run)
                 if lines:  # none where a flag is left out
-                    beside = launch.written({each: one.value for each, one in run.items()})
+                    known = {each: one.value for each, one in run.items()}
+                    can = {each: its for each, its in known.items() if launch.has(each, None, {})}
+                    beside = launch.written(can)
                     read = launch.read([as_given(line) for line in (*beside, *lines)])
                     assert read[ours].value == value, lines
 
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS.keys())
 def test_no_key_of_a_stack_means_two_things(stack: Stack) -> None:
-    keys = [name for each in stack.launch.keys.values() for name in {key.key for key in each}]
+    keys = [
+        name
+        for each in stack.launch.keys.values()
+        for name in {key.key for key in each if key.part is None}
+    ]
     assert len(keys) == len(set(keys))
 
 
@@ -105,14 +114,16 @@ def test_the_surer_of_two_counts_and_a_conflict_is_told() -> None:
 def test_what_settings_imply_counts_before_them() -> None:
     areal = STACKS["areal"]
     read = areal.launch.read([Given("allocation_mode", "sglang:d4t2+fsdp:d8", HERE)], areal.implied)
-    assert {key: s.value for key, s in read.items()} == {
+    assert {
         "run.mode": "sglang:d4t2+fsdp:d8",
+        "run.engine": "sglang",
+        "run.strategy": "fsdp2",
         "cluster.replicas": 4,
         "cluster.tensor_parallel": 2,
         "cluster.trainer_gpus": 8,
         "run.rollout_gpus": 8,
         "run.colocated": False,
-    }
+    }.items() <= {key: s.value for key, s in read.items()}.items()
 
 
 @pytest.mark.parametrize(
@@ -129,8 +140,13 @@ def test_what_settings_imply_counts_before_them() -> None:
             {"run.colocated": True, "run.asynchronous": True, "policy": ["colocate_async"]},
         ),
         ("trl", "--vllm_mode server", {"run.colocated": False}),
-        ("prime_rl", "--orchestrator.max_off_policy_steps 1", {"policy": ["one_step_off"]}),
-        ("prime_rl", "--orchestrator.max_off_policy_steps 2", {}),
+        (
+            "prime_rl",
+            "--orchestrator.max_off_policy_steps 1",
+            {"policy": ["one_step_off"], "run.asynchronous": True},
+        ),
+        ("prime_rl", "--orchestrator.max_off_policy_steps 2", {"run.asynchronous": True}),
+        ("prime_rl", "--orchestrator.max_off_policy_steps 0", {"run.asynchronous": False}),
     ],
 )
 def test_modes_imply_a_placement_and_a_policy(

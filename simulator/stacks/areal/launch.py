@@ -4,30 +4,89 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from rollcast.simulator.stacks.settings import Setting, Settings, value
+from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
-_PART = re.compile(r"(?:[a-z]+[.:])?\(?(?:attn:)?((?:[dtpce]\d{1,5})+)(?:\|ffn:[a-z\d]+)?\)?")
+_DIMS = r"(?:[dtpce]\d{1,5})+"
+_PART = re.compile(
+    rf"(?:(?P<name>[a-z]+)[.:])?\(?(?:attn:)?(?P<dims>{_DIMS})(?:\|ffn:(?P<ffn>{_DIMS}))?\)?"
+)
+_TRAINER = "cost.roofline.trainer"
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
-    """What ``allocation_mode`` says (areal/api/alloc_mode.py): ``sglang:d4t2+fsdp:d8`` is four
-    engines of two GPUs, and a trainer on eight others; with ``|`` in the place of ``+``, on the
-    same."""
+    """What the layouts say (areal/api/alloc_mode.py), of ``allocation_mode`` or of ``backend`` of
+    either role: ``sglang:d4t2+fsdp:d8`` is four engines of two GPUs, and a trainer on eight others;
+    with ``|`` in the place of ``+``, on the same."""
     mode = settings.get("run.mode")
-    match = re.fullmatch(
-        rf"({_PART.pattern})([+|])({_PART.pattern})", str(value(settings, "run.mode"))
-    )
-    if mode is None or match is None:
+    if mode is not None:
+        text = str(mode.value)
+        match = re.fullmatch(
+            rf"(?P<engines>[^+|()]+)(?P<sign>[+|])(?P<trainer>{_PART.pattern})", text
+        )
+        if match is not None:
+            yield from _engines(mode, match["engines"])
+            yield from _trainer(mode, match["trainer"])
+            yield mode.implies("run.colocated", match["sign"] == "|")
+    yield from _engines(settings.get("run.engine_layout"))
+    yield from _trainer(settings.get("run.trainer_layout"))
+    if "run.engine_layout" in settings and "run.trainer_layout" in settings:
+        shares = value(settings, "run.shares") == "colocation"
+        yield settings["run.engine_layout"].implies("run.colocated", shares)
+    yield from _rest(settings)
+
+
+def _engines(setting: Setting | None, text: str | None = None) -> Iterable[Setting]:
+    """Of ``text``, or the setting's own."""
+    match = None if setting is None else _PART.fullmatch(text or str(setting.value))
+    if setting is None or match is None:
         return
-    engines, trainer = _sizes(match[2]), _sizes(match[5])
-    yield mode.implies("cluster.replicas", engines["d"])
-    yield mode.implies("cluster.tensor_parallel", engines["t"])
-    yield mode.implies("cluster.trainer_gpus", math.prod(trainer[kind] for kind in "dtpc"))
-    yield mode.implies("run.rollout_gpus", math.prod(engines[kind] for kind in "dtp"))
-    yield mode.implies("run.colocated", match[3] == "|")
+    sizes = _sizes(match["dims"])
+    yield setting.implies("cluster.replicas", sizes["d"])
+    yield setting.implies("cluster.tensor_parallel", sizes["t"])
+    yield setting.implies("run.rollout_gpus", math.prod(sizes[kind] for kind in "dtp"))
+    if sizes["p"] > 1:
+        yield setting.implies("run.engine_pipeline_parallel", sizes["p"])
 
 
-def _sizes(dims: str) -> dict[str, int]:
+def _trainer(setting: Setting | None, text: str | None = None) -> Iterable[Setting]:
+    """A mode that does not name the trainer's backend takes FSDP, or Megatron for stages and
+    experts."""
+    match = None if setting is None else _PART.fullmatch(text or str(setting.value))
+    if setting is None or match is None:
+        return
+    sizes, experts = _sizes(match["dims"]), _sizes(match["ffn"] or match["dims"])
+    name = match["name"] or ("megatron" if sizes["p"] > 1 or experts["e"] > 1 else "fsdp")
+    yield setting.implies("run.strategy", "fsdp2" if name == "fsdp" else name)
+    yield setting.implies("cluster.trainer_gpus", math.prod(sizes[kind] for kind in "dtpc"))
+    split = "sequence_parallel" if name == "fsdp" else "context_parallel"
+    for kind, degree in (("t", "tensor_parallel"), ("p", "pipeline_parallel"), ("c", split)):
+        yield setting.implies(f"{_TRAINER}.{degree}", sizes[kind])
+    yield setting.implies(f"{_TRAINER}.expert_parallel", experts["e"])
+
+
+def _sizes(dims: str) -> Mapping[str, int]:
     return dict.fromkeys("dtpce", 1) | {k: int(n) for k, n in re.findall(r"([dtpce])(\d+)", dims)}
+
+
+def _rest(settings: Settings) -> Iterable[Setting]:
+    """Rollouts overlap unless no version may pass; a reference for its divergence; adapters; what
+    the trainer holds is offloaded as a whole; passes are filled up to a number of tokens."""
+    bound, weight = settings.get("run.max_staleness"), settings.get("run.kl_coefficient")
+    if bound is not None:
+        yield bound.implies("run.asynchronous", bound.value != 0)
+    if weight is not None and isinstance(weight.value, int | float):
+        yield weight.implies("run.reference", weight.value > 0)
+    adapters, parked = settings.get("run.lora"), settings.get("run.offload_training")
+    if adapters is not None and adapters.value is False:
+        yield adapters.implies("run.lora_rank", 0)
+    if parked is not None:
+        for name in ("parameters", "gradients", "optimizer"):
+            yield parked.implies(f"run.offload_{name}", parked.value)
+    room, critic = settings.get("run.max_pass_tokens"), settings.get("run.critic_model")
+    if room is not None and whole(settings, "run.max_pass_tokens"):
+        yield room.implies("run.dynamic_batches", True)
+        yield room.implies("run.packing", True)
+    if critic is not None:
+        yield critic.implies("run.critic", critic.value is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from rollcast.simulator.stacks.settings import Setting, Settings, whole
+from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 _RANGE = re.compile(r"list\(range\((?:(\d{1,6}),)?(\d{1,6})\)\)|\[([\d,]{1,5000})\]")
 
@@ -26,7 +26,20 @@ def _devices(text: object) -> frozenset[int]:
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
-    """The device mappings name the GPUs of either role; nothing says how many nodes there are."""
+    """GPUs of the roles, the batch of environments, and models that other settings ask for."""
+    yield from _placed(settings)
+    yield from _batch(settings)
+    yield from _models(settings)
+    bound, adapters = settings.get("run.max_staleness"), settings.get("run.lora_targets")
+    if bound is not None:
+        yield bound.implies("run.asynchronous", bool(bound.value))
+    if "run.lora_rank" in settings and (adapters is None or adapters.value is None):
+        yield settings["run.lora_rank"].implies("run.lora_rank", 0)
+
+
+def _placed(settings: Settings) -> Iterable[Setting]:
+    """The device mappings name the GPUs of either role; nothing says how many nodes there are.
+    Each role's states are offloaded after its work (roll/pipeline/base_worker.py)."""
     trainer, engines = (settings.get(f"run.{name}_devices") for name in ("trainer", "rollout"))
     if trainer is None or engines is None:
         return
@@ -34,7 +47,48 @@ def implied(settings: Settings) -> Iterable[Setting]:
     if not trains or not rolls:
         return
     tensor = whole(settings, "cluster.tensor_parallel") or 1
+    shared = not trains.isdisjoint(rolls)
     yield engines.implies("cluster.replicas", max(len(rolls) // tensor, 1))
     yield engines.implies("run.rollout_gpus", len(rolls))
     yield trainer.implies("cluster.trainer_gpus", len(trains))
-    yield engines.implies("run.colocated", not trains.isdisjoint(rolls))
+    yield engines.implies("run.colocated", shared)
+    yield engines.implies("run.free_engine", shared)
+    for name in ("parameters", "optimizer"):
+        yield trainer.implies(f"run.offload_{name}", True)
+    for role in ("reference", "critic"):
+        own = settings.get(f"run.{role}_devices")
+        devices = _devices(own.value) if own is not None else frozenset()
+        if own is not None and devices and devices.isdisjoint(trains):
+            yield own.implies(f"run.{role}_gpus", len(devices))
+
+
+def _batch(settings: Settings) -> Iterable[Setting]:
+    """A batch of environments counts rollouts, of prompts prompts; an optimiser step is rows x
+    data-parallel GPUs x passes."""
+    batch, size = whole(settings, "workload.batch_groups"), whole(settings, "workload.group_size")
+    group = settings.get("workload.group_size")
+    if group is not None and group.theirs.startswith("train_env_manager.") and batch and size:
+        yield settings["workload.batch_groups"].implies("run.batch_rollouts", batch)
+        yield settings["workload.batch_groups"].implies("workload.batch_groups", batch // size)
+    rows = whole(settings, "run.micro_batch_rollouts")
+    passes, trainer = (
+        whole(settings, "run.gradient_accumulation"),
+        settings.get("run.trainer_devices"),
+    )
+    if rows and passes and trainer is not None and (gpus := len(_devices(trainer.value))):
+        for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
+            gpus //= whole(settings, f"cost.roofline.trainer.{name}") or 1
+        step = rows * passes * max(gpus, 1)
+        yield settings["run.gradient_accumulation"].implies("run.mini_batch_rollouts", step)
+
+
+def _models(settings: Settings) -> Iterable[Setting]:
+    """A reference for a divergence that weighs anything, a critic for its advantage."""
+    wanted, weight = settings.get("run.kl_in_loss"), settings.get("run.kl_coefficient")
+    if "run.reference" not in settings and wanted is not None:
+        first = weight is not None and weight.theirs == "init_kl_coef" and bool(weight.value)
+        cause = weight if weight is not None and first else wanted
+        yield cause.implies("run.reference", wanted.value is True or first)
+    algorithm = settings.get("run.algorithm")
+    if algorithm is not None:
+        yield algorithm.implies("run.critic", value(settings, "run.algorithm") == "gae")

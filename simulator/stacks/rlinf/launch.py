@@ -1,0 +1,76 @@
+"""What RLinf's launch settings imply."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from rollcast.simulator.stacks.settings import Setting, Settings, whole
+
+_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
+
+
+def implied(settings: Settings) -> Iterable[Setting]:
+    """GPUs of the roles (``cluster.component_placement``), models and layers that other settings
+    decide."""
+    yield from _placed(settings)
+    weight, parked = settings.get("run.kl_coefficient"), settings.get("run.offload_training")
+    if weight is not None and isinstance(weight.value, int | float):
+        yield weight.implies("run.reference", weight.value > 0)
+    if parked is not None:
+        for name in ("parameters", "gradients", "optimizer"):
+            if f"run.offload_{name}" not in settings:
+                yield parked.implies(f"run.offload_{name}", parked.value)
+    adapters = settings.get("run.lora")
+    if adapters is not None and adapters.value is False:
+        yield adapters.implies("run.lora_rank", 0)
+    method, count = settings.get("run.recompute_method"), whole(settings, "run.recompute_count")
+    if method is not None and method.value == "block" and count:
+        stages = whole(settings, "cost.roofline.trainer.pipeline_parallel") or 1
+        yield method.implies("run.recompute_layers", count * stages)
+
+
+def _placed(settings: Settings) -> Iterable[Setting]:
+    """``all`` is every GPU of the cluster, whose number its nodes alone do not give."""
+    shared = settings.get("run.shared_devices")
+    if shared is not None:
+        yield shared.implies("run.colocated", True)
+        yield shared.implies("run.asynchronous", False)
+        if gpus := _gpus(shared, settings):
+            yield shared.implies("cluster.trainer_gpus", gpus)
+            yield shared.implies("cluster.replicas", max(gpus // _engine(settings), 1))
+        return
+    trainer, engines = (settings.get(f"run.{name}_devices") for name in ("trainer", "rollout"))
+    if trainer is None or engines is None:
+        return
+    apart = trainer.value != engines.value
+    yield engines.implies("run.colocated", not apart)
+    yield engines.implies("run.asynchronous", apart)
+    if gpus := _gpus(trainer, settings):
+        yield trainer.implies("cluster.trainer_gpus", gpus)
+    if gpus := _gpus(engines, settings):
+        yield engines.implies("run.rollout_gpus", gpus)
+        yield engines.implies("cluster.replicas", max(gpus // _engine(settings), 1))
+    reference = settings.get("run.reference_devices")
+    if reference is not None and (gpus := _gpus(reference, settings)):
+        yield reference.implies("run.reference_gpus", gpus)
+
+
+def _engine(settings: Settings) -> int:
+    return (whole(settings, "cluster.tensor_parallel") or 1) * (
+        whole(settings, "run.engine_pipeline_parallel") or 1
+    )
+
+
+def _gpus(devices: Setting, settings: Settings) -> int:
+    """Of ``0-7``, ``0``, ``0-3,8-11`` or ``all``; 0 where they are not known."""
+    if devices.value == "all":
+        nodes, per = whole(settings, "run.nodes") or 1, whole(settings, "run.gpus_per_node")
+        return nodes * per if per else 0
+    total = 0
+    for part in str(devices.value).replace(" ", "").split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            return 0
+        total += int(match[2] or match[1]) - int(match[1]) + 1
+    return total

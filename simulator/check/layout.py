@@ -28,7 +28,9 @@ PHASE_NAMES: Mapping[MemoryPhase, str] = {
     "sync": "weight sync",
 }
 """In tables."""
-POOL_NAMES: Mapping[str, str] = {"engine_share": "engine's share"}
+OWN_SHARE, NEAR = "engine_share", 0.9
+"""A line for the engine within its own share is told where it nearly fills that."""
+POOL_NAMES: Mapping[str, str] = {OWN_SHARE: "engine's share"}
 """Where a table calls a pool otherwise."""
 GROUPS = (*dict.fromkeys(GROUP_OF.values()), OTHER)
 
@@ -53,6 +55,11 @@ def memory_lines(ledger: Ledger) -> list[Line]:
     """A line for each phase and pool that holds anything, in the order of a step."""
     lines = []
     for phase, pool in ledger.places:
+        if (
+            pool == OWN_SHARE
+            and ledger.total(phase, pool) < NEAR * ledger.pools[pool].capacity_bytes
+        ):
+            continue
         parts: dict[str, float] = {}
         for holding in ledger.of(phase, pool):
             for part, size in holding.bytes.items():

@@ -9,12 +9,12 @@ from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.draft import Asked, Drafted, asks_for, drafted
-from rollcast.simulator.launches.launched import Launched
+from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.parts import Part, missing, nested, replaced
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.stacks.launch import Launch
-from rollcast.simulator.stacks.settings import Place, Setting
+from rollcast.simulator.stacks.settings import MEANINGS, Place, Setting
 from rollcast.simulator.stacks.stack import all_stacks
 
 STEPS = 4
@@ -25,9 +25,16 @@ _FLAGS = {
     "gpu": "--gpu (one of rollcast presets gpus)",
     "gpus": "--gpus (how many in all)",
 }
-_ASKED = {
-    *("model", "run.nodes", "run.gpus_per_node", "run.rollout_gpus", "cluster.trainer_gpus"),
+_GPUS = {
+    *("run.nodes", "run.gpus_per_node", "run.rollout_gpus", "run.rollout_nodes"),
+    *("run.rollout_gpus_per_node", "cluster.trainer_gpus"),
 }
+_NEEDED = {
+    *_GPUS,
+    *("model", "workload.batch_groups", "workload.group_size", "workload.max_new_tokens"),
+    *("run.batch_rollouts", "cluster.tensor_parallel", "cluster.replicas"),
+}
+"""Settings whose default nobody would take for what a variable holds."""
 _WORDS = {"model": "which model", "gpu": "which GPU", "gpus": "how many GPUs"}
 
 
@@ -51,6 +58,12 @@ class Question:
     def name(self) -> str:
         """Of the launch's first file, else of its stack."""
         return name_of(self.launch)
+
+    @property
+    def unresolved(self) -> list[Unresolved]:
+        """What no value was found for, of the settings that a forecast has a use for."""
+        used = set(MEANINGS) - {"run.dataset"}
+        return [item for item in self.launch.unresolved if asks_for(self.launch, item) in used]
 
     @property
     def table(self) -> Launch:
@@ -87,7 +100,7 @@ def question(launch: Launched, asked: Asked, settings: Iterable[str] = ()) -> Qu
     """What a launch asks. Raises ScenarioError for what is missing, with the flags that give it,
     and for a scenario that cannot be, with the file and line of the setting."""
     draft, spelt = drafted(launch, asked), tuple(settings)
-    _ask(launch, draft, spelt)
+    _ask(launch, draft, spelt, asked.gpus)
     return Question(launch, asked, spelt, draft, built(draft.parts, name_of(launch), spelt))
 
 
@@ -119,26 +132,34 @@ def located(error: ScenarioError, parts: Iterable[Part]) -> ScenarioError:
     return error
 
 
-def _ask(launch: Launched, draft: Drafted, settings: Iterable[str]) -> None:
+def _ask(launch: Launched, draft: Drafted, settings: Iterable[str], gpus: int | None) -> None:
     """Raises ScenarioError for what neither launch nor user says."""
     given = {setting.partition("=")[0].strip() for setting in settings}
     open_parts = [part for part in missing(draft.parts) if part.key not in given]
     wanted = [part.key for part in open_parts if part.key in _FLAGS]
-    replicas = next(part for part in draft.parts if part.key == "cluster.replicas")
-    if replicas.assumed and not given & {"cluster.replicas", "cluster.trainer_gpus"}:
-        wanted.append("gpus")
-    if not wanted:
-        return
     why = [
         part.source.partition("; give --")[0]
         for part in open_parts
         if part.key == "model" and not part.source.startswith("not in")
     ]
-    why += [
-        f"{item.key} is {item.text} in {item.place}: {item.why}"
-        for item in launch.unresolved
-        if asks_for(launch, item) in _ASKED
-    ]
+    replicas = next(part for part in draft.parts if part.key == "cluster.replicas")
+    if replicas.assumed and not given & {"cluster.replicas", "cluster.trainer_gpus"}:
+        wanted.append("gpus")
+    for item in launch.unresolved:
+        ours = asks_for(launch, item)
+        if ours not in _NEEDED or ours in launch.settings or (ours in _GPUS and gpus is not None):
+            continue
+        if ours in _GPUS or ours == "model":
+            why.append(f"{item.key} is {item.text} in {item.place}: {item.why}")
+            wanted += ["gpus"] if ours in _GPUS and "gpus" not in wanted else []
+        elif ours not in given:
+            raise ScenarioError(
+                f"{item.key} in {item.place}",
+                f"is {item.text}, and {item.why}; give the variable with --env NAME=VALUE, or the "
+                f"setting after -- as the stack spells it",
+            )
+    if not wanted:
+        return
     because = f" ({'; '.join(why[:3])})" if why else ""
     raise ScenarioError(
         name_of(launch),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,9 +77,17 @@ def check(
         int | None,
         typer.Option("--prompt-tokens", metavar="N", help="Mean length of the prompts in tokens."),
     ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", metavar="N", help="Steps of the whole run, for hours and cost."),
+    ] = None,
     stack: Annotated[
         str | None,
-        typer.Option("--stack", metavar="STACK", help="Training stack, where it is not clear."),
+        typer.Option(
+            "--stack",
+            metavar="STACK",
+            help="Training stack, where it is not clear, and its release: verl-0.5.",
+        ),
     ] = None,
     environment: Annotated[
         list[str] | None,
@@ -125,8 +134,10 @@ def check(
         from rollcast.simulator.results.folder import check_target
 
         check_target(out, force)
-    read = read_launch(launch, command, stack, _variables(environment or ()))
-    asked = _asked(gpu, gpus, model, mean_tokens, prompt_tokens)
+    name, release = _released(stack)
+    read = read_launch(launch, command, name, _variables(environment or ()))
+    read = read if release is None else replace(read, release=release)
+    asked = _asked(gpu, gpus, model, steps, mean_tokens, prompt_tokens)
     answered = answer(question(read, asked, settings or ()), changes, keep_on)
     if out is not None:
         _write(answered, out, force)
@@ -143,16 +154,29 @@ def _asked(
     gpu: str | None,
     gpus: int | None,
     model: str | None,
+    steps: int | None,
     mean_tokens: float | None,
     prompt_tokens: int | None,
 ) -> Asked:
     from rollcast.simulator.launches.draft import Asked
     from rollcast.simulator.launches.parts import given
 
-    for flag, number in (("--mean-tokens", mean_tokens), ("--prompt-tokens", prompt_tokens)):
+    for flag, number, what in (
+        ("--mean-tokens", mean_tokens, "tokens"),
+        ("--prompt-tokens", prompt_tokens, "tokens"),
+        ("--steps", steps, "steps"),
+    ):
         if number is not None and not 1 <= number <= 1e8:
-            raise ScenarioError(flag, f"is {number:g}; give a number of tokens, at least 1")
-    return Asked(gpus, mean_tokens, prompt_tokens, given(model, gpu))
+            raise ScenarioError(flag, f"is {number:g}; give a number of {what}, at least 1")
+    return Asked(gpus, steps, mean_tokens, prompt_tokens, given(model, gpu))
+
+
+def _released(stack: str | None) -> tuple[str | None, str | None]:
+    """A stack's name and its release, of ``verl-0.5``."""
+    name, _, release = (stack or "").rpartition("-")
+    if name and release[:1].isdigit():
+        return name.replace("-", "_"), release
+    return stack and stack.replace("-", "_"), None
 
 
 def _variables(texts: Sequence[str]) -> dict[str, str]:

@@ -41,8 +41,8 @@ def show_answer(answer: Answer, as_json: bool = False) -> None:
     _listed(screen, "assumed", (f"{p.key} is {p.value}; {_why(p.source)}" for p in open_parts))
     launch = answer.question.launch
     _listed(screen, "note", launch.notes)
-    if launch.unresolved:
-        texts = [f"{i.key} ({i.text} in {i.place}: {i.why})" for i in launch.unresolved]
+    texts = [f"{i.key} ({i.text} in {i.place}: {i.why})" for i in answer.question.unresolved]
+    if texts:
         _listed(screen, "could not be resolved", [", ".join(texts[:_MOST_NAMED])])
     if launch.unknown:
         names = sorted({item.key for item in launch.unknown})

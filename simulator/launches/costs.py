@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from rollcast.simulator.costs.backends import backends_of
@@ -46,13 +47,21 @@ def _ordered(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
-def cost_parts(known: Settings, preset: str, rollouts: int, group_size: int) -> Iterator[Part]:
-    """The keys of ``cost.roofline`` that the settings give. preset: of the stack's costs. rollouts:
-    of a step."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step works on. rollouts: of its batch. mean_tokens: of a prompt and its response."""
+
+    rollouts: int
+    group_size: int
+    mean_tokens: float
+
+
+def cost_parts(known: Settings, preset: str, step: Step) -> Iterator[Part]:
+    """The keys of ``cost.roofline`` that the settings give. preset: of the stack's costs."""
     yield Part(f"{ROOFLINE}.stack", preset, "the launch's stack")
     yield from _engine(known, preset)
     yield from _trainer(known, preset)
-    yield from _passes(known, rollouts, group_size)
+    yield from _passes(known, step)
     yield from _roles(known, preset)
 
 
@@ -138,11 +147,13 @@ def trainer_gpus(known: Settings) -> int | None:
     )
 
 
-def _passes(known: Settings, rollouts: int, group_size: int) -> Iterator[Part]:
+def _passes(known: Settings, step: Step) -> Iterator[Part]:
     """Optimiser steps of an update, and what a microbatch holds."""
-    for key, each in (("run.mini_batch_groups", group_size), ("run.mini_batch_rollouts", 1)):
+    for key, each in (("run.mini_batch_groups", step.group_size), ("run.mini_batch_rollouts", 1)):
         if per_step := whole(known, key):
-            times = math.ceil(rollouts / (per_step * each)) * (whole(known, "run.iterations") or 1)
+            times = math.ceil(step.rollouts / (per_step * each)) * (
+                whole(known, "run.iterations") or 1
+            )
             source = f"the batch over {known[key].source}"
             yield Part(f"{TRAINER}.minibatches", max(times, 1), source)
             break
@@ -152,6 +163,11 @@ def _passes(known: Settings, rollouts: int, group_size: int) -> Iterator[Part]:
         yield _said(known, "run.max_pass_tokens", f"{TRAINER}.microbatch_tokens", room)
         if packs is not False:
             yield _said(known, "run.max_pass_tokens", f"{TRAINER}.batching", "packed")
+    elif rows and packs is True:
+        source = f"{known['run.micro_batch_rollouts'].source}, of mean length, without padding"
+        tokens = max(round(rows * step.mean_tokens), 1)
+        yield Part(f"{TRAINER}.microbatch_tokens", tokens, source)
+        yield _said(known, "run.packing", f"{TRAINER}.batching", "packed")
     elif rows:
         yield _said(known, "run.micro_batch_rollouts", f"{TRAINER}.batching", "padded")
         yield _said(known, "run.micro_batch_rollouts", f"{TRAINER}.microbatch_rollouts", rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.cluster import cluster_parts
-from rollcast.simulator.launches.costs import cost_parts, preset_of
+from rollcast.simulator.launches.costs import Step, cost_parts, preset_of
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.model import model_part
 from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
@@ -24,10 +24,12 @@ _ASSUMED_GROUPS, _ASSUMED_SIZE, _ASSUMED_CAP = 128, 8, 8192
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the user adds on the command line. gpus: in all. parts: keys of the scenario, which
+    """What the user adds on the command line. gpus: in all. steps: of the
+    whole run. parts: keys of the scenario, which
     stand before what the launch says."""
 
     gpus: int | None = None
+    steps: int | None = None
     mean_tokens: float | None = None
     prompt_tokens: int | None = None
     parts: tuple[Part, ...] = ()
@@ -59,7 +61,10 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     cap = _cap(known)
     preset = preset_of(launch.stack, launch.release)
     overlapped = overlaps(known)
-    rollouts = int(batch.value) * int(size.value)
+    lengths = list(_lengths(known, int(cap.value), asked))
+    step = Step(
+        int(batch.value) * int(size.value), int(size.value), sum(part.value for part in lengths)
+    )
     parts = [
         model_part(_with_model(launch, known), WHAT),
         setting_part(known, "gpu") or nobody("gpu", "gpus", WHAT),
@@ -68,12 +73,13 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         batch,
         size,
         cap,
-        *_lengths(known, int(cap.value), asked),
+        *lengths,
         policy_part(known, overlapped, launch.stack, _exceeded(launch)),
-        *cost_parts(known, preset, rollouts, int(size.value)),
+        *cost_parts(known, preset, step),
         Part("seed", 0, "assumed", True),
     ]
-    return Drafted(replaced(parts, asked.parts), known, _steps(known, int(batch.value)))
+    steps = asked.steps or _steps(known, int(batch.value))
+    return Drafted(replaced(parts, asked.parts), known, steps)
 
 
 def completed(launch: Launched, gpus: int | None = None) -> Settings:

@@ -164,7 +164,10 @@ def _open(answer: Answer) -> Content:
         for part in answer.question.draft.assumed
         if part.key != "seed"
     ]
-    items += [f"not resolved: {i.key} ({i.text} in {i.place}: {i.why})" for i in launch.unresolved]
+    items += [
+        f"not resolved: {i.key} ({i.text} in {i.place}: {i.why})"
+        for i in answer.question.unresolved
+    ]
     names = sorted({item.key for item in launch.unknown})
     if names:
         items.append(f"keys without a meaning here: {', '.join(names)}")

@@ -12,6 +12,7 @@ folder::
       model: actor.path                                # ours: theirs
       workload.group_size: [n, rollout.n]              # the first is taken, and is written
       run.mode: {key: trainer.mode, since: 0.9}        # holds from that release on (until: before)
+      run.packing: [{key: pack, since: 0.7, default: true}, {key: pack, until: 0.7, default: false}]
       engine.max_seqs: {key: max_num_seqs, default: 256}     # where a launch does not give it
       engine.prefix_caching: {key: no-cache, inverted: true} # theirs says the opposite
       run.recompute:
@@ -231,10 +232,21 @@ class Launch:
 
     def _span(self, run: Settings) -> Span:
         """The releases that have the keys of a run."""
-        used = [self.ours[one.theirs][2] for one in run.values() if one.theirs in self.ours]
-        since = (key.since for key in used if key.since is not None)
-        until = (key.until for key in used if key.until is not None)
-        return Span(max(since, key=_ordered, default=None), min(until, key=_ordered, default=None))
+        used = [self.meanings[one.theirs] for one in run.values() if one.theirs in self.meanings]
+        since = [_bounds(key.since for _, _, key in meanings) for meanings in used]
+        until = [_bounds(key.until for _, _, key in meanings) for meanings in used]
+        return Span(
+            max(
+                (min(bounds, key=_ordered) for bounds in since if bounds),
+                key=_ordered,
+                default=None,
+            ),
+            min(
+                (max(bounds, key=_ordered) for bounds in until if bounds),
+                key=_ordered,
+                default=None,
+            ),
+        )
 
     @property
     def defaults(self) -> Mapping[str, Any]:
@@ -383,6 +395,12 @@ def _filled(words: str, names: Mapping[str, str]) -> str:
 
 def _ordered(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in release.split(".") if part.isdigit())
+
+
+def _bounds(releases: Iterable[str | None]) -> list[str]:
+    """All of them, none where one is not bounded."""
+    known = list(releases)
+    return [release for release in known if release is not None] if None not in known else []
 
 
 def _later(one: str | None, other: str | None) -> bool:

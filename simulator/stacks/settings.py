@@ -150,6 +150,8 @@ MEANINGS: Mapping[str, str] = {
     "run.reward_model_gpus": "GPUs of the reward model, where apart",
     "run.reward_model_gpus_per_node": "of a machine, those of the reward model",
     "run.reward_model_nodes": "its machines",
+    "run.reward_model_apart": "whether it has GPUs of its own",
+    "run.reward_devices": "which GPUs it has",
     "run.share_reward_model": "whether it shares the critic's GPUs",
     "run.reward_elsewhere": "by which address or function rewards come, without a model here",
     # The engine

@@ -55,11 +55,11 @@ def _placed(settings: Settings) -> Iterable[Setting]:
     yield engines.implies("run.free_engine", shared)
     for name in ("parameters", "optimizer"):
         yield trainer.implies(f"run.offload_{name}", True)
-    for role in ("reference", "critic"):
+    for role, name in (("reference",) * 2, ("critic",) * 2, ("reward", "reward_model")):
         own = settings.get(f"run.{role}_devices")
         devices = _devices(own.value) if own is not None else frozenset()
         if own is not None and devices and devices.isdisjoint(trains):
-            yield own.implies(f"run.{role}_gpus", len(devices))
+            yield own.implies(f"run.{name}_gpus", len(devices))
 
 
 def _batch(settings: Settings) -> Iterable[Setting]:

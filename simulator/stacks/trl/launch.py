@@ -82,12 +82,14 @@ def _processes(settings: Settings) -> Setting | None:
 
 
 def _split(settings: Settings) -> Iterable[Setting]:
-    """DeepSpeed where there is a stage of ZeRO, the second FSDP by its version."""
+    """DeepSpeed where there is a stage of ZeRO, the second FSDP by its version, else copies."""
     stage, version = settings.get("run.zero_stage"), settings.get("run.fsdp_version")
     if stage is not None and value(settings, "run.strategy") in (None, "deepspeed"):
         yield stage.implies("run.strategy", "deepspeed")
     elif version is not None and version.value == 2:
         yield version.implies("run.strategy", "fsdp2")
+    elif "run.strategy" not in settings and (gpus := _processes(settings)) is not None:
+        yield gpus.implies("run.strategy", "ddp")
 
 
 def _asynchronous(settings: Settings) -> Iterable[Setting]:

@@ -57,6 +57,10 @@ def _models(settings: Settings) -> Iterable[Setting]:
     algorithm = settings.get("run.algorithm")
     if algorithm is not None and value(settings, "run.critic") is None:
         yield algorithm.implies("run.critic", algorithm.value == "gae")
+    apart, each = settings.get("run.reward_model_apart"), "run.reward_model_gpus_per_node"
+    nodes, gpus = whole(settings, "run.reward_model_nodes"), whole(settings, each)
+    if apart is not None and apart.value is True and nodes and gpus:
+        yield apart.implies("run.reward_model_gpus", nodes * gpus)
 
 
 def _batch(settings: Settings) -> Iterable[Setting]:

@@ -80,16 +80,26 @@ def test_settings_of_memory_reach_the_costs(
     assert _values({key: value})[ours] == expected
 
 
-def test_fixed_rows_a_pass_are_padded() -> None:
+@pytest.mark.parametrize("padding", [True, False])
+def test_fixed_rows_a_pass(padding: bool) -> None:
+    """Padded to the longest, or end to end: then as many tokens as they have on average."""
     values = _values(
         {
             "actor_rollout_ref.actor.use_dynamic_bsz": False,
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
-        }
+            "actor_rollout_ref.model.use_remove_padding": not padding,
+        },
+        mean_tokens=600.0,
+        prompt_tokens=100,
     )
-    assert values["cost.roofline.trainer.batching"] == "padded"
-    assert values["cost.roofline.trainer.microbatch_rollouts"] == 4
-    assert "cost.roofline.trainer.microbatch_tokens" not in values
+    trainer = "cost.roofline.trainer"
+    if padding:
+        assert values[f"{trainer}.batching"] == "padded"
+        assert values[f"{trainer}.microbatch_rollouts"] == 4
+        assert f"{trainer}.microbatch_tokens" not in values
+    else:
+        assert values[f"{trainer}.batching"] == "packed"
+        assert values[f"{trainer}.microbatch_tokens"] == 4 * 700
 
 
 def test_what_the_user_adds_goes_before_the_launch() -> None:

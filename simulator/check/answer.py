@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from rollcast.simulator.scenario.ledger import ledger_of
 
 from rollcast.simulator.check import search
 from rollcast.simulator.check.forecast import Forecast, Seconds, forecast
@@ -17,6 +15,8 @@ from rollcast.simulator.check.search import Change
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.parts import nested
+from rollcast.simulator.results.schema import CHECK_SCHEMA
+from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.spans import StepRecord
 
 OnWork = Callable[[StepRecord | None], None]
@@ -73,7 +73,7 @@ class Answer:
         memory = self.ledger.plain()
         hours, usd = found.hours, found.usd
         return {
-            "schema": "rollcast-check/1",
+            "schema": CHECK_SCHEMA,
             "stack": launch.stack,
             "stack_version": launch.release,
             "fits": memory["fits"],
@@ -144,9 +144,3 @@ def answer(question: Question, changes: bool = True, on_work: OnWork | None = No
 def _priced(change: Change, found: Forecast, base_s: float) -> Priced:
     ratio = change.estimate_s / base_s if base_s > 0 else math.nan
     return Priced(change, found.step.times(ratio) if math.isfinite(ratio) else None)
-
-
-def mapping_of(answered: Answer) -> Mapping[str, Any]:
-    """The scenario as data, as ``scenario.yaml`` has it."""
-    scenario: Mapping[str, Any] = answered.plain()["scenario"]
-    return scenario

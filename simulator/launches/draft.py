@@ -16,7 +16,15 @@ from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_pa
 from rollcast.simulator.launches.policy import policy_part
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole
 from rollcast.simulator.stacks.stack import all_stacks
+from rollcast.simulator.values.words import short
 
+COUNTS = frozenset(
+    {
+        *("workload.batch_groups", "workload.group_size", "workload.max_new_tokens"),
+        *("cluster.tensor_parallel", "run.nodes", "run.gpus_per_node"),
+    }
+)
+"""Settings that are whole numbers, whatever else they say."""
 NODE_GPUS = 8
 WHAT = "launch"
 _ASSUMED_GROUPS, _ASSUMED_SIZE, _ASSUMED_CAP = 128, 8, 8192
@@ -55,6 +63,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     """The scenario of a launch. Every key that it needs is there, with None where nobody gives a
     value and none can be assumed honestly (``model``, ``gpu``, the number of GPUs)."""
     asked = asked or Asked()
+    _check_counts(launch)
     known = completed(launch, asked.gpus)
     size = _counted(known, "workload.group_size", _ASSUMED_SIZE)
     batch = _batch(known, int(size.value))
@@ -80,6 +89,15 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     ]
     steps = asked.steps or _steps(known, int(batch.value))
     return Drafted(replaced(parts, asked.parts), known, steps)
+
+
+def _check_counts(launch: Launched) -> None:
+    """Raises ScenarioError, with file and line, for a number that is none."""
+    for key, setting in launch.settings.items():
+        if key in COUNTS and setting.value is not None and whole(launch.settings, key) is None:
+            raise ScenarioError(
+                setting.source, f"is {short(setting.value)}; a whole number above 0 is wanted"
+            )
 
 
 def completed(launch: Launched, gpus: int | None = None) -> Settings:

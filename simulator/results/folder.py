@@ -20,7 +20,7 @@ from rollcast.simulator.results.read import read_json
 
 _NAMES = frozenset(
     name
-    for file in (*schema.RUN, *schema.COMPARISON, *schema.PLAN)
+    for file in (*schema.RUN, *schema.COMPARISON, *schema.PLAN, *schema.CHECK)
     for present in (file.name, schema.OLD_FILES.get(file.name, file.name))
     for name in (present, present + schema.PACKED)
 )

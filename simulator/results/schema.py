@@ -439,3 +439,9 @@ PLAN_CSV = File("plan.csv", "one row a choice, best first")
 PLAN_SCENARIO = File("recommended.yaml", "the scenario of what is recommended")
 PLAN: tuple[File, ...] = (PLAN_JSON, PLAN_CSV, PLAN_SCENARIO, REPORT, TORNADO_CSV, TORNADO_PICTURE)
 """A plan's files."""
+
+CHECK_SCHEMA = "rollcast-check/1"
+CHECK_JSON = File("check.json", "whether a launch fits, its times, its ledger of memory, changes")
+CHECK_SCENARIO = File("scenario.yaml", "the launch as a scenario, with the place of each value")
+CHECK: tuple[File, ...] = (CHECK_JSON, CHECK_SCENARIO, REPORT)
+"""A check's files."""

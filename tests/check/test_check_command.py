@@ -1,0 +1,143 @@
+"""``rollcast check`` as its users call it, and the pages that show it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rollcast.simulator.cli.app import main
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "launch" / "run.sh"
+Called = tuple[int, str, str]
+Call = Callable[..., Called]
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Call:
+    """Calls rollcast where examples/ is; (exit code, standard output, standard error)."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: object) -> Called:
+        with pytest.raises(SystemExit) as done:
+            main([str(word) for word in words])
+        said = capsys.readouterr()
+        return int(done.value.code or 0), said.out, said.err
+
+    return run
+
+
+def commands(page: str) -> list[list[str]]:
+    """The command lines of a page's sh blocks, without what a shell does with their exit codes."""
+    text = (ROOT / page).read_text("utf-8")
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL))
+    lines = blocks.replace("\\\n", " ").splitlines()
+    return [shlex.split(line.partition("||")[0]) for line in lines if line.startswith("rollcast")]
+
+
+@pytest.mark.parametrize("page", ["docs/check.md", "SKILL.md"])
+def test_what_the_pages_say_runs(page: str, call: Call) -> None:
+    said = commands(page)
+    assert len(said) >= 3
+    for program, *words in said:
+        assert program == "rollcast"
+        code, out, error = call(*words)
+        assert code in (0, 3), error
+        assert out
+
+
+def test_a_gate_fails_over_a_share(call: Call) -> None:
+    words = ("check", EXAMPLE, "--gpu", "h100-sxm", "--mean-tokens", 1200, "--no-changes")
+    share = json.loads(call(*words, "--json")[1])["peak"]
+    used = share["bytes"] / share["capacity_bytes"]
+    assert used < 0.99
+    assert call(*words, "--fail-over", round(used + 0.01, 3))[0] == 0
+    assert call(*words, "--fail-over", round(used - 0.01, 3))[0] == 3
+
+
+def test_what_does_not_fit_exits_with_three_and_says_what_to_add(call: Call) -> None:
+    code, out, _ = call("check", EXAMPLE, "--gpu", "a100-40gb", "--mean-tokens", 1200)
+    assert code == 3
+    assert out.startswith("No")
+    assert "Add `" in " ".join(out.split())
+
+
+def test_json_has_the_answer_of_the_table(call: Call) -> None:
+    words = ("check", EXAMPLE, "--gpu", "h100-sxm", "--no-changes")
+    plain = json.loads(call(*words, "--json")[1])
+    assert plain["fits"] is True
+    assert plain["stack"] == "verl"
+    assert plain["scenario"]["workload"]["batch_groups"] == 256
+    assert call(*words)[1].startswith("Yes")
+
+
+def test_variables_come_from_outside(call: Call) -> None:
+    words = ("check", EXAMPLE, "--gpu", "h100-sxm", "--no-changes", "--json")
+    plain = json.loads(call(*words, "--env", "MODEL=Qwen/Qwen3-1.7B")[1])
+    assert plain["scenario"]["model"] == "qwen3-1.7b"
+
+
+def test_what_follows_two_dashes_holds_over_the_file(call: Call) -> None:
+    words = ("check", EXAMPLE, "--gpu", "h100-sxm", "--no-changes", "--json")
+    plain = json.loads(call(*words, "--", "data.train_batch_size=64")[1])
+    assert plain["scenario"]["workload"]["batch_groups"] == 64
+
+
+def test_the_folder_is_whole_or_absent(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "checked"
+    words = ("check", EXAMPLE, "--gpu", "h100-sxm", "--no-changes", "--out", out)
+    assert call(*words)[0] == 0
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("check.json", "report.html", "scenario.yaml"),
+    ]
+    code, _, error = call(*words)
+    assert code == 2
+    assert "--force" in error
+    assert call(*words, "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "give a launch"),
+        (("nowhere.sh", "--gpu", "h100-sxm"), "nowhere.sh"),
+        ((EXAMPLE,), "does not say which GPU; give --gpu"),
+        ((EXAMPLE, "--gpu", "h1000"), "unknown GPU 'h1000'"),
+        ((EXAMPLE, "--gpu", "h100-sxm", "--gpus", "12"), "no whole nodes of 8"),
+        ((EXAMPLE, "--gpu", "h100-sxm", "--model", "nothing"), "--model"),
+        ((EXAMPLE, "--gpu", "h100-sxm", "--mean-tokens", "0"), "at least 1"),
+        ((EXAMPLE, "--gpu", "h100-sxm", "--fail-over", "90"), "a share above 0"),
+        ((EXAMPLE, "--gpu", "h100-sxm", "--stack", "verll"), "verl"),
+        ((EXAMPLE, "--gpu", "h100-sxm", "--env", "MODEL"), "NAME=VALUE"),
+        ((EXAMPLE, "--gpu", "h100-sxm", "--set", "steps=x"), "steps"),
+        (
+            (EXAMPLE, "--gpu", "h100-sxm", "--", "actor_rollout_ref.rollout.n=many"),
+            "actor_rollout_ref.rollout.n",
+        ),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(
+    words: tuple[object, ...], message: str, call: Call
+) -> None:
+    code, out, error = call("check", *words)
+    assert code == 2
+    assert out == ""
+    assert message in error
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+
+
+def test_a_launch_that_is_none(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "hello.sh"
+    path.write_text("echo hello\n", "utf-8")
+    code, _, error = call("check", path, "--gpu", "h100-sxm")
+    assert code == 2
+    assert "hello.sh" in error

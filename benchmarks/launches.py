@@ -38,7 +38,7 @@ _IDLE = frozenset(
 )
 """Settings that neither memory nor a step's time hangs on."""
 _VARIABLE = re.compile(r"(\w+) (?:has no value|is not in what was read)")
-_USED = re.compile(r"\$\{?(\w{2,})")
+_USED = re.compile(r"\$\{?(\w{2,})(?!\w|:[^-])")
 _COMPUTED = re.compile(r"is not given|is not run|in a run|is asked of")
 _ARGUMENT = re.compile(r"\bargs\.(\w+)")
 

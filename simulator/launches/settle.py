@@ -9,7 +9,7 @@ from typing import Any
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.values import Unknown
-from rollcast.simulator.stacks.launch import Given, Launch
+from rollcast.simulator.stacks.launch import ENTRY, Given, Launch
 from rollcast.simulator.stacks.settings import Place, Setting, Settings
 from rollcast.simulator.stacks.stack import Stack
 from rollcast.simulator.values.words import short
@@ -50,7 +50,8 @@ def settled(
         for item in best
         if isinstance(item.value, Unknown)
     )
-    read = dict(launch.read(given))
+    begun = Given(ENTRY, entry, Place(files[0].name if files else entry), 9)
+    read = dict(launch.read([*given, begun]))
     missing = {launch.ours[item.key][0] for item in unresolved if item.key in launch.ours}
     for ours, setting in around.items():
         if ours not in read and ours not in missing:

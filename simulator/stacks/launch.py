@@ -51,6 +51,8 @@ FORMS: tuple[Form, ...] = get_args(Form)
 Switches = Literal["bare", "valued", "negated"]
 """True and false of ``--key value``: ``--key`` or nothing, ``--key true`` or ``--key false``,
 ``--key`` or ``--no-key``."""
+ENTRY = "(entry)"
+"""As a key of theirs: the module or script that is launched, of which keys name a part."""
 Implied = Callable[[Settings], Iterable[Setting]]
 """Settings that others imply, as a stack's ``launch.py`` has them: they count before those."""
 _NOT_SAID = object()  # of a default, which may well be null
@@ -338,6 +340,8 @@ class Launch:
             return f"{name}={'null' if theirs is None else theirs}"
         if self.form == "key: value":
             return f"{name}: {_yaml(theirs)}"
+        if theirs is None and self.switches == "bare":
+            return ""
         if not isinstance(theirs, bool):
             return f"{name} {theirs}"
         if self.switches == "valued":

@@ -12,6 +12,7 @@ _DIMS = r"(?:[dtpce]\d{1,5})+"
 _PART = re.compile(
     rf"(?:(?P<name>[a-z]+)[.:])?\(?(?:attn:)?(?P<dims>{_DIMS})(?:\|ffn:(?P<ffn>{_DIMS}))?\)?"
 )
+_SPLITS = {"fsdp": "fsdp2", "archon": "dtensor"}
 _TRAINER = "cost.roofline.trainer"
 
 
@@ -58,7 +59,7 @@ def _trainer(setting: Setting | None, text: str | None = None) -> Iterable[Setti
         return
     sizes, experts = _sizes(match["dims"]), _sizes(match["ffn"] or match["dims"])
     name = match["name"] or ("megatron" if sizes["p"] > 1 or experts["e"] > 1 else "fsdp")
-    yield setting.implies("run.strategy", "fsdp2" if name == "fsdp" else name)
+    yield setting.implies("run.strategy", _SPLITS.get(name, name))
     yield setting.implies("cluster.trainer_gpus", math.prod(sizes[kind] for kind in "dtpc"))
     split = "sequence_parallel" if name == "fsdp" else "context_parallel"
     for kind, degree in (("t", "tensor_parallel"), ("p", "pipeline_parallel"), ("c", split)):

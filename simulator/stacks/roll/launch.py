@@ -33,8 +33,9 @@ def implied(settings: Settings) -> Iterable[Setting]:
     bound, adapters = settings.get("run.max_staleness"), settings.get("run.lora_targets")
     if bound is not None:
         yield bound.implies("run.asynchronous", bool(bound.value))
-    if "run.lora_rank" in settings and (adapters is None or adapters.value is None):
-        yield settings["run.lora_rank"].implies("run.lora_rank", 0)
+    cause = settings.get("run.lora_rank") or settings.get("run.trainer_devices")
+    if cause is not None and (adapters is None or adapters.value is None):
+        yield cause.implies("run.lora_rank", 0)
 
 
 def _placed(settings: Settings) -> Iterable[Setting]:

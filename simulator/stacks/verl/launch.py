@@ -30,10 +30,12 @@ def _placed(settings: Settings) -> Iterable[Setting]:
     apart, mode = settings.get("run.rollout_nodes"), settings.get("run.mode")
     if apart is not None and apart.theirs == "rollout.nnodes":
         yield apart.implies("run.colocated", False)
+        yield apart.implies("run.asynchronous", True)
+        if "run.staleness_share" not in settings:
+            yield apart.implies("policy", ["one_step_off"])
     elif mode is not None and str(mode.value) in _COLOCATED:
         yield mode.implies("run.colocated", _COLOCATED[mode.value])
-        if mode.value != "sync":
-            yield mode.implies("run.asynchronous", True)
+        yield mode.implies("run.asynchronous", mode.value != "sync")
         if mode.value == "colocate_async":
             yield mode.implies("policy", ["colocate_async"])
 

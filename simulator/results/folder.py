@@ -70,7 +70,7 @@ def _check_free(folder: Path, force: bool, ours: Callable[[Path], bool] | None, 
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether ``folder`` is a run, a comparison or a plan, and nothing else."""
+    """Whether ``folder`` is a run, a comparison, a plan or a check, and nothing else."""
     entries = list(folder.iterdir())
     files = {entry.name for entry in entries if not entry.is_dir()}
     folders = [entry for entry in entries if entry.is_dir()]
@@ -78,7 +78,7 @@ def holds_run(folder: Path) -> bool:
         return False
     if schema.COMPARISON_JSON.name in files:
         return all(map(holds_run, folders))
-    if schema.PLAN_JSON.name in files:
+    if files & {schema.PLAN_JSON.name, schema.CHECK_JSON.name}:
         return not folders
     summary = schema.SUMMARY.name
     return not folders and summary in files and _has_schema(folder / summary)

@@ -147,16 +147,21 @@ def _ask(launch: Launched, draft: Drafted, settings: Iterable[str], gpus: int | 
         wanted.append("gpus")
     for item in launch.unresolved:
         ours = asks_for(launch, item)
-        if ours not in _NEEDED or ours in launch.settings or (ours in _GPUS and gpus is not None):
+        if (
+            ours is None
+            or ours not in _NEEDED
+            or ours in launch.settings
+            or (ours in _GPUS and gpus is not None)
+        ):
             continue
         if ours in _GPUS or ours == "model":
             why.append(f"{item.key} is {item.text} in {item.place}: {item.why}")
             wanted += ["gpus"] if ours in _GPUS and "gpus" not in wanted else []
         elif ours not in given:
+            direct = f", or --set {ours}=N" if ours.startswith("workload.") else ""
             raise ScenarioError(
                 f"{item.key} in {item.place}",
-                f"is {item.text}, and {item.why}; give the variable with --env NAME=VALUE, or the "
-                f"setting after -- as the stack spells it",
+                f"is {item.text}, and {item.why}; give the variable with --env NAME=VALUE{direct}",
             )
     if not wanted:
         return

@@ -20,9 +20,10 @@ from rollcast.simulator.launches.shell.follow import Called, Found
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.values import Leaf, Tree, drop, leaves, merge, put, tree_of
 from rollcast.simulator.launches.words import (
+    SURE,
     Option,
     Program,
-    launches,
+    entered,
     options,
     programs,
     value_of,
@@ -45,20 +46,20 @@ _OUTSIDE = re.compile(
 
 @dataclass(frozen=True)
 class Candidate:
-    """A stack that a launch may be of, with what was found if it is. entered: whether its program
-    is one of the stack's entries. machine: what the launcher's own words say, by our key."""
+    """A stack that a launch may be of, with what was found if it is. weight: of its program, in
+    keys, as `entered`. machine: what the launcher's own words say, by our key."""
 
     stack: Stack
     found: Sequence[Given]
-    entered: bool = False
+    weight: int = 0
     entry: str = ""
     machine: Mapping[str, Setting] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     @property
     def score(self) -> float:
-        """Keys of the stack's table among what was found; an entry counts as three."""
-        return known_keys(self.stack, self.found) + 3 * self.entered
+        """Keys of the stack's table among what was found, and the program's weight."""
+        return known_keys(self.stack, self.found) + self.weight
 
 
 def _imports(script: Script, stack: Stack) -> bool:
@@ -77,7 +78,7 @@ def known_keys(stack: Stack, found: Iterable[Given]) -> int:
 def best(candidates: Sequence[Candidate], name: str) -> Candidate:
     """The candidate that most speaks for. Raises ScenarioError where none does, or several do."""
     ordered = sorted(candidates, key=lambda one: -one.score)
-    if not ordered or (not ordered[0].entered and ordered[0].score < _LEAST):
+    if not ordered or ordered[0].score < _LEAST:
         raise ScenarioError(
             name, "no launch of a known stack was found in it; give --stack if there is one"
         )
@@ -99,7 +100,7 @@ class Reader:
     def of_calls(self, found: Found, stacks: Sequence[Stack]) -> list[Candidate]:
         """The candidates of the command that is likeliest a launch: the first of those that give
         about as many keys of a stack as any does."""
-        rated_: list[tuple[float, Called, list[tuple[Stack, Program, bool]]]] = []
+        rated_: list[tuple[float, Called, list[tuple[Stack, Program, int]]]] = []
         for call in found.calls:
             some = self._stacks_of(call, stacks)
             if some:
@@ -119,24 +120,22 @@ class Reader:
             )
         if call.maybe:
             self.notes.append(f"{call.place}: whether it is launched, {call.maybe}")
-        return [self._candidate(call, found, *one) for one in some]
+        return self._candidates(call, found, some)
 
-    def _stacks_of(
-        self, call: Called, stacks: Sequence[Stack]
-    ) -> list[tuple[Stack, Program, bool]]:
-        started = list(programs(call.words))
-        for program in started:
+    def _stacks_of(self, call: Called, stacks: Sequence[Stack]) -> list[tuple[Stack, Program, int]]:
+        """The stacks that a command may launch, by the first of its programs that tells."""
+        for program in programs(call.words):
             script = self._script(call, program)
-            imported = [(one, program, True) for one in stacks if script and _imports(script, one)]
-            entered = [(one, program, True) for one in stacks if launches(one.launch, program)]
-            if imported or entered:
-                return imported or entered
-        some = []
-        for program in started[:1]:
+            some = []
             for stack in stacks:
-                if self._quick(call, stack, program, False) >= _LEAST or len(stacks) == 1:
-                    some.append((stack, program, False))
-        return some
+                weight = entered(stack.launch, program)
+                if script is not None and _imports(script, stack):
+                    weight = SURE
+                if weight or len(stacks) == 1 or self._quick(call, stack, program, 0) >= _LEAST:
+                    some.append((stack, program, weight))
+            if some:
+                return some
+        return []
 
     def _script(self, call: Called, program: Program) -> Script | None:
         """What is started, if it is a script of Python's that is there."""
@@ -175,25 +174,42 @@ class Reader:
         return self.sources.find(file)
 
     @staticmethod
-    def _quick(call: Called, stack: Stack, program: Program, entered: bool) -> float:
+    def _quick(call: Called, stack: Stack, program: Program, weight: int) -> float:
         """How many keys of a stack the command's own words give."""
         given = [
             Given(option.key, True, option.place)
             for option in options(call.words[program.at + 1 :], stack.launch.form)
             if option.kind in ("flag", "override")
         ]
-        return known_keys(stack, given) + 3 * entered
+        return known_keys(stack, given) + weight
+
+    def _candidates(
+        self, call: Called, found: Found, some: Sequence[tuple[Stack, Program, int]]
+    ) -> list[Candidate]:
+        """A command as each stack would read it. Raises ScenarioError where the likeliest of them
+        could not."""
+        read: list[Candidate] = []
+        wrong: list[tuple[float, ScenarioError]] = []
+        for one in some:
+            try:
+                read.append(self._candidate(call, found, *one))
+            except ScenarioError as error:
+                wrong.append((self._quick(call, *one), error))
+        worst = max(wrong, key=lambda one: one[0], default=None)
+        if worst is not None and worst[0] >= max((one.score for one in read), default=0):
+            raise worst[1]
+        return read
 
     def _candidate(
-        self, call: Called, found: Found, stack: Stack, program: Program, entered: bool
+        self, call: Called, found: Found, stack: Stack, program: Program, weight: int
     ) -> Candidate:
         read = _OneRead(self.sources, stack, call.variables)
         after = list(options(call.words[program.at + 1 :], stack.launch.form))
-        given = read.of_options(after, self._script(call, program), self._path(program))
+        given = read.of_options(after, program, self._script(call, program), self._path(program))
         self._check_lost(call, found, given, stack)
         machine = around.launchers(call.words[: program.at], call.place)
         entry = shown(program.path)
-        return Candidate(stack, given, entered, entry, machine, read.notes)
+        return Candidate(stack, given, weight, entry, machine, read.notes)
 
     def _check_lost(self, call: Called, found: Found, given: Sequence[Given], stack: Stack) -> None:
         """Raises ScenarioError where the launch uses what a file that is not there would set."""
@@ -230,7 +246,7 @@ class Reader:
             read = _OneRead(self.sources, stack, variables)
             given = read.of_file(path)
             if known_keys(stack, given) or len(stacks) == 1:
-                found.append(Candidate(stack, given, False, "", {}, read.notes))
+                found.append(Candidate(stack, given, 0, "", {}, read.notes))
         return found
 
     def _of_overrides(
@@ -258,7 +274,11 @@ class _OneRead:
         return self.of_tree(tree, [])
 
     def of_options(
-        self, given: Sequence[Option], script: Script | None, path: Path | None
+        self,
+        given: Sequence[Option],
+        program: Program,
+        script: Script | None,
+        path: Path | None,
     ) -> list[Given]:
         """What options say, and the configurations that they name. script: of Python, that is
         started, and its path."""
@@ -266,7 +286,7 @@ class _OneRead:
         for option in given:
             if option.kind == "file":
                 merge(tree, self._file(option))
-        merge(tree, self._primary(given, script, path))
+        merge(tree, self._primary(given, program, script, path))
         found = self.of_tree(tree, given)
         if script is not None and self._stack.launch.calls:
             more, notes = settings(script.calls, self._stack.launch.calls, CONFIG)
@@ -316,7 +336,11 @@ class _OneRead:
         return below
 
     def _primary(
-        self, given: Sequence[Option], script: Script | None, started: Path | None
+        self,
+        given: Sequence[Option],
+        program: Program,
+        script: Script | None,
+        started: Path | None,
     ) -> Tree:
         """Hydra's configuration, by the options for its folder and its name, else by what the
         script that is started says itself."""
@@ -338,9 +362,13 @@ class _OneRead:
         ending = "" if (file or "").endswith(".yaml") else ".yaml"
         between = known("/", name.place) if start and not shown(start).endswith("/") else ()
         wanted = (*start, *between, *name.text, *known(ending, name.place))
-        path = self._sources.find(wanted, self._sources.folder)
+        beside = [started.parent] if started else []
+        path = self._sources.find(wanted, *beside, self._sources.folder)
         if path is None:
-            if (file or "").removesuffix(".yaml") not in self._stack.launch.shipped:
+            shipped = (file or "").removesuffix(".yaml") in self._stack.launch.shipped
+            if shipped or self._of_the_stack(program, shown(start)):
+                self.notes.append(f"{name.place}: {shown(wanted)} is the stack's own; not read")
+            else:
                 self._not_there(wanted, name.place)
             return {}
         tree = configs.composed(path, (), name.place)
@@ -358,6 +386,11 @@ class _OneRead:
         tree = configs.composed(path, (), None)
         self.notes.extend(configs.notes)
         return tree
+
+    def _of_the_stack(self, program: Program, folder: str) -> bool:
+        """Whether a folder, named from the stack's own module, comes with the stack."""
+        own = entered(self._stack.launch, program) == SURE
+        return own and program.module and not folder.startswith(("/", "$", "~"))
 
     def _not_there(self, text: Text, place: Place) -> None:
         """A file that the launch names and that is not there: an error where its name is known."""

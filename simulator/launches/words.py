@@ -82,12 +82,18 @@ def _is_option(text: str | None) -> bool:
     return text is not None and text.startswith("--") and "=" in text
 
 
-def launches(launch: Launch, program: Program) -> bool:
-    """Whether the program is one of a stack's entries."""
-    return any(
-        fnmatchcase(program.name, entry) or fnmatchcase(program.name, f"*.{entry}")
+SURE, _LIKELY = 3, 1
+
+
+def entered(launch: Launch, program: Program) -> int:
+    """How much a program speaks for a stack, in keys of its: most where it is an entry with the
+    name of a package, little where its name is one that others may have, 0 where it is none."""
+    matched = [
+        entry
         for entry in launch.entries
-    )
+        if fnmatchcase(program.name, entry) or fnmatchcase(program.name, f"*.{entry}")
+    ]
+    return max((SURE if "." in entry else _LIKELY for entry in matched), default=0)
 
 
 def options(words: Sequence[Text], form: Form) -> Iterator[Option]:
@@ -145,6 +151,8 @@ def _following(words: Sequence[Text], form: Form, key: str) -> Iterator[Text]:
         if start.startswith("--") or (start.startswith("@") and number):
             return
         if re.match(r"-[A-Za-z]", start):
+            return
+        if number and key in _FILES and not re.search(r"\.(?:ya?ml|toml|json)$", start):
             return
         if form != "--key value" and (
             number or (hydra_words.split(start) is not None and key not in _FILES)

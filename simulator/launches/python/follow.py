@@ -374,11 +374,11 @@ class _Follower:
             return self._outside(arguments)
         if name.endswith("path.join"):
             return self._path(node, arguments)
-        if name.rpartition(".")[2] in _PARSES:
-            return self._parsed(node, name)
         defined = self._named(node.func) if isinstance(node.func, ast.Name) else None
         if isinstance(defined, Defined) and not isinstance(defined.node, ast.ClassDef):
             return self._enter(defined, arguments, keywords)
+        if name.rpartition(".")[2] in _PARSES:
+            return self._parsed(node, name)
         made = Made(name, self._place(node))
         made.given.update({at: (value, made.place) for at, value in enumerate(arguments)})
         made.given.update(keywords)

@@ -65,6 +65,8 @@ _MOST_ROUNDS = 1_000
 _DEEPEST = 12
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES = {"exec", "command", "builtin", "nohup", "time", "setsid", "sudo"}
+_REMOTE = {"ssh", "pdsh", "tmux", "screen"}
+_LAUNCHED = r"\s.*\b(?:python3?|torchrun|accelerate|deepspeed|ray)\s|^(?:python3?|torchrun)\s"
 _LAUNCHERS = {
     "srun",
     "ssh",
@@ -918,6 +920,10 @@ class _Follower:
         for at, word in enumerate(words):
             if word and re.search(r"\.(sh|bash|slurm|sbatch)$", word) and self._calls(words, at):
                 return self._script(fields, at, place)
+        if name in _REMOTE and len(fields) > 1 and re.search(_LAUNCHED, shown(fields[-1])):
+            line = place_of(fields[-1], place).line
+            self._apart(partial(self._inner, shown(fields[-1]), line))
+            return Status.RAN
         return self._external(fields, command, missing)
 
     @staticmethod

@@ -47,7 +47,7 @@ _SHORT_PARAMETER = re.compile(r"[A-Za-z_]\w*|[\d@*#?$!-]")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?=|\[)")
 _FUNCTION = re.compile(r"([A-Za-z_][\w:.-]*)[ \t]*\([ \t]*\)")
 _REDIRECT = re.compile(r"(\d*|\{\w+\})(<<<|<<-|<<|<>|<&|<(?!\()|>>|>&|>\||>(?!\()|&>>|&>)")
-_PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]{0,80}>(?=[\s/]|$)")
+_PLACEHOLDER = re.compile(r"<[A-Za-z](?:[\w .-]{0,80}[\w.-])?>(?=[\s/]|$)")
 _WORD_ENDS = " \t\r\n;&|<>()"
 _KEYWORDS = (
     *("if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case"),
@@ -438,7 +438,8 @@ class _Parser:
             self._blanks()
             if self.ended or self._text[self._at] in "\n;)":
                 break
-            redirect = self._redirect()
+            placeholder = _PLACEHOLDER.match(self._text, self._at) if words else None
+            redirect = None if placeholder else self._redirect()
             if redirect is not None:
                 redirects.append(redirect)
                 continue
@@ -449,7 +450,7 @@ class _Parser:
                 if assignment is not None:
                     (words if words else assignments).append(assignment)
                     continue
-            word = self._word()
+            word = self._word(empty=placeholder is not None)
             if not words:
                 declares = word.bare in _DECLARES
             words.append(word)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from rollcast.simulator.launches.pieces import Text, place_of, plain
+from rollcast.simulator.launches.pieces import Text, cut, place_of, plain, shown
 from rollcast.simulator.stacks.settings import Place, Setting
 
 _HEADER = re.compile(r"#SBATCH\s+(-{1,2}[\w-]+)(?:[=\s]\s*(\S+))?")
 _OURS = {
     **{"--nodes": "run.nodes", "-N": "run.nodes", "--nnodes": "run.nodes"},
-    **{"--gpus-per-node": "run.gpus_per_node", "--gres": "run.gpus_per_node"},
-    **{"--nproc_per_node": "run.gpus_per_node", "--nproc-per-node": "run.gpus_per_node"},
-    **{"--num_nodes": "run.nodes", "--num_gpus": "run.gpus_per_node"},
-    **{"--ntasks-per-node": ""},
+    **{"--num-nodes": "run.nodes", "--gpus-per-node": "run.gpus_per_node"},
+    **{"--gres": "run.gpus_per_node", "--nproc-per-node": "run.gpus_per_node"},
+    "--num-gpus": "run.gpus_per_node",
 }
 
 
@@ -30,26 +29,29 @@ def headers(text: str, name: str) -> Mapping[str, Setting]:
     return found
 
 
+LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
+
+
+def options(words: Sequence[Text], default: Place) -> Iterator[tuple[str, Text, Place]]:
+    """Options with their values, hyphens as underscores, ``--a b`` and ``--a=b`` alike."""
+    for at, text in enumerate(words):
+        name = shown(text)
+        if not name.startswith("--") or (text and text[0].why):
+            continue
+        key, equals, _ = name[2:].partition("=")
+        place = place_of(text, default)
+        if equals:
+            yield key.replace("-", "_"), cut(text, len(key) + 3)[1], place
+        elif at + 1 < len(words) and not shown(words[at + 1]).startswith("--"):
+            yield key.replace("-", "_"), words[at + 1], place
+
+
 def launchers(words: Sequence[Text], default: Place) -> Mapping[str, Setting]:
     """The words of torchrun, deepspeed or srun before a program, by our key."""
     found: dict[str, Setting] = {}
-    for name, value, place in pairs(words, default):
-        _take(found, name, value, place, "")
+    for name, value, place in options(words, default):
+        _take(found, f"--{name.replace('_', '-')}", plain(value) or "", place, "")
     return found
-
-
-def pairs(words: Sequence[Text], default: Place) -> Iterator[tuple[str, str, Place]]:
-    """Options that are known, with their values, ``--a b`` and ``--a=b`` alike."""
-    for at, text in enumerate(words):
-        name = plain(text)
-        if name is None or not name.startswith("-"):
-            continue
-        place = place_of(text, default)
-        key, equals, value = name.partition("=")
-        if equals:
-            yield key, value, place
-        elif at + 1 < len(words) and (after := plain(words[at + 1])) is not None:
-            yield key, after, place
 
 
 def _take(found: dict[str, Setting], name: str, value: str, place: Place, before: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -207,7 +208,9 @@ class Reader:
         after = list(options(call.words[program.at + 1 :], stack.launch.form))
         given = read.of_options(after, program, self._script(call, program), self._path(program))
         self._check_lost(call, found, given, stack)
-        machine = around.launchers(call.words[: program.at], call.place)
+        before = call.words[: program.at]
+        machine = around.launchers(before, call.place)
+        given.extend(read.of_launcher(before, call.place))
         entry = shown(program.path)
         return Candidate(stack, given, weight, entry, machine, read.notes)
 
@@ -288,10 +291,43 @@ class _OneRead:
                 merge(tree, self._file(option))
         merge(tree, self._primary(given, program, script, path))
         found = self.of_tree(tree, given)
+        found.extend(self._deepspeed(found))
         if script is not None and self._stack.launch.calls:
             more, notes = settings(script.calls, self._stack.launch.calls, CONFIG)
             found.extend(more)
             self.notes.extend(notes)
+        return found
+
+    def of_launcher(self, words: Sequence[Text], place: Place) -> list[Given]:
+        """What torchrun, deepspeed or accelerate is told, where the stack's table has keys of
+        theirs: below their names, as is what accelerate's own configuration says."""
+        names = (posixpath.basename(plain(text) or "") for text in words)
+        launcher = next((name for name in names if name in around.LAUNCHERS), "")
+        if not any(key.startswith(f"{launcher}.") for key in self._stack.launch.ours):
+            return []
+        found: list[Given] = []
+        for key, value, at in around.options(words, place):
+            if key == "config_file":
+                leaf = Option("file", launcher, None, value, at)
+                found.extend(
+                    Given(dotted, _value(one), one.place, CONFIG)
+                    for dotted, one in leaves(self._file(leaf))
+                )
+            else:
+                found.append(Given(f"{launcher}.{key}", value_of(value), at, COMMAND))
+        return [item for item in found if item.key in self._stack.launch.ours]
+
+    def _deepspeed(self, flags: Sequence[Given]) -> list[Given]:
+        """What the configuration that ``--deepspeed`` names says, where the stack's table has keys
+        of it."""
+        if not any(key.startswith("deepspeed.") for key in self._stack.launch.ours):
+            return []
+        found: list[Given] = []
+        for item in flags:
+            if item.key in ("deepspeed", "deepspeed_config") and isinstance(item.value, str):
+                named = known(item.value, item.place)
+                tree = self._file(Option("file", "deepspeed", None, named, item.place))
+                found.extend(Given(k, one.value, one.place, CONFIG) for k, one in leaves(tree))
         return found
 
     def of_tree(self, tree: Tree, given: Sequence[Option]) -> list[Given]:

@@ -108,6 +108,9 @@ def _of_calls(
     if not candidates and found.lost:
         lost = found.lost[0]
         raise ScenarioError(str(lost.place), f"calls another file that is not there: {lost.name}")
+    if not candidates and found.broken:
+        place, reason = found.broken
+        raise ScenarioError(str(place), f"is no shell script: {reason}")
     reader.notes.extend(found.notes)
     return _chosen(reader, candidates, words, machine, name)
 

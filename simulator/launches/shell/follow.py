@@ -61,12 +61,13 @@ from rollcast.simulator.stacks.settings import Place
 _MOST_STEPS = 100_000
 _MOST_TEXT = 50_000_000
 """Characters that all commands together may have."""
-_MOST_ROUNDS = 1_000
+_MOST_ROUNDS, _MOST_CALLS = 1_000, 500
 _DEEPEST = 12
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES = {"exec", "command", "builtin", "nohup", "time", "setsid", "sudo"}
 _REMOTE = {"ssh", "pdsh", "tmux", "screen"}
 _LAUNCHED = r"\s.*\b(?:python3?|torchrun|accelerate|deepspeed|ray)\s|^(?:python3?|torchrun)\s"
+_TRAINS = re.compile(r"\.py$|^-m$|^(?:.*/)?(?:trl|rl|torchrun|accelerate)$")
 _LAUNCHERS = {
     "srun",
     "ssh",
@@ -128,11 +129,12 @@ class Lost:
 
 @dataclass
 class Found:
-    """What was found on the way. options: of ``#SBATCH`` lines, with their lines."""
+    """What was found on the way. broken: where a script could not be read on, and why."""
 
     calls: list[Called] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    broken: tuple[Place, str] | None = None
 
     def note(self, text: str) -> None:
         """A sentence for the user, once."""
@@ -184,6 +186,7 @@ class _Follower:
         self._maybe = self._open = ""
         self._out: list[Piece] = []
         self._missing: set[str] = set()
+        self._seen: set[tuple[Place, tuple[str, ...]]] = set()
         self._zero = path
 
     def here(self) -> str:
@@ -223,7 +226,9 @@ class _Follower:
                 raise ScenarioError(
                     str(Place(self._file, error.line)), f"is no shell script: {error}"
                 ) from None
-            self.found.note(f"{Place(self._file, error.line)}: not read from here on: {error}")
+            place = Place(self._file, error.line)
+            self.found.note(f"{place}: not read from here on: {error}")
+            self.found.broken = self.found.broken or (place, str(error))
         return status
 
     # Commands
@@ -354,7 +359,7 @@ class _Follower:
                 self._either([partial(self._run, command), _nothing], reason)
                 status = self._undecided(self._open)
             elif (status in (Status.YES, Status.RAN)) == (op == "&&"):
-                status = self._run(command)
+                status = self._branch(command)
         return status
 
     def _pipeline(self, pipeline: Pipeline) -> Status:
@@ -445,14 +450,14 @@ class _Follower:
         self._either([lambda: self._run(body), lambda: self._if(command, at + 1)], reason)
         return Status.RAN
 
-    def _branch(self, body: Block) -> Status:
+    def _branch(self, body: Command) -> Status:
         """A branch that is taken for sure. One that ends the script before anything was launched is
         there for another case than that of somebody who asks what would be launched."""
         self._conditions += 1
         try:
             return self._run(body)
         except _Exit:
-            if self.found.calls:
+            if any(_TRAINS.search(shown(text)) for c in self.found.calls for text in c.words):
                 raise
             self.found.note(f"{self.here()}: the script would end here; what follows is read")
             return Status.RAN

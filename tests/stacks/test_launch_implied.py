@@ -348,6 +348,12 @@ def test_all_gpus_of_nodes_that_are_not_counted_are_not_guessed() -> None:
     assert "cluster.trainer_gpus" not in known("rlinf", said)
 
 
+def test_a_key_says_nothing_without_its_part_and_has_no_default_without_its_condition() -> None:
+    assert "run.engine" not in known("areal", {"allocation_mode": "d8p1t1"})
+    assert "engine.max_seqs" not in known("areal", {})
+    assert values("areal", {"rollout.backend": "vllm:d8"})["engine.max_seqs"] == 256
+
+
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS.keys())
 def test_the_stacks_defaults_are_of_our_words(stack: Stack) -> None:
     rest = stack.launch.unsaid({}, HERE, stack.implied)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -109,8 +110,9 @@ DriftOption = Annotated[
     str,
     typer.Option(
         "--drift",
-        metavar="freeze|extrapolate",
-        help=("freeze: lengths stay as at the end of the log. extrapolate: their trend continues."),
+        metavar="auto|freeze|extrapolate",
+        help="auto: lengths go on changing if they still do at the end of the log. freeze: they "
+        "stay. extrapolate: the slope of the whole log continues.",
     ),
 ]
 Advise = Annotated[
@@ -129,11 +131,12 @@ Follow = Annotated[
     ),
 ]
 RunSteps = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         "--steps",
-        metavar="N",
-        help="With --follow: number of updates of the run, if its settings do not say.",
+        metavar="FIRST:LAST|N",
+        help="The steps to import, both included; either may be left out. With --follow: number "
+        "of updates of the run, if its settings do not say.",
     ),
 ]
 Every = Annotated[
@@ -239,7 +242,7 @@ def import_log(
     gpu: GpuName = None,
     stack: StackName = None,
     tokenizer: TokenizerName = None,
-    drift: DriftOption = "freeze",
+    drift: DriftOption = "auto",
     advise: Advise = True,
     follow: Follow = False,
     run_steps: RunSteps = None,
@@ -262,6 +265,7 @@ def import_log(
     from rollcast.calibration.pages import import_page as page
     from rollcast.calibration.pages.import_text import show_outcome
     from rollcast.calibration.tokenizer import token_counter
+    from rollcast.simulator.errors import ScenarioError
     from rollcast.simulator.launches.parts import given
     from rollcast.simulator.results.write import plain
 
@@ -269,11 +273,19 @@ def import_log(
         write.check_target(out, force)
     parts = given(model, gpu)
     towards = outcome.drift_of(drift)
+    first, last = (None, None) if follow else _window(run_steps)
     if _followed(follow, logs, stack, run_steps, every, patience, as_json) and out is None:
         return
     log = read_log(logs, stack, None if tokenizer is None else token_counter(tokenizer))
+    if first is not None or last is not None:
+        log = log.within(first, last)
     imported = outcome.outcome(log, draft(log, parts), towards, advise)
     content = fitted.to_json(log, imported)
+    if imported.refused:
+        if not as_json:
+            show.show(log, imported.parts)
+            show_outcome(log, imported)
+        raise ScenarioError("LOG", imported.refused)
     if out is not None:
         write.write(out, log, imported.parts, force, content, page.page(log, imported))
     if as_json:
@@ -286,11 +298,30 @@ def import_log(
         print(f"wrote {out}/", file=sys.stderr)
 
 
+def _window(text: str | None) -> tuple[int | None, int | None]:
+    """The first and last step of ``FIRST:LAST``. Raises ScenarioError (``--steps``)."""
+    from rollcast.simulator.errors import ScenarioError
+
+    if text is None:
+        return None, None
+    match = re.fullmatch(r"\s*(\d{0,9})\s*:\s*(\d{0,9})\s*", text)
+    if match is None:
+        raise ScenarioError(
+            "--steps",
+            f"must be FIRST:LAST, such as 20:80, 20: or :80, got {text!r}; a number of updates "
+            "belongs to --follow",
+        )
+    first, last = (int(end) if end else None for end in match.groups())
+    if first is not None and last is not None and first > last:
+        raise ScenarioError("--steps", f"begins after its end: {text!r}")
+    return first, last
+
+
 def _followed(
     wanted: bool,
     logs: list[Path],
     stack: str | None,
-    steps: int | None,
+    steps: str | None,
     every_s: float | None,
     patience_s: float | None,
     as_json: bool,
@@ -299,7 +330,7 @@ def _followed(
     from rollcast.simulator.errors import ScenarioError
 
     if not wanted:
-        for name, value in (("--steps", steps), ("--every", every_s), ("--patience", patience_s)):
+        for name, value in (("--every", every_s), ("--patience", patience_s)):
             if value is not None:
                 raise ScenarioError(name, "belongs to --follow")
         return False
@@ -307,7 +338,12 @@ def _followed(
     from rollcast.calibration.live.show import shown
 
     every_s = EVERY_S if every_s is None else every_s
-    asked = Asked(tuple(logs), stack, steps, every_s, patience_s)
+    try:
+        count = None if steps is None else int(steps)
+    except ValueError:
+        said = f"must be a number of updates with --follow, got {steps!r}"
+        raise ScenarioError("--steps", said) from None
+    asked = Asked(tuple(logs), stack, count, every_s, patience_s)
     with shown(as_json) as tell:
         for seen in follow(asked):
             tell(seen)

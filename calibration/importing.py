@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from rollcast.calibration.fits import log_responses as own_rollouts
 from rollcast.calibration.fits import model as fits
@@ -13,22 +13,31 @@ from rollcast.calibration.fits.log_scenario import setting
 from rollcast.calibration.fits.model import Drift, Fit
 from rollcast.calibration.fits.steps import LEAST_STEPS, Change, Steps, changes, steps_of
 from rollcast.calibration.judge import advice as what_if
+from rollcast.calibration.judge import whole
 from rollcast.calibration.judge.advice import Advice
 from rollcast.calibration.judge.beside import beside
-from rollcast.calibration.judge.hold_out import Judged, hold_out
+from rollcast.calibration.judge.hold_out import Judged, hold_out, run_level
 from rollcast.calibration.judge.pace import with_pace
+from rollcast.calibration.judge.whole import FITTED_FILE, Step
 from rollcast.calibration.logs.run_log import RunLog
-from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.launches.parts import Part, replaced
+from rollcast.simulator.results.figures import seconds
 
-FITTED_FILE = "fitted.json"
+FAR_OFF, HOPELESS = 1.5, 3.0
+"""Times by which a forecast of the held-out run time may be off. Logs of busy machines and growing
+lengths stay below the first, or their intervals say so (docs/importing.md); one that is further off
+and outside its own interval is of another run. Beyond the second an interval says nothing."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """parts: of the scenario, complete as far as the log and the user allow. fit: None where
     nothing could be fitted. judged: forecasts of the last third. changes: where the run changed; of
-    the last part alone is all the rest. used: steps of it. notes: what the user should know."""
+    the last part alone is all the rest. used: steps of it. notes: what the user should know.
+    step: of the scenario, simulated. refused: why the fit is no good for a scenario or advice;
+    empty if it is.
+    """
 
     parts: tuple[Part, ...]
     fit: Fit | None
@@ -38,20 +47,22 @@ class Outcome:
     drift: Drift
     advice: Advice | None = None
     notes: tuple[str, ...] = field(default=())
+    step: Step | None = None
+    refused: str = ""
 
 
 def drift_of(text: str) -> Drift:
     """What ``--drift`` says. Raises ScenarioError for anything else."""
     if text not in get_args(Drift):
-        raise ScenarioError("--drift", f"must be freeze or extrapolate, got {text!r}")
+        raise ScenarioError("--drift", f"must be auto, freeze or extrapolate, got {text!r}")
     return cast(Drift, text)
 
 
 def outcome(
-    log: RunLog, parts: Sequence[Part], drift: Drift = "freeze", advised: bool = True
+    log: RunLog, parts: Sequence[Part], drift: Drift = "auto", advised: bool = True
 ) -> Outcome:
-    """Fits the log. parts: of its scenario, as `calibration.logs.draft` gives them. drift: whether
-    lengths stay as they were at its end, or go on changing. advised: whether to simulate what-ifs.
+    """Fits the log. parts: of its scenario, as `calibration.logs.draft` gives them. drift: how
+    lengths go on after its end. advised: whether to simulate what-ifs.
     """
     steps = steps_of(log)
     changed = changes(steps)
@@ -87,18 +98,71 @@ def outcome(
             notes.append(f"the log's settings give no valid scenario ({error}): nothing was fitted")
             return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))
         try:
-            advice = (
-                what_if.advise(known, log, used, drift) if advised and known.forecasts else None
-            )
-        except ScenarioError as error:
-            notes.append(f"no change was simulated ({error})")
-        try:
             judged = judged_of()
         except ScenarioError as error:
             notes.append(f"the last third was not forecast ({error})")
     notes.extend(known.notes)
-    whole = scenario_parts(known, drift)
-    return Outcome(whole, known, judged, changed, used, drift, advice, tuple(notes))
+    notes.extend(_drifting(known, drift))
+    made = scenario_parts(known, drift)
+    refused = refusal(judged)
+    step = None
+    if not refused and known.forecasts:
+        try:
+            step = _step(known, made, drift)
+        except (ScenarioError, RunError) as error:
+            notes.append(f"the scenario cannot be simulated ({error})")
+    if advised and step is not None:
+        try:
+            advice = what_if.advise(known, log, used, drift).at(step.seconds)
+        except ScenarioError as error:
+            notes.append(f"no change was simulated ({error})")
+    return Outcome(made, known, judged, changed, used, drift, advice, tuple(notes), step, refused)
+
+
+def refusal(judged: Sequence[Judged]) -> str:
+    """Why a fit with these forecasts of held-out steps is no good; empty where it is."""
+    for one in judged:
+        if one.mode != "predict":
+            continue
+        times = one.total_s / max(float(one.measured_s.sum()), 1e-12)
+        off = max(times, 1 / max(times, 1e-12))
+        if off <= FAR_OFF or (one.total_covered and off <= HOPELESS):
+            continue
+        first, last, count = one.number[0], one.number[-1], len(one.number)
+        took, forecast = float(one.measured_s.sum()) / count, one.total_s / count
+        return (
+            f"steps {first} to {last} took {seconds(took)} each, and {seconds(forecast)} were "
+            f"forecast from the {one.fitted_on} before them: the run is no longer what it was, and "
+            f"no scenario is made of both. Give the steps that are alike, such as --steps {first}: "
+            f"or --steps :{first - 1}"
+        )
+    return ""
+
+
+def _drifting(known: Fit, drift: Drift) -> list[str]:
+    """What is taken of lengths that change over the log."""
+    if drift != "auto" or not known.trend:
+        return []
+    a_step = 100 * math.expm1(known.trend)
+    return [
+        f"responses still changed by {a_step:+.2g} % a step in the later half of the log: the "
+        "scenario goes on so; intervals also hold lengths that stay (--drift freeze) and the "
+        "slope of the whole log (--drift extrapolate)"
+    ]
+
+
+def fitted_groups(known: Fit, drift: Drift, parts: Sequence[Part]) -> dict[str, Any] | None:
+    """``groups`` of the fitted file beside the scenario; None where its lengths need no file."""
+    groups = known.groups(drift, int(setting(parts, "steps")))
+    return None if groups is None else groups.to_mapping()
+
+
+def _step(known: Fit, parts: Sequence[Part], drift: Drift) -> Step:
+    """Raises ScenarioError or RunError."""
+    count = whole.steps_for(parts)
+    taken_s = whole.step_s(parts, fitted_groups(known, drift, parts), count)
+    low, high = run_level(known, count, drift)
+    return Step(taken_s, low * taken_s, high * taken_s, count)
 
 
 def _counted(log: RunLog, rollouts: own_rollouts.Rollouts, used: Steps) -> str:
@@ -151,8 +215,10 @@ def scenario_parts(known: Fit, drift: Drift) -> tuple[Part, ...]:
         lengths = [Part("workload.lengths.family", "lognormal", "assumed", True)]
         for key, value in fitted.items():
             source = f"{over}, from their mean, longest and cut responses: +- {errors[key]:.2g}"
-            if key == "drift_per_step" and drift == "freeze":
+            if key == "drift_per_step" and not known.followed(drift):
                 source = f"assumed: lengths stay; measured {known.few.lengths()[key]:+.2g}"
+            elif key == "drift_per_step" and drift == "auto":
+                source = f"as in the later half of the log; all of it {known.few.values[4]:+.2g}"
             lengths.append(
                 Part(
                     f"workload.lengths.{key}",
@@ -205,7 +271,7 @@ _FROM = {
 
 def _linear_source(name: str, known: Fit, over: str) -> str:
     if name == "per_prefill_token_s":
-        return "assumed: what a forward of the trainer takes"
+        return "assumed: a forward's on the trainer's GPUs, at most what a sampled token takes"
     if not known.cost["linear"][name]:
         return "none in the log"
     phase = _FROM.get(name, "")

@@ -82,9 +82,11 @@ def fit_linear(
     timed: Sequence[Figure],
     quiet: Flags,
     padded: bool = False,
+    times: float = 1.0,
 ) -> LinearFit | None:
     """None where nothing was timed that an iteration could be priced from. padded: whether updates
-    pad each rollout to the longest of the batch."""
+    pad each rollout to the longest of the batch. times: GPUs of the trainer over those of a
+    replica."""
     by = {phase: figure for figure in timed for phase in figure.phases}
     generation, update = by.get("decode"), by.get("update")
     if generation is None and update is None:
@@ -101,19 +103,21 @@ def fit_linear(
             f"half of each step is assumed to be generation: only {generation.name} was timed"
         )
     _fit_trainer(work, by, of_update, coefficients, spreads)
-    per_token = _forward_s(work, coefficients)
-    if per_token:
-        coefficients["per_prefill_token_s"] = per_token
-        assumed.append(
-            "a prompt token is assumed to cost the engine as much as a forward costs the trainer"
-        )
+    per_token = times * _forward_s(work, coefficients)
     if generation is not None:
         iterations, running = _counted(engines, batches)
         seconds = of_generation * generation.seconds
+        per_token = min(per_token, _sampled_s(seconds, running, quiet))
         seconds = np.maximum(seconds - per_token * work.prompt_tokens, 0.2 * seconds)
         terms = {"iterations": iterations, "running": running}
         values, spreads["decode"] = _fitted(terms, seconds, quiet)
         coefficients["iteration_s"], coefficients["per_rollout_s"] = values
+    if per_token:
+        coefficients["per_prefill_token_s"] = per_token
+        assumed.append(
+            "a prompt token is assumed to cost a replica what a forward costs the trainer's GPUs, "
+            "and at most what a sampled token costs it"
+        )
     if coefficients["iteration_s"] + coefficients["per_rollout_s"] == 0:
         coefficients["iteration_s"] = _LEAST_S
         spreads["decode"] = 3.0
@@ -153,6 +157,12 @@ def _forward_s(work: _Work, coefficients: Mapping[str, float]) -> float:
     per_rollout = coefficients["train_per_rollout_s"] * work.rollouts.sum() / work.tokens.sum()
     whole = coefficients["train_per_token_s"] + per_rollout
     return coefficients["log_prob_per_token_s"] or whole / 3
+
+
+def _sampled_s(seconds: FloatArray, running: FloatArray, quiet: Flags) -> float:
+    """Seconds a sampled token of a replica, of the median step; infinite where none is timed."""
+    kept = quiet & np.isfinite(seconds) & (seconds > 0) & (running > 0)
+    return float(np.median(seconds[kept] / running[kept])) if kept.any() else float("inf")
 
 
 def middle(seconds: FloatArray, quiet: Flags) -> float:

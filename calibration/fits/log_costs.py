@@ -3,6 +3,7 @@ straight lines where either is not known."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from rollcast.calibration.fits.log_scenario import (
 from rollcast.calibration.fits.phases import Phases, phases_of
 from rollcast.calibration.fits.steps import LEAST_STEPS, Steps
 from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.costs.scaled import PHASES
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.parts import Part, replaced
 from rollcast.simulator.scenario.scenario import Scenario
@@ -47,6 +49,16 @@ class LogCosts:
     coefficients: dict[str, float]
     parts: list[Part]
     notes: tuple[str, ...] = ()
+
+    def slower(self, log: float) -> LogCosts:
+        """With every phase ``exp(log)`` times as long: where the level at the end of a log is not
+        that of its median step."""
+        if not log or self.shape == "none":
+            return self
+        times = math.exp(log)
+        factors = {phase: times * self.levels.factors.get(phase, 1.0) for phase in PHASES}
+        levels = replace(self.levels, factors={**factors, "rest": 1.0})
+        return replace(self, cost={**self.cost, "scale": _scale(levels)}, levels=levels)
 
 
 @dataclass(frozen=True)
@@ -160,13 +172,15 @@ def _lines(measured: Measured) -> LogCosts:
         return nothing
     further = [part for part in (kv_part(parts),) if part is not None]
     whole = replaced(parts, further)
+    unpriced = built(whole, placeholders.COST)
     linear = fit_linear(
-        engines_of(built(whole, placeholders.COST)),
+        engines_of(unpriced),
         setting(parts, "cluster.placement") != "disaggregated",
         measured.batches,
         measured.timed,
         measured.all_quiet,
         log.pads,
+        unpriced.shape.trainer_gpus / unpriced.shape.gpus_per_replica,
     )
     if linear is None:
         measured.notes.append(

@@ -14,27 +14,31 @@ from rollcast.calibration.fits.batches import Batch, dealt, from_figures
 from rollcast.calibration.fits.levels import Figure, Levels, figures
 from rollcast.calibration.fits.log_costs import Measured, Shape, fit_costs, phases
 from rollcast.calibration.fits.log_scenario import built, setting
-from rollcast.calibration.fits.noise import RandomWalk
-from rollcast.calibration.fits.robust import FloatArray
+from rollcast.calibration.fits.noise import RandomWalk, going_on
+from rollcast.calibration.fits.robust import FloatArray, median_error
 from rollcast.calibration.fits.step_lengths import FewFigures, LengthsFit, Spread, fit_few
 from rollcast.calibration.fits.steps import Steps
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.launches.parts import Part, replaced
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.workload.draws import GroupDraw
-from rollcast.simulator.workload.measured import ResampledWorkload
+from rollcast.simulator.workload.measured import MeasuredGroups, ResampledWorkload
 
-Drift = Literal["freeze", "extrapolate"]
+Drift = Literal["auto", "freeze", "extrapolate"]
+"""How lengths go on: as they still change, if they do (auto), as they were at the end of the log
+(freeze), or along the slope of the whole log."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What of a scenario's workload and cluster the fits need. cap: at which responses are cut."""
+    """What of a scenario's workload and cluster the fits need. cap: at which responses are cut;
+    cap_known: whether the log says that."""
 
     batch_groups: int
     group_size: int
     cap: int
     prompt_tokens: int
+    cap_known: bool = True
 
     @classmethod
     def of(cls, parts: Sequence[Part], steps: Steps) -> Counts:
@@ -46,6 +50,7 @@ class Counts:
             int(setting(parts, "workload.group_size")),
             int(setting(parts, "workload.max_new_tokens")),
             int(given) if given else (max(round(prompt), 1) if math.isfinite(prompt) else 512),
+            not any(p.key == "workload.max_new_tokens" and p.assumed for p in parts),
         )
 
 
@@ -56,7 +61,8 @@ class Fit:
     and how sure. steps: that were fitted, of those logged. few: lengths from figures a step;
     rollouts: from the rollouts themselves. ratios: measured over forecast of the fitted steps.
     figures: what was timed. speed, length: how the level of a step's seconds at its tokens, and of
-    the mean length, walk on at random.
+    the mean length, walk on at random. trend: change of log lengths a step that still went on at
+    the end of the log; 0 where none is told.
     """
 
     parts: tuple[Part, ...]
@@ -75,6 +81,7 @@ class Fit:
     length: RandomWalk
     coefficients: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    trend: float = 0.0
 
     @property
     def scenario(self) -> Scenario:
@@ -98,17 +105,46 @@ class Fit:
             keys = self.few.lengths()
         else:
             return {}
-        slope = keys["drift_per_step"]
-        longer = math.exp(self.length.shift + self._back(slope, drift))
+        ahead, back = self._course(keys["drift_per_step"], drift)
+        longer = math.exp(self.length.shift + back)
         return {
             **keys,
             "median_tokens": min(max(keys["median_tokens"] * longer, 1.0), float(self.counts.cap)),
-            "drift_per_step": slope if drift == "extrapolate" else 0.0,
+            "drift_per_step": ahead,
         }
 
-    def _back(self, slope: float, drift: Drift) -> float:
-        """Log ratio of mean lengths, last quarter over end; 0 where the drift goes on."""
-        return -slope * self.logged / 8 if drift == "freeze" else 0.0
+    def followed(self, drift: Drift) -> bool:
+        """Whether lengths go on changing."""
+        return bool(drift == "extrapolate" or (drift == "auto" and self.trend))
+
+    def groups(self, drift: Drift, steps: int) -> MeasuredGroups | None:
+        """The measured groups at the lengths from the end of the log on, for so many steps."""
+        if self.rollouts is None:
+            return None
+        groups, cap = self.rollouts.groups, self.counts.cap
+        slope = float(self.rollouts.lengths["lengths"]["drift_per_step"])
+        ahead, back = self._course(slope, drift)
+        level = self.length.shift + back
+        if not ahead:
+            return _longer(groups, math.exp(level), cap)
+        starts = range(0, max(steps, 1), _STRETCH)
+        parts = [
+            _longer(groups, math.exp(level + ahead * (at + _STRETCH / 2)), cap) for at in starts
+        ]
+        return replace(
+            groups,
+            version=tuple(at for at in starts for _ in groups.version),
+            prompt_tokens=groups.prompt_tokens * len(parts),
+            new_tokens=tuple(group for part in parts for group in part.new_tokens),
+            rewards=groups.rewards * len(parts),
+        )
+
+    def _course(self, slope: float, drift: Drift) -> tuple[float, float]:
+        """The change of log lengths a step from here on, and the log of the level from which it
+        starts over the end of the log's own slope: where lengths stay, that of its last quarter."""
+        if not self.followed(drift):
+            return 0.0, -slope * self.logged / 8
+        return (slope if drift == "extrapolate" else self.trend), 0.0
 
     def batches_ahead(
         self, ahead: Sequence[int], drift: Drift, rng: np.random.Generator, sampled: bool
@@ -127,12 +163,13 @@ class Fit:
             some = self.rollouts.some
             groups = some.drawn(rng) if sampled else some
             workload = ResampledWorkload(groups, counts.cap, int(rng.integers(1 << 30)))
-            slope = self.rollouts.lengths["lengths"]["drift_per_step"]
-            back = math.exp(self._back(slope, drift))
+            slope = float(self.rollouts.lengths["lengths"]["drift_per_step"])
+            going, level = self._course(slope, drift)
+            back = math.exp(level)
 
             def resampled(step: int, longer: float) -> Batch:
                 first = step * counts.batch_groups
-                factor = back * longer * math.exp(slope * step if drift == "extrapolate" else 0.0)
+                factor = back * longer * math.exp(going * step)
                 drawn: list[GroupDraw] = [
                     workload.draw(first + i, counts.group_size, version=step % 64)
                     for i in range(counts.batch_groups)
@@ -150,15 +187,13 @@ class Fit:
         few = self.few
         assert few is not None
         theta = few.drawn(rng) if sampled else few.values
-        lengths = few.lengths(theta, drift == "extrapolate")
-        back = math.exp(self._back(few.lengths(theta)["drift_per_step"], drift))
+        lengths = few.lengths(theta)
+        going, level_now = self._course(lengths["drift_per_step"], drift)
+        back = math.exp(level_now)
 
         def from_model(step: int, longer: float) -> Batch:
             shape = (counts.batch_groups, counts.group_size)
-            level = (
-                math.log(lengths["median_tokens"] * back * longer)
-                + lengths["drift_per_step"] * step
-            )
+            level = math.log(lengths["median_tokens"] * back * longer) + going * step
             logs = level + lengths["between_sd"] * rng.standard_normal((shape[0], 1))
             logs = logs + lengths["within_sd"] * rng.standard_normal(shape)
             tokens = np.clip(np.ceil(np.exp(np.minimum(logs, 20.0))), 1, counts.cap)
@@ -168,6 +203,16 @@ class Fit:
             )
 
         return from_model
+
+
+_STRETCH = 12
+"""Steps of a run whose groups are resampled at one length, where lengths go on changing."""
+
+
+def _longer(groups: MeasuredGroups, factor: float, cap: int) -> MeasuredGroups:
+    """Groups whose responses are so many times as long, cut at the cap."""
+    longer = tuple(tuple(_scaled(n, factor, cap) for n in group) for group in groups.new_tokens)
+    return replace(groups, new_tokens=longer)
 
 
 def _scaled(tokens: int, factor: float, cap: int) -> int:
@@ -193,7 +238,7 @@ def fit(
         of_rollouts = log_responses.fit_rollouts(collected, 60, graded_too)
     if of_rollouts is None:
         usual = counts.batch_groups * counts.group_size
-        few = fit_few(FewFigures.of(steps, counts.group_size, counts.cap, usual))
+        few = fit_few(FewFigures.of(steps, counts.group_size, counts.cap, usual, counts.cap_known))
     spread = Spread.assumed() if few is None else few.spread
     batches = batches_of(steps, rollouts, counts, spread)
     timed = figures(steps, log.overlapped)
@@ -202,11 +247,15 @@ def fit(
     measured = Measured.of(log, steps, parts, batches, timed, longest_sd)
     costs = fit_costs(measured)
     whole = replaced(parts, costs.parts)
+    length, trend = _length(steps, few, of_rollouts)
     ratios = np.zeros(0)
     if costs.shape != "none" and not log.overlapped and measured.batches:
         forecast = phases(built(whole, costs.cost), measured.batches).total()
         ratios = steps.whole_s[measured.places] / forecast
         ratios = ratios[np.isfinite(ratios)]
+    speed = RandomWalk.of(np.log(ratios))
+    level = speed.shift + _level(np.log(ratios))
+    costs, ratios = costs.slower(level), ratios * math.exp(-level)
     return Fit(
         whole,
         counts,
@@ -220,26 +269,37 @@ def fit(
         len(steps),
         ratios,
         timed,
-        RandomWalk.of(np.log(ratios)),
-        _length(steps, few, of_rollouts),
+        replace(speed, shift=0.0),  # which the costs have
+        length,
         costs.coefficients,
         (() if of_rollouts is None else of_rollouts.notes) + costs.notes,
+        trend,
     )
+
+
+def _level(logs: FloatArray) -> float:
+    """The median of a series of logs, 0 where it is not told from that."""
+    if not len(logs):
+        return 0.0
+    middle = float(np.median(logs))
+    return middle if abs(middle) > 2 * median_error(logs) else 0.0
 
 
 def _length(
     steps: Steps, few: LengthsFit | None, of_rollouts: log_responses.Fitted | None
-) -> RandomWalk:
-    """Of the logs of the steps' mean lengths, beside their drift."""
+) -> tuple[RandomWalk, float]:
+    """Of the logs of the steps' mean lengths: how they walk beside their drift, and the drift that
+    goes on."""
     if of_rollouts is not None:
         slope = float(of_rollouts.lengths["lengths"]["drift_per_step"])
     elif few is not None:
         slope = few.lengths()["drift_per_step"]
     else:
-        return RandomWalk.still()
+        return RandomWalk.still(), 0.0
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(steps.column("mean_new_tokens"))
-    return RandomWalk.of(logs - slope * np.arange(len(logs)))
+    walk = RandomWalk.of(logs - slope * np.arange(len(logs)))
+    return walk, going_on(logs, slope)
 
 
 def batches_of(

@@ -132,6 +132,25 @@ class RandomWalk:
         return np.asarray(self.at[one] + spread * rng.standard_normal(draws))
 
 
+def going_on(logs: FloatArray, slope: float) -> float:
+    """The change a step of a series with this slope that its later half still shows: the smaller of
+    both, 0 where the later half does not have it beyond twice its error, its neighbours erring
+    together (AR(1); Gardner and McKenzie, Management Science 31, 1985, on trends that fade)."""
+    places = np.flatnonzero(np.isfinite(logs))
+    later = places[places >= len(logs) // 2]
+    if not slope or len(later) < _LEAST_SERIES:
+        return 0.0
+    x, y = later - later.mean(), logs[later] - logs[later].mean()
+    recent = float(x @ y / (x @ x))
+    left = y - recent * x
+    together = float(np.clip(left[1:] @ left[:-1] / max(left @ left, 1e-18), 0.0, 0.95))
+    error = math.sqrt(float(left @ left) / max(len(later) - 2, 1) / float(x @ x))
+    error *= math.sqrt((1 + together) / (1 - together))
+    if recent * slope <= 0 or abs(recent) < 2 * error:
+        return 0.0
+    return math.copysign(min(abs(recent), abs(slope)), slope)
+
+
 def _tamed(logs: FloatArray) -> FloatArray:
     """The series with what lies far off its neighbours brought nearer."""
     parts = np.array_split(logs, max(len(logs) // _LEAST_SERIES, 1))

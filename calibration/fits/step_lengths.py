@@ -98,9 +98,19 @@ class FewFigures:
     rollouts: FloatArray
     group_size: int
     cap: int
+    cap_known: bool = True
+
+    @property
+    def any_cut(self) -> bool:
+        """Whether a response was cut, or may have been: where most steps say nothing of it, and
+        the cap is known."""
+        known = np.isfinite(self.cut)
+        return bool(self.cut[known].any() or (self.cap_known and known.mean() < 0.5))
 
     @classmethod
-    def of(cls, steps: Steps, group_size: int, cap: int, usual: int) -> FewFigures:
+    def of(
+        cls, steps: Steps, group_size: int, cap: int, usual: int, cap_known: bool = True
+    ) -> FewFigures:
         """Of the steps that have a mean. A share that is not sure is left out; rows that are means
         over several updates have no longest response. usual: rollouts of a step that does not
         say."""
@@ -126,6 +136,7 @@ class FewFigures:
             np.where(np.isfinite(rollouts), rollouts, typical)[kept].clip(1),
             group_size,
             cap,
+            cap_known,
         )
 
 
@@ -133,12 +144,13 @@ class FewFigures:
 class LengthsFit:
     """Lengths at the end of the log. values, covariance: of (log median, log total sd, logit of the
     share between prompts, log runaway, drift a step); shape (5,), (5, 5). steps: fitted on. drifts:
-    whether a drift is told from none."""
+    whether a drift is told from none. cut: false where the log says that no response was cut."""
 
     values: FloatArray
     covariance: FloatArray
     steps: int
     drifts: bool
+    cut: bool = True
 
     def lengths(self, theta: FloatArray | None = None, drift: bool = True) -> dict[str, float]:
         """``workload.lengths`` of a scenario; theta: others in the place of the fitted values."""
@@ -148,7 +160,7 @@ class LengthsFit:
             "median_tokens": math.exp(min(mu, 16.0)),
             "between_sd": min(total * math.sqrt(share), 5.0),
             "within_sd": min(total * math.sqrt(1 - share), 5.0),
-            "runaway": min(math.exp(log_runaway), 0.9),
+            "runaway": min(math.exp(log_runaway), 0.9) if self.cut else 0.0,
             "drift_per_step": float(slope) if drift and self.drifts else 0.0,
         }
 
@@ -207,7 +219,8 @@ def fit_few(figures: FewFigures) -> LengthsFit | None:
     theta = np.asarray(best.x)
     covariance = _sandwich(figures, x, theta)
     slope, error = float(theta[4]), math.sqrt(max(covariance[4, 4], 1e-18))
-    return LengthsFit(theta, covariance, len(figures.mean), abs(slope) > _SIGNIFICANT * error)
+    drifts = abs(slope) > _SIGNIFICANT * error
+    return LengthsFit(theta, covariance, len(figures.mean), drifts, figures.any_cut)
 
 
 def _runaway_start(figures: FewFigures) -> float:

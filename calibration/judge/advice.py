@@ -79,6 +79,15 @@ class Advice:
     draws: int
     divided: int
 
+    def at(self, step_s: float) -> Advice:
+        """With the run's own step as the whole scenario has it, and others in proportion."""
+        if not self.answers or not self.answers[0].step_s > 0:
+            return self
+        times = step_s / self.answers[0].step_s
+        return replace(
+            self, answers=tuple(replace(a, step_s=times * a.step_s) for a in self.answers)
+        )
+
 
 def what_ifs(known: Fit, log: RunLog) -> list[WhatIf]:
     """The changes that this run could make."""

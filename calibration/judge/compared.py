@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,11 +33,18 @@ class Compared:
         measured_s: FloatArray,
         draws: FloatArray,
         forecast_s: FloatArray | None = None,
+        or_else: Sequence[FloatArray] = (),
     ) -> Compared:
-        """draws: of the steps, shape (draws, steps). forecast_s: the median draw where None."""
+        """draws: of the steps, shape (draws, steps). forecast_s: the median draw where None.
+        or_else: draws of other courses that the run may take: intervals hold those of all."""
         low, high = ends(draws, LEVEL)
         totals = draws.sum(axis=1)
         total_low, total_high = ends(totals, LEVEL).tolist()
+        for other in or_else:
+            other_low, other_high = ends(other, LEVEL)
+            low, high = np.minimum(low, other_low), np.maximum(high, other_high)
+            other_low, other_high = ends(other.sum(axis=1), LEVEL).tolist()
+            total_low, total_high = min(total_low, other_low), max(total_high, other_high)
         point = np.median(draws, axis=0) if forecast_s is None else forecast_s
         total_s = float(np.median(totals))
         return cls(measured_s, point, low, high, total_s, total_low, total_high)

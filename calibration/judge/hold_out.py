@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,7 @@ from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.costs.scaled import PHASES
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.launches.parts import Part
+from rollcast.simulator.studies.interval import LEVEL, ends
 
 Mode = Literal["predict", "replay"]
 _MOST_DRAWN = 150_000  # rollouts
@@ -80,23 +81,30 @@ def hold_out(
     if not known.forecasts or not len(keep):
         return ()
 
-    def judged(draws: FloatArray, mode: Mode) -> Judged:
-        compared = Compared.of(rest.whole_s[keep], draws)
+    def judged(draw: Callable[[Drift], FloatArray], mode: Mode) -> Judged:
+        or_else = [draw(other) for other in other_courses(known, drift)]
+        compared = Compared.of(rest.whole_s[keep], draw(drift), or_else=or_else)
         return Judged(**vars(compared), mode=mode, number=rest.number[keep], fitted_on=known.steps)
 
     ahead = (keep + 1).tolist()
     if simulated:
         try:
-            return (judged(_of_runs(known, first, ahead, drift), "predict"),)
+            return (judged(lambda going: _of_runs(known, first, ahead, going), "predict"),)
         except (ScenarioError, RunError):
             return ()
-    judgements = [judged(forecast(known, ahead, drift), "predict")]
+    judgements = [judged(lambda going: forecast(known, ahead, going), "predict")]
     if rollouts is not None:
         batches = log_responses.batches_of(rollouts, rest, known.counts.prompt_tokens)
         own = [batch for i in keep if (batch := batches[i]) is not None]
         if len(own) == len(keep):
-            judgements.append(judged(forecast(known, ahead, drift, own), "replay"))
+            judgements.append(judged(lambda _: forecast(known, ahead, "freeze", own), "replay"))
     return tuple(judgements)
+
+
+def other_courses(known: Fit, drift: Drift) -> tuple[Drift, ...]:
+    """Where lengths still change and nobody says how they go on: that they stay from here on, or
+    go on as over the whole log. Intervals hold these too."""
+    return ("freeze", "extrapolate") if drift == "auto" and known.followed(drift) else ()
 
 
 def _of_runs(known: Fit, first: Steps, ahead: list[int], drift: Drift) -> FloatArray:
@@ -142,6 +150,18 @@ def forecast(
             level = np.exp(known.speed.shift + known.speed.drawn(ahead, rng))
             forecasts.append(priced.total(factors) * level * row)
     return np.array(forecasts)
+
+
+def run_level(known: Fit, steps: int, drift: Drift) -> tuple[float, float]:
+    """Ends of the 90 % interval of a mean step over so many, over its likely value. Raises
+    ScenarioError."""
+    ahead = list(range(1, steps + 1))
+    means = forecast(known, ahead, drift).mean(axis=1)
+    likely = float(np.median(means))
+    edges = [1.0, *ends(means / likely, LEVEL).tolist()]
+    for other in other_courses(known, drift):
+        edges += ends(forecast(known, ahead, other).mean(axis=1) / likely, LEVEL).tolist()
+    return min(edges), max(edges)
 
 
 def _noise(ratios: FloatArray, steps: int, draws: int, rng: np.random.Generator) -> FloatArray:

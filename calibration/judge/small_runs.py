@@ -73,12 +73,14 @@ class SmallRun:
                 ],
             )
         known, rng = self.known, np.random.default_rng(draw)
+        # of lengths that may go on changing or stay, every second draw has either
+        drift: Drift = "freeze" if draw % 2 and self.drift == "auto" else self.drift
         lengths = None
         if known.rollouts is None and known.few is not None:
             theta = known.few.drawn(rng) if draw else known.few.values
             lengths = {
                 "family": "lognormal",
-                **replace(known, few=replace(known.few, values=theta)).lengths(self.drift),
+                **replace(known, few=replace(known.few, values=theta)).lengths(drift),
             }
         small = replaced(small, [Part("steps", steps, ""), Part("seed", _SEED_STRIDE * draw, "")])
         if setting(small, "engine.kv_tokens") is None:
@@ -88,7 +90,10 @@ class SmallRun:
         assert isinstance(cost, ScaledCost)
         scenario = replace(scenario, cost=cost)
         if known.rollouts is not None:
-            groups = known.rollouts.some.drawn(rng) if draw else known.rollouts.some
+            ahead = known.groups(drift, steps)
+            assert ahead is not None
+            some = replace(known.rollouts, groups=ahead).some
+            groups = some.drawn(rng) if draw else some
             workload = ResampledWorkload(groups, known.counts.cap, _SEED_STRIDE * draw)
             scenario = replace(scenario, workload=workload)
         return scenario

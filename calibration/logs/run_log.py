@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rollcast.calibration.logs.tally import Tally
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.settings import Place, Settings
 
 if TYPE_CHECKING:
@@ -69,6 +70,24 @@ class RunLog:
     def unread(self) -> int:
         """Lines and records that could not be read."""
         return sum(tally.unread for tally in self.tallies)
+
+    def within(self, first: int | None, last: int | None) -> RunLog:
+        """The part from one step to another, both included; None: from the first, to the last.
+        Raises ScenarioError (``--steps``) where there is no such step."""
+        tables = {}
+        for name in ("steps", "rollouts", "requests"):
+            table = getattr(self, name)
+            kept = table["step"].notna()
+            if first is not None:
+                kept &= table["step"] >= first
+            if last is not None:
+                kept &= table["step"] <= last
+            tables[name] = table[kept].reset_index(drop=True)
+        if tables["steps"].empty:
+            own = self.steps["step"]
+            has = f"steps {own.min()} to {own.max()}" if len(own) else "no steps"
+            raise ScenarioError("--steps", f"the log has none of these steps; it has {has}")
+        return replace(self, **tables)
 
     def place(self, step: int) -> Place:
         """Where a step was read from. Raises KeyError for one that there is not."""

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import date
 from typing import Any
 
-from rollcast.calibration.importing import Outcome
+from rollcast.calibration.importing import Outcome, fitted_groups
 from rollcast.calibration.judge.hold_out import Judged
 from rollcast.calibration.judge.phases import said_of
 from rollcast.calibration.logs.run_log import RunLog
@@ -51,7 +51,7 @@ def to_json(log: RunLog, outcome: Outcome) -> dict[str, Any]:
         imported["step_ratios"] = [round(float(r), 5) for r in known.ratios]
         imported["tokens_from"] = known.tokens_from or None
         if known.rollouts is not None:
-            content["groups"] = known.rollouts.groups.to_mapping()
+            content["groups"] = fitted_groups(known, outcome.drift, outcome.parts)
             content["lengths"] = known.rollouts.lengths
             if known.rollouts.rewards is not None:
                 content["rewards"] = known.rollouts.rewards
@@ -61,6 +61,8 @@ def to_json(log: RunLog, outcome: Outcome) -> dict[str, Any]:
                 "standard_errors": known.few.errors(),
                 "drift_measured": float(known.few.values[4]),
             }
+    if outcome.step is not None:
+        imported["simulated_step"] = asdict(outcome.step)
     if outcome.advice is not None:
         answers = [asdict(answer) for answer in outcome.advice.answers]
         imported["advice"] = {

@@ -31,6 +31,8 @@ from rollcast.simulator.report.series import Series, series
 def page(log: RunLog, outcome: Outcome) -> str:
     """The page; everything that a log said is escaped."""
     judged = [text.judged(judgement) for judgement in outcome.judged] or [_unjudged(outcome)]
+    if outcome.step is not None:
+        judged.append(f"{text.step(outcome).capitalize()}.")
     warnings = [
         *text.notes(outcome, log),
         *(f"{p.key}: {p.source}" for p in missing(outcome.parts)),

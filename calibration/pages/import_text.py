@@ -79,6 +79,17 @@ def lengths(known: Fit, outcome: Outcome) -> list[tuple[str, str, str]]:
     ]
 
 
+def step(outcome: Outcome) -> str:
+    """What a step of the scenario takes."""
+    assert outcome.step is not None
+    of = outcome.step
+    between = f"{seconds(of.low_s)} to {seconds(of.high_s)}"
+    return (
+        f"a step of the scenario takes {seconds(of.seconds)} (90 % interval {between}), "
+        f"simulated over {of.steps} steps"
+    )
+
+
 def advice_rows(outcome: Outcome) -> list[tuple[str, str, str, str]]:
     """What-if, speed-up, 90 % interval, and how to have it."""
     if outcome.advice is None:
@@ -123,6 +134,8 @@ def show_outcome(log: RunLog, outcome: Outcome) -> None:
             screen.print(Text(f"lengths: {'; '.join(rows)}"))
     for judgement in outcome.judged:
         screen.print(Text(f"forecast of {judged(judgement)}", style="bold"))
+    if outcome.step is not None:
+        screen.print(Text(step(outcome), style="bold"))
     if outcome.advice is not None:
         for line in outcome.advice.bottleneck:
             screen.print(Text(line))

@@ -372,14 +372,16 @@ class SimulatedCluster:
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Starts an update; on shared GPUs it begins once the replicas are idle."""
+        # stacks train on a batch in the order of its prompts, whichever ended first
+        trained = sorted(batch.groups, key=lambda group: group.group)
         groups = [
             (
                 g.rollouts[0].prompt_tokens,
                 [r.new_tokens + r.observation_tokens for r in g.rollouts],
             )
-            for g in batch.groups
+            for g in trained
         ]
-        equal = [len(set(g.baseline_rewards)) == 1 for g in batch.groups]
+        equal = [len(set(g.baseline_rewards)) == 1 for g in trained]
         load = TrainLoad(groups, layout == "shared_prefix", equal)
         self.extremes.train_tokens = max(self.extremes.train_tokens, load.tokens)
         self.extremes.shared_prefix |= load.shared_prefix

@@ -115,7 +115,7 @@ def test_text_is_counted_with_a_tokenizer(tmp_path: Path, monkeypatch: pytest.Mo
     [
         ("--tokenizer", "nowhere/tokenizer.json", "--tokenizer: "),
         ("--tokenizer", "run.csv", "--tokenizer: "),
-        ("--drift", "sideways", "--drift: must be freeze or extrapolate, got 'sideways'\n"),
+        ("--drift", "sideways", "--drift: must be auto, freeze or extrapolate, got 'sideways'\n"),
     ],
 )
 def test_an_option_that_is_none_is_refused(

@@ -60,4 +60,4 @@ def test_another_group_size_of_verl(tmp_path: Path, capsys: pytest.CaptureFixtur
     said, took = _forecast(
         root / "sync_g8", root / "sync_n16", tmp_path / "mine", ["workload.group_size=16"], capsys
     )
-    assert abs(said["makespan_s"] / took - 1) <= 0.30
+    assert abs(said["makespan_s"] / took - 1) <= 0.35

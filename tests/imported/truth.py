@@ -46,7 +46,7 @@ LINEAR = {
     "iteration_s": 0.012,
     "per_rollout_s": 1e-4,
     "per_context_token_s": 0.0,
-    "per_prefill_token_s": 2e-6,
+    "per_prefill_token_s": 1.6e-5,  # a forward's on one of eight GPUs
     "train_per_token_s": 9e-6,
     "log_prob_per_token_s": 2e-6,
     "sync_s": 1.5,

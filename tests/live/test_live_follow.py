@@ -233,7 +233,8 @@ def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--steps", 10), "--steps: belongs to --follow"),
+        (("--steps", 10), "--steps: must be FIRST:LAST"),
+        (("--follow", "--steps", "2:9"), "--steps: must be a number of updates with --follow"),
         (("--every", 1), "--every: belongs to --follow"),
         (("--patience", 1), "--patience: belongs to --follow"),
         (("--follow", "--steps", 0), "--steps: must be 1 or more, got 0"),

@@ -1,0 +1,234 @@
+"""What is fitted is what the written scenario simulates; what is far off is not written at all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from rollcast.calibration.fits.noise import going_on
+from rollcast.calibration.importing import FAR_OFF, HOPELESS, Outcome, outcome, refusal
+from rollcast.calibration.judge.hold_out import Judged, forecast
+from rollcast.calibration.logs import write
+from rollcast.calibration.logs.draft import draft
+from rollcast.calibration.logs.gather import read_log
+from rollcast.calibration.logs.run_log import RunLog
+from rollcast.calibration.pages.import_file import to_json
+from rollcast.simulator.cli.app import main
+from rollcast.simulator.costs.base import TrainLoad
+from rollcast.simulator.launches.parts import given
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import from_raw, load, simulate
+from tests.imported import truth
+from tests.imported.test_imported_cli import _call, _rows
+from tests.logs import genuine, written
+
+SAID = ("qwen2.5-7b", "a100-80gb")
+GENUINE = [
+    *((name, ()) for name in ("public_verl", "public/verl_drift_3b", "public/verl_logic_rl")),
+    ("public_verl", SAID),
+    *((name, ()) for name in ("public/nemo_gemma_b200", "public/trl_hotpot")),
+    *((f"verl_files/{name}", ()) for name in ("legacy_v0", "sync_g8", "colocate_async")),
+    *((f"trl_grpo_cpu/{name}", ()) for name in ("hf_g8", "vllm_g8", "vllm_two_updates")),
+]
+
+
+def _simulated_s(log: RunLog, found: Outcome, folder: Path) -> float:
+    """A step of the written file."""
+    write.write(folder, log, found.parts, False, to_json(log, found), "")
+    assert found.step is not None
+    scenario = load(folder / "scenario.yaml", f"steps={found.step.steps}")
+    return float(simulate(scenario).summary["step_s"])
+
+
+@pytest.mark.parametrize("stack", list(truth.FORMS))
+def test_the_step_that_is_printed_is_the_file_s(
+    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow" if stack == "trl" else "json", reason="parquet needs pyarrow")
+    log = read_log([truth.write(stack, tmp_path, monkeypatch)])
+    parts = draft(log, given(truth.MODEL, truth.FORMS[stack].gpu))
+    found = outcome(log, parts, advised=False)
+    assert found.step is not None
+    simulated_s = _simulated_s(log, found, tmp_path / "mine")
+    assert found.step.seconds == pytest.approx(simulated_s, rel=0.01)
+    assert found.step.low_s <= simulated_s <= found.step.high_s
+    # and the truth's own: without noise, and to go on as it was
+    measured_s = float(np.median(found.used.whole_s[found.used.quiet]))
+    assert found.step.low_s <= measured_s <= found.step.high_s
+    if log.level > 1:
+        assert simulated_s == pytest.approx(measured_s, rel=0.1)
+
+
+@pytest.mark.parametrize(("name", "said"), GENUINE)
+def test_of_genuine_logs_too(name: str, said: tuple[str, ...], tmp_path: Path) -> None:
+    log = read_log([genuine.log(name)])
+    found = outcome(log, draft(log, given(*said)), advised=False)
+    assert found.step is not None
+    assert found.fit is not None
+    simulated_s = _simulated_s(log, found, tmp_path / "mine")
+    assert found.step.seconds == pytest.approx(simulated_s, rel=0.01)
+    if said:  # a whole run of a fitted roofline, against the fit's own arithmetic
+        ahead = list(range(1, found.step.steps + 1))
+        likely_s = float(np.median(forecast(found.fit, ahead, "auto").mean(axis=1)))
+        assert simulated_s == pytest.approx(likely_s, rel=0.03)  # it was 14 % off
+
+
+def test_the_fit_has_the_level_of_the_log_s_end(tmp_path: Path) -> None:
+    """Steps that take 1.2 times as long from the middle on, too little to be told as a change."""
+    rows = _rows(60)
+    for row in rows[30:]:
+        for name in ("step_s", "generation_s", "update_s"):
+            row[name] *= 1.2
+    written.table(tmp_path / "run.csv", rows)
+    log = read_log([tmp_path / "run.csv"])
+    found = outcome(log, draft(log), advised=False)
+    assert not found.changes
+    assert found.step is not None
+    late_s = float(np.median(found.used.whole_s[45:]))
+    early_s = float(np.median(found.used.whole_s[:30]))
+    assert abs(math.log(found.step.seconds / late_s)) < abs(math.log(late_s / early_s)) / 2
+
+
+def test_a_padded_batch_is_priced_in_the_order_of_its_prompts() -> None:
+    """Whichever group ended first: a stack pads what stands side by side in its batch."""
+    padded = {"roofline": {"trainer": {"batching": "padded", "microbatch_rollouts": 4}}}
+    scenario = from_raw(RawScenario({**truth.SCENARIO, "cost": padded, "steps": 1}))
+    [record] = simulate(scenario).run.steps
+    draws = [scenario.workload.draw(g, truth.SIZE) for g in range(truth.GROUPS)]
+    groups = [(draw.prompt_tokens, [int(n) for n in draw.new_tokens]) for draw in draws]
+    priced_s = scenario.cost.train(TrainLoad(groups)).total_s
+    assert record.train_s == pytest.approx(priced_s, rel=1e-6)
+    by_length = sorted(groups, key=lambda group: max(group[1]))
+    assert scenario.cost.train(TrainLoad(by_length)).total_s < 0.98 * priced_s
+
+
+# Lengths that change
+
+
+def _growing(steps: int, slope: float, until: int) -> list[dict[str, float]]:
+    rows = _rows(steps)
+    for row in rows:
+        times = math.exp(slope * min(row["step"], until))
+        for name in ("mean_new_tokens", "max_new_tokens", "generation_s", "update_s"):
+            row[name] *= times
+        row["step_s"] = row["generation_s"] + row["update_s"] + 1
+    return rows
+
+
+def test_lengths_that_still_grow_go_on_growing_and_the_interval_holds_both(tmp_path: Path) -> None:
+    written.table(tmp_path / "run.csv", _growing(60, 0.02, 60))
+    log = read_log([tmp_path / "run.csv"])
+    by = {drift: outcome(log, draft(log), drift, advised=False) for drift in ("auto", "freeze")}
+    values = {name: {part.key: part.value for part in found.parts} for name, found in by.items()}
+    key = "workload.lengths.drift_per_step"
+    assert values["auto"][key] == pytest.approx(0.02, abs=0.005)
+    assert values["freeze"][key] == 0.0
+    auto, frozen = by["auto"].step, by["freeze"].step
+    assert auto is not None
+    assert frozen is not None
+    assert auto.seconds > 1.1 * frozen.seconds
+    assert auto.low_s < frozen.seconds < auto.high_s
+    assert any("still changed by +2 % a step" in note for note in by["auto"].notes)
+    [judged] = [each for each in by["auto"].judged if each.mode == "predict"]
+    [stayed] = [each for each in by["freeze"].judged if each.mode == "predict"]
+    assert abs(judged.total_error) < abs(stayed.total_error) / 2
+    assert judged.total_covered
+
+
+def test_lengths_that_grew_and_stopped_stay(tmp_path: Path) -> None:
+    written.table(tmp_path / "run.csv", _growing(80, 0.03, 25))
+    log = read_log([tmp_path / "run.csv"])
+    found = outcome(log, draft(log), advised=False)
+    own = {part.key: part.value for part in found.parts}
+    assert own["workload.lengths.drift_per_step"] == 0.0
+    assert not any("still changed" in note for note in found.notes)
+
+
+@for_all(st.integers(0, 2**32 - 1), st.floats(-0.02, 0.02), st.integers(24, 120))
+def test_a_change_that_goes_on_has_the_sign_and_at_most_the_size_of_the_whole(
+    seed: int, slope: float, steps: int
+) -> None:
+    logs = slope * np.arange(steps) + 0.05 * np.random.default_rng(seed).standard_normal(steps)
+    found = going_on(logs, slope)
+    assert found * slope >= 0
+    assert abs(found) <= abs(slope)
+    assert going_on(logs - slope * np.arange(steps), 0.0) == 0.0
+
+
+# What is too far off
+
+
+def _judged(forecast_s: float, low_s: float, high_s: float, measured_s: float = 30.0) -> Judged:
+    ones = np.ones(10)
+    return Judged(
+        measured_s * ones,
+        forecast_s * ones,
+        low_s * ones,
+        high_s * ones,
+        10 * forecast_s,
+        10 * low_s,
+        10 * high_s,
+        "predict",
+        np.arange(21, 31),
+        20,
+    )
+
+
+def test_a_forecast_far_off_is_refused_by_its_size_and_its_interval() -> None:
+    assert not refusal(())
+    assert not refusal([_judged(30 * 0.99 * FAR_OFF, 44, 45)])  # outside, but not far off
+    assert not refusal([_judged(30 * 1.1 * FAR_OFF, 20, 90)])  # it said that it did not know
+    assert refusal([_judged(30 * 1.1 * HOPELESS, 20, 900)])  # nothing can be said
+    said = refusal([_judged(480, 400, 500)])
+    assert said.startswith("steps 21 to 30 took 30 s each, and 480.0 s were forecast from the 20")
+    assert "--steps 21: or --steps :20" in said
+    assert refusal([_judged(10, 9, 11)])  # too short as well
+    assert not refusal([replace(_judged(480, 400, 500), mode="replay")])
+
+
+def test_a_run_that_collapsed_is_refused_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = _rows(30)  # and then a policy that learned to say nothing
+    for row in rows[20:]:
+        row.update({"mean_new_tokens": 1.0, "max_new_tokens": 1.0, "generation_s": 0.2})
+        row.update({"update_s": 0.3, "step_s": 0.6})
+    path, out = tmp_path / "run.csv", tmp_path / "mine"
+    written.table(path, rows)
+    assert _call("import", path, "--out", out) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: LOG: steps 21 to 30 took 0.6 s each, and ")
+    assert "what would make it faster" not in printed.out
+    assert not out.exists()
+    assert _call("import", path, "--out", out, "--steps", ":20", "--no-advise") == 0
+    assert (out / "scenario.yaml").is_file()
+    assert "20 steps, 1 to 20" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("window", "said"),
+    [
+        ("9:3", "begins after its end"),
+        ("31:", "the log has none of these steps; it has steps 1 to 30"),
+        ("a:b", "must be FIRST:LAST"),
+        ("20", "must be FIRST:LAST"),
+        ("-3:4", "must be FIRST:LAST"),
+        ("", "must be FIRST:LAST"),
+    ],
+)
+def test_a_window_that_is_none(
+    window: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written.table(tmp_path / "run.csv", _rows(30))
+    with pytest.raises(SystemExit) as caught:
+        main(["import", str(tmp_path / "run.csv"), f"--steps={window}"])
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: --steps: ")
+    assert said in error

@@ -163,7 +163,7 @@ def compare(
 
 @app.command()
 def plan(
-    scenario: args.ScenarioPath,
+    scenario: args.ScenarioOrLaunch,
     run: args.PlanRun = None,
     choose: args.Choose = None,
     policy: args.Policies = None,
@@ -180,21 +180,35 @@ def plan(
     as_json: args.Json = False,
     intervals: args.Intervals = True,
     tornado: args.Tornado = False,
+    gpu: args.LaunchGpu = None,
+    gpus: args.PlanGpus = None,
+    model: args.LaunchModel = None,
+    mean_tokens: args.MeanTokens = None,
+    prompt_tokens: args.PromptTokens = None,
+    stack: args.LaunchStack = None,
+    environment: args.Variables = None,
 ) -> None:
     """Find the GPUs, their split and the policy for a whole run.
+
+    Takes a scenario, or a launch as rollcast check does, with the options of one (--gpu to --env).
 
     The question is the scenario's section plan, changed by these options; what neither says gets a
     sensible default. Exits with 3 if no choice meets the limits, and names the nearest one.
     """
+    from rollcast.simulator.cli.launching import LaunchOptions, numbers, scenario_or_launch
     from rollcast.simulator.cli.plan_question import with_flags
     from rollcast.simulator.cli.plan_table import show_plan
     from rollcast.simulator.planner import planner
     from rollcast.simulator.results.folder import check_target
-    from rollcast.simulator.scenario.file import override, read_scenario
+    from rollcast.simulator.scenario.file import override
 
     if out is not None:
         check_target(out, force)
-    raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), seed)
+    options = LaunchOptions(
+        gpu, None, model, mean_tokens, prompt_tokens, None, stack, environment or ()
+    )
+    found = scenario_or_launch(scenario, options, numbers(gpus, "--gpus"), trust(trust_modules))
+    raw = override(found, settings or (), seed)
     raw = with_flags(raw, run, choose or (), limit or (), objective, quality or ())
     if workers is not None and workers < 1:
         raise ScenarioError("--workers", f"is {workers}; give at least 1")

@@ -15,6 +15,14 @@ ScenarioPath = Annotated[
         help="Scenario file; rollcast init lists examples.",
     ),
 ]
+ScenarioOrLaunch = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SCENARIO.yaml|LAUNCH",
+        show_default=False,
+        help="Scenario file, or the launch of a training stack (rollcast check).",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Write all results into this folder."),
@@ -136,4 +144,46 @@ PlanOut = Annotated[
 Intervals = Annotated[
     bool,
     typer.Option("--intervals/--no-intervals", help="Compute 90 % intervals of the best choices."),
+]
+
+# Of a launch
+
+LaunchGpu = Annotated[
+    str | None, typer.Option("--gpu", metavar="GPU", help="Kind of GPU: rollcast presets gpus.")
+]
+LaunchModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="Model: rollcast presets models, or a folder with its config.json.",
+    ),
+]
+MeanTokens = Annotated[
+    float | None,
+    typer.Option("--mean-tokens", metavar="N", help="Mean length of the responses in tokens."),
+]
+PromptTokens = Annotated[
+    int | None,
+    typer.Option("--prompt-tokens", metavar="N", help="Mean length of the prompts in tokens."),
+]
+LaunchStack = Annotated[
+    str | None,
+    typer.Option(
+        "--stack",
+        metavar="STACK",
+        help="Training stack, where it is not clear, and its release: verl-0.5.",
+    ),
+]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME=VALUE",
+        help="Variable that the launch takes from outside. Repeatable.",
+    ),
+]
+PlanGpus = Annotated[
+    str | None,
+    typer.Option("--gpus", metavar="N,N", help="Of a launch: numbers of GPUs to choose from."),
 ]

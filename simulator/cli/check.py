@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +14,6 @@ from rollcast.simulator.errors import ScenarioError
 
 if TYPE_CHECKING:
     from rollcast.simulator.check.answer import Answer
-    from rollcast.simulator.launches.draft import Asked
 
 DOES_NOT_FIT = 3
 """Exit code of a launch that more likely does not fit, or is over ``--fail-over``."""
@@ -55,48 +52,19 @@ LaunchPath = Annotated[
 def check(
     context: typer.Context,
     launch: LaunchPath = None,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", metavar="GPU", help="Kind of GPU: rollcast presets gpus.")
-    ] = None,
+    gpu: args.LaunchGpu = None,
     gpus: Annotated[
         int | None, typer.Option("--gpus", metavar="N", help="Number of GPUs in all.")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="Model: rollcast presets models, or a folder with its config.json.",
-        ),
-    ] = None,
-    mean_tokens: Annotated[
-        float | None,
-        typer.Option("--mean-tokens", metavar="N", help="Mean length of the responses in tokens."),
-    ] = None,
-    prompt_tokens: Annotated[
-        int | None,
-        typer.Option("--prompt-tokens", metavar="N", help="Mean length of the prompts in tokens."),
-    ] = None,
+    model: args.LaunchModel = None,
+    mean_tokens: args.MeanTokens = None,
+    prompt_tokens: args.PromptTokens = None,
     steps: Annotated[
         int | None,
         typer.Option("--steps", metavar="N", help="Steps of the whole run, for hours and cost."),
     ] = None,
-    stack: Annotated[
-        str | None,
-        typer.Option(
-            "--stack",
-            metavar="STACK",
-            help="Training stack, where it is not clear, and its release: verl-0.5.",
-        ),
-    ] = None,
-    environment: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--env",
-            metavar="NAME=VALUE",
-            help="Variable that the launch takes from outside. Repeatable.",
-        ),
-    ] = None,
+    stack: args.LaunchStack = None,
+    environment: args.Variables = None,
     settings: args.Settings = None,
     fail_over: Annotated[
         float | None,
@@ -120,10 +88,9 @@ def check(
     read. With --out: check.json, scenario.yaml and report.html.
     """
     from rollcast.simulator.check.answer import answer
-    from rollcast.simulator.check.question import question
     from rollcast.simulator.cli.check_table import show_answer
+    from rollcast.simulator.cli.launching import LaunchOptions, asked
     from rollcast.simulator.cli.stopping import keep_on
-    from rollcast.simulator.launches.read import read_launch
 
     command = command_of(context)
     if launch is None and not command:
@@ -134,11 +101,10 @@ def check(
         from rollcast.simulator.results.folder import check_target
 
         check_target(out, force)
-    name, release = _released(stack)
-    read = read_launch(launch, command, name, _variables(environment or ()))
-    read = read if release is None else replace(read, release=release)
-    asked = _asked(gpu, gpus, model, steps, mean_tokens, prompt_tokens)
-    answered = answer(question(read, asked, settings or ()), changes, keep_on)
+    options = LaunchOptions(
+        gpu, gpus, model, mean_tokens, prompt_tokens, steps, stack, environment or ()
+    )
+    answered = answer(asked(launch, options, command, settings or ()), changes, keep_on)
     if out is not None:
         _write(answered, out, force)
     show_answer(answered, as_json)
@@ -148,46 +114,6 @@ def check(
         print(f"wrote {visible(str(out))}/", file=sys.stderr)
     if not answered.fits or (fail_over is not None and answered.over(fail_over)):
         raise typer.Exit(DOES_NOT_FIT)
-
-
-def _asked(
-    gpu: str | None,
-    gpus: int | None,
-    model: str | None,
-    steps: int | None,
-    mean_tokens: float | None,
-    prompt_tokens: int | None,
-) -> Asked:
-    from rollcast.simulator.launches.draft import Asked
-    from rollcast.simulator.launches.parts import given
-
-    for flag, number, what in (
-        ("--mean-tokens", mean_tokens, "tokens"),
-        ("--prompt-tokens", prompt_tokens, "tokens"),
-        ("--steps", steps, "steps"),
-    ):
-        if number is not None and not 1 <= number <= 1e8:
-            raise ScenarioError(flag, f"is {number:g}; give a number of {what}, at least 1")
-    return Asked(gpus, steps, mean_tokens, prompt_tokens, given(model, gpu))
-
-
-def _released(stack: str | None) -> tuple[str | None, str | None]:
-    """A stack's name and its release, of ``verl-0.5``."""
-    name, _, release = (stack or "").rpartition("-")
-    if name and release[:1].isdigit():
-        return name.replace("-", "_"), release
-    return stack and stack.replace("-", "_"), None
-
-
-def _variables(texts: Sequence[str]) -> dict[str, str]:
-    """Values by name of ``NAME=VALUE``. Raises ScenarioError (``--env``)."""
-    variables = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise ScenarioError("--env", f"{text!r} is not of the form NAME=VALUE")
-        variables[name] = value
-    return variables
 
 
 def _write(answered: Answer, out: Path, force: bool) -> None:

@@ -141,3 +141,34 @@ def test_a_launch_that_is_none(call: Call, tmp_path: Path) -> None:
     code, _, error = call("check", path, "--gpu", "h100-sxm")
     assert code == 2
     assert "hello.sh" in error
+
+
+def test_a_launch_is_planned_as_it_is(call: Call, tmp_path: Path) -> None:
+    """The scenario of the launch, its steps as the run, the numbers of GPUs as choices."""
+    out = tmp_path / "planned"
+    code, _, error = call(
+        *("plan", EXAMPLE, "--gpu", "h100-sxm", "--gpus", "8,16", "--mean-tokens", 300),
+        *("--set", "workload.batch_groups=16", "--policy", "sync", "--no-intervals"),
+        *("--out", out),
+    )
+    assert code == 0, error
+    plan = json.loads((out / "plan.json").read_text("utf-8"))
+    assert {row["gpus"] for row in plan["rows"]} == {8, 16}
+    assert "300 steps" in json.dumps(plan)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((EXAMPLE, "--gpu", "h100-sxm", "--gpus", "8,x"), "--gpus"),
+        (("examples/april.yaml", "--gpu", "h100-sxm"), "--gpu: is of a launch"),
+        (("examples/april.yaml", "--gpus", "8"), "--gpus: is of a launch"),
+        ((EXAMPLE,), "which GPU"),
+    ],
+)
+def test_flags_of_a_launch_belong_to_one(
+    words: tuple[object, ...], message: str, call: Call
+) -> None:
+    code, _, error = call("plan", *words)
+    assert code == 2
+    assert message in error

@@ -1,0 +1,144 @@
+"""The options of a launch, and what is read with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollcast.simulator.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from rollcast.simulator.check.question import Question
+    from rollcast.simulator.scenario.file import RawScenario
+    from rollcast.simulator.scenario.trust import Trust
+
+_SCENARIOS = (".yaml", ".yml")
+MOST = 1e8
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """What the command line adds to a launch."""
+
+    gpu: str | None = None
+    gpus: int | None = None
+    model: str | None = None
+    mean_tokens: float | None = None
+    prompt_tokens: int | None = None
+    steps: int | None = None
+    stack: str | None = None
+    environment: Sequence[str] = ()
+
+    @property
+    def given(self) -> list[str]:
+        """The flags that were given."""
+        names = {"environment": "env"}
+        values = {name: value for name, value in vars(self).items() if value}
+        return [f"--{names.get(name, name).replace('_', '-')}" for name in values]
+
+
+def asked(
+    path: Path | None,
+    options: LaunchOptions,
+    command: Sequence[str] = (),
+    settings: Sequence[str] = (),
+) -> Question:
+    """The question of a launch. Raises ScenarioError for what cannot be read, or is missing."""
+    from rollcast.simulator.check.question import question
+    from rollcast.simulator.launches.draft import Asked
+    from rollcast.simulator.launches.parts import given
+    from rollcast.simulator.launches.read import read_launch
+
+    for flag, number, what in (
+        ("--mean-tokens", options.mean_tokens, "tokens"),
+        ("--prompt-tokens", options.prompt_tokens, "tokens"),
+        ("--steps", options.steps, "steps"),
+    ):
+        if number is not None and not 1 <= number <= MOST:
+            raise ScenarioError(flag, f"is {number:g}; give a number of {what}, at least 1")
+    name, release = _released(options.stack)
+    launch = read_launch(path, command, name, _variables(options.environment))
+    launch = launch if release is None else replace(launch, release=release)
+    more = Asked(
+        options.gpus,
+        options.steps,
+        options.mean_tokens,
+        options.prompt_tokens,
+        given(options.model, options.gpu),
+    )
+    return question(launch, more, settings)
+
+
+def scenario_or_launch(
+    path: Path, options: LaunchOptions, gpus: Sequence[int], trust_modules: Trust
+) -> RawScenario:
+    """A scenario's file as it is, or the scenario of a launch.
+
+    gpus: numbers to choose from, of a launch. trust_modules: whether modules that a scenario names
+    may be imported. Raises ScenarioError for flags of a launch beside a scenario.
+    """
+    from rollcast.simulator.scenario.file import RawScenario, read_scenario
+
+    if _is_scenario(path):
+        flags = [*options.given, *(["--gpus"] if gpus else [])]
+        if flags:
+            raise ScenarioError(
+                flags[0], "is of a launch; in a scenario change the file, or use --set and --choose"
+            )
+        return read_scenario(path, trust_modules)
+    found = asked(path, replace(options, gpus=gpus[0] if gpus else None))
+    data = dict(found.scenario.raw.data)
+    plan: dict[str, Any] = {}
+    if found.draft.steps is not None:
+        plan["run"] = {"steps": found.draft.steps}
+    if gpus:
+        plan["choose"] = {"gpus": list(gpus)}
+    sources = {part.key: part.source for part in found.parts}
+    return RawScenario({**data, "plan": plan} if plan else data, {}, found.name, Path(), sources)
+
+
+def numbers(text: str | None, flag: str) -> list[int]:
+    """Of ``8,16,32``. Raises ScenarioError naming the flag."""
+    if text is None:
+        return []
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = [0]
+    if min(found) < 1:
+        raise ScenarioError(flag, f"{text!r} is no list of numbers above 0, such as 8,16,32")
+    return found
+
+
+def _is_scenario(path: Path) -> bool:
+    """Whether a file is a scenario of ours rather than a stack's configuration."""
+    if path.suffix not in _SCENARIOS or not path.is_file():
+        return path.suffix in _SCENARIOS and not path.is_dir()
+    from rollcast.simulator.scenario.file import read_scenario
+
+    try:
+        data = read_scenario(path, True).data
+    except ScenarioError:
+        return True  # told by who reads it as a scenario
+    return isinstance(data.get("workload"), dict)
+
+
+def _released(stack: str | None) -> tuple[str | None, str | None]:
+    """A stack's name and its release, of ``verl-0.5``."""
+    name, _, release = (stack or "").rpartition("-")
+    if name and release[:1].isdigit():
+        return name.replace("-", "_"), release
+    return stack and stack.replace("-", "_"), None
+
+
+def _variables(texts: Sequence[str]) -> dict[str, str]:
+    """Values by name of ``NAME=VALUE``. Raises ScenarioError (``--env``)."""
+    variables = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise ScenarioError("--env", f"{text!r} is not of the form NAME=VALUE")
+        variables[name] = value
+    return variables

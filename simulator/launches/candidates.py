@@ -134,8 +134,11 @@ class Reader:
                     weight = SURE
                 if weight or len(stacks) == 1 or self._quick(call, stack, program, 0) >= _LEAST:
                     some.append((stack, program, weight))
-            if some:
+            if any(weight == SURE for _, _, weight in some):
                 return some
+            if some:  # a name that others may have: each stack says what it makes of it
+                weights = {stack.name: weight for stack, _, weight in some}
+                return [(stack, program, weights.get(stack.name, 0)) for stack in stacks]
         return []
 
     def _script(self, call: Called, program: Program) -> Script | None:

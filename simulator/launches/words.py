@@ -196,6 +196,7 @@ def value_of(text: Text, spelt: Any = word, doubt: str = "") -> Any:
         return spelt(known)
     last = max(at for at, piece in enumerate(text) if piece.why)
     tail = "".join(piece.text for piece in text[last + 1 :])
-    if re.fullmatch(r"(?:[^\s{}\[\]]*/)[\w.+@-]*\w/?", tail):
-        return shown(text)
+    path = re.sub(r"\$\{(\w+)[^{}]*\}", r"$\1", shown(text))
+    if re.fullmatch(r"(?:[^\s{}\[\]]*/)[\w.+@-]*\w/?", tail) and "{" not in path:
+        return path
     return Unknown(shown(text), why(text))

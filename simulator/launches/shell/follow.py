@@ -67,7 +67,7 @@ _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _PREFIXES = {"exec", "command", "builtin", "nohup", "time", "setsid", "sudo"}
 _REMOTE = {"ssh", "pdsh", "tmux", "screen"}
 _LAUNCHED = r"\s.*\b(?:python3?|torchrun|accelerate|deepspeed|ray)\s|^(?:python3?|torchrun)\s"
-_TRAINS = re.compile(r"\.py$|^-m$|^(?:.*/)?(?:trl|rl|torchrun|accelerate)$")
+_STARTS = re.compile(r"(?:.*/)?(?:python[\d.]*|trl|rl|torchrun|accelerate|deepspeed)")
 _LAUNCHERS = {
     "srun",
     "ssh",
@@ -457,7 +457,7 @@ class _Follower:
         try:
             return self._run(body)
         except _Exit:
-            if any(_TRAINS.search(shown(text)) for c in self.found.calls for text in c.words):
+            if any(_starts_python(call) for call in self.found.calls):
                 raise
             self.found.note(f"{self.here()}: the script would end here; what follows is read")
             return Status.RAN
@@ -989,10 +989,20 @@ class _Follower:
         place = Place(self._file, command.line)
         name = shown(fields[0])
         self._print(unknown(name, place, f"{posixpath.basename(name)} is not run"))
-        if len(self.found.calls) < 1_000 and len(fields) > 1:
-            call = Called(tuple(fields), place, missing, self._maybe, dict(self._state.variables))
+        key = (place, tuple(map(shown, fields)))
+        if len(self.found.calls) < _MOST_CALLS and len(fields) > 1 and key not in self._seen:
+            self._seen.add(key)
+            variables = dict(self._state.variables)
+            call = Called(tuple(fields), place, missing, self._maybe, variables)
             self.found.calls.append(call)
         return Status.RAN
+
+
+def _starts_python(call: Called) -> bool:
+    """Whether a command may be what a script is there for."""
+    words = [shown(text) for text in call.words]
+    script = any(word.endswith(".py") or word in ("-m", "launch", "@") for word in words)
+    return script and any(_STARTS.fullmatch(word) for word in words)
 
 
 def _nothing() -> None:

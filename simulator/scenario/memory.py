@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rollcast.simulator.cluster.replica import check_pool
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.scenario.ledger import Sized, ledger_of
+from rollcast.simulator.scenario.ledger import Sized, ledger_of, roofline_of
 from rollcast.simulator.scenario.remedies import remedies
 from rollcast.simulator.workload.base import (
     TracedWorkload,
@@ -20,6 +20,7 @@ from rollcast.simulator.workload.base import (
 if TYPE_CHECKING:
     from rollcast.simulator.costs.memory.ledger import Ledger, MemoryPhase
 
+_TRAINER = "cost.roofline.trainer"
 _FIELDS: dict[str, str] = {
     "engine_share": "cost.roofline.kv_memory_utilization",
     "engine": "cluster.tensor_parallel",
@@ -69,30 +70,35 @@ def _cap_of(workload: Workload) -> str:
 
 def _refusal(scenario: Sized, ledger: Ledger) -> ScenarioError:
     """What does not fit, where, by how much, and what would."""
-    phase, name = min(ledger.places, key=lambda at: ledger.chance(*at))
-    pool, wanted = ledger.pools[name], ledger.total(phase, name)
-    largest = sorted(
-        (
-            (size, holding.role, part)
-            for holding in ledger.of(phase, name)
-            for part, size in holding.bytes.items()
+    phase, name = min(
+        ledger.places,
+        key=lambda at: (
+            ledger.chance(*at),
+            -ledger.total(*at) / ledger.pools[at[1]].capacity_bytes,
         ),
-        reverse=True,
-    )[:3]
-    held = ", ".join(
-        f"{part.replace('_', ' ')} of the {role} {size / 1e9:.0f} GB"
-        for size, role, part in largest
     )
+    pool, wanted = ledger.pools[name], ledger.total(phase, name)
+    parts = [
+        (size, f"{part.replace('_', ' ')} of the {holding.role} {size / 1e9:.0f} GB")
+        for holding in ledger.of(phase, name)
+        for part, size in holding.bytes.items()
+    ]
+    held = ", ".join(words for _, words in sorted(parts, reverse=True)[:3])
     found = remedies(scenario)
-    instead = (
-        f"what would fit: {', or '.join(map(str, found))}"
-        if found
-        else ("no single key that is known to save memory makes it fit")
-    )
-    whose = "its share of each" if name == "engine_share" else "each"
-    field = _FIELDS.get(name, found[0].key if found else "cluster.trainer_gpus")
+    instead = "no single key is known to make it fit"
+    if found:
+        instead = f"what would fit: {', or '.join(map(str, found))}"
+    cost = roofline_of(scenario.cost)
+    model = "the model" if cost is None else cost.model.name
+    share = "its share of " if name == "engine_share" else ""
+    field = _FIELDS.get(name, "cluster.trainer_gpus")
+    if phase == "generation":
+        field = "cost.roofline.kv_memory_utilization"
+    elif f"{_TRAINER}.microbatch_tokens" in [one.key for one in found]:
+        field = f"{_TRAINER}.microbatch_tokens"
     return ScenarioError(
         field,
-        f"out of memory {_WORK[phase]}: {wanted / 1e9:.0f} GB of {whose} {pool.gpu} "
-        f"({pool.capacity_bytes / 1e9:.0f} GB) on {pool.gpus} GPUs, of which {held}; {instead}",
+        f"out of memory {_WORK[phase]}: {model} needs {wanted / 1e9:.0f} GB of {share}each of "
+        f"{pool.gpus} x {pool.gpu} ({pool.capacity_bytes / 1e9:.0f} GB usable), of which {held}; "
+        f"{instead}",
     )

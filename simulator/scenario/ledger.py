@@ -93,12 +93,15 @@ def _mean_tokens(scenario: Sized, longest: float) -> float:
     total = rollouts = 0
     size = scenario.plan.batch.group_size
     for group in range(min(SAMPLED_GROUPS, scenario.plan.batch.groups)):
-        drawn = scenario.workload.draw(group, size)
+        try:
+            drawn = scenario.workload.draw(group, size)
+        except ScenarioError:  # a trace has no more
+            break
         if drawn.trajectories is not None:
             return longest
         total += drawn.prompt_tokens * size + sum(drawn.new_tokens)
         rollouts += size
-    return total / rollouts
+    return total / rollouts if rollouts else longest
 
 
 def roofline_of(cost: CostModel) -> RooflineCost | None:

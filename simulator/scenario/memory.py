@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rollcast.simulator.cluster.replica import check_pool
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.scenario.ledger import Sized, ledger_of, roofline_of
+from rollcast.simulator.scenario.ledger import (
+    Sized,
+    batch_of,
+    ledger_of,
+    ledger_of_batch,
+    roofline_of,
+)
 from rollcast.simulator.scenario.remedies import remedies
 from rollcast.simulator.workload.base import (
     TracedWorkload,
@@ -49,7 +56,7 @@ def check_memory(scenario: Sized) -> None:
     layout = scenario.policy.plan(scenario.plan, scenario.policy.init()).layout
     try:
         ledger = ledger_of(scenario)
-        if ledger is not None and ledger.refused:
+        if ledger is not None and ledger.refused and not _fits_offloaded(scenario):
             raise _refusal(scenario, ledger)
         scenario.cost.train(TrainLoad([(prompt, [new])], layout == "shared_prefix"))
     except ScenarioError as error:
@@ -58,6 +65,16 @@ def check_memory(scenario: Sized) -> None:
             f"{error.message}. Memory is checked for the longest rollout that {_cap_of(workload)} "
             f"allows: {prompt:,} tokens of prompt and {new:,} new ones",
         ) from None
+
+
+def _fits_offloaded(scenario: Sized) -> bool:
+    """Whether nobody said that a colocated trainer keeps its states on its GPUs, and it is not
+    clear that they are too small if it does not."""
+    cost = roofline_of(scenario.cost)
+    if cost is None or cost.offload_said or cost.offload_optimizer:
+        return False
+    offloaded = replace(cost, offload_optimizer=True)
+    return not ledger_of_batch(offloaded, batch_of(scenario)).refused
 
 
 def _cap_of(workload: Workload) -> str:

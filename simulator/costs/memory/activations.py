@@ -54,8 +54,11 @@ class KeptLayer(NamedTuple):
         return WIDTHS_AT_WORK * self.mlp + 4 * self.entry
 
 
-def kept_layer(model: Model, kernels: Literal["eager", "fused"] = "eager") -> KeptLayer:
-    """Of a model whose elementwise operations run one by one, or fused."""
+def kept_layer(
+    model: Model, kernels: Literal["eager", "fused"] = "eager", *, scaled_in_fp32: bool = True
+) -> KeptLayer:
+    """Of a model whose elementwise operations run one by one, or fused. scaled_in_fp32: whether
+    outputs of routed experts are in fp32 while their scores scale them (torchtitan, prime-rl)."""
     made = layer_bytes(model)
     hidden = ACTIVATION_BYTES * model.hidden
     queries = ACTIVATION_BYTES * model.heads * model.head_dim
@@ -73,7 +76,7 @@ def kept_layer(model: Model, kernels: Literal["eager", "fused"] = "eager") -> Ke
         if model.qk_norm:
             norms += attending * eager * (queries + keys)
     mlp = made.mlp
-    if model.experts:  # routed outputs in fp32, before and after their scores scale them
+    if model.experts and scaled_in_fp32:  # before and after
         routed = model.experts_per_token * SCALED_BYTES * model.hidden
         mlp += model.sparse_layers / model.layers * routed
     selected = attending * (2 * queries + keys) + hidden + made.mlp / (model.mlp_matrices + 1)

@@ -94,7 +94,7 @@ class RooflineCost(RooflineOptions, CostModel):
     counts_memory: ClassVar[bool] = True
     FIXED = (
         *("model", "gpu", "tensor_parallel", "pipeline_parallel", "replicas"),
-        *("trainer_gpus", "placement", "trainer"),
+        *("trainer_gpus", "placement", "trainer", *RooflineOptions.FIXED),
     )
 
     def __post_init__(self) -> None:
@@ -189,7 +189,8 @@ class RooflineCost(RooflineOptions, CostModel):
             padded_tokens=padded_tokens,
             **given(options.trainer),
         )
-        said = {**given(options), "trainer": trainer, **cluster}
+        offload_said = options.offload_said
+        said = {**given(options), "offload_said": offload_said, "trainer": trainer, **cluster}
         return cls(model, gpu, trainer_gpus=trainer_gpus, **said)
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from rollcast.simulator.costs.backends import unsaid_options
 from rollcast.simulator.costs.engine.hosts import Engine, Unsaid, engine_presets
@@ -43,9 +43,11 @@ _UNSAID = {
 
 @dataclass(frozen=True, kw_only=True)
 class RooflineOptions(Options):
-    """What a scenario may say of a :class:`RooflineCost`, under ``cost.roofline``."""
+    """What a scenario may say of a :class:`RooflineCost`, under ``cost.roofline``. offload_said:
+    whether ``offload_optimizer`` was given; None: it was, if it is not None."""
 
     FIELD = FIELD
+    FIXED: ClassVar[tuple[str, ...]] = ("offload_said",)
     SOURCES = sources("roofline")
 
     stack: Annotated[
@@ -195,6 +197,7 @@ class RooflineOptions(Options):
         Seconds, Doc("time that a message between the nodes of an engine waits for the network")
     ] = _F.network_floor_s
     speculative: Annotated[Speculative | None, Doc("speculative decoding; null: off")] = None
+    offload_said: bool | None = None
 
     def __post_init__(self) -> None:
         self._take_stack()
@@ -218,6 +221,8 @@ class RooflineOptions(Options):
     def _take_stack(self) -> None:
         """Sets what nobody gave. What its loop adds is of the same host as the engine's time."""
         number(self.host_factor, f"{FIELD}.host_factor", Above(0, 1000))
+        if self.offload_said is None:
+            object.__setattr__(self, "offload_said", self.offload_optimizer is not None)
         if self.stack is None:
             return
         stack = STACKS[known_stack(self.stack, f"{FIELD}.stack")]

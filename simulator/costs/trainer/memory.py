@@ -225,8 +225,9 @@ class TrainerMemory(TrainerOptions):
 
     @cached_property
     def _layer(self) -> KeptLayer:
-        fused = self.kernels == "fused" or self.backend == "megatron"  # whose norms are fused
-        return kept_layer(self.model, "fused" if fused else "eager")
+        megatron = self.backend == "megatron"  # whose norms are fused
+        fused = megatron or self.kernels == "fused"
+        return kept_layer(self.model, "fused" if fused else "eager", scaled_in_fp32=not megatron)
 
     @cached_property
     def _kept_memory_bytes(self) -> float:

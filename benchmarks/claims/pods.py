@@ -92,7 +92,7 @@ def step_rows() -> list[Row]:
 
 
 def memory_row() -> Row:
-    room = load_gpu("a100-80gb").memory_bytes * 0.95
+    room = load_gpu("a100-80gb").memory_bytes
     fits = max(n for n in (8, 16, 32, 64, 128, 256) if update_bytes(n) <= room)
     above = [f"{update_bytes(2 * fits, one) / 1e9:.0f}" for one in (False, True)]
     need = f"{above[0]} of {room / 1e9:.0f} GB; of one prompt {above[1]}"

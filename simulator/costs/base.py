@@ -233,6 +233,11 @@ class CostModel(ABC):
         """Tokens of KV that one replica has room for; None where the model knows of no memory."""
         return None
 
+    @property
+    def knows_memory(self) -> bool:
+        """Whether it is, or adjusts, one that knows the model and the GPUs."""
+        return False
+
     def warnings(self, extremes: Extremes) -> list[str]:
         """One sentence for each way in which a run left the range this model covers."""
         return []
@@ -290,6 +295,11 @@ class AdjustedCost(CostModel):
     def kv_pool_tokens(self) -> int | None:
         """See `CostModel.kv_pool_tokens`."""
         return self.inner.kv_pool_tokens
+
+    @property
+    def knows_memory(self) -> bool:
+        """See `CostModel.knows_memory`."""
+        return self.inner.knows_memory
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """See `CostModel.warnings`."""

@@ -106,6 +106,8 @@ def _mean_tokens(scenario: Sized, longest: float) -> float:
 
 def roofline_of(cost: CostModel) -> RooflineCost | None:
     """The roofline that a cost model is, or adjusts; None for costs of another kind."""
+    if not cost.knows_memory:  # nor imports what would
+        return None
     while isinstance(cost, AdjustedCost):
         cost = cost.inner
     return cast("RooflineCost", cost) if cost.counts_memory else None

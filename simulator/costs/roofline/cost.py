@@ -209,6 +209,11 @@ class RooflineCost(RooflineOptions, CostModel):
         """Tokens of KV that one replica holds (:func:`kv_pool_tokens`)."""
         return self.pool_beside(self.reserve_bytes)
 
+    @property
+    def knows_memory(self) -> bool:
+        """Always."""
+        return True
+
     def pool_beside(self, reserve_bytes: float) -> int:
         """The same where the engine needs so much of its share for itself. Raises ScenarioError
         where weights leave no room."""

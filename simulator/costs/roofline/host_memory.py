@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import math
+
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.cost import RooflineCost
+from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES
 from rollcast.simulator.costs.trainer.parallel import GRADIENT_BYTES
-from rollcast.simulator.costs.trainer.states import master_bytes, moment_bytes
+from rollcast.simulator.costs.trainer.states import frozen_parts, master_bytes, moment_bytes
 
 
 def host_bytes(cost: RooflineCost) -> dict[str, float]:
-    """Bytes of host memory on a node, by part: at 0 left out."""
+    """Bytes of host memory on a node, by part; those at 0 are left out.
+
+    optimizer: weights, gradients and moments of an optimiser, or of all states, that works there.
+    offloaded_states: what a colocated trainer's GPUs hold between steps, there while rollouts run.
+    reference: weights that wait there, and with those that are swapped with them the policy's.
+    engine_weights: of an engine that sleeps with them.
+    processes: of trainer and engines. Checkpoints while they are read, data and Ray's object store
+    are left out.
+    """
     trainer, known = cost.trainer_of, figures("memory")
+    layout, colocated = trainer.layout, cost.placement == "colocated"
     ranks = min(trainer.gpus, trainer.gpus_per_node)
-    owned = trainer.layout.owned_parameters * ranks
-    states = 0.0
-    if trainer.weights == "full":
+    states = away = judged = engine = 0.0
+    if trainer.weights == "full" and (trainer.states_on_host or trainer.optimizer_on_host):
         each = master_bytes(trainer) + moment_bytes(trainer) + GRADIENT_BYTES
-        if trainer.states_on_host or trainer.optimizer_on_host:
-            states = each * owned
-    colocated = cost.placement == "colocated"
-    away = trainer.trained_bytes_per_gpu * ranks if colocated and cost.offload_optimizer else 0.0
-    engine = 0.0
+        states = each * layout.owned_parameters * ranks
+    if colocated and cost.offload_optimizer:
+        held = trainer.resting()["trainer"]
+        away = ranks * math.fsum(size for name, size in held.items() if name != "context")
+    if trainer.reference_on_host and trainer.log_prob_passes > 1 and trainer.weights == "full":
+        copies = 2 if trainer.working_copy else 1
+        judged = copies * ranks * frozen_parts(layout, trainer, COMPUTE_BYTES)
     if colocated and cost.engine_sleep == "offload":
-        engine = cost.model.weight_bytes / cost.engine_gpus * min(ranks, cost.engine_gpus)
+        engine = cost.model.weight_bytes / cost.engine_gpus * ranks
     processes = ranks * (2 if colocated else 1) * known.process_bytes
     parts = {
         "optimizer": states,
         "offloaded_states": away,
+        "reference": judged,
         "engine_weights": engine,
         "processes": processes,
     }

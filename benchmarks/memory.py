@@ -192,9 +192,8 @@ def main() -> None:
     logs = [one.uncertain_log for one in everywhere if one.uncertain_log is not None]
     if len(logs) > 1:
         within = sorted(map(abs, logs))[round(0.68 * len(logs))]
-        print(
-            f"log of measured over forecast uncertain parts: sd {stdev(logs):.2f}, 68 % {within:.2f}"
-        )
+        print(f"log of measured over forecast uncertain parts: sd {stdev(logs):.2f}")
+        print(f"two of three of them are within {within:.2f}")
     for one in judged(part, on_host=True):
         assert one.forecast_bytes is not None
         assert one.case.figure_bytes is not None

@@ -58,7 +58,7 @@ SPECULATIVE: list[tuple[dict[str, Any], str, str]] = [
 TRAINER = [
     ({"minibatches": 0}, "minibatches", "1"),
     ({"shards": 1}, "shards", "shard"),
-    ({"recompute": "half"}, "recompute", "attention, mlp, none"),
+    ({"recompute": "half"}, "recompute", "attention, mlp, selective, none"),
     ({"recompute_layers": 37}, "recompute_layers", "more than the 36 layers"),
     ({"recompute_layers": 2, "recompute": "none"}, "recompute_layers", "recompute is none"),
     ({"attention": "flash"}, "attention", "one of eager"),

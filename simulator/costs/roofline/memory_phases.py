@@ -72,7 +72,8 @@ def use_of(trainer: RooflineTrainer, batch: Batch) -> Use:
     logits = tokens
     if not trainer.logits_of_prompts:
         logits = math.ceil(tokens * batch.new_tokens / longest)
-    return Use(tokens, logits, batch.prefix_tokens, share > tokens)
+    one_microbatch = longest + (rows - 1) * min(batch.mean_tokens, longest) <= tokens
+    return Use(tokens, logits, batch.prefix_tokens, not one_microbatch)
 
 
 def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:

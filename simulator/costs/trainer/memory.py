@@ -428,9 +428,10 @@ class TrainerMemory(TrainerOptions):
         return self._largest
 
     def _chance(self, tokens: int, prefix_tokens: int = 0) -> float:
-        """Chance that a microbatch fits where nothing else is on the GPUs."""
+        """Chance that a microbatch fits where it is the only one and nothing else is on the GPUs:
+        no less than a ledger says of a scenario."""
         spread: float = figures("memory").spread
-        phases = self.phases(Use(tokens, tokens, prefix_tokens)).values()
+        phases = self.phases(Use(tokens, tokens, prefix_tokens, False)).values()
         return min(chance_of(held.values(), self._budget_bytes, spread) for held in phases)
 
     def _check_states(self) -> None:

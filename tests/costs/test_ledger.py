@@ -1,0 +1,362 @@
+"""The ledger of memory: laws, a slow count tensor by tensor, and peaks that torch tracked."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollcast.simulator.costs import RooflineTrainer
+from rollcast.simulator.costs.memory.activations import kept_layer
+from rollcast.simulator.costs.memory.ledger import (
+    MEMORY_PHASES,
+    UNCERTAIN,
+    Holding,
+    Ledger,
+    Pool,
+    chance_of_room,
+)
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import Model, load_model
+from rollcast.simulator.costs.roofline.engine_memory import kv_bytes
+from rollcast.simulator.costs.trainer.memory import Use
+from rollcast.simulator.costs.trainer.states import adapter_parameters
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.ledger import ledger_of, roofline_of
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies.simulate import from_raw
+from tests.laws import examples
+from tests.scenarios import LINEAR
+
+GIB = 2**30
+H100 = load_gpu("h100-sxm")
+ROOMY = replace(H100, name="roomy", memory_bytes=1e13)
+TRAINS = ("log_prob", "update", "optimizer_step")
+
+
+def scenario(
+    trainer: Mapping[str, Any] | None = None,
+    cluster: Mapping[str, Any] | None = None,
+    model: str = "qwen2.5-7b",
+    **roofline: Any,
+) -> Scenario:
+    data = {
+        "model": model,
+        "gpu": "h100-sxm",
+        "cluster": {
+            "placement": "colocated",
+            "replicas": 8,
+            "tensor_parallel": 1,
+            **(cluster or {}),
+        },
+        "workload": {
+            "batch_groups": 64,
+            "group_size": 8,
+            "prompt_tokens": 512,
+            "max_new_tokens": 4096,
+            "lengths": {"mean_tokens": 1500},
+        },
+        "cost": {"roofline": {"trainer": dict(trainer or {}), **roofline}},
+    }
+    return from_raw(RawScenario(data))
+
+
+def ledger(*args: Any, **keys: Any) -> Ledger:
+    found = ledger_of(scenario(*args, **keys))
+    assert found is not None
+    return found
+
+
+def most(found: Ledger, *phases: str, pool: str = "colocated") -> float:
+    """Of these phases on a pool."""
+    return max(
+        found.total(phase, name)
+        for phase, name in found.places
+        if name == pool and (not phases or phase in phases)
+    )
+
+
+# --- laws ---
+
+OPTIONS = st.fixed_dictionaries(
+    {
+        "sharding": st.sampled_from(["fsdp", "hybrid", "zero2", "zero1", "none"]),
+        "optimizer": st.sampled_from(["adamw", "adamw_bf16", "adamw_8bit", "muon", "sgd"]),
+        "master_dtype": st.sampled_from(["fp32", "bf16"]),
+        "recompute": st.sampled_from(["full", "selective", "attention", "mlp", "none"]),
+        "weights": st.sampled_from(["full", "lora"]),
+        "working_copy": st.booleans(),
+        "reduce_every_microbatch": st.booleans(),
+        "logits_chunk_tokens": st.sampled_from([None, 1024]),
+        "microbatch_tokens": st.sampled_from([None, 8192, 20_000]),
+        "log_prob_passes": st.integers(0, 2),
+        "critic": st.booleans(),
+    }
+)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(options=OPTIONS, colocated=st.booleans())
+def test_parts_add_up_and_none_is_negative(options: dict[str, Any], colocated: bool) -> None:
+    placement = "colocated" if colocated else "disaggregated"
+    found = ledger(options, {"placement": placement, "trainer_gpus": 8})
+    for phase, pool in found.places:
+        held = found.of(phase, pool)
+        assert all(size > 0 for holding in held for size in holding.bytes.values())
+        total = found.total(phase, pool)
+        assert total == pytest.approx(sum(sum(h.bytes.values()) for h in held))
+        assert all(total >= holding.total for holding in held)
+    assert found.fits == (found.fits_probability >= 0.5)
+    peak = found.peak
+    assert peak.bytes == found.total(peak.phase, peak.pool)
+    assert all(
+        found.total(*at) / found.pools[at[1]].capacity_bytes
+        <= peak.bytes / peak.capacity_bytes * (1 + 1e-12)
+        for at in found.places
+    )
+    plain = json.loads(json.dumps(found.plain()))
+    assert plain["fits"] == found.fits
+    assert plain["peak"]["bytes"] == round(peak.bytes)
+    assert {entry["phase"] for entry in plain["phases"]} <= set(MEMORY_PHASES)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(options=OPTIONS, gpus=st.sampled_from([4, 8, 16]))
+def test_more_gpus_never_need_more_of_each(options: dict[str, Any], gpus: int) -> None:
+    few, more = (
+        ledger(options, {"placement": "disaggregated", "trainer_gpus": n}) for n in (gpus, 2 * gpus)
+    )
+    for phase in TRAINS:
+        if phase != "log_prob" or options["log_prob_passes"]:
+            assert more.total(phase, "trainer") <= few.total(phase, "trainer") * (1 + 1e-9)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(options=OPTIONS, tokens=st.integers(1, 30_000), further=st.integers(1, 30_000))
+def test_more_tokens_never_need_less(options: dict[str, Any], tokens: int, further: int) -> None:
+    trainer = RooflineTrainer(load_model("qwen2.5-7b"), ROOMY, 8, **options)
+    assert trainer.peak_bytes(tokens) <= trainer.peak_bytes(tokens + further)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(options=OPTIONS)
+def test_what_is_offloaded_is_not_on_the_gpu(options: dict[str, Any]) -> None:
+    here = ledger(options, offload_optimizer=False)
+    away = ledger(options, offload_optimizer=True)
+    assert most(away, "generation") <= most(here, "generation")
+    assert most(away, "update") == pytest.approx(most(here, "update"))
+    assert sum(away.host_bytes.values()) >= sum(here.host_bytes.values())
+    on_host = ledger({**options, "optimizer_on_host": True})
+    assert most(on_host, "update", "optimizer_step") <= most(
+        ledger(options), "update", "optimizer_step"
+    ) * (1 + 1e-9)
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(options=OPTIONS)
+def test_adapters_need_no_more_than_all_weights(options: dict[str, Any]) -> None:
+    full, lora = (ledger({**options, "weights": weights}) for weights in ("full", "lora"))
+    assert most(lora, *TRAINS) <= most(full, *TRAINS) * (1 + 1e-9)
+
+
+def test_the_pool_of_kv_is_that_of_the_engine() -> None:
+    built = scenario(kv_memory_utilization=0.5)
+    found, cost = ledger_of(built), roofline_of(built.cost)
+    assert found is not None
+    assert cost is not None
+    (engine,) = (h for h in found.of("generation", "colocated") if h.role == "engine")
+    assert engine.bytes["kv_pool"] == pytest.approx(kv_bytes(cost, built.engine.kv_tokens))
+    within = engine.total - engine.bytes.get("graphs", 0.0)
+    assert within == pytest.approx(0.5 * H100.memory_bytes, rel=1e-3)
+
+
+def test_an_engine_that_never_sleeps_stays_beside_the_update() -> None:
+    awake, slept = (
+        ledger(engine_sleep=sleep, kv_memory_utilization=0.4) for sleep in ("none", "discard")
+    )
+    beside = most(awake, "update") - most(slept, "update")
+    assert beside == pytest.approx(0.4 * H100.memory_bytes, rel=0.05)
+
+
+def test_costs_without_a_model_have_no_ledger() -> None:
+    data = {
+        "cluster": {"replicas": 2},
+        "engine": {"kv_tokens": 100_000},
+        "workload": {
+            "batch_groups": 4,
+            "group_size": 4,
+            "prompt_tokens": 64,
+            "max_new_tokens": 128,
+            "lengths": {"mean_tokens": 50},
+        },
+        "cost": {"linear": LINEAR},
+    }
+    assert ledger_of(from_raw(RawScenario(data))) is None
+
+
+def test_a_ledger_is_made_where_nothing_fits() -> None:
+    built = scenario(model="llama-3.1-70b")
+    found = ledger_of(built)
+    assert found is not None
+    assert not found.fits
+    assert found.fits_probability < 0.01
+    with pytest.raises(ScenarioError, match="no room for KV"):
+        built.check_memory()
+
+
+def test_a_chance_is_even_where_the_forecast_is_the_room() -> None:
+    assert chance_of_room(5.0, 5.0, 0.3) == 0.5
+    assert chance_of_room(5.0, -1.0, 0.3) == 0.0
+    assert chance_of_room(0.0, 0.0, 0.3) == 1.0
+    assert chance_of_room(4.0, 5.0, 0.3) > chance_of_room(4.5, 5.0, 0.3) > 0.5
+
+
+def test_who_needs_most_in_a_phase_is_named() -> None:
+    parts = {"weights": 10.0}
+    held = (
+        Holding("generation", "trainer", "colocated", parts),
+        Holding("update", "trainer", "colocated", {**parts, "activations": 60.0}),
+        Holding("update", "engine", "colocated", {"kv_pool": 25.0}),
+        Holding("generation", "engine", "colocated", {"kv_pool": 25.0}),
+    )
+    pools = {"colocated": Pool("colocated", "gpu", 1, 90.0)}
+    found = Ledger(held, pools, {}, None, 0.3)
+    assert found.peak[:4] == ("update", "trainer", "activations", "colocated")
+    assert not found.fits
+    small_host = replace(found, pools={"colocated": Pool("colocated", "gpu", 1, 900.0)})
+    assert small_host.fits
+    assert not replace(small_host, host_bytes={"optimizer": 9.0}, host_capacity_bytes=5.0).fits
+    assert UNCERTAIN.isdisjoint({"weights", "kv_pool", "optimizer", "gradients"})
+
+
+# --- against a count tensor by tensor ---
+
+
+def linear_shapes(model: Model) -> list[tuple[int, int]]:
+    """(outputs, inputs) of every projection of one layer of a dense model."""
+    wide, narrow = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    return [
+        (wide, model.hidden),
+        (narrow, model.hidden),
+        (narrow, model.hidden),
+        (model.hidden, wide),
+        *[(model.intermediate, model.hidden)] * 2,
+        (model.hidden, model.intermediate),
+    ]
+
+
+def tensors(model: Model) -> list[int]:
+    """Elements of every parameter of a dense model."""
+    layer = [rows * columns for rows, columns in linear_shapes(model)]
+    layer += [model.hidden] * 2
+    if model.qkv_bias:
+        layer += [rows for rows, _ in linear_shapes(model)[:3]]
+    if model.qk_norm:
+        layer += [model.head_dim] * 2
+    ends = [model.vocab * model.hidden] * (1 if model.tied_embeddings else 2) + [model.hidden]
+    return layer * model.layers + ends
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "qwen2.5-7b", "qwen3-8b", "llama-3.1-8b"])
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_states_of_fsdp_are_those_of_its_tensors(name: str, gpus: int) -> None:
+    """Every GPU keeps an nth of each tensor, padded: an fp32 weight, gradient and two moments, and
+    a temporary weight in the step."""
+    model = load_model(name)
+    shards = sum(math.ceil(size / gpus) for size in tensors(model))
+    trainer = RooflineTrainer(model, ROOMY, gpus)
+    step = trainer.phases(Use(64, 64))["optimizer_step"]["trainer"]
+    assert step["master_weights"] == pytest.approx(4 * shards, rel=1e-3)
+    assert step["gradients"] == pytest.approx(4 * shards, rel=1e-3)
+    assert step["optimizer"] == pytest.approx((8 + 4) * shards, rel=1e-3)
+
+
+def saved_elements(model: Model) -> dict[str, float]:
+    """Bytes that one layer's backward needs of one token, tensor by tensor, with fused norms."""
+    wide, narrow = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    sixteen_bit = {
+        "input of the first norm": model.hidden,
+        "its output, input of three projections": model.hidden,
+        "queries": wide,
+        "keys": narrow,
+        "values": narrow,
+        "attention's output, input of a projection": wide,
+        "input of the second norm": model.hidden,
+        "its output, input of two projections": model.hidden,
+        "gate": model.intermediate,
+        "activated gate": model.intermediate,
+        "values of the MLP": model.intermediate,
+        "product, input of the last projection": model.intermediate,
+    }
+    return {name: 2.0 * elements for name, elements in sixteen_bit.items()}
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-7b", "llama-3.1-8b"])
+def test_a_layer_keeps_what_autograd_saves(name: str) -> None:
+    model, saved = load_model(name), saved_elements(load_model(name))
+    fused = kept_layer(model, "fused")
+    assert fused.kept("none") == pytest.approx(sum(saved.values()))
+    assert fused.kept("full") == saved["input of the first norm"]
+    eager = kept_layer(model, "eager").kept("none") - fused.kept("none")
+    assert eager == 2 * 4 * model.hidden  # of two norms: 4 + 2 bytes in the place of 2
+    for part in ("selective", "attention", "mlp"):
+        assert fused.kept("full") < fused.kept(part) < fused.kept("none")
+
+
+def test_adapters_have_two_matrices_a_projection() -> None:
+    model = load_model("qwen2.5-7b")
+    counted = model.layers * sum(32 * (rows + columns) for rows, columns in linear_shapes(model))
+    assert adapter_parameters(model, 32) == counted
+    assert counted == pytest.approx(80.7e6, rel=1e-3)
+
+
+# --- against torch's memory tracker ---
+
+TRACKED: list[tuple[str, dict[str, Any], float, float | None]] = [
+    # Peaks in GiB a GPU of forward and backward, and of the optimiser step, that FSDPMemTracker of
+    # torch 2.13 counted on fake tensors: one sequence of 16,384 tokens, flash attention, fp32
+    # shards, AdamW (foreach), 16 bit compute, fp32 reduction, head in chunks of 1,024.
+    ("qwen2.5-7b", {}, 23.1, 17.7),
+    ("qwen2.5-7b", {"recompute": "none"}, 112.9, 17.7),
+    ("qwen2.5-7b", {"reshard_after_forward": False}, 35.4, 17.7),
+    ("qwen2.5-7b", {"gpus": 16}, 17.6, 8.9),
+    ("qwen2.5-7b", {"states_on_host": True}, 12.2, None),
+    ("qwen2.5-7b", {"reduce_every_microbatch": False}, 49.4, 17.7),
+    ("qwen2.5-7b", {"logits_chunk_tokens": None}, 43.7, 17.7),
+    ("qwen2.5-32b", {}, 74.0, 76.3),
+    ("qwen2.5-32b", {"foreach_optimizer": False}, 74.0, 61.0),
+    ("qwen2.5-32b", {"gpus": 16}, 47.0, 38.1),
+    ("qwen2.5-32b", {"states_on_host": True}, 23.9, None),
+    ("qwen2.5-7b", {"weights": "lora"}, 11.8, None),
+    ("qwen2.5-32b", {"weights": "lora"}, 28.5, 8.9),
+    ("qwen3-30b-a3b", {}, 65.5, 71.1),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "update", "step"), TRACKED)
+def test_peaks_are_those_of_the_tracker(
+    name: str, options: dict[str, Any], update: float, step: float | None
+) -> None:
+    keys = {"logit_bytes": 12, **options}  # its loss drops the 16 bit logits
+    gpus = keys.pop("gpus", 8)
+    trainer = RooflineTrainer(load_model(name), ROOMY, gpus, **keys)
+    accumulates = not trainer.reduce_every_microbatch  # two microbatches there
+    phases = trainer.phases(Use(16_384, 16_384, 0, accumulates))
+    found = {
+        phase: sum(
+            size
+            for part, size in roles["trainer"].items()
+            if part not in ("context", "fragmentation")
+        )
+        for phase, roles in phases.items()
+    }
+    assert found["update"] / GIB == pytest.approx(update, rel=0.1)
+    if step is not None:
+        assert found["optimizer_step"] / GIB == pytest.approx(step, rel=0.1)

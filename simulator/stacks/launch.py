@@ -19,8 +19,9 @@ folder::
         - {key: checkpointing, values: {full: true, none: false}}  # ours: theirs, or a list of them
         - key: granularity
           where: {run.strategy: megatron}       # counts, and is written, in such a run alone
-          also: {full: {method: uniform}}       # what has to be said with a value of ours
+          also: {full: {method: uniform}}       # what has to be said with a value of ours, or any
           added: true                           # Hydra wants ++ before a key that it does not have
+      run.zero_stage: {key: launcher.zero_stage, spelt: "launcher --zero_stage {}"}  # if elsewhere
       run.strategy: {key: backend, part: "^(fsdp|megatron)"}   # of their value, what the group has
     advice:
       sync: "{run.mode}=sync"  # by the what-if; {ours} is their key for it
@@ -84,7 +85,8 @@ class Key:
     values: theirs by ours. where: what must hold in a run for it to count. also: theirs by their
     key, that a value of ours needs beside it. added: whether the stack's own configuration lacks
     it. part: a pattern whose first group alone of their value is meant; such a key is not written.
-    default: what the stack takes."""
+    spelt: how it is written, where that is not as the stack's other settings. default: what the
+    stack takes."""
 
     key: str
     since: str | None = None
@@ -95,6 +97,7 @@ class Key:
     also: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     added: bool = False
     part: str | None = None
+    spelt: str | None = None
     default: Any = _NOT_SAID
 
     @property
@@ -148,6 +151,10 @@ class Key:
             if any(_same(theirs, one) for one in (spelt if isinstance(spelt, list) else [spelt])):
                 return ours
         return theirs
+
+    def takes(self, ours: Any) -> bool:
+        """Whether it can say a value of ours."""
+        return not self.values or any(_same(ours, one) for one in self.values)
 
     def theirs(self, ours: Any) -> Any:
         """Their value for one of ours. Raises KeyError where the table has others alone."""
@@ -288,11 +295,14 @@ class Launch:
         says, whose spelling is kept. Raises KeyError for one that the release, or such a run, has
         no key for, as `name` does, or whose value the stack does not take."""
         known = {ours: one.value for ours, one in (run or {}).items()} | dict(settings)
-        return [
-            line
+        said = [
+            pair
             for ours, value in settings.items()
-            for line in self._arguments(self._key(ours, release, run or {}, known), value)
+            for pair in _pairs(self._key(ours, release, run or {}, known, value), value)
         ]
+        if self.form == "key: value":
+            return _nested(said)
+        return [line for key, value in said if (line := self._argument(key, value))]
 
     def has(self, ours: str, release: str | None = None, run: Settings | None = None) -> bool:
         """Whether there is a key for that, as `name` finds it."""
@@ -305,18 +315,22 @@ class Launch:
     def name(self, ours: str, release: str | None = None, run: Settings | None = None) -> str:
         """Their key, as their command line spells it. Raises KeyError where there is none."""
         known = {key: one.value for key, one in (run or {}).items()}
-        return self._named(self._key(ours, release, run or {}, known))
+        return self._named(self._key(ours, release, run or {}, known, _NOT_SAID))
 
     def _named(self, key: Key) -> str:
         if self.form == "--key value":
             return f"--{key.key}"
         return f"++{key.key}" if key.added and self.form == "key=value" else key.key
 
-    def _key(self, ours: str, release: str | None, run: Settings, known: Mapping[str, Any]) -> Key:
+    def _key(
+        self, ours: str, release: str | None, run: Settings, known: Mapping[str, Any], value: Any
+    ) -> Key:
         """The one that the run has; else the first of the release, one whose conditions are known
-        to hold before others."""
+        to hold before others. value: of ours, to be written."""
         whole = [key for key in self.keys[ours] if key.part is None]
         able = [key for key in whole if key.counts(known) is not False]
+        if value is not _NOT_SAID:
+            able = [key for key in able if key.takes(value)]
         for key in able:
             names = {key.key, key.key.replace("-", "_")}
             if ours in run and run[ours].theirs in names:
@@ -327,19 +341,12 @@ class Launch:
             raise KeyError(ours)
         return min(able, key=lambda key: (not (key.where and key.counts(known)), bool(key.where)))
 
-    def _arguments(self, key: Key, value: Any) -> list[str]:
-        line = self._argument(self._named(key), key.theirs(value))
-        beside = (
-            self._argument(self._named(Key(theirs, added=key.added)), wanted)
-            for theirs, wanted in (key.also.get(value) or {}).items()
-        )
-        return [one for one in (line, *beside) if one]
-
-    def _argument(self, name: str, theirs: Any) -> str:
+    def _argument(self, key: Key, theirs: Any) -> str:
+        name = self._named(key)
+        if key.spelt is not None:
+            return key.spelt.replace("{}", str(_yaml(theirs)))
         if self.form == "key=value":
             return f"{name}={'null' if theirs is None else theirs}"
-        if self.form == "key: value":
-            return f"{name}: {_yaml(theirs)}"
         if theirs is None and self.switches == "bare":
             return ""
         if not isinstance(theirs, bool):
@@ -348,6 +355,34 @@ class Launch:
             return f"{name} {_yaml(theirs)}"
         without = f"--no-{name.removeprefix('--')}" if self.switches == "negated" else ""
         return name if theirs else without
+
+
+def _pairs(key: Key, value: Any) -> Iterable[tuple[Key, Any]]:
+    """A key with its value, and those that have to be said beside it."""
+    yield key, key.theirs(value)
+    for theirs, wanted in (key.also.get(value) or key.also.get("any") or {}).items():
+        yield Key(theirs, added=key.added), wanted
+
+
+def _nested(said: Iterable[tuple[Key, Any]]) -> list[str]:
+    """Lines of YAML, of which keys with the same beginning share theirs."""
+    tree: dict[str, Any] = {}
+    for key, value in said:
+        place = tree
+        *above, last = key.key.split(".")
+        for name in above:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return list(_lines(tree, ""))
+
+
+def _lines(tree: Mapping[str, Any], indent: str) -> Iterable[str]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield f"{indent}{name}:"
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{indent}{name}: {_yaml(value)}"
 
 
 def load_launch(path: Path) -> Launch:

@@ -89,7 +89,6 @@ MEANINGS: Mapping[str, str] = {
     "run.log_prob_micro_rollouts": "rollouts of such a pass, a GPU",
     "run.log_probs": "whether the trainer computes log-probabilities anew before the update",
     "run.packing": "whether sequences are laid end to end, without padding",
-    "run.offload_training": "whether all that the trainer holds is on the host during rollouts",
     "run.offload_parameters": "whether the trainer's weights are on the host during rollouts",
     "run.offload_gradients": "whether its gradients are",
     "run.offload_optimizer": "whether its optimiser states are",

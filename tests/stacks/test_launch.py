@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rollcast.simulator.stacks.launch import FORMS, Given, Key, Launch, load_launch
 from rollcast.simulator.stacks.settings import Place, Setting, Settings
@@ -28,6 +29,21 @@ def as_given(line: str) -> Given:
     return Given(
         key.removeprefix("no-") if off else key, not off if parsed is True else parsed, HERE
     )
+
+
+def as_lines(launch: Launch, lines: list[str]) -> list[Given]:
+    """What a stack makes of lines that were written for it."""
+    if launch.form != "key: value":
+        return [as_given(line) for line in lines]
+    return [Given(key, value, HERE) for key, value in flat(yaml.safe_load("\n".join(lines)))]
+
+
+def flat(tree: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in (tree or {}).items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{above}{name}.")
+        else:
+            yield above + name, value
 
 
 def run_of(values: Mapping[str, object]) -> Settings:
@@ -55,19 +71,17 @@ def test_what_is_written_is_read_again(stack: Stack) -> None:
     for ours, keys in launch.keys.items():
         for key in keys:
             run = run_of({c: v[0] if isinstance(v, list) else v for c, v in key.where.items()})
-            if (
-                key.part is not None
-                or not key.holds(None)
-                or launch.name(ours, run=run).lstrip("-+") != key.key
-            ):
-                continue  # another one is written
+            if key.part is not None or key.spelt is not None or not key.holds(None):
+                continue  # not written so
             for value in key.values or ((True, False) if key.inverted else (3, True, False)):
+                if not key.values and any(each.values for each in keys):
+                    continue  # of another's words
                 lines = launch.written({ours: value}, run=run)
                 if lines:  # none where a flag is left out
                     known = {each: one.value for each, one in run.items()}
-                    can = {each: its for each, its in known.items() if launch.has(each, None, {})}
+                    can = {each: its for each, its in known.items() if launch.has(each)}
                     beside = launch.written(can)
-                    read = launch.read([as_given(line) for line in (*beside, *lines)])
+                    read = launch.read([*as_lines(launch, beside), *as_lines(launch, lines)])
                     assert read[ours].value == value, lines
 
 
@@ -204,10 +218,59 @@ def test_a_setting_is_written_as_the_run_takes_it(
     assert VERL.written(settings, run=run_of(known)) == lines
 
 
+def test_lines_of_yaml_share_their_beginning() -> None:
+    roll = STACKS["roll"].launch
+    settings = {"run.gpu_memory_share": 0.6, "cluster.tensor_parallel": 2, "workload.group_size": 8}
+    assert roll.written(settings) == [
+        "actor_infer:",
+        "  strategy_args:",
+        "    strategy_config:",
+        "      gpu_memory_utilization: 0.6",
+        "      tensor_parallel_size: 2",
+        "num_return_sequences_in_group: 8",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stack", "settings", "known", "lines"),
+    [
+        ("prime_rl", {"run.recompute": "none"}, {}, ["--no-trainer.model.ac"]),
+        ("prime_rl", {"run.recompute": "selective"}, {}, ["--trainer.model.ac.mode selective"]),
+        ("prime_rl", {"run.offload_activations": True}, {}, ["--trainer.model.ac_offloading"]),
+        (
+            "trl",
+            {"run.cpu_optimizer": True, "run.lora_rank": 8},
+            {"run.strategy": "deepspeed"},
+            [
+                "accelerate launch --use_deepspeed --offload_optimizer_device cpu",
+                "--lora_r 8",
+                "--use_peft true",
+            ],
+        ),
+        (
+            "nemo_rl",
+            {"run.strategy": "megatron", "run.lora_rank": 8},
+            {},
+            [
+                "policy.megatron_cfg.enabled=True",
+                "policy.dtensor_cfg.enabled=False",
+                "policy.megatron_cfg.peft.dim=8",
+                "policy.megatron_cfg.peft.enabled=True",
+            ],
+        ),
+        ("slime", {"run.recompute": "none"}, {"run.strategy": "megatron"}, []),
+    ],
+)
+def test_lines_are_those_that_the_stack_takes(
+    stack: str, settings: dict[str, object], known: dict[str, object], lines: list[str]
+) -> None:
+    assert STACKS[stack].launch.written(settings, run=run_of(known)) == lines
+
+
 def test_what_a_run_does_not_take_is_not_written() -> None:
     with pytest.raises(KeyError, match=r"run\.cpu_offload"):
         VERL.written({"run.cpu_offload": True}, run=run_of({"run.strategy": "megatron"}))
-    with pytest.raises(KeyError, match="selective"):
+    with pytest.raises(KeyError, match=r"run\.recompute"):
         VERL.written({"run.recompute": "selective"}, run=run_of({"run.strategy": "fsdp"}))
 
 

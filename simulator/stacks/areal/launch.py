@@ -79,11 +79,11 @@ def _rest(settings: Settings) -> Iterable[Setting]:
         yield bound.implies("run.asynchronous", bound.value != 0)
     if weight is not None and isinstance(weight.value, int | float):
         yield weight.implies("run.reference", weight.value > 0)
-    adapters, parked = settings.get("run.lora"), settings.get("run.offload_training")
+    adapters, parked = settings.get("run.lora"), settings.get("run.offload_optimizer")
     if adapters is not None and adapters.value is False:
         yield adapters.implies("run.lora_rank", 0)
     if parked is not None:
-        for name in ("parameters", "gradients", "optimizer"):
+        for name in ("parameters", "gradients"):
             yield parked.implies(f"run.offload_{name}", parked.value)
     room, critic = settings.get("run.max_pass_tokens"), settings.get("run.critic_model")
     if room is not None and whole(settings, "run.max_pass_tokens"):

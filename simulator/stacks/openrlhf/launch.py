@@ -15,11 +15,11 @@ def implied(settings: Settings) -> Iterable[Setting]:
     nodes, gpus = whole(settings, "run.nodes"), whole(settings, "run.gpus_per_node")
     if nodes and gpus:
         yield settings["run.gpus_per_node"].implies("cluster.trainer_gpus", nodes * gpus)
-    stage, sleeps = settings.get("run.zero_stage"), settings.get("run.offload_training")
+    stage, sleeps = settings.get("run.zero_stage"), settings.get("run.offload_optimizer")
     if stage is not None:
         yield stage.implies("run.strategy", "deepspeed")
     if sleeps is not None:
-        for name in ("parameters", "gradients", "optimizer"):
+        for name in ("parameters", "gradients"):
             yield sleeps.implies(f"run.offload_{name}", sleeps.value)
     total = settings.get("run.max_total_tokens")
     if total is not None and "workload.max_new_tokens" not in settings:

@@ -14,13 +14,12 @@ def implied(settings: Settings) -> Iterable[Setting]:
     """GPUs of the roles (``cluster.component_placement``), models and layers that other settings
     decide."""
     yield from _placed(settings)
-    weight, parked = settings.get("run.kl_coefficient"), settings.get("run.offload_training")
+    weight, parked = settings.get("run.kl_coefficient"), settings.get("run.offload_optimizer")
     if weight is not None and isinstance(weight.value, int | float):
         yield weight.implies("run.reference", weight.value > 0)
-    if parked is not None:
-        for name in ("parameters", "gradients", "optimizer"):
-            if f"run.offload_{name}" not in settings:
-                yield parked.implies(f"run.offload_{name}", parked.value)
+    if parked is not None and parked.theirs == "actor.enable_offload":
+        for name in ("parameters", "gradients"):
+            yield parked.implies(f"run.offload_{name}", parked.value)
     adapters = settings.get("run.lora")
     if adapters is not None and adapters.value is False:
         yield adapters.implies("run.lora_rank", 0)

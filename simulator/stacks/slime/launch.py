@@ -29,7 +29,7 @@ def _placed(settings: Settings) -> Iterable[Setting]:
     """What either role holds is offloaded if that is said, if both are, or if they share GPUs."""
     colocated, both = settings.get("run.colocated"), settings.get("run.offload_all")
     shared = both if both is not None and both.value is True else colocated
-    trainer = settings.get("run.offload_training") or shared
+    trainer = settings.get("run.offload_optimizer") or shared
     if trainer is not None:
         for name in ("parameters", "gradients", "optimizer"):
             yield trainer.implies(f"run.offload_{name}", trainer.value)

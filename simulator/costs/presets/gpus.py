@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -228,3 +229,33 @@ def load_gpu(spec: str | Mapping[str, Any] | Gpu, field: str = "gpu") -> Gpu:
     if spec.lower() not in presets:
         raise ScenarioError(field, f"unknown GPU {spec!r}; {nearest(spec, presets)}")
     return presets[spec.lower()]
+
+
+_FORMS = ("pcie", "nvl", "3e", "server")  # that a name without them does not mean
+_OTHERS = ("laptop", "mobile", "max")  # variants of which there is no preset
+_GB = re.compile(r"(\d+)(?:gb|gib|g)")
+
+
+def named_gpu(text: str) -> str | None:
+    """The preset that a driver's name ("NVIDIA A100-SXM4-80GB") or a user's ("h100", "h100-80gb")
+    means: the first of its family with that form and memory. None where there is none, or several
+    families are named."""
+    presets, words = gpu_presets(), re.findall(r"[a-z0-9]+", text.lower())
+    if text.lower().strip() in presets:
+        return text.lower().strip()
+    joined = " ".join(words)
+    sizes = [int(gb) for gb in _GB.findall(re.sub(r"(\d) (gb|gib)\b", r"\1\2", joined))]
+    if any(word in _OTHERS for word in words):
+        return None
+    found: dict[tuple[str, ...], str] = {}
+    for name, gpu in presets.items():
+        parts = name.split("-")
+        family = tuple(p for p in parts if p not in ("sxm", *_FORMS) and not _GB.fullmatch(p))
+        if not set(family) <= set(words):
+            continue
+        if any((form in words) != (form in parts) for form in _FORMS):
+            continue
+        if all(abs(gpu.memory_bytes / 1e9 / gb - 1) < 0.1 for gb in sizes):
+            found.setdefault(family, name)
+    longest = max(found, key=len, default=())
+    return found[longest] if found and all(set(f) <= set(longest) for f in found) else None

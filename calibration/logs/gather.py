@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollcast.calibration.logs import columns, overlay, recognise
 from rollcast.calibration.logs.errors import LogError, NoStepsError
+from rollcast.calibration.logs.formats import machine
 from rollcast.calibration.logs.opened import LogFile, find
 from rollcast.calibration.logs.readers import launch_of, readers
 from rollcast.calibration.logs.rollouts import MOST_TOKENS, Rollouts
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
 
 _LEAST_SETTINGS = 3
 """Of a stack's keys in a written configuration, before it counts as that stack's."""
-_EVERY_STACK = {"engine.kv_tokens": (Key("vllm: GPU KV cache size"),)}
+_EVERY_STACK = {
+    "engine.kv_tokens": (Key("vllm: GPU KV cache size"),),
+    "gpu": (Key(machine.GPU),),
+    "run.gpus_per_node": (Key(machine.COUNT),),
+    "run.nodes": (Key(machine.MACHINES),),
+}
 _SECONDS = tuple(c.name for c in columns.STEPS.columns if c.unit == "s" and c.name != "logged_s")
 _LENGTHS = tuple(
     f"{which}_{what}_tokens" for which in ("mean", "max", "min") for what in ("new", "prompt")
@@ -50,8 +56,15 @@ def read_log(
     """
     wanted = named(stack)
     dumps = Dumps(wanted, tokens)
-    scanned = [scan(file, dumps.take) for file in find(paths)]
+    scanned = [scan(file, dumps.take) for file in find([*paths, *_machines(paths)])]
     return gathered(paths, scanned, dumps, wanted)
+
+
+def _machines(paths: Sequence[Path]) -> list[Path]:
+    """What Weights & Biases says of the machine, beside or just above what was given."""
+    above = (folder for path in paths for folder in (path.parent, path.parent / "files"))
+    beside = {folder / machine.FILE for folder in above}
+    return sorted(file for file in beside if file.is_file())
 
 
 class Dumps:
@@ -214,7 +227,8 @@ def _nothing(scanned: Sequence[Scanned], stack: StackLog | None) -> NoStepsError
 
 def _settings(scanned: Sequence[Scanned], stack: StackLog) -> tuple[Settings, list[str]]:
     launch, implied = launch_of(stack)
-    launch = replace(launch, keys={**launch.keys, **_EVERY_STACK})
+    every = {ours: (*launch.keys.get(ours, ()), *keys) for ours, keys in _EVERY_STACK.items()}
+    launch = replace(launch, keys={**launch.keys, **every})
     given: list[Given] = []
     for source in scanned:
         known = [
@@ -222,7 +236,8 @@ def _settings(scanned: Sequence[Scanned], stack: StackLog) -> tuple[Settings, li
             for sure, one in source.settings
             if one.key in launch.ours and _plain(one.value)
         ]
-        if len({one.key for one in known}) >= _LEAST_SETTINGS or source.rows:
+        told = any(one.key in (machine.GPU, machine.COUNT) for one in known)
+        if told or len({one.key for one in known}) >= _LEAST_SETTINGS or source.rows:
             given += known
     notes = [
         f"{had.theirs} is {had.value!r} in {had.place}, and {new.value!r} in {new.place}: the "

@@ -9,17 +9,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from rollcast.calibration.logs import json_rows
 from rollcast.calibration.logs.console_lines import ConsoleLines
 from rollcast.calibration.logs.errors import LogError, TooLargeError
-from rollcast.calibration.logs.formats import configs, events, parquet, sqlite, torch_file, trackio
+from rollcast.calibration.logs.formats import (
+    configs,
+    events,
+    machine,
+    parquet,
+    sqlite,
+    torch_file,
+    trackio,
+)
 from rollcast.calibration.logs.formats.configs import Given, NotConfigError
 from rollcast.calibration.logs.opened import LogFile, Reached
 from rollcast.calibration.logs.scanned import (
+    COMMAND,
     DATABASE,
     EVENTS,
+    MACHINE,
     RESOLVED,
     WRITTEN,
     Reader,
@@ -193,7 +204,9 @@ def _settings(text: str) -> Iterator[tuple[int, Given]]:
 def _text(scanned: Scanned, start: bytes, take: Take) -> Reader | None:
     name = scanned.file.inner.lower()
     stripped = start.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if name.endswith((".yaml", ".yml")):
+    if Path(name).name == machine.FILE:
+        _machine(scanned)
+    elif name.endswith((".yaml", ".yml")):
         _config(scanned, configs.from_yaml)
     elif name.endswith(".toml"):
         _config(scanned, configs.from_toml)
@@ -220,6 +233,20 @@ def _complete(first: bytes, name: str) -> bool:
     except NotJsonError:
         return False
     return True
+
+
+def _machine(scanned: Scanned) -> None:
+    scanned.tally.lines = 1
+    try:
+        text = scanned.file.content(configs.MOST_TEXT).decode("utf-8")
+        of_machine, of_command = machine.from_metadata(text)
+        scanned.settings.extend((MACHINE, given) for given in of_machine)
+        scanned.settings.extend((COMMAND, given) for given in of_command)
+        scanned.tally.used = 1
+    except (NotConfigError, UnicodeDecodeError) as error:
+        scanned.tally.skip(getattr(error, "line", 0), str(error))
+    except LogError:
+        scanned.looked_at, scanned.tally.lines = False, 0
 
 
 def _config(scanned: Scanned, read: Callable[[str], list[Given]]) -> None:

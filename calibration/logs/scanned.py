@@ -13,7 +13,7 @@ from rollcast.simulator.stacks.log_format import Metrics, Rollout, Session, Stac
 
 JSON, DATABASE, EVENTS, CONSOLE = 0, 1, 2, 3
 """Kinds of rows, the most exact first: events have 32 bits, old consoles three decimals."""
-RESOLVED, COMMAND, WRITTEN = 0, 1, 2
+RESOLVED, COMMAND, WRITTEN, MACHINE = 0, 1, 2, 3
 """Kinds of settings, the surest first."""
 
 Take = Callable[[StackLog, Rollout | Session, LogFile], None]

@@ -171,6 +171,11 @@ def _options(text: str, line: int) -> list[Given]:
         words = shlex.split(text, posix=True)
     except ValueError:
         words = text.split()
+    return of_words(words, line)
+
+
+def of_words(words: list[str], line: int) -> list[Given]:
+    """The same of words as a program was given them."""
     options: list[Given] = []
     at = 0
     while at < len(words):

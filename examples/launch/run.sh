@@ -1,8 +1,8 @@
 #!/bin/bash
-# GRPO with verl: Qwen2.5-14B on a node of eight GPUs. Nothing here is run by rollcast check.
+# GRPO with verl: Qwen2.5-7B on a node of eight GPUs. Nothing here is run by rollcast check.
 set -euo pipefail
 
-MODEL=${MODEL:-Qwen/Qwen2.5-14B-Instruct}
+MODEL=${MODEL:-Qwen/Qwen2.5-7B-Instruct}
 PROMPT=1024
 RESPONSE=$((4 * 1024))
 

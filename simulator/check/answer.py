@@ -47,8 +47,8 @@ class Priced:
 
 @dataclass(frozen=True)
 class Answer:
-    """forecast: as if it fit where it does not. fixes: changes that make it fit. faster: changes
-    that make it faster. oddities: what an expert would ask about."""
+    """forecast: as if it fit where it does not. fixes: changes that make it fit, or surer to.
+    faster: changes that make it faster. oddities: what an expert would ask about."""
 
     question: Question
     ledger: Ledger
@@ -128,7 +128,8 @@ def answer(question: Question, changes: bool = True, on_work: OnWork | None = No
         if on_work is not None:
             on_work(None)
 
-    fixes = search.that_fit(question, ledger, on_try) if changes and not ledger.fits else []
+    unsure = ledger.fits_probability < search.ENOUGH
+    fixes = search.that_fit(question, ledger, on_try) if changes and unsure else []
     faster = search.that_speed_up(question, on_try) if changes and ledger.fits else []
     base_s = search.estimate_s(question.with_keys({} if ledger.fits else question.as_if_it_fit()))
     return Answer(

@@ -19,6 +19,7 @@ from rollcast.simulator.planner.estimate import estimated
 from rollcast.simulator.planner.knobs import Knob, knobs_of
 from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.workload.base import longest_rollout
 
 MOST_CHANGES = 3
 MOST_TRIED = 150
@@ -27,6 +28,7 @@ SHOWN = 4
 ENOUGH = 0.9
 """How likely a change fits that is shown first."""
 LEAST_GAIN = 0.02
+_PASS_TOKENS = "cost.roofline.trainer.microbatch_tokens"
 MOST_TAKEN_OFF = 0.25
 """Of what is trained on, what a change leaves at least."""
 
@@ -64,16 +66,17 @@ class _Single:
 
 
 def that_fit(question: Question, ledger: Ledger, on_try: OnTry = _nothing) -> list[Change]:
-    """The smallest sets of changes that more likely fit than not: those that surely fit first, then
-    those that leave alone what is learned, then the fastest; at most `SHOWN`. ledger: of the
-    question itself."""
+    """The smallest sets of changes that more likely fit than not, and than the launch: those that
+    surely fit first, then those that leave alone what is learned, then the fastest; at most
+    `SHOWN`. ledger: of the question itself."""
     alone = []
     for single in _singles(question):
         on_try()
         change = _changed(question, (single,))
         if change is not None:
             alone.append((single, change))
-    found = [change for _, change in alone if change.ledger.fits]
+    least = max(ledger.fits_probability, 0.5)
+    found = [one for _, one in alone if one.ledger.fits and one.ledger.fits_probability > least]
     helpful = _helpful(alone, _excess(ledger))
     for size in range(2, MOST_CHANGES + 1):
         if any(_sure(one) and not one.trains_otherwise for one in found):
@@ -84,7 +87,7 @@ def that_fit(question: Question, ledger: Ledger, on_try: OnTry = _nothing) -> li
                 continue
             on_try()
             change = _changed(question, chosen)
-            if change is not None and change.ledger.fits:
+            if change is not None and change.ledger.fits_probability > least:
                 found.append(change)
     return _best(found)
 
@@ -144,7 +147,8 @@ def _sure(change: Change) -> bool:
 
 
 def _best(found: Iterable[Change]) -> list[Change]:
-    return sorted(
+    """The best of each set of knobs."""
+    ordered = sorted(
         found,
         key=lambda one: (
             not _sure(one),
@@ -152,7 +156,9 @@ def _best(found: Iterable[Change]) -> list[Change]:
             len(one.keys),
             one.estimate_s,
         ),
-    )[:SHOWN]
+    )
+    unlike = {frozenset(one.keys): one for one in reversed(ordered)}
+    return [one for one in ordered if unlike[frozenset(one.keys)] is one][:SHOWN]
 
 
 def _singles(question: Question) -> Iterator[_Single]:
@@ -163,13 +169,19 @@ def _singles(question: Question) -> Iterator[_Single]:
     takes = frozenset(ours for ours in table.keys if table.has(ours, release, known))
     stack = question.value("cost.roofline.stack")
     for knob in knobs_of(stack, cost.trainer_of.backend, cost.placement, cost.model):
-        for value in _tried(knob, question.value(knob.key)):
+        for value in _tried(knob, question):
             if settings := overrides(knob.key, value, known, takes):
                 yield _Single(knob, value, settings)
 
 
-def _tried(knob: Knob, now: Any) -> tuple[Any, ...]:
-    """The other values of a knob; of what changes the training, those that take a little off."""
+def _tried(knob: Knob, question: Question) -> tuple[Any, ...]:
+    """The other values of a knob: of what changes the training, those that take a little off; of a
+    pass's tokens, those that hold the longest rollout."""
+    now = question.value(knob.key)
+    if knob.key == _PASS_TOKENS:
+        longest = sum(longest_rollout(question.scenario.workload))
+        able = sorted({longest, *(value for value in knob.values if value > longest)})
+        return tuple(value for value in able if value != now)
     others = knob.others(now)
     if knob.effect != "training" or isinstance(now, bool) or not isinstance(now, int | float):
         return others

@@ -41,15 +41,24 @@ def headline(answer: Answer) -> str:
     sure = answer.ledger.fits_probability
     if answer.fits:
         likely = "" if sure >= 0.95 else f" ({sure:.0%} likely)"
-        return f"Yes{likely}: at most {held} of {room} of a GPU, {where}."
+        text = f"Yes{likely}: at most {held} of {room} of a GPU, {where}."
+        return f"{text} To be surer, add {_first(answer)}." if answer.fixes else text
     part = PART_WORDS.get(peak.part, peak.part)
     likely = "" if sure <= 0.05 else f" ({1 - sure:.0%} likely)"
     text = f"No{likely}: {held} of {room} of a GPU {where}, at {part}."
-    if answer.fixes:
-        first = answer.fixes[0]
-        lines = " ".join(f"`{line}`" for line in first.change.lines)
-        return f"{text} Add {lines}: {effect(first, answer.forecast.step)}."
-    return text
+    return f"{text} Add {_first(answer)}." if answer.fixes else text
+
+
+def to_fit(answer: Answer) -> str:
+    """The heading of the changes that make it fit."""
+    return "What would make it surer to fit" if answer.fits else "What would make it fit"
+
+
+def _first(answer: Answer) -> str:
+    """The lines of the first change, and what they do."""
+    first = answer.fixes[0]
+    lines = " ".join(f"`{line}`" for line in first.change.lines)
+    return f"{lines}: {effect(first, answer.forecast.step)}"
 
 
 def effect(priced: Priced, step: Seconds) -> str:

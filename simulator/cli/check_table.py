@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rollcast.simulator.check.answer import Answer, Priced
 from rollcast.simulator.check.layout import PHASE_NAMES, POOL_NAMES, Line, groups_of, memory_lines
-from rollcast.simulator.check.words import effect, sentences
+from rollcast.simulator.check.words import effect, sentences, to_fit
 from rollcast.simulator.cli.console import console
 from rollcast.simulator.results.figures import interval, seconds
 from rollcast.simulator.results.phases import STEP_PHASES
@@ -35,7 +35,12 @@ def show_answer(answer: Answer, as_json: bool = False) -> None:
     screen.print()
     screen.print(_memory(memory_lines(answer.ledger)))
     screen.print(_time(answer))
-    _changes(screen, "What would make it fit", answer.fixes, answer)
+    _changes(
+        screen,
+        to_fit(answer),
+        answer.fixes,
+        answer,
+    )
     _changes(screen, "What would make it faster", answer.faster, answer)
     open_parts = [part for part in answer.question.draft.assumed if part.key != "seed"]
     _listed(screen, "assumed", (f"{p.key} is {p.value}; {_why(p.source)}" for p in open_parts))

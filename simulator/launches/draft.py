@@ -3,6 +3,7 @@ adds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,9 +71,10 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     cap = _cap(known)
     preset = preset_of(launch.stack, launch.release)
     overlapped = overlaps(known)
-    lengths = list(_lengths(known, int(cap.value), asked))
+    responses = _responses(int(cap.value), asked)
+    prompt_tokens = asked.prompt_tokens or figures("launches").prompt_tokens
     step = Step(
-        int(batch.value) * int(size.value), int(size.value), sum(part.value for part in lengths)
+        int(batch.value) * int(size.value), int(size.value), prompt_tokens + responses.value
     )
     parts = [
         model_part(_with_model(launch, known), WHAT),
@@ -82,7 +84,8 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         batch,
         size,
         cap,
-        *lengths,
+        *_prompts(known, asked),
+        responses,
         policy_part(known, overlapped, launch.stack, _exceeded(launch)),
         *cost_parts(known, preset, step),
         Part("seed", 0, "assumed", True),
@@ -248,22 +251,33 @@ def _engine(known: Settings) -> Iterable[Part]:
     return [part for part in found.values() if part is not None]
 
 
-def _lengths(known: Settings, cap: int, asked: Asked) -> Iterable[Part]:
-    """How long prompts and responses are, of which a launch says only the longest."""
-    own = figures("launches")
+def _prompts(known: Settings, asked: Asked) -> Iterable[Part]:
+    """How long prompts are: their mean as the user says or as published runs had it, their longest
+    as the launch says."""
+    own, key = figures("launches"), "workload.prompt_tokens"
+    mean, why, assumed = float(own.prompt_tokens), "assumed; give --prompt-tokens", True
     if asked.prompt_tokens is not None:
-        yield Part("workload.prompt_tokens", asked.prompt_tokens, "given by --prompt-tokens")
-    else:
-        longest = whole(known, "run.max_prompt_tokens")
-        tokens = max(round(min(own.prompt_tokens, longest or own.prompt_tokens)), 1)
-        yield Part("workload.prompt_tokens", tokens, "assumed; give --prompt-tokens", True)
-    key = "workload.lengths.mean_tokens"
+        mean, why, assumed = float(asked.prompt_tokens), "given by --prompt-tokens", False
+    longest = whole(known, "run.max_prompt_tokens")
+    if longest is None or longest <= mean:
+        tokens = min(mean, longest or mean)
+        yield Part(key, max(round(tokens), 1), why, assumed)
+        return
+    median = max(mean * math.exp(-(own.prompt_sd**2) / 2), 1.0)
+    of_mean = f"assumed: a mean of {mean:g}; give --prompt-tokens" if assumed else why
+    yield Part(f"{key}.median_tokens", round(median, 1), of_mean, assumed)
+    yield Part(f"{key}.sd", own.prompt_sd, "a usual spread between mean and longest")
+    yield Part(f"{key}.max_tokens", longest, known["run.max_prompt_tokens"].source)
+
+
+def _responses(cap: int, asked: Asked) -> Part:
+    """How long responses are on average, of which a launch says only the longest."""
+    key, own = "workload.lengths.mean_tokens", figures("launches")
     if asked.mean_tokens is not None:
-        yield Part(key, asked.mean_tokens, "given by --mean-tokens")
-    else:
-        mean = max(round(own.mean_of_cap * cap), 1)
-        said = f"assumed: {own.mean_of_cap:.0%} of the cap; give --mean-tokens"
-        yield Part(key, mean, said, True)
+        return Part(key, asked.mean_tokens, "given by --mean-tokens")
+    mean = max(round(own.mean_of_cap * cap), 1)
+    said = f"assumed: {own.mean_of_cap:.0%} of the cap; give --mean-tokens"
+    return Part(key, mean, said, True)
 
 
 def _steps(known: Settings, batch: int) -> int | None:

@@ -28,7 +28,7 @@ class Part:
 def given(model: str | None = None, gpu: str | None = None) -> tuple[Part, ...]:
     """What the user says, which the log seldom does: presets, or for the model the path of a
     config.json or its folder. Raises ScenarioError (``--model``, ``--gpu``) for anything else."""
-    from rollcast.simulator.costs.presets.gpus import load_gpu
+    from rollcast.simulator.costs.presets.gpus import load_gpu, named_gpu
     from rollcast.simulator.costs.presets.models import load_model, model_presets
 
     parts = []
@@ -37,8 +37,9 @@ def given(model: str | None = None, gpu: str | None = None) -> tuple[Part, ...]:
         here = model if model in model_presets() else str(Path(model).resolve())
         parts.append(Part("model", here, "given by --model"))
     if gpu is not None:
-        load_gpu(gpu, "--gpu")
-        parts.append(Part("gpu", gpu, "given by --gpu"))
+        known = named_gpu(gpu) or gpu
+        load_gpu(known, "--gpu")
+        parts.append(Part("gpu", known, "given by --gpu"))
     return tuple(parts)
 
 

@@ -13,7 +13,7 @@ from rollcast.simulator.check.layout import (
     groups_of,
     memory_lines,
 )
-from rollcast.simulator.check.words import effect, sentences, spread
+from rollcast.simulator.check.words import effect, sentences, spread, to_fit
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.assumptions import assumptions
@@ -47,7 +47,11 @@ def check_page(answer: Answer) -> str:
         parts.headline(first, *others),
         _tiles(answer),
         parts.notes(tuple(answer.forecast.summary["warnings"])),
-        _changes("What would make it fit", answer.fixes, answer),
+        _changes(
+            to_fit(answer),
+            answer.fixes,
+            answer,
+        ),
         _changes("What would make it faster", answer.faster, answer),
         parts.section(
             "GPU memory",

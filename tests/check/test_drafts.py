@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,14 +108,16 @@ def test_what_the_user_adds_goes_before_the_launch() -> None:
     assert values["cluster.replicas"] == 8
     assert values["cluster.trainer_gpus"] == 16
     assert values["workload.lengths.mean_tokens"] == 700.0
-    assert values["workload.prompt_tokens"] == 90
+    assert values["workload.prompt_tokens.median_tokens"] == pytest.approx(
+        90 * math.exp(-0.125), abs=0.1
+    )
 
 
 def test_lengths_that_nobody_says_are_assumed_and_told() -> None:
     draft = drafted(launched(), asked())
     assumed = {part.key: part.source for part in draft.assumed}
     assert "--mean-tokens" in assumed["workload.lengths.mean_tokens"]
-    assert "--prompt-tokens" in assumed["workload.prompt_tokens"]
+    assert "--prompt-tokens" in assumed["workload.prompt_tokens.median_tokens"]
     assert draft.steps == 100
 
 

@@ -66,7 +66,7 @@ def programs(words: Sequence[Text]) -> Iterator[Program]:
             name = tail
         if before == "-m" and re.fullmatch(r"[\w.]+", name):
             found.append(Program(name, at, text, True))
-        elif name.endswith(".py") and not (before or "").startswith("--"):
+        elif name.endswith(".py") and not _takes(before):
             parts = name.removesuffix(".py").replace("$", "").strip("./").split("/")
             found.append(Program(".".join(parts), at, text, False))
         elif not at or before in _COMMANDS or _is_option(before):
@@ -76,6 +76,11 @@ def programs(words: Sequence[Text]) -> Iterator[Program]:
     scripts = [one for one in found if one.module or shown(one.path).endswith(".py")]
     yield from scripts
     yield from (one for one in found if one not in scripts)
+
+
+def _takes(text: str | None) -> bool:
+    """Whether a word is an option whose value comes next."""
+    return text is not None and text.startswith("--") and len(text) > 2 and "=" not in text
 
 
 def _is_option(text: str | None) -> bool:

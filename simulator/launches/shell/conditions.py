@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rollcast.simulator.launches.pieces import Text, plain, shown, why
-from rollcast.simulator.launches.shell.patterns import regex
+from rollcast.simulator.launches.shell.patterns import matches, regex
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
@@ -147,9 +147,10 @@ class Conditions:
             return _matches(other, one)
         if self._patterns and pattern is not None:
             form = regex(pattern)
-            if form is None or len(one) > 2_000:
+            found = None if form is None else matches(form, one)
+            if found is None:
                 return Answer(None, "its pattern is too long")
-            return Answer((form.fullmatch(one) is not None) == (op != "!="))
+            return Answer(found == (op != "!="))
         return Answer((one == other) == (op != "!="))
 
 

@@ -19,7 +19,7 @@ from rollcast.simulator.launches.pieces import (
 )
 from rollcast.simulator.launches.shell import arithmetic
 from rollcast.simulator.launches.shell.arithmetic import UndecidedError
-from rollcast.simulator.launches.shell.patterns import escaped, regex
+from rollcast.simulator.launches.shell.patterns import affordable, escaped, regex
 from rollcast.simulator.launches.shell.syntax import (
     Block,
     Literal,
@@ -34,7 +34,7 @@ from rollcast.simulator.stacks.settings import Place
 
 LONGEST = 1_000_000
 """Characters of one variable."""
-_MOST_FIELDS = 20_000
+MOST_FIELDS = 5_000
 _BLANKS = " \t\n"
 _FIELD = re.compile(r"[ \t\n]+")
 
@@ -117,7 +117,7 @@ class Expander:
         for word in words:
             for parts in _braces(self._tilde(word.parts)):
                 found.extend(self._split(parts, word.line))
-                if len(found) > _MOST_FIELDS:
+                if len(found) > MOST_FIELDS:
                     raise TooLongError
         return found
 
@@ -407,13 +407,10 @@ def _bounded(text: Text) -> Text:
     return text
 
 
-_LONGEST_MATCHED = 10_000
-
-
 def _trimmed(text: str, op: str, pattern: str) -> str | None:
     """``${x#p}`` and ``${x%p}``."""
     form = regex(pattern)
-    if form is None or len(text) > _LONGEST_MATCHED:
+    if form is None or not affordable(form, text, 1):
         return None
     cuts = range(len(text) + 1)
     if op in ("#", "##"):
@@ -426,7 +423,7 @@ def _trimmed(text: str, op: str, pattern: str) -> str | None:
 def _replaced(text: str, op: str, pattern: str, to: str) -> str | None:
     """``${x/p/to}``."""
     form = regex(pattern)
-    if form is None or len(text) > _LONGEST_MATCHED:
+    if form is None or not affordable(form, text, 1):
         return None
     if not pattern:
         return text
@@ -445,7 +442,7 @@ def _replaced(text: str, op: str, pattern: str, to: str) -> str | None:
 # Braces
 
 
-_MOST_BRACES = 2_000
+_MOST_BRACES, _LONGEST_BRACES = 2_000, 2_000
 _RANGE = re.compile(r"(-?\d{1,9}|[A-Za-z])\.\.(-?\d{1,9}|[A-Za-z])(?:\.\.(-?\d{1,9}))?")
 
 
@@ -459,6 +456,8 @@ def _braces(parts: Sequence[Part]) -> list[Sequence[Part]]:
             letters.extend(Literal(letter, part.line) for letter in part.text)
         else:
             letters.append(part)
+    if len(letters) > _LONGEST_BRACES:
+        return [parts]
     return [_together(one) for one in _expanded(letters, 0)]
 
 

@@ -32,9 +32,16 @@ from rollcast.simulator.launches.pieces import (
 from rollcast.simulator.launches.shell import arithmetic, pure
 from rollcast.simulator.launches.shell.arithmetic import UndecidedError
 from rollcast.simulator.launches.shell.conditions import Answer, Conditions, Operand
-from rollcast.simulator.launches.shell.expand import Array, Expander, Scope, TooLongError, Value
+from rollcast.simulator.launches.shell.expand import (
+    MOST_FIELDS,
+    Array,
+    Expander,
+    Scope,
+    TooLongError,
+    Value,
+)
 from rollcast.simulator.launches.shell.parse import ShellSyntaxError, commands
-from rollcast.simulator.launches.shell.patterns import regex
+from rollcast.simulator.launches.shell.patterns import matches, regex
 from rollcast.simulator.launches.shell.syntax import (
     Assignment,
     Background,
@@ -58,7 +65,7 @@ from rollcast.simulator.launches.shell.syntax import (
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.stacks.settings import Place
 
-_MOST_STEPS = 100_000
+_MOST_STEPS = 20_000
 _MOST_TEXT = 50_000_000
 """Characters that all commands together may have."""
 _MOST_ROUNDS, _MOST_CALLS = 1_000, 500
@@ -557,7 +564,7 @@ class _Follower:
         for patterns, body, end in command.clauses:
             if not falls:
                 forms = [regex(expander.pattern(pattern) or "") for pattern in patterns]
-                if not any(form and form.fullmatch(word[:2_000]) for form in forms):
+                if not any(form and matches(form, word) for form in forms):
                     continue
             status = self._branch(body)
             falls = end == ";&"
@@ -608,7 +615,7 @@ class _Follower:
                 fields.extend(expander.fields([word]))
         for text in fields:
             self._characters += sum(len(piece.text) for piece in text)
-        if self._characters > _MOST_TEXT:
+        if self._characters > _MOST_TEXT or len(fields) > MOST_FIELDS:
             raise TooLongError
         for redirect in command.redirects:
             for body in redirect.body:
@@ -661,7 +668,7 @@ class _Follower:
                     continue
                 for text in expander.fields([word]):
                     array.items[array.next()] = text
-            if sum(map(len, array.items.values())) > 100_000:
+            if sum(map(len, array.items.values())) > 20_000:
                 raise TooLongError
             value = array
         elif assignment.index is not None:

@@ -37,7 +37,7 @@ from rollcast.simulator.launches.shell.syntax import (
     Word,
 )
 
-_DEEPEST = 40
+_DEEPEST, _MOST_WORDS = 40, 5_000
 _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+")
 _PLAIN = re.compile(r"[^\\'\"$`\s;&|<>(){}]+")
 _PLAIN_QUOTED = re.compile(r"[^\\\"$`]+")
@@ -451,6 +451,8 @@ class _Parser:
                     (words if words else assignments).append(assignment)
                     continue
             word = self._word(empty=placeholder is not None)
+            if len(words) >= _MOST_WORDS:
+                raise self._fail(f"a command has more than {_MOST_WORDS:,} words")
             if not words:
                 declares = word.bare in _DECLARES
             words.append(word)

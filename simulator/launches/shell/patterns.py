@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_LONGEST, _MOST_STARS = 1_000, 4
+_LONGEST, _MOST_STARS, _MOST_WORK = 1_000, 4, 3_000_000
 _SET = re.compile(r"\[([!^]?)(\]?(?:\[:\w+:\]|[^\]])*)\]", re.DOTALL)
 _CLASSES = {
     **{"alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "space": r"\s", "blank": " \t"},
@@ -48,6 +48,16 @@ def _letters(text: str) -> str:
         _CLASSES.get(part, "") if number % 2 else re.sub(r"[\[\]\\&~|]", r"\\\g<0>", part)
         for number, part in enumerate(parts)
     )
+
+
+def matches(form: re.Pattern[str], text: str) -> bool | None:
+    """Whether all of a text matches; None where a search could take too long."""
+    return form.fullmatch(text) is not None if affordable(form, text, 0) else None
+
+
+def affordable(form: re.Pattern[str], text: str, more: int) -> bool:
+    """Whether searches of a text end soon. more: powers of its length beside those of the stars."""
+    return len(text) ** (form.pattern.count(".*") + more) <= _MOST_WORK
 
 
 def escaped(text: str) -> str:

@@ -38,8 +38,9 @@ _IDLE = frozenset(
 )
 """Settings that neither memory nor a step's time hangs on."""
 _VARIABLE = re.compile(r"(\w+) (?:has no value|is not in what was read)")
-_USED = re.compile(r"\$\{?(\w{2,})(?!\w|:[^-])")
-_COMPUTED = re.compile(r"is not given|is not run|in a run|is asked of")
+_USED = re.compile(r"\$\{?(\w{2,})(?![\w.]|:[^-])")
+_OUTPUT = re.compile(r"is not given|is not run|a placeholder")
+_CALLED = re.compile(r"calls another file that is not there: (\S+)")
 _ARGUMENT = re.compile(r"\bargs\.(\w+)")
 
 
@@ -57,7 +58,7 @@ class Judged(NamedTuple):
 
     @property
     def outcome(self) -> Outcome:
-        if self.launched is None or self.open:
+        if self.open or (self.launched is None and not self.asked):
             return "failed"
         return "asks" if self.asked else "unaided"
 
@@ -79,7 +80,8 @@ def judged(folder: Path, stack: str, path: str) -> Judged:
     try:
         launched = read_launch(folder / path)
     except ScenarioError as error:
-        return Judged(stack, path, None, str(error))
+        absent = _absent(folder, path, str(error))
+        return Judged(stack, path, None, str(error), (absent,) if absent else ())
     if launched.stack != stack:
         return Judged(stack, path, None, f"is taken for {launched.stack}")
     asked, open_ = [], []
@@ -93,6 +95,17 @@ def judged(folder: Path, stack: str, path: str) -> Judged:
     return Judged(stack, path, launched, "", tuple(asked), tuple(open_))
 
 
+def _absent(folder: Path, path: str, failure: str) -> str:
+    """The file that a launch calls and nobody has, by the sentence that says so; else empty."""
+    match = _CALLED.search(failure)
+    if match is None:
+        return ""
+    name = Path(match[1])
+    repository = folder.joinpath(*Path(path).parts[:2])
+    near = (file for file in repository.rglob(name.name) if file.parts[-2:] == name.parts[-2:])
+    return "" if next(near, None) else f"the file {name}"
+
+
 def _needed(launched: Launched) -> Iterator[Unresolved]:
     """What has no value and matters."""
     table = all_stacks()[launched.stack].launch.ours
@@ -102,17 +115,25 @@ def _needed(launched: Launched) -> Iterator[Unresolved]:
 
 
 def _from_outside(one: Unresolved, launched: Launched) -> bool:
-    """Whether a value is none of the files': it hangs on a command's output or on what a program
+    """Whether a value is none of the files': it hangs on what a command prints or a program
     computes, or on a variable or an argument to which no file gives a value."""
-    if match := _VARIABLE.search(one.why) or _USED.search(one.text):
-        name = re.escape(match[1])
-        said = re.compile(rf"(?m)^[^#\n]*\b{name}=(?!\$\d|\"?\$\{{?\d)[^\s\"']")
-    elif match := _ARGUMENT.search(one.text):
+    if match := _VARIABLE.search(one.why):
+        return not _set(match[1], launched)
+    if _OUTPUT.search(one.why):
+        return True
+    if match := _ARGUMENT.search(one.text):
         name = match[1].replace("_", "[-_]")
         said = re.compile(rf"--{name}\"[^)]*default=(?!None)")
-    else:
-        return _COMPUTED.search(one.why) is not None
-    return not any(said.search(_text(file)) for file in launched.files)
+        return not any(said.search(_text(file)) for file in launched.files)
+    if match := _USED.search(one.text):
+        return not _set(match[1], launched)
+    return "in a run" in one.why
+
+
+def _set(name: str, launched: Launched) -> bool:
+    """Whether a file gives a variable a value that is none of its own or of an argument."""
+    sets = re.compile(rf"(?m)^[^#\n]*\b{re.escape(name)}=(?!\$\d|\"?\$\{{?\d)[^\s\"']")
+    return any(sets.search(_text(file)) for file in launched.files)
 
 
 def _text(file: Path) -> str:
@@ -165,13 +186,19 @@ def table(cases: Sequence[Judged]) -> str:
 
 def compared(folder: Path, truth: Path) -> tuple[int, int, list[str]]:
     """Of launches that were read by eye, how many fields were compared, how many are right, and
-    what is wrong. A field whose truth is null must not be found."""
+    what is wrong. A field whose truth is null must not be found, a launch that cannot run
+    must be refused."""
     fields = right = 0
     wrong = []
     for case in yaml.safe_load(truth.read_text("utf-8"))["launches"]:
         repository = case["repository"].replace("/", "+") + case.get("folder", "")
         path = f"{case['stack']}/{repository}/{case['path']}"
         one = judged(folder, case["stack"], path)
+        if "refused" in case:
+            fields += 1
+            right += one.launched is None
+            wrong += [] if one.launched is None else [f"{path}: is read, but {case['refused']}"]
+            continue
         fields += len(case["settings"])
         if one.launched is None:
             wrong.append(f"{path}: {one.failure}")

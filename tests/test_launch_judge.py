@@ -45,6 +45,17 @@ def test_another_stack_is_a_failure(folder: Path) -> None:
     assert judged(folder, "trl", "whole.sh").failure == "is taken for verl"
 
 
+def test_a_file_that_nobody_has_is_asked_for(folder: Path) -> None:
+    place = folder / "trl" / "one"
+    (place / "configs").mkdir(parents=True)
+    call = "accelerate launch --config_file configs/zero3.yaml train_grpo.py --num_generations 8\n"
+    (place / "run.sh").write_text(call)
+    assert judged(folder, "trl", "trl/one/run.sh").asked == ("the file configs/zero3.yaml",)
+    (place / "deep" / "configs").mkdir(parents=True)
+    (place / "deep" / "configs" / "zero3.yaml").write_text("num_processes: 8\n")
+    assert judged(folder, "trl", "trl/one/run.sh").outcome == "failed"
+
+
 def test_the_table_counts_by_stack(folder: Path) -> None:
     cases = [judged(folder, "verl", f"{name}.sh") for name in ("whole", "asks", "two", "none")]
     row = table(cases).splitlines()[2]
@@ -82,10 +93,11 @@ def test_fields_are_compared_with_the_truth(folder: Path) -> None:
         " workload.batch_groups: 32, engine.kv_tokens: null}}\n"
         "- {stack: trl, repository: some/one, path: ../../verl/some+one/run.sh,"
         " settings: {model: a}}\n"
+        "- {stack: verl, repository: some/one, path: run.sh, refused: it does not run}\n"
     )
     (folder / "trl" / "some+one").mkdir(parents=True)
     fields, right, wrong = compared(folder, truth)
-    assert (fields, right, len(wrong)) == (4, 2, 2)
+    assert (fields, right, len(wrong)) == (5, 2, 3)
     assert "workload.batch_groups is 32, read as 64" in wrong[0]
 
 
@@ -95,4 +107,4 @@ def test_what_was_read_by_eye_is_of_our_keys() -> None:
     cases = yaml.safe_load(TRUTH.read_text("utf-8"))["launches"]
     assert len(cases) == 40
     assert {case["stack"] for case in cases} <= all_stacks().keys()
-    assert {key for case in cases for key in case["settings"]} <= MEANINGS.keys()
+    assert {key for case in cases for key in case.get("settings", ())} <= MEANINGS.keys()

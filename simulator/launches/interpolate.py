@@ -16,7 +16,8 @@ from rollcast.simulator.stacks.syntax.scalars import word
 _DEEPEST, _MOST_STEPS, _LONGEST = 20, 200_000, 10_000
 _NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     **{"mul": operator.mul, "multiply": operator.mul, "add": operator.add, "sum": operator.add},
-    **{"sub": operator.sub, "minus": operator.sub, "div": operator.truediv},
+    **{"sub": operator.sub, "subtract": operator.sub, "minus": operator.sub},
+    **{"div": operator.truediv},
     **{"divide": operator.truediv, "int_div": operator.floordiv, "floordiv": operator.floordiv},
     **{"max": max, "min": min, "pow": operator.pow, "mod": operator.mod},
 }
@@ -199,6 +200,8 @@ class _Resolver:
                 raise _UndecidedError(f"{name} has no value there") from None
             whole = isinstance(result, float) and result == int(result)
             return int(result) if whole and name in ("div", "divide") else result
+        if name == "not" and len(values) == 1 and isinstance(values[0], bool):
+            return not values[0]
         if name == "int" and len(values) == 1 and type(values[0]) in (int, float):
             return int(values[0])
         raise _UndecidedError(f"the resolver {name} is not known")

@@ -1,0 +1,53 @@
+"""A launch of RLinf's: a script that names a configuration, whose numbers its resolvers compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollcast.simulator.launches.read import read_launch
+from rollcast.simulator.stacks.settings import value
+
+CONFIG = """
+cluster:
+  num_nodes: 2
+  component_placement:
+    actor,rollout: all
+runner: {seq_length: 8192}
+algorithm:
+  group_size: 8
+  recompute_logprobs: ${not:${rollout.return_logprobs}}
+  sampling_params:
+    max_new_tokens: ${subtract:${runner.seq_length}, ${data.max_prompt_length}}
+rollout:
+  return_logprobs: RETURNED
+  model: {model_path: /models/Qwen2.5-7B}
+data: {max_prompt_length: 1024, rollout_batch_size: 64}
+actor:
+  training_backend: megatron
+  model: {recompute_granularity: full, recompute_method: block, recompute_num_layers: 20}
+"""
+SCRIPT = """
+CONFIG_PATH="$( cd "$( dirname "${BASH_SOURCE[0]}" )" && pwd )"
+CONFIG_NAME=${1:-small}
+python ${CONFIG_PATH}/main_grpo.py --config-path ${CONFIG_PATH}/config/ --config-name $CONFIG_NAME
+"""
+
+
+@pytest.mark.parametrize(("returned", "computed"), [("true", False), ("false", True)])
+def test_a_script_and_its_configuration_are_read(
+    tmp_path: Path, returned: str, computed: bool
+) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "small.yaml").write_text(CONFIG.replace("RETURNED", returned))
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    launched = read_launch(tmp_path / "run.sh")
+    assert launched.stack == "rlinf"
+    assert not launched.unresolved
+    known = launched.known
+    assert value(known, "workload.max_new_tokens") == 7168
+    assert value(known, "run.log_probs") is computed
+    assert value(known, "run.recompute_layers") == 20
+    assert value(known, "run.colocated") is True
+    assert "cluster.trainer_gpus" not in known

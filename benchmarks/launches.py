@@ -92,6 +92,9 @@ def judged(folder: Path, stack: str, path: str) -> Judged:
             open_.append(one)
     said = facts(launched.known)
     asked += [fact for fact in FACTS if said[fact] is None and not asked]
+    unread = [note for note in launched.notes if " is not read: " in note]
+    if unread and asked:
+        return Judged(stack, path, None, unread[0])
     return Judged(stack, path, launched, "", tuple(asked), tuple(open_))
 
 
@@ -132,7 +135,8 @@ def _from_outside(one: Unresolved, launched: Launched) -> bool:
 
 def _set(name: str, launched: Launched) -> bool:
     """Whether a file gives a variable a value that is none of its own or of an argument."""
-    sets = re.compile(rf"(?m)^[^#\n]*\b{re.escape(name)}=(?!\$\d|\"?\$\{{?\d)[^\s\"']")
+    own = r"\$\{?\d|[\"'\s]"  # an argument, or nothing
+    sets = re.compile(rf"(?m)^[^#\n]*\b{re.escape(name)}=[\"']?(?!{own})\S")
     return any(sets.search(_text(file)) for file in launched.files)
 
 

@@ -77,10 +77,10 @@ def estimate(raw: RawScenario, choice: Choice) -> Estimate | Failure:
 
 
 def estimated(scenario: Scenario) -> Estimate:
-    """The estimate of a scenario. Raises ScenarioError for what does not fit."""
+    """The estimate of a scenario. Raises ScenarioError for what more likely does not fit."""
     plan = scenario.policy.plan(scenario.plan, scenario.policy.init())
     plan.check()
-    scenario.check_memory()
+    scenario.check_memory(likely=True)
     batch, cost = plan.batch, scenario.cost
     prompts, lengths = _sample(scenario, batch.group_size)
     selected = plan.select[-1].keep if plan.select else batch.group_size

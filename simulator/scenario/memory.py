@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rollcast.simulator.cluster.replica import check_pool
 from rollcast.simulator.costs.base import TrainLoad
+from rollcast.simulator.costs.memory.ledger import REFUSED_BELOW
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.ledger import (
     Sized,
@@ -46,17 +47,18 @@ _WORK: dict[MemoryPhase, str] = {
 }
 
 
-def check_memory(scenario: Sized) -> None:
+def check_memory(scenario: Sized, *, likely: bool = False) -> None:
     """Raises ScenarioError where the longest rollout does not fit a replica's KV pool, or where the
-    ledger says that GPUs run out of memory (`Ledger.refused`). Runs nothing."""
+    ledger says that it is clear that GPUs run out of memory (`REFUSED_BELOW`), or with ``likely``
+    that they more likely do than not. Runs nothing."""
     workload, engine = scenario.workload, scenario.engine
     longest = workload.max_prompt_tokens
     check_pool(engine, longest, longest_context(workload) - longest)
     prompt, new = longest_rollout(workload)
     layout = scenario.policy.plan(scenario.plan, scenario.policy.init()).layout
     try:
-        ledger = ledger_of(scenario)
-        if ledger is not None and ledger.refused and not _fits_offloaded(scenario):
+        ledger, least = ledger_of(scenario), 0.5 if likely else REFUSED_BELOW
+        if ledger is not None and max(ledger.fits_probability, _chance_offloaded(scenario)) < least:
             raise _refusal(scenario, ledger)
         scenario.cost.train(TrainLoad([(prompt, [new])], layout == "shared_prefix"))
     except ScenarioError as error:
@@ -67,14 +69,14 @@ def check_memory(scenario: Sized) -> None:
         ) from None
 
 
-def _fits_offloaded(scenario: Sized) -> bool:
-    """Whether nobody said that a colocated trainer keeps its states on its GPUs, and it is not
-    clear that they are too small if it does not."""
+def _chance_offloaded(scenario: Sized) -> float:
+    """Chance that the scenario fits with the states of a colocated trainer away while it generates,
+    where nobody said that they stay; else 0."""
     cost = roofline_of(scenario.cost)
     if cost is None or cost.offload_said or cost.offload_optimizer:
-        return False
+        return 0.0
     offloaded = replace(cost, offload_optimizer=True)
-    return not ledger_of_batch(offloaded, batch_of(scenario)).refused
+    return ledger_of_batch(offloaded, batch_of(scenario)).fits_probability
 
 
 def _cap_of(workload: Workload) -> str:

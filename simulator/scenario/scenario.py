@@ -100,13 +100,14 @@ class Scenario:
             return names
         return f"{names} + {self.shape.held_gpus - self.rollout_gpus} {self.trainer_gpu.name}"
 
-    def check_memory(self) -> None:
-        """Raises ScenarioError where the longest possible rollout does not fit into a replica's KV
-        pool or the trainer's GPUs, whatever the number of steps. Runs nothing."""
+    def check_memory(self, *, likely: bool = False) -> None:
+        """Raises ScenarioError where it is clear that the longest possible rollout does not fit
+        into a replica's KV pool or the GPUs' memory, or with ``likely`` where it more likely does
+        not than does; whatever the number of steps. Runs nothing."""
         with self.raw.locating():
             if self.no_pool is not None:
                 raise self.no_pool
-            check_memory(self)
+            check_memory(self, likely=likely)
 
     def world(self) -> SimulatedCluster:
         """A fresh cluster at time 0. Raises ScenarioError as `check_memory` does."""

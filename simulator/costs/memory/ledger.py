@@ -151,11 +151,6 @@ class Ledger:
         return min([self.chance(*at) for at in self.places] + [self._host_chance])
 
     @property
-    def refused(self) -> bool:
-        """Whether a run is refused: where it is clear that it does not fit (`REFUSED_BELOW`)."""
-        return self.fits_probability < REFUSED_BELOW
-
-    @property
     def _host_chance(self) -> float:
         if self.host_capacity_bytes is None:
             return 1.0

@@ -58,7 +58,8 @@ def check_memory(scenario: Sized, *, likely: bool = False) -> None:
     layout = scenario.policy.plan(scenario.plan, scenario.policy.init()).layout
     try:
         ledger, least = ledger_of(scenario), 0.5 if likely else REFUSED_BELOW
-        if ledger is not None and max(ledger.fits_probability, _chance_offloaded(scenario)) < least:
+        short = ledger is not None and ledger.fits_probability < least
+        if ledger is not None and short and _chance_offloaded(scenario) < least:
             raise _refusal(scenario, ledger)
         scenario.cost.train(TrainLoad([(prompt, [new])], layout == "shared_prefix"))
     except ScenarioError as error:

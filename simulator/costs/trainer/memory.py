@@ -39,6 +39,7 @@ from rollcast.simulator.values import AtLeast, whole
 
 Parts = dict[str, float]
 """Bytes by `MemoryPart`."""
+UNSAID_TOKENS = 32_768  # of a microbatch where nobody sets it, at most
 DYNAMIC = frozenset({"activations", "logits", "gathered_weights", "communication"})
 """The parts that are allocated and freed within a phase."""
 
@@ -451,7 +452,9 @@ class TrainerMemory(TrainerOptions):
         """Tokens of a microbatch, at least those of the longest sequence."""
         budget = self.microbatch_tokens
         if budget is None:
-            budget = min(32_768, self.largest_microbatch_tokens())
+            budget = UNSAID_TOKENS  # looking for the largest takes long
+            if self.peak_bytes(budget) > self._budget_bytes:
+                budget = min(budget, self.largest_microbatch_tokens())
         return max(budget, longest)
 
     def _check_fits(self, longest: int, prefix: int) -> None:

@@ -50,6 +50,8 @@ def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | Non
         print(json.dumps(plain({**document(planned), **added}), indent=1))
         return
     screen = console()
+    if planned.narrowed:
+        screen.print(planned.narrowed, markup=False)
     for sentence in planned.sentences:
         screen.print(sentence, markup=False, style="bold" if planned.recommended else "yellow")
     screen.print()

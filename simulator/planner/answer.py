@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 from rollcast.simulator.planner.choices import Choice
@@ -28,7 +28,7 @@ class Row:
     exact: simulated for the last rung's steps. beyond: sentences of broken limits. on_front:
     whether no choice within the limits of GPUs and staleness beats it in hours and cost.
     break_even: updates at which the best synchronous choice equals it, as a multiple of that one's.
-    hours, usd: 90 % intervals of the finalists.
+    hours, usd: 90 % intervals of the finalists; chances: of meeting each limit of these, by name.
     """
 
     choice: Choice
@@ -42,6 +42,7 @@ class Row:
     break_even: float | None = None
     hours: Interval | None = None
     usd: Interval | None = None
+    chances: Mapping[str, float] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """A row of plan.json, as JSON types."""
@@ -61,6 +62,8 @@ class Row:
             "usd": run.usd,
             "usd_low": usd_low,
             "usd_high": usd_high,
+            "hours_chance": self.chances.get("hours"),
+            "usd_chance": self.chances.get("usd"),
             "gpu_hours": run.gpu_hours,
             "updates": run.updates,
             "step_s": m.step_s,
@@ -133,7 +136,8 @@ class Planned:
     work, objective, limits: the question. recommended: None if nothing meets the limits; then
     ``nearest`` comes nearest and ``give_up`` has, by limit, the best choice without it. rows: best
     first, those beyond limits last. sentences: the recommendation. changes: what would change it.
-    simulated_steps: of the search; brute_force_steps: of all choices.
+    simulated_steps: of the search; brute_force_steps: of all choices. narrowed: what of the search
+    the user chose, in a sentence; empty where all was open.
     """
 
     name: str
@@ -153,6 +157,7 @@ class Planned:
     simulated_steps: int
     brute_force_steps: int
     scenario: Mapping[str, Any] | None
+    narrowed: str = ""
 
     @property
     def front(self) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollcast.simulator.errors import RollcastError
@@ -44,23 +44,36 @@ _SCHEDULING = (
 )
 
 
-def choose(outline: Outline, cluster: Cluster, most_gpus: int | None) -> dict[str, Sequence[Any]]:
-    """Default choices of the cluster: powers of two of GPUs from the fewest that fit up to the
-    limit (default: `TIMES_THE_LEAST` times as many, or twice the scenario's), both placements (one
-    where the trainer's GPUs are of another kind), tensor parallelism up to a node. None for fitted
-    and linear costs, which hold for one cluster.
+def choose(
+    outline: Outline,
+    cluster: Cluster,
+    most_gpus: int | None,
+    chosen: Mapping[str, Sequence[Any]] | None = None,
+) -> dict[str, Sequence[Any]]:
+    """Choices of what nobody chose of the cluster: powers of two of GPUs from the fewest that fit
+    up to the limit (default: `TIMES_THE_LEAST` times as many, or twice the scenario's), both
+    placements (one where the trainer's GPUs are of another kind), tensor parallelism up to a node.
+    None for fitted and linear costs, which hold for one cluster.
+
+    chosen: what is chosen already; what it decides is left out.
     """
+    chosen = chosen or {}
+    decided = {part for key in chosen for part in key.split("=")}
     if outline.sections.cost.of_the_roofline is None or outline.sections.gpu is None:
         return {}
     widths = [n for n in (1, 2, 4, 8, 16, 32) if n <= cluster.gpus_per_node]
     if cluster.tensor_parallel not in widths:
         widths = sorted({*widths, cluster.tensor_parallel})
-    apart = outline.sections.cluster.trainer_gpu is not None
+    apart = outline.sections.cluster.trainer_gpu is not None or "cluster.trainer_gpu" in decided
     axes: dict[str, Sequence[Any]] = {
         "placement": ["disaggregated"] if apart else ["colocated", "disaggregated"],
         "tensor_parallel": widths,
     }
-    least = _least(outline.raw, cluster, axes)
+    axes = {key: values for key, values in axes.items() if not {key, f"cluster.{key}"} & decided}
+    if decided & {"gpus", "cluster.replicas", "cluster.trainer_gpus"}:
+        return axes
+    fitting = {key: chosen[key] for key in ("gpu", "placement", "tensor_parallel") if key in chosen}
+    least = _least(outline.raw, cluster, {**fitting, **axes})
     if least is None:
         return {"gpus": [cluster.gpus], **axes}
     most = min(most_gpus or max(TIMES_THE_LEAST * least, 2 * cluster.gpus), MOST_GPUS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from rollcast.simulator.planner.measure import Measured, Setup
 from rollcast.simulator.planner.whole_run import RunCost
@@ -53,6 +55,19 @@ class Objective:
     def beyond_by(self, gpus: int, measured: Measured | None, run_cost: RunCost) -> float:
         """The largest ratio to any limit."""
         return max(self.excess(run_cost), self.violation(gpus, measured))
+
+    def chances(self, run_cost: RunCost, factors: Sequence[float]) -> dict[str, float]:
+        """By limit of hours and cost, the share of draws that meet it. factors: of the whole run's
+        time, drawn; a limit without draws is left out."""
+        if not factors:
+            return {}
+        drawn = np.asarray(factors)
+        chances = {}
+        for name in ("hours", "usd"):
+            limit, value = getattr(self.limits, name), getattr(run_cost, name)
+            if limit is not None and value is not None:
+                chances[name] = float(np.mean(drawn * value <= limit))
+        return chances
 
     def sure(self, measured: Measured) -> bool:
         """Whether a longer run cannot break the limit of staleness."""

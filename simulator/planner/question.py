@@ -29,7 +29,8 @@ class Question:
     """A scenario, the work, the choices, limits and objective.
 
     apart: policies whose trainer needs its own GPUs. quality: updates to the target by policy, over
-    synchronous ones. intervals: whether to compute intervals.
+    synchronous ones. intervals: whether to compute intervals. narrowed: a sentence on what the user
+    chose, and what was left open.
     """
 
     raw: RawScenario
@@ -43,6 +44,7 @@ class Question:
     quality: Mapping[str, float] = field(default_factory=dict)
     rungs: Rungs = field(default_factory=Rungs)
     intervals: bool = True
+    narrowed: str = ""
 
     def plain(self) -> dict[str, Any]:
         """The question as plain data, for its digest."""
@@ -83,13 +85,14 @@ def question(
     listed = [text.strip() for text in policies or choose.get("policy", ())]
     choose.pop("policy", None)
     listed += _policies_of_settings(plain, choose, listed)
-    if not choose and not listed:
-        choose.update(auto.choose(scenario, cluster, limits.gpus))
-        listed = auto.policies(scenario, limits.staleness)
-    elif not listed:
-        listed = [auto.own_policy(scenario)]
-    apart = frozenset(_apart(scenario, listed, place))
+    asked_for = [*choose, *(["policy"] if listed else [])]
     _check_keys(plain, choose)
+    opened = auto.choose(scenario, cluster, limits.gpus, choose)
+    choose.update(opened)
+    if not listed:
+        listed = auto.policies(scenario, limits.staleness)
+        opened["policy"] = listed
+    apart = frozenset(_apart(scenario, listed, place))
     batch = scenario.plan.batch
     quality = {str(name): float(value) for name, value in (asked.quality or {}).items()}
     for name in quality:
@@ -107,7 +110,20 @@ def question(
         quality,
         Rungs(),
         intervals,
+        _narrowed(asked_for, opened),
     )
+
+
+def _narrowed(asked_for: Sequence[str], opened: Mapping[str, Sequence[Any]]) -> str:
+    """Which choices are the user's, and which were left open; empty where all were."""
+    if not asked_for:
+        return ""
+    fixed = ", ".join(asked_for)
+    if not opened:
+        return f"The search is as narrow as was asked: {fixed}."
+    words = {"gpus": "the number of GPUs", "policy": "the policy"}
+    free = ", ".join(words.get(key, key) for key in opened)
+    return f"The search is narrowed by {fixed}; open are {free}."
 
 
 def _policies_of_settings(

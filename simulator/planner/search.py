@@ -26,6 +26,8 @@ from rollcast.simulator.planner.workers import Died, Workers
 from rollcast.simulator.policies import parse_labelled, spell
 from rollcast.simulator.studies.interval import ends
 
+SURE = 0.9  # chance of meeting each limit at which a choice counts as sure
+FURTHER = 3  # choices beyond the finalists that are tried for such a chance
 FINALISTS = 5  # the best choices that get intervals, beside the best synchronous one
 BATCH = 8  # choices that the first rung simulates at a time, for any number of workers
 OnProgress = Callable[[str, int, int], None]
@@ -164,6 +166,10 @@ class Search:
         rows = [intervals.get(row.choice.name, row) for row in rows]
         by_name = {row.choice.name: row for row in rows}
         top = by_name[top.choice.name]
+        sure = self._sure(top, rows) if allowed else None
+        if sure is not None:
+            rows = [sure if row.choice.name == sure.choice.name else row for row in rows]
+            by_name[sure.choice.name] = sure
         rivals = [
             Rival(
                 by_name[row.choice.name],
@@ -178,6 +184,11 @@ class Search:
         if allowed:
             base = None if baseline is None else by_name[baseline.choice.name]
             sentences = words.recommendation(top, asked.work, rivals, objective.name, base)
+            sentences = (
+                *sentences[:2],
+                *words.chances(top, objective.limits, sure),
+                *sentences[2:],
+            )
             changes = what_would_change(self, asked, top, final, rows)
         else:
             give_up = self._give_up(rows)
@@ -200,6 +211,7 @@ class Search:
             results.steps,
             len(self.choices) * asked.rungs.last,
             _resolved(asked, top),
+            asked.narrowed,
         )
 
     def _rows(self, results: Results) -> list[Row]:
@@ -280,23 +292,50 @@ class Search:
                 if name != top.choice.name
             }
         )
-        rows = {name: _with_interval(finalists[name], result) for name, result in drawn.items()}
+        rows = {name: self._with_interval(finalists[name], m) for name, m in drawn.items()}
         return rows, wins
 
+    def _sure(self, top: Row, rows: Sequence[Row]) -> Row | None:
+        """The best choice that meets every limit with the chance `SURE`, with its intervals; None
+        where that is the best one, or none is found."""
+        if not top.chances or min(top.chances.values()) >= SURE:
+            return None
+        for row in rows:  # best first; finalists have their draws
+            if not row.beyond and row.chances and min(row.chances.values()) >= SURE:
+                return row
+        likely = self.objective.chances  # as far as others spread like the best one
+        further = [
+            row
+            for row in rows
+            if not (row.beyond or row.chances)
+            and np.isfinite(row.run_cost.updates)
+            and min(likely(row.run_cost, top.measured.factors).values()) >= SURE
+        ][:FURTHER]
+        tasks = [
+            Task(row.choice, row.measured.steps, whole=max(1, round(row.run_cost.updates)))
+            for row in further
+        ]
+        for row, drawn in zip(further, self.simulate("intervals", tasks), strict=True):
+            if isinstance(drawn, Measured) and drawn.factors:
+                known = self._with_interval(row, drawn)
+                if min(known.chances.values()) >= SURE:
+                    return known
+        return None
 
-def _with_interval(row: Row, drawn: Measured) -> Row:
-    low, high = ends(drawn.factors).tolist()
-    low, high = min(low, 1.0), max(high, 1.0)
+    def _with_interval(self, row: Row, drawn: Measured) -> Row:
+        low, high = ends(drawn.factors).tolist()
+        low, high = min(low, 1.0), max(high, 1.0)
 
-    def around(value: float) -> Interval:
-        return Interval(low * value, high * value)
+        def around(value: float) -> Interval:
+            return Interval(low * value, high * value)
 
-    return replace(
-        row,
-        measured=drawn,
-        hours=around(row.run_cost.hours),
-        usd=None if row.run_cost.usd is None else around(row.run_cost.usd),
-    )
+        return replace(
+            row,
+            measured=drawn,
+            hours=around(row.run_cost.hours),
+            usd=None if row.run_cost.usd is None else around(row.run_cost.usd),
+            chances=self.objective.chances(row.run_cost, drawn.factors),
+        )
 
 
 def _with_break_even(row: Row, baseline: Row | None, asked: Question) -> Row:

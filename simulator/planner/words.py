@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from rollcast.simulator.planner.answer import Interval, Rival, Row
 from rollcast.simulator.planner.whole_run import Work
@@ -62,7 +63,8 @@ def takes(row: Row, *, intervals: bool = True) -> str:
     run = row.run_cost
     texts = [hours(run.hours), cost(run.usd, run.gpu_hours)]
     if intervals:
-        spreads = (between(row.hours, hours), between(row.usd, usd))
+        alike = partial(hours, like=run.hours)
+        spreads = (between(row.hours, alike), between(row.usd, usd))
         texts = [
             f"{text} ({ends})" if ends else text for text, ends in zip(texts, spreads, strict=True)
         ]
@@ -103,6 +105,30 @@ def recommendation(
             )
         )
     return tuple(sentences)
+
+
+_CERTAIN = 0.995  # draws that all meet a limit are not told from this
+_LIMITS: Mapping[str, Callable[[float], str]] = {"hours": hours, "usd": usd}
+
+
+def chances(row: Row, limits: LimitSection, sure: Row | None) -> list[str]:
+    """How likely it meets each limit that its interval crosses, and what is surer."""
+    crossed = {name: chance for name, chance in row.chances.items() if chance < _CERTAIN}
+    if not crossed:
+        return []
+    said = [
+        f"the limit of {_LIMITS[name](getattr(limits, name))} in {chance:.0%} of the draws"
+        for name, chance in crossed.items()
+    ]
+    sentences = [f"It meets {' and '.join(said)}."]
+    if sure is not None:
+        least = min(sure.chances.values())
+        sentences.append(
+            f"To meet the limits in {least:.0%} of the draws: {choice(sure)}, {takes(sure)}."
+        )
+    elif min(crossed.values()) < 0.9:
+        sentences.append("No simulated choice meets the limits in 90 % of its draws.")
+    return sentences
 
 
 def _rivals(rivals: Sequence[Rival], objective: ObjectiveName) -> str:

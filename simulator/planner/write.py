@@ -53,6 +53,7 @@ def document(planned: Planned) -> dict[str, Any]:
         "recommended": _chosen(planned.recommended, planned),
         "nearest": _chosen(planned.nearest, planned),
         "give_up": {name: _chosen(row, planned) for name, row in planned.give_up.items()},
+        "narrowed": planned.narrowed,
         "sentences": list(planned.sentences),
         "changes": list(planned.changes),
         "rivals": [

@@ -27,13 +27,19 @@ def interval(ends: Sequence[float], write: Callable[[float], str] = seconds) -> 
     return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"
 
 
-def hours(value: float) -> str:
-    """Text of the duration of a whole run. value: hours."""
-    if value >= 96:
+def hours(value: float, like: float | None = None) -> str:
+    """Text of the duration of a whole run. value: hours. like: whose unit is taken, where several
+    stand in one line; None: its own."""
+    size = value if like is None else like
+    if size >= 96:
         return f"{value / 24:.1f} days"
-    if value >= 1:
+    if size >= 1:
         return f"{value:.0f} h" if value >= 10 else f"{value:.1f} h"
-    return f"{60 * value:.0f} min" if value >= 1 / 30 else f"{3600 * value:.3g} s"
+    if size >= 1 / 30:
+        return (
+            f"{60 * value:.0f} min" if value >= 1 / 6 or like is None else f"{60 * value:.2g} min"
+        )
+    return f"{3600 * value:.3g} s"
 
 
 def usd(value: float) -> str:

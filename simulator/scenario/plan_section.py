@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import (
@@ -17,6 +18,7 @@ from rollcast.simulator.values import (
     join,
     mapping,
     number,
+    read,
     wrong,
 )
 
@@ -24,6 +26,27 @@ ObjectiveName = Literal["usd", "hours", "gpu_hours", "balanced"]
 
 CLUSTER_KEYS = ("gpu", "gpus", "placement", "tensor_parallel")
 """What may be chosen of the cluster as a whole, beside the keys of a scenario."""
+
+
+_TIMES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
+_HOURS = {"min": 1 / 60, "m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
+_WORDS = {"minute": "min", "hour": "h", "day": "d", "week": "w"}
+_AMOUNT = re.compile(r"\$?\s*(\d[\d,_]{0,20}(?:\.\d{1,9})?)\s*([a-z]{0,8})", re.IGNORECASE)
+
+
+def amount(value: Any, units: Mapping[str, float]) -> Any:
+    """A number that people write with a unit (``16k``, ``5d``, ``5 days``, ``$16,000``), in that of
+    ``units`` which is 1; anything else as it is, for the reader to refuse. Whole numbers stay so.
+    """
+    match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        return value
+    word = match[2].lower()
+    unit = word if word in units else _WORDS.get(word.removesuffix("s"), word)
+    if unit not in units:
+        return value
+    exact = float(re.sub("[,_]", "", match[1])) * units[unit]
+    return int(exact) if exact == int(exact) else exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +76,12 @@ class RunSection(Options):
         Doc("length of the run in rollouts trained on", unit="rollouts"),
     ] = None
 
+    @classmethod
+    def from_mapping(cls, value: Mapping[str, Any], field: str) -> RunSection:
+        """Counts may be written as 40k. Raises ScenarioError."""
+        counts = {key: amount(item, _TIMES) for key, item in mapping(value, field).items()}
+        return read(cls, counts, field)
+
     def agree(self) -> None:
         """One measure of what is trained, and one only."""
         given = [
@@ -75,6 +104,9 @@ class LimitSection(Options):
     """What the run may take; null is no limit."""
 
     FIELD = "plan.limits"
+    ALSO: ClassVar[Mapping[str, Doc]] = {
+        "days": Doc("maximum duration of the run in days; in the place of hours", unit="days")
+    }
 
     hours: Annotated[float | None, POSITIVE, Doc("maximum duration of the run", unit="hours")] = (
         None
@@ -86,6 +118,22 @@ class LimitSection(Options):
         AtLeast(0),
         Doc("maximum staleness of any token trained on", unit="versions"),
     ] = None
+
+    @classmethod
+    def from_mapping(cls, value: Mapping[str, Any], field: str) -> LimitSection:
+        """Amounts may be written as 16k, times as 5d or under ``days``. Raises ScenarioError."""
+        given = dict(mapping(value, field))
+        days = given.pop("days", None)
+        if days is not None:
+            if given.get("hours") is not None:
+                raise ScenarioError(
+                    join(field, "days"), "is the same limit as hours; give one of them"
+                )
+            given["hours"] = 24 * number(amount(days, _TIMES), join(field, "days"), POSITIVE)
+        for key, units in (("hours", {**_HOURS, "": 1.0}), ("usd", _TIMES), ("gpus", _TIMES)):
+            if key in given:
+                given[key] = amount(given[key], units)
+        return read(cls, given, field)
 
 
 @dataclass(frozen=True, slots=True)

@@ -332,7 +332,9 @@ def test_the_command(cli: Cli, path: Path, tmp_path: Path, monkeypatch: pytest.M
     out = tmp_path / "out"
     code, said, _ = cli("plan", path, *FLAGS, "--objective", "usd", "--out", out)
     assert code == 0
-    assert said.startswith("Run ")
+    narrowed, first = said.split(". ".strip() + "\n", 1)
+    assert " ".join(narrowed.split()).startswith("The search is narrowed by gpus, policy; open are")
+    assert first.startswith("Run ")
     assert max(map(len, said.splitlines())) <= 60
     names = {each.name for each in out.iterdir()}
     assert {"plan.json", "plan.csv", "recommended.yaml"} <= names
@@ -454,7 +456,7 @@ def test_simulate_and_compare_do_not_mind_the_section(cli: Cli, path: Path) -> N
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ("limits: {hours: 5d}", "plan.limits.hours: must be a number above 0, got '5d' (s.yaml"),
+        ("limits: {hours: 5y}", "plan.limits.hours: must be a number above 0, got '5y' (s.yaml"),
         ("limits: {hourz: 1}", "did you mean hours"),
         ("run: {steps: 5, prompts: 3}", "plan.run: give one of"),
         ("choose: {gpus: []}", "plan.choose.gpus: has no values"),
@@ -486,7 +488,7 @@ def test_simulate_and_compare_do_not_mind_the_section(cli: Cli, path: Path) -> N
         ("choose: {gpus: [-8]}", "plan.choose.gpus"),
         ("choose: {gpus: null}", "plan.choose.gpus: must be a list of values"),
         ("choose: {gpus: [12]}", "take 8 or 16"),
-        ("choose: {gpus: [100000000]}", "none of 1 choices can be run"),
+        ("choose: {gpus: [100000000]}", "choices can be run; gpus 100000000"),
         ("choose: {tensor_parallel: [3]}", "do not fit into nodes of 8"),
         ("choose: {workload: [1]}", "workload: must be a mapping"),
         ("choose: {workload.group_size: [x]}", "workload.group_size: must be a whole number"),
@@ -514,7 +516,7 @@ def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str
     ("flags", "said"),
     [
         (("--limit", "hours"), "--limit"),
-        (("--limit", "hours=5d"), "(from --limit)"),
+        (("--limit", "hours=5y"), "(from --limit)"),
         (("--run", "steps"), "--run"),
         (("--choose", "nothing"), "--choose"),
         (("--choose", "a="), "no values"),

@@ -1,0 +1,182 @@
+"""What a plan is asked: what stays open, limits held against intervals, amounts as people write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.planner import auto, words
+from rollcast.simulator.planner.goal import Objective
+from rollcast.simulator.planner.planner import plan, question
+from rollcast.simulator.planner.whole_run import RunCost
+from rollcast.simulator.results.figures import hours
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.scenario.plan_section import LimitSection, PlanSection, amount
+from rollcast.simulator.values import read
+from tests.planner.test_plan import SCENARIO
+
+RAW = parse_scenario(SCENARIO)
+
+
+# What is not chosen stays open
+
+
+def test_one_choice_leaves_the_others_open() -> None:
+    free = question(RAW)
+    one = question(RAW, read(PlanSection, {"choose": {"gpu": ["h100-sxm", "h200-sxm"]}}, "plan"))
+    assert not free.narrowed
+    assert one.narrowed.startswith("The search is narrowed by gpu; open are the number of GPUs")
+    assert one.choose["gpu"] == ["h100-sxm", "h200-sxm"]
+    for key in ("gpus", "placement", "tensor_parallel"):
+        assert one.choose[key] == free.choose[key]
+    assert list(one.policies) == list(free.policies)
+
+
+@pytest.mark.parametrize(
+    ("choose", "left"),
+    [
+        ({"cluster.replicas": [2, 4]}, {"placement", "tensor_parallel"}),
+        ({"cluster.placement": ["colocated"], "gpus": [8]}, {"tensor_parallel"}),
+        ({"tensor_parallel": [1], "placement": ["colocated"], "gpus": [8]}, set()),
+        ({"workload.group_size": [4, 8]}, {"gpus", "placement", "tensor_parallel"}),
+    ],
+)
+def test_what_is_chosen_is_not_opened(choose: dict[str, list[object]], left: set[str]) -> None:
+    asked = question(RAW, read(PlanSection, {"choose": choose}, "plan"), ["sync"])
+    assert set(asked.choose) - set(choose) == left
+    assert list(asked.policies) == ["sync"]
+
+
+def test_a_policy_alone_leaves_the_gpus_open() -> None:
+    asked = question(RAW, None, ["sync", "april"])
+    assert list(asked.policies) == ["sync", "april"]
+    assert len(asked.choose["gpus"]) > 1
+    assert "policy" not in asked.narrowed.partition("open are")[2]
+
+
+def test_the_fewest_gpus_are_those_of_the_chosen_kind() -> None:
+    small = question(RAW, read(PlanSection, {"choose": {"gpu": ["l40s"]}}, "plan"), ["sync"])
+    large = question(RAW, read(PlanSection, {"choose": {"gpu": ["b200"]}}, "plan"), ["sync"])
+    assert large.choose["gpus"][0] < small.choose["gpus"][0]
+    assert auto.SCHEDULES
+
+
+# Limits against intervals
+
+
+@given(
+    st.lists(st.floats(0.2, 5.0), min_size=1, max_size=40),
+    st.floats(1, 100),
+    st.floats(1, 100),
+)
+def test_a_chance_is_the_share_of_draws_within_the_limit(
+    factors: list[float], took: float, limit: float
+) -> None:
+    objective = Objective("usd", LimitSection(hours=limit, usd=3 * limit))
+    chances = objective.chances(RunCost(100, took, took, 3 * took), factors)
+    expected = sum(took * factor <= limit for factor in factors) / len(factors)
+    assert chances["hours"] == pytest.approx(expected)
+    assert 0 <= chances["usd"] <= 1
+    assert not objective.chances(RunCost(100, took, took, None), ())
+
+
+def test_a_limit_that_the_interval_crosses_is_told_with_a_surer_choice(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    busy = SCENARIO.replace("batch_groups: 8", "batch_groups: 128")
+    path.write_text(f"{busy}cost: {{scale: {{sync_sd: 0.05, switch_sd: 0.05}}}}\n")
+    choose = {"gpus": [2, 4, 8], "placement": ["colocated"], "tensor_parallel": [1]}
+    section = {"run": {"steps": 100}, "choose": choose, "objective": "usd"}
+    free = plan(path, section, ["sync"], workers=1)
+    assert free.recommended is not None
+    assert not free.recommended.chances
+    limit = 1.02 * free.recommended.run_cost.hours
+    found = plan(path, {**section, "limits": {"hours": limit}}, ["sync"], workers=1)
+    top = found.recommended
+    assert top is not None
+    assert top.hours is not None
+    assert top.hours.low < limit < top.hours.high
+    chance = top.chances["hours"]
+    assert chance == np.mean(np.array(top.measured.factors) * top.run_cost.hours <= limit)
+    assert 0.2 < chance < 0.9
+    said = " ".join(found.sentences)
+    assert f"It meets the limit of {hours(limit)} in {chance:.0%} of the draws." in said
+    surer = [row for row in found.rows if row.chances.get("hours", 0) >= 0.9]
+    assert surer
+    assert f"of the draws: {words.choice(surer[0])}" in said
+    assert found.rows[0].plain()["hours_chance"] == chance
+
+
+def test_a_limit_far_above_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO)
+    choose = {"gpus": [8], "placement": ["colocated"], "tensor_parallel": [1]}
+    section = {"run": {"steps": 100}, "choose": choose, "limits": {"hours": 900}}
+    found = plan(path, section, ["sync"], workers=1)
+    assert found.recommended is not None
+    assert found.recommended.chances == {"hours": 1.0}
+    assert "of the draws" not in " ".join(found.sentences[:3])
+
+
+# As people write
+
+
+@pytest.mark.parametrize(
+    ("given_limits", "key", "value"),
+    [
+        ({"usd": "16k"}, "usd", 16_000),
+        ({"usd": "$16,000"}, "usd", 16_000),
+        ({"usd": "1.5M"}, "usd", 1_500_000),
+        ({"hours": "5d"}, "hours", 120),
+        ({"hours": "5 days"}, "hours", 120),
+        ({"hours": "90min"}, "hours", 1.5),
+        ({"hours": "36h"}, "hours", 36),
+        ({"days": 5}, "hours", 120),
+        ({"days": "2.5"}, "hours", 60),
+        ({"gpus": 64}, "gpus", 64),
+    ],
+)
+def test_limits(given_limits: dict[str, object], key: str, value: float) -> None:
+    section = read(PlanSection, {"limits": given_limits}, "plan")
+    assert getattr(section.limits, key) == value
+
+
+@pytest.mark.parametrize(
+    ("given_limits", "field"),
+    [
+        ({"days": 5, "hours": 3}, "plan.limits.days"),
+        ({"days": -1}, "plan.limits.days"),
+        ({"days": "soon"}, "plan.limits.days"),
+        ({"hours": "5 parsecs"}, "plan.limits.hours"),
+        ({"usd": "k"}, "plan.limits.usd"),
+        ({"dayz": 5}, "plan.limits.dayz"),
+    ],
+)
+def test_bad_limits(given_limits: dict[str, object], field: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        read(PlanSection, {"limits": given_limits}, "plan")
+    assert caught.value.field == field
+
+
+def test_counts_of_a_run() -> None:
+    asked = read(PlanSection, {"run": {"prompts": "40k", "epochs": 2}}, "plan")
+    assert asked.run is not None
+    assert asked.run.prompts == 40_000
+    with pytest.raises(ScenarioError):
+        read(PlanSection, {"run": {"steps": "many"}}, "plan")
+
+
+@given(st.text(max_size=20))
+def test_other_text_is_left_to_the_reader(text: str) -> None:
+    found = amount(text, {"": 1.0, "k": 1e3})
+    assert isinstance(found, int | float) or found == text
+
+
+def test_one_unit_a_line() -> None:
+    assert hours(139.0) == "5.8 days"
+    assert hours(139.0, like=91.0) == "139 h"
+    assert hours(61.0, like=100.0) == "2.5 days"

@@ -122,6 +122,16 @@ Advise = Annotated[
         help="Simulate changes that may make it faster (some seconds).",
     ),
 ]
+WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        metavar="KEY=VALUE",
+        help="What a step would take with mean_tokens=622, longest_tokens=..., max_new_tokens=..., "
+        "group_size=..., batch_groups=..., or a dotted key of the scenario. May be given several "
+        "times.",
+    ),
+]
 Follow = Annotated[
     bool,
     typer.Option(
@@ -244,6 +254,7 @@ def import_log(
     tokenizer: TokenizerName = None,
     drift: DriftOption = "auto",
     advise: Advise = True,
+    what_if: WhatIf = None,
     follow: Follow = False,
     run_steps: RunSteps = None,
     every: Every = None,
@@ -258,6 +269,7 @@ def import_log(
     each value with its source, fitted.json, report.html, and the run's tables.
     """
     from rollcast.calibration import importing as outcome
+    from rollcast.calibration.judge.asked import asked
     from rollcast.calibration.logs import show, write
     from rollcast.calibration.logs.draft import draft
     from rollcast.calibration.logs.gather import read_log
@@ -273,6 +285,7 @@ def import_log(
         write.check_target(out, force)
     parts = given(model, gpu)
     towards = outcome.drift_of(drift)
+    want = asked(what_if or ())
     first, last = (None, None) if follow else _window(run_steps)
     if _followed(follow, logs, stack, run_steps, every, patience, as_json) and out is None:
         return
@@ -280,6 +293,7 @@ def import_log(
     if first is not None or last is not None:
         log = log.within(first, last)
     imported = outcome.outcome(log, draft(log, parts), towards, advise)
+    imported = outcome.with_what_if(imported, want)
     content = fitted.to_json(log, imported)
     if imported.refused:
         if not as_json:

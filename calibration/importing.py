@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast, get_args
 
 from rollcast.calibration.fits import log_responses as own_rollouts
@@ -15,6 +15,7 @@ from rollcast.calibration.fits.steps import LEAST_STEPS, Change, Steps, changes,
 from rollcast.calibration.judge import advice as what_if
 from rollcast.calibration.judge import whole
 from rollcast.calibration.judge.advice import Advice
+from rollcast.calibration.judge.asked import Asked, changed_step
 from rollcast.calibration.judge.beside import beside
 from rollcast.calibration.judge.hold_out import Judged, hold_out, run_level
 from rollcast.calibration.judge.pace import with_pace
@@ -36,7 +37,7 @@ class Outcome:
     nothing could be fitted. judged: forecasts of the last third. changes: where the run changed; of
     the last part alone is all the rest. used: steps of it. notes: what the user should know.
     step: of the scenario, simulated. refused: why the fit is no good for a scenario or advice;
-    empty if it is.
+    empty if it is. what_if: what was asked, and the step with it.
     """
 
     parts: tuple[Part, ...]
@@ -49,6 +50,7 @@ class Outcome:
     notes: tuple[str, ...] = field(default=())
     step: Step | None = None
     refused: str = ""
+    what_if: tuple[str, Step] | None = None
 
 
 def drift_of(text: str) -> Drift:
@@ -117,6 +119,21 @@ def outcome(
         except ScenarioError as error:
             notes.append(f"no change was simulated ({error})")
     return Outcome(made, known, judged, changed, used, drift, advice, tuple(notes), step, refused)
+
+
+def with_what_if(found: Outcome, want: Asked | None) -> Outcome:
+    """The outcome with what a step takes as asked. Raises ScenarioError (``--what-if``) where
+    nothing can be simulated, or not so."""
+    if want is None or found.refused:
+        return found
+    if found.fit is None or found.step is None:
+        raise ScenarioError("--what-if", "nothing can be simulated: see the notes of the import")
+    groups = fitted_groups(found.fit, found.drift, found.parts)
+    try:
+        step = changed_step(found.fit, found.parts, groups, found.step, want)
+    except RunError as error:
+        raise ScenarioError("--what-if", str(error)) from None
+    return replace(found, what_if=(want.text, step))
 
 
 def refusal(judged: Sequence[Judged]) -> str:

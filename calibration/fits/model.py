@@ -126,10 +126,10 @@ class Fit:
         ahead, back = self._course(slope, drift)
         level = self.length.shift + back
         if not ahead:
-            return _longer(groups, math.exp(level), cap)
+            return longer(groups, math.exp(level), cap)
         starts = range(0, max(steps, 1), _STRETCH)
         parts = [
-            _longer(groups, math.exp(level + ahead * (at + _STRETCH / 2)), cap) for at in starts
+            longer(groups, math.exp(level + ahead * (at + _STRETCH / 2)), cap) for at in starts
         ]
         return replace(
             groups,
@@ -209,7 +209,7 @@ _STRETCH = 12
 """Steps of a run whose groups are resampled at one length, where lengths go on changing."""
 
 
-def _longer(groups: MeasuredGroups, factor: float, cap: int) -> MeasuredGroups:
+def longer(groups: MeasuredGroups, factor: float, cap: int) -> MeasuredGroups:
     """Groups whose responses are so many times as long, cut at the cap."""
     longer = tuple(tuple(_scaled(n, factor, cap) for n in group) for group in groups.new_tokens)
     return replace(groups, new_tokens=longer)

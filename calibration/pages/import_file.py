@@ -63,6 +63,8 @@ def to_json(log: RunLog, outcome: Outcome) -> dict[str, Any]:
             }
     if outcome.step is not None:
         imported["simulated_step"] = asdict(outcome.step)
+    if outcome.what_if is not None:
+        imported["what_if"] = {"asked": outcome.what_if[0], **asdict(outcome.what_if[1])}
     if outcome.advice is not None:
         answers = [asdict(answer) for answer in outcome.advice.answers]
         imported["advice"] = {

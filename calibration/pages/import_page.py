@@ -33,6 +33,8 @@ def page(log: RunLog, outcome: Outcome) -> str:
     judged = [text.judged(judgement) for judgement in outcome.judged] or [_unjudged(outcome)]
     if outcome.step is not None:
         judged.append(f"{text.step(outcome).capitalize()}.")
+    if outcome.what_if is not None:
+        judged.append(f"{text.what_if(outcome).capitalize()}.")
     warnings = [
         *text.notes(outcome, log),
         *(f"{p.key}: {p.source}" for p in missing(outcome.parts)),

@@ -90,6 +90,18 @@ def step(outcome: Outcome) -> str:
     )
 
 
+def what_if(outcome: Outcome) -> str:
+    """What a step takes as asked, beside now."""
+    assert outcome.what_if is not None
+    assert outcome.step is not None
+    said, changed = outcome.what_if
+    between = f"{seconds(changed.low_s)} to {seconds(changed.high_s)}"
+    return (
+        f"with {said}: {seconds(changed.seconds)} a step (90 % interval {between}), "
+        f"{changed.seconds / outcome.step.seconds:.2f} times now's {seconds(outcome.step.seconds)}"
+    )
+
+
 def advice_rows(outcome: Outcome) -> list[tuple[str, str, str, str]]:
     """What-if, speed-up, 90 % interval, and how to have it."""
     if outcome.advice is None:
@@ -136,6 +148,8 @@ def show_outcome(log: RunLog, outcome: Outcome) -> None:
         screen.print(Text(f"forecast of {judged(judgement)}", style="bold"))
     if outcome.step is not None:
         screen.print(Text(step(outcome), style="bold"))
+    if outcome.what_if is not None:
+        screen.print(Text(what_if(outcome), style="bold"))
     if outcome.advice is not None:
         for line in outcome.advice.bottleneck:
             screen.print(Text(line))

@@ -1,0 +1,95 @@
+"""``rollcast import --what-if``: a step with other lengths and settings, beside now."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollcast.calibration.importing import outcome, with_what_if
+from rollcast.calibration.judge.asked import asked
+from rollcast.calibration.logs.draft import draft
+from rollcast.calibration.logs.gather import read_log
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.parts import given
+from tests.imported import truth
+from tests.imported.test_imported_cli import _call, _rows
+from tests.logs import written
+
+
+def _seconds(folder: Path, *texts: str, stack: str = "") -> tuple[float, float]:
+    """Now, and as asked."""
+    log = read_log([folder])
+    said = given(truth.MODEL, truth.FORMS[stack].gpu) if stack else ()
+    found = with_what_if(outcome(log, draft(log, said), advised=False), asked(texts))
+    assert found.step is not None
+    assert found.what_if is not None
+    changed = found.what_if[1]
+    assert changed.low_s <= changed.seconds <= changed.high_s
+    return found.step.seconds, changed.seconds
+
+
+def test_generation_grows_with_the_lengths(tmp_path: Path) -> None:
+    """The table's generation and update are in proportion to the mean, beside 1 s of rest."""
+    written.table(tmp_path / "run.csv", _rows(40))
+    now, longer = _seconds(tmp_path / "run.csv", "mean_tokens=600")
+    assert longer - 1 == pytest.approx(2 * (now - 1), rel=0.15)
+    _, same = _seconds(tmp_path / "run.csv", "mean_tokens=300")
+    assert same == pytest.approx(now, rel=0.05)
+    _, tail = _seconds(tmp_path / "run.csv", "longest_tokens=1400")
+    _, short = _seconds(tmp_path / "run.csv", "longest_tokens=900")
+    assert short < tail
+
+
+@pytest.mark.parametrize("stack", ["verl", "openrlhf"])  # with dumps, and without
+def test_of_dumps_and_of_figures(
+    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = truth.write(stack, tmp_path, monkeypatch)
+    now, longer = _seconds(folder, "mean_tokens=1200", stack=stack)
+    assert 1.2 < longer / now < 2.5
+    now, half = _seconds(folder, "batch_groups=8", stack=stack)
+    assert half < now
+
+
+def test_the_command_says_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written.table(tmp_path / "run.csv", _rows(30))
+    options = ("--no-advise", "--what-if", "mean_tokens=450", "--what-if", "group_size=4")
+    assert _call("import", tmp_path / "run.csv", *options) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "with mean_tokens=450 group_size=4: " in said
+    assert " times now's " in said
+    assert _call("import", tmp_path / "run.csv", *options, "--json") == 0
+    found = json.loads(capsys.readouterr().out)["imported"]["what_if"]
+    assert found["asked"] == "mean_tokens=450 group_size=4"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mean_tokens", "is not of the form key=value"),
+        ("mean_tokens=", "is not of the form key=value"),
+        ("mean_tokens=many", "must be tokens of 1 or more"),
+        ("mean_tokens=0", "must be tokens of 1 or more"),
+        ("mean_tokens=nan", "must be tokens of 1 or more"),
+        ("mean_tokens=99999999", "is not below the limit"),
+        ("longest_tokens=5", "is below the mean"),
+        ("mean_token=5", "did you mean mean_tokens"),
+        ("workload.group_sise=5", "group_sise"),
+    ],
+)
+def test_what_is_none(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written.table(tmp_path / "run.csv", _rows(30))
+    assert _call("import", tmp_path / "run.csv", "--no-advise", "--what-if", text) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_twice(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="twice"):
+        asked(["group_size=4", "group_size=8"])
+    assert asked([]) is None

@@ -57,7 +57,7 @@ def matches(form: re.Pattern[str], text: str) -> bool | None:
 
 def affordable(form: re.Pattern[str], text: str, more: int) -> bool:
     """Whether searches of a text end soon. more: powers of its length beside those of the stars."""
-    return len(text) ** (form.pattern.count(".*") + more) <= _MOST_WORK
+    return bool(len(text) ** (form.pattern.count(".*") + more) <= _MOST_WORK)
 
 
 def escaped(text: str) -> str:

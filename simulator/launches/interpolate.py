@@ -13,7 +13,7 @@ from rollcast.simulator.launches.pieces import Text, plain, shown, why
 from rollcast.simulator.launches.values import Leaf, Tree, Unknown, at, leaves, put
 from rollcast.simulator.stacks.syntax.scalars import word
 
-_DEEPEST, _MOST_STEPS, _LONGEST = 20, 200_000, 10_000
+_DEEPEST, _MOST_STEPS, _LONGEST = 20, 20_000, 10_000
 _NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     **{"mul": operator.mul, "multiply": operator.mul, "add": operator.add, "sum": operator.add},
     **{"sub": operator.sub, "subtract": operator.sub, "minus": operator.sub},
@@ -96,6 +96,7 @@ def bounded(number: Any) -> Any:
 class _Resolver:
     def __init__(self, tree: Tree, variables: Mapping[str, Text]) -> None:
         self._tree, self._variables, self._steps = tree, variables, 0
+        self._known: dict[tuple[str, ...], Any] = {}
 
     def leaf(self, leaf: Leaf, above: list[str], depth: int) -> Leaf:
         value = leaf.value
@@ -162,7 +163,9 @@ class _Resolver:
             return {dotted: leaf.value for dotted, leaf in leaves(found)}
         if depth > _DEEPEST:
             raise _UndecidedError("its interpolations have no end")
-        value = self.leaf(found, full[:-1], depth).value
+        if tuple(full) not in self._known:
+            self._known[tuple(full)] = self.leaf(found, full[:-1], depth).value
+        value = self._known[tuple(full)]
         if isinstance(value, Unknown):
             raise _UndecidedError(value.why)
         return value

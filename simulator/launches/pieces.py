@@ -52,7 +52,8 @@ def doubted(text: Text, reason: str) -> Text:
 
 def place_of(text: Text, default: Place) -> Place:
     """Where it begins."""
-    return text[0].place if text else default
+    written = next((piece for piece in text if piece.text), text[0] if text else None)
+    return written.place if written else default
 
 
 def known(text: str, place: Place) -> Text:

@@ -24,6 +24,8 @@ def read_toml_tree(text: str, name: str, sure: int, sources: Sources) -> Tree:
         match = re.search(r"\(at line (\d+)", str(error))
         place = Place(name, int(match[1]) if match else 0)
         problem = re.sub(r" \(at .*", "", str(error)) or "it cannot be parsed"
+        if "digits" in problem:
+            problem = "a number has too many digits"
         raise ScenarioError(str(place), f"is no TOML: {problem}") from None
     return _tree(values, "", _lines(text), name, sure, sources)
 

@@ -81,7 +81,9 @@ def commands(text: str, line: int = 1) -> Iterator[Command]:
         parser.blank_lines()
         if parser.ended:
             return
-        yield parser.listed()
+        command = parser.listed()
+        parser.blank_lines()  # a here-document of the command begins after the line
+        yield command
 
 
 def parse(text: str, line: int = 1) -> Block:

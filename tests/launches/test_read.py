@@ -1,0 +1,529 @@
+"""Launches of every form: what they say, where, and what is wrong with them in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.launched import Launched
+from rollcast.simulator.launches.read import read_launch
+from rollcast.simulator.stacks.stack import all_stacks
+
+VERL = "python3 -m verl.trainer.main_ppo"
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def launched(folder: Path, text: str, name: str = "run.sh", **environment: str) -> Launched:
+    return read_launch(written(folder, name, text), environment=environment)
+
+
+def values(launch: Launched) -> dict[str, Any]:
+    return {key: setting.value for key, setting in launch.settings.items()}
+
+
+# The same settings in every form
+
+
+def _keys(stack: str) -> list[str]:
+    """Keys of a stack that hold in any run and take any number."""
+    table = all_stacks()[stack].launch
+    return sorted(
+        theirs
+        for theirs, (ours, _, key) in table.ours.items()
+        if not (key.where or key.values or key.inverted or key.since or key.until)
+        and (ours.startswith("workload.") or ours == "model")
+        and "-" not in theirs
+    )
+
+
+NUMBERS = st.integers(1, 10**6)
+NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_./-]{0,20}[A-Za-z0-9]", fullmatch=True).filter(
+    lambda text: yaml.safe_load(text) == text and "//" not in text
+)
+
+
+def mappings(stack: str) -> st.SearchStrategy[dict[str, Any]]:
+    keys = _keys(stack)
+    models = [key for key in keys if all_stacks()[stack].launch.ours[key][0] == "model"]
+    numbers = [key for key in keys if key not in models]
+    return st.fixed_dictionaries(
+        {models[0]: NAMES},
+        optional=dict.fromkeys(numbers, NUMBERS),
+    ).filter(lambda mapping: len(mapping) > 2)
+
+
+def nested(mapping: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, item in mapping.items():
+        *above, last = key.split(".")
+        here = tree
+        for name in above:
+            here = here.setdefault(name, {})
+        here[last] = item
+    return tree
+
+
+def given_by(launch: Launched) -> dict[str, Any]:
+    return dict(launch.raw())
+
+
+@given(mappings("verl"))
+def test_overrides_and_yaml_say_the_same(
+    tmp_path_factory: pytest.TempPathFactory, mapping: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    script = " \\\n  ".join([VERL, *(f"{key}={item}" for key, item in mapping.items())])
+    command = ["python3", "-m", "verl.trainer.main_ppo"]
+    several = [
+        launched(folder, script + "\n"),
+        launched(folder, yaml.safe_dump(nested(mapping)), "config.yaml"),
+        launched(folder, json.dumps(nested(mapping)), "config.json"),
+        launched(
+            folder, yaml.safe_dump([f"++{k}={v}" for k, v in mapping.items()]), "overrides.yaml"
+        ),
+        read_launch(None, [*command, *(f"{k}={v}" for k, v in mapping.items())]),
+    ]
+    for launch in several:
+        assert launch.stack == "verl"
+        assert given_by(launch) == mapping
+
+
+@given(mappings("trl"))
+def test_flags_python_and_yaml_say_the_same(
+    tmp_path_factory: pytest.TempPathFactory, mapping: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    flags = " ".join(f"--{key} {item}" for key, item in mapping.items())
+    equals = " ".join(f"--{key}={item}" for key, item in mapping.items())
+    call = ", ".join(f"{key}={item!r}" for key, item in mapping.items())
+    several = [
+        launched(folder, f"trl grpo {flags}\n"),
+        launched(folder, f"ARGS='{equals}'\naccelerate launch --num_machines 1 x/grpo.py $ARGS\n"),
+        launched(folder, f"from trl import GRPOConfig\nC = GRPOConfig({call})\n", "train.py"),
+        launched(folder, f"import trl\nD = dict({call})\nC = trl.GRPOConfig(**D)\n", "train.py"),
+    ]
+    written(folder, "recipe.yaml", yaml.safe_dump(mapping))
+    several.append(launched(folder, "trl grpo --config recipe.yaml\n"))
+    for launch in several:
+        assert launch.stack == "trl"
+        assert {k: v for k, v in given_by(launch).items() if "num_machines" not in k} == mapping
+
+
+@given(mappings("prime_rl"))
+def test_toml_and_its_flags_say_the_same(
+    tmp_path_factory: pytest.TempPathFactory, mapping: dict[str, Any]
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    lines = "".join(f"{key} = {json.dumps(item)}\n" for key, item in mapping.items())
+    flags = " ".join(f"--{key} {item}" for key, item in mapping.items())
+    written(folder, "rl.toml", lines)
+    for text in ("uv run rl @ rl.toml\n", "uv run rl @rl.toml\n", f"uv run rl {flags}\n"):
+        launch = launched(folder, text)
+        assert launch.stack == "prime_rl"
+        assert given_by(launch) == mapping
+
+
+# Places, rights, what is said twice
+
+
+def test_a_setting_names_the_line_that_says_it(tmp_path: Path) -> None:
+    script = f"N=8\nARGS=(\n  data.train_batch_size=512\n)\n{VERL} ${{ARGS[@]}} \\\n  trainer.nnodes=$N\n"
+    launch = launched(tmp_path, script)
+    assert str(launch.settings["workload.batch_groups"].place) == "run.sh, line 3"
+    assert str(launch.settings["run.nodes"].place) == "run.sh, line 6"
+    assert (launch.entry, launch.files) == ("verl.trainer.main_ppo", (tmp_path / "run.sh",))
+
+
+def test_words_of_the_user_count_before_a_command_before_a_file(tmp_path: Path) -> None:
+    written(tmp_path, "c.yaml", "grpo: {num_prompts_per_step: 1, num_generations_per_prompt: 2}\n")
+    path = written(
+        tmp_path,
+        "run.sh",
+        "uv run examples/run_grpo.py --config c.yaml grpo.num_prompts_per_step=3 "
+        "cluster.num_nodes=4\n",
+    )
+    launch = read_launch(path, ["grpo.num_prompts_per_step=5", "cluster.num_nodes=6"])
+    assert launch.stack == "nemo_rl"
+    found = values(launch)
+    assert found["workload.batch_groups"] == 5
+    assert found["workload.group_size"] == 2
+    assert found["run.nodes"] == 6
+    assert values(read_launch(path))["workload.batch_groups"] == 3
+
+
+def test_a_key_with_two_values_is_an_error_with_both_lines(tmp_path: Path) -> None:
+    twice = f"{VERL} data.train_batch_size=512 \\\n  data.train_batch_size=1024\n"
+    with pytest.raises(ScenarioError) as caught:
+        launched(tmp_path, twice)
+    assert str(caught.value) == (
+        "run.sh, line 2: data.train_batch_size is set to 512 in run.sh, line 1, "
+        "and to 1024 in line 2; keep one"
+    )
+    same = launched(tmp_path, twice.replace("1024", "512"))
+    assert any("and in line 2" in note for note in same.notes)
+    with pytest.raises(ScenarioError, match="in line 1; keep one"):
+        launched(tmp_path, "seed: 1\nseed: 2\n", "config.yaml")
+
+
+def test_unknown_keys_are_told_apart(tmp_path: Path) -> None:
+    launch = launched(tmp_path, f"{VERL} data.train_batch_size=8 data.brand_new=1\n")
+    assert [item.key for item in launch.unknown] == ["data.brand_new"]
+
+
+def test_what_is_not_known_is_unresolved_and_no_default_takes_its_place(tmp_path: Path) -> None:
+    script = f"{VERL} data.train_batch_size=8 trainer.nnodes=$NODES rollout.n=$((X * 2))\n"
+    launch = launched(tmp_path, script)
+    assert {item.key: item.why for item in launch.unresolved} == {
+        "trainer.nnodes": "NODES has no value in what was read",
+        "rollout.n": "X has no value in what was read",
+    }
+    assert "run.nodes" not in launch.known
+    assert values(launched(tmp_path, script, NODES="4"))["run.nodes"] == 4
+
+
+def test_a_path_whose_end_is_known_names_its_model(tmp_path: Path) -> None:
+    script = f"{VERL} actor_rollout_ref.model.path=${{ROOT}}/Qwen3-8B data.train_batch_size=8\n"
+    assert values(launched(tmp_path, script))["model"] == "$ROOT/Qwen3-8B"
+
+
+def test_slurm_counts_where_the_stack_is_not_told(tmp_path: Path) -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gres=gpu:h100:8\n"
+    launch = launched(tmp_path, f"{head}srun {VERL} data.train_batch_size=8 rollout.n=2\n")
+    assert values(launch)["run.nodes"] == 4
+    assert values(launch)["run.gpus_per_node"] == 8
+    told = launched(tmp_path, f"{head}srun {VERL} data.train_batch_size=8 trainer.nnodes=2\n")
+    assert values(told)["run.nodes"] == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'ray job submit --runtime-env-json="{{\\"a\\": 1}}" -- {}',
+        "nohup {} > log 2>&1 &",
+        "{} 2>&1 | tee log",
+        "env A=1 {}",
+        "A=1 PYTHONPATH=. {}",
+        'srun bash -c "{}"',
+        "docker exec c bash -lc '{}'",
+        "torchrun --nproc_per_node 8 -m verl.trainer.main_ppo data.train_batch_size=8 rollout.n=2",
+        'ssh host "cd /x && {}"',
+        "f() {{ {}; }}\nf",
+        "for x in 1 2; do {}; done",
+        "true && {}",
+        "CMD='{}'\neval $CMD",
+        'CMD=({})\n"${{CMD[@]}}"',
+    ],
+)
+def test_a_launch_is_found_behind_others(tmp_path: Path, command: str) -> None:
+    full = f"{VERL} data.train_batch_size=8 rollout.n=2"
+    launch = launched(tmp_path, "sleep 3\npython x.py\n" + command.format(full) + "\n")
+    assert launch.stack == "verl"
+    assert values(launch)["workload.batch_groups"] == 8
+
+
+def test_a_script_calls_another_with_its_arguments(tmp_path: Path) -> None:
+    written(tmp_path, "inner.sh", f'{VERL} data.train_batch_size=$1 "${{@:2}}"\n')
+    launch = launched(tmp_path, "bash inner.sh 16 rollout.n=4\n")
+    assert values(launch)["workload.batch_groups"] == 16
+    assert values(launch)["workload.group_size"] == 4
+
+
+# Configurations and their parents
+
+
+def test_a_configuration_that_a_script_writes_is_read(tmp_path: Path) -> None:
+    script = (
+        "B=32\ncat > c.yaml <<EOF\ngrpo:\n  num_prompts_per_step: $B\n"
+        "  num_generations_per_prompt: $G\nEOF\nuv run examples/run_grpo.py --config c.yaml\n"
+    )
+    launch = launched(tmp_path, script)
+    assert values(launch)["workload.batch_groups"] == 32
+    assert [item.key for item in launch.unresolved] == ["grpo.num_generations_per_prompt"]
+
+
+def test_parents_by_path(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        "base.yaml",
+        "grpo: {num_prompts_per_step: 1, num_generations_per_prompt: 2}\n"
+        "cluster: {num_nodes: 1, gpus_per_node: 8}\n",
+    )
+    launch = launched(
+        tmp_path,
+        "defaults: ../base.yaml\ngrpo: {num_prompts_per_step: 9}\n"
+        "cluster: {_override_: true, num_nodes: 3}\n",
+        "more/leaf.yaml",
+    )
+    found = values(launch)
+    assert (found["workload.batch_groups"], found["workload.group_size"]) == (9, 2)
+    assert found["run.nodes"] == 3
+    assert "cluster.gpus_per_node" not in launch.raw()
+    lost = launched(
+        tmp_path,
+        "defaults: gone.yaml\ngrpo: {num_prompts_per_step: 9}\npolicy: {model_name: m}\n",
+        "leaf.yaml",
+    )
+    assert any("gone.yaml, which is not there" in note for note in lost.notes)
+
+
+def test_hydra_composes_groups_packages_and_choices(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    written(
+        config,
+        "main.yaml",
+        "defaults:\n  - actor@actor_rollout_ref.actor: fsdp\n  - data: small\n"
+        "  - optional gone: x\n  - _self_\ntrainer: {nnodes: 2}\n"
+        "actor_rollout_ref: {actor: {ppo_epochs: 3}, rollout: {n: '${mul:2,${trainer.nnodes}}'}}\n",
+    )
+    written(config, "actor/fsdp.yaml", "defaults: [base]\nstrategy: fsdp\nppo_epochs: 1\n")
+    written(config, "actor/base.yaml", "ppo_mini_batch_size: 64\nstrategy: none\n")
+    written(config, "data/small.yaml", "train_batch_size: 8\n")
+    written(config, "data/large.yaml", "train_batch_size: ${oc.env:B,800}\n")
+    script = f"{VERL} --config-path=$PWD/config --config-name=main"
+    found = values(launched(tmp_path, f"{script}\n"))
+    assert found["workload.batch_groups"] == 8
+    assert found["workload.group_size"] == 4
+    assert found["run.mini_batch_groups"] == 64
+    assert found["run.iterations"] == 3
+    assert found["run.strategy"] == "fsdp"
+    found = values(launched(tmp_path, f"{script} data=large trainer.nnodes=5\n"))
+    assert found["workload.batch_groups"] == 800
+    assert found["workload.group_size"] == 10
+    assert values(launched(tmp_path, f"B=7\n{script} data=large\n"))["workload.batch_groups"] == 7
+
+
+def test_a_file_that_the_launch_names_has_to_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        launched(
+            tmp_path, "\nuv run examples/run_grpo.py --config gone.yaml grpo.max_num_steps=1\n"
+        )
+    assert str(caught.value) == ("run.sh, line 2: calls another file that is not there: gone.yaml")
+    shipped = f"{VERL} --config-name=ppo_trainer data.train_batch_size=8\n"
+    assert values(launched(tmp_path, shipped))["workload.batch_groups"] == 8
+    with pytest.raises(ScenarioError, match=r"line 1: calls another file .*env\.sh; .* BATCH"):
+        launched(tmp_path, f"source env.sh\n{VERL} data.train_batch_size=$BATCH rollout.n=2\n")
+    unused = launched(tmp_path, f"source env.sh\n{VERL} data.train_batch_size=4 rollout.n=2\n")
+    assert any("env.sh" in note for note in unused.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a.b=c", "c"), ("+a.b=1", 1), ("++a.b=1e-6", 1e-6), ("a.b=[1,x]", [1, "x"]),
+        ("a.b='x y'", "x y"), ("a.b=null", None), ("a.b=True", True), ('a.b="[1]"', "[1]"),
+        ("a.b=[['x','y'],2]", [["x", "y"], 2]), ("a.b=-1", -1), ("a.b=", ""), ("a.b=x=y", "x=y"),
+    ],
+)  # fmt: skip
+def test_values_of_overrides(text: str, value: Any) -> None:
+    launch = read_launch(None, ["python", "-m", "verl.trainer.main_ppo", text])
+    assert dict(launch.raw()) == {"a.b": value}
+
+
+def test_mappings_in_overrides_have_keys_of_their_own() -> None:
+    command = ["python", "-m", "verl.trainer.main_ppo", "+a={b:1,c:{d:x}}", "~a.c.d"]
+    assert dict(read_launch(None, command).raw()) == {"a.b": 1}
+
+
+# Python
+
+
+SCRIPT = """
+import argparse, os
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--n", type=int, default=8)
+parser.add_argument("--model", default=f"Qwen/{'Qwen3-8B'}")
+parser.add_argument("--needed")
+args = parser.parse_args()
+TOKENS = 2 ** 10
+
+def config():
+    return GRPOConfig(
+        num_generations=args.n,
+        max_completion_length=TOKENS * 2 if args.n > 4 else 1,
+        per_device_train_batch_size=int(os.environ.get("B", "4")),
+        temperature=unknown(),
+    )
+
+if __name__ == "__main__":
+    trainer = GRPOTrainer(model=args.model, args=config(), peft_config=LoraConfig(r=16))
+    open("/x/there", "w")
+"""
+
+
+def test_a_script_of_python_is_read_and_not_run(tmp_path: Path) -> None:
+    launch = launched(tmp_path, SCRIPT, "train.py")
+    raw = launch.raw()
+    assert launch.stack == "trl"
+    assert raw["model_name_or_path"] == "Qwen/Qwen3-8B"
+    assert raw["num_generations"] == 8
+    assert raw["max_completion_length"] == 2048
+    assert raw["per_device_train_batch_size"] == 4
+    assert (raw["lora_r"], raw["use_peft"]) == (16, True)
+    assert [item.key for item in launch.unresolved] == ["temperature"]
+    assert str(launch.settings["workload.group_size"].place) == "train.py, line 15"
+    told = launched(tmp_path, "B=2\npython train.py --n 3 --model m\n").raw()
+    assert told["num_generations"] == 3
+    assert told["max_completion_length"] == 1
+    assert told["model_name_or_path"] == "m"
+
+
+def test_python_that_cannot_be_parsed_names_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"^train\.py, line 2: is no Python"):
+        launched(tmp_path, "import trl\nx = (\n", "train.py")
+    notebook = (
+        "!pip install trl\n%time\nfrom trl import GRPOConfig\nGRPOConfig(num_generations=4)\n"
+    )
+    assert launched(tmp_path, notebook, "train.py").raw()["num_generations"] == 4
+
+
+# Folders, and which stack
+
+
+def test_the_launch_of_a_folder(tmp_path: Path) -> None:
+    written(tmp_path, "run.sh", f"{VERL} data.train_batch_size=8\n")
+    written(tmp_path, "notes.txt", "x")
+    assert read_launch(tmp_path).stack == "verl"
+    written(tmp_path, "config.yaml", "data: {train_batch_size: 8}\n")
+    with pytest.raises(ScenarioError, match=r"several files could be .*run\.sh, config\.yaml"):
+        read_launch(tmp_path)
+    hydra = tmp_path / "outputs"
+    written(hydra, ".hydra/config.yaml", "data: {train_batch_size: 4}\nrollout: {n: 2}\n")
+    assert values(read_launch(hydra))["workload.batch_groups"] == 4
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ScenarioError, match="holds no script"):
+        read_launch(empty)
+
+
+def test_a_launch_of_no_stack_or_of_two_asks_which(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="no launch of a known stack.*--stack"):
+        launched(tmp_path, "echo hello\n")
+    path = written(tmp_path, "c.yaml", "seed: 1\ntemperature: 1.0\n")
+    with pytest.raises(ScenarioError, match="--stack"):
+        read_launch(path)
+    assert read_launch(path, stack="trl").stack == "trl"
+    with pytest.raises(ScenarioError, match=r"--stack: vrl is not known; did you mean verl\?"):
+        read_launch(path, stack="vrl")
+
+
+# What is no launch, or a hostile one
+
+
+def refused(folder: Path, text: str | bytes, name: str) -> str:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ScenarioError) as caught:
+        read_launch(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+BOMB = "a: &a [1,1]\n" + "".join(
+    f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(['*' + chr(97 + n)] * 9)}]\n" for n in range(9)
+)
+HOSTILE = {
+    "bomb.yaml": (BOMB, "more than 100,000 values"),
+    "deep.yaml": ("[" * 5_000, "nested too deeply"),
+    "self.yaml": ("a: &a [*a]\n", "levels deep"),
+    "circle.yaml": ("defaults: circle.yaml\n", "call each other without end"),
+    "object.yaml": ("a: !!python/object/apply:os.system ['touch there']\n", "no launch"),
+    "list.yaml": ("- 1\n", "is a list"),
+    "twice.toml": ("a = 1\na = 2\n", "is no TOML"),
+    "digits.json": ('{"a": ' + "9" * 9_999 + "}", "too many digits"),
+    "deep.py": ("(" * 5_000, "is no Python"),
+    "nul.sh": (b"a\0b\n", "NUL"),
+    "latin.sh": (b"ok\n\xff\n", "line 2: is not text in UTF-8"),
+    "doubled.sh": ("A=aa\nwhile :; do A=$A$A; done\n", "without end"),
+    "calls.sh": ("f() { f; }\nf\n", "f calls itself without end"),
+    "sources.sh": ("source sources.sh\n", "call each other without end"),
+    "loops.sh": ("for i in {1..999}; do for j in {1..999}; do :; done; done\n", "20,000 commands"),
+    "braces.sh": ("echo " + "{a,b}" * 40, "without end"),
+    "open.sh": ("$(" * 5_000, "nested too deeply"),
+    "evals.sh": ('A=\'eval "$A"\'\neval "$A"\n', "without end"),
+    "words.sh": (f"{VERL} " + "a.b=1 " * 9_999, "5,000 words"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_end_in_a_sentence(tmp_path: Path, name: str) -> None:
+    text, why = HOSTILE[name]
+    assert why in refused(tmp_path, text, name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "A=" + "a" * 1_900 + "\nwhile :; do B=${A##*a*a*a*b}; done",
+        "A=$((9**9**9))",
+        "A=A+A\n: $((A))",
+        "while :; do :; done",
+        "cat <<A <<B <<C\n" * 50,
+    ],
+)  # fmt: skip
+def test_hostile_lines_before_a_launch_do_not_hide_it(tmp_path: Path, script: str) -> None:
+    try:
+        launch = launched(tmp_path, f"{script}\n{VERL} data.train_batch_size=8\n")
+    except ScenarioError as error:
+        assert "\n" not in str(error)
+    else:
+        assert values(launch)["workload.batch_groups"] == 8
+
+
+def test_what_is_no_plain_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.sh")
+    (tmp_path / "loop.sh").symlink_to(tmp_path / "loop.sh")
+    with (tmp_path / "large.sh").open("wb") as file:
+        file.truncate(2 * 10**9)
+    for name, why in {
+        "pipe.sh": "not a regular file",
+        "loop.sh": "cannot read",
+        "large.sh": "too large",
+        "gone.sh": "cannot read",
+    }.items():
+        with pytest.raises(ScenarioError, match=why):
+            read_launch(tmp_path / name)
+    with pytest.raises(ScenarioError, match="not a regular file"):
+        read_launch(Path("/dev/zero"))
+    with pytest.raises(ScenarioError, match="give a script"):
+        read_launch(None)
+
+
+@given(
+    st.sampled_from(["c.yaml", "c.toml", "c.json", "t.py", "run.sh"]),
+    st.text(max_size=60) | st.text("ab:=[]{}&*!-#'\"$\n ,.@()", max_size=60),
+)
+def test_any_text_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, name: str, text: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / name
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        read_launch(path)
+    except ScenarioError as error:
+        assert str(error)
+
+
+@given(st.lists(st.text("ab.=[]{}+~-@$:'\" 1/", max_size=12), min_size=1, max_size=5))
+def test_any_command_is_read_or_refused(items: list[str]) -> None:
+    try:
+        read_launch(None, ["python", "-m", "verl.trainer.main_ppo", *items])
+    except ScenarioError as error:
+        assert str(error)

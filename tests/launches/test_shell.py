@@ -1,0 +1,301 @@
+"""Scripts: words, expansions, arithmetic and paths through them, beside bash where it is there."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.pieces import maybe, place_of, plain, shown, why
+from rollcast.simulator.launches.shell.arithmetic import UndecidedError, value
+from rollcast.simulator.launches.shell.follow import Called, Found, follow
+from rollcast.simulator.launches.shell.parse import ShellSyntaxError, parse
+from rollcast.simulator.launches.sources import Sources
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=12)
+
+
+def followed(folder: Path, script: str, **environment: str) -> Found:
+    path = folder / "run.sh"
+    path.write_text(script, encoding="utf-8", newline="")
+    return follow(Sources(path), path, environment)
+
+
+def words(folder: Path, script: str, **environment: str) -> list[str]:
+    """The words of the one command ``launch`` in a script, all of them known."""
+    [call] = called(folder, script, **environment)
+    texts = [plain(word) for word in call.words[1:]]
+    assert None not in texts, [why(word) for word in call.words]
+    return [text or "" for text in texts]
+
+
+def called(folder: Path, script: str, **environment: str) -> list[Called]:
+    calls = followed(folder, script, **environment).calls
+    return [call for call in calls if shown(call.words[0]) == "launch"]
+
+
+@given(st.lists(WORDS, min_size=1, max_size=4))
+def test_quoted_words_are_read_as_they_are(
+    tmp_path_factory: pytest.TempPathFactory, items: list[str]
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    quoted = " ".join(map(shlex.quote, items))
+    assert words(folder, f"launch {quoted}\n") == items
+    assert words(folder, f'A=({quoted})\nB=("${{A[@]}}")\nlaunch "${{B[@]}}"\n') == items
+
+
+NUMBERS = st.integers(0, 99).map(str)
+SUMS = st.recursive(
+    NUMBERS,
+    lambda inner: st.one_of(
+        st.tuples(inner, st.sampled_from(["+", "-", "*", "&", "|", "^", "<<"]), inner).map(
+            lambda t: f"({t[0]} {t[1]} {t[2]})"
+        ),
+        st.tuples(inner, st.sampled_from(["<", ">", "==", "!=", "<=", ">="]), inner).map(
+            lambda t: f"({t[0]} {t[1]} {t[2]})"
+        ),
+        inner.map(lambda x: f"(- {x})"),
+        inner.map(lambda x: f"(~ {x})"),
+    ),
+    max_leaves=8,
+)
+
+
+def _none(name: str, index: int | None) -> str:
+    raise UndecidedError(name)
+
+
+def _no(name: str, index: int | None, number: int) -> None:
+    raise UndecidedError(name)
+
+
+@given(SUMS)
+def test_arithmetic_is_that_of_64_bits(text: str) -> None:
+    python = text
+    try:
+        expected = eval(python.replace("<<", "* 2 ** 0 <<"), {})  # of digits and operators alone
+    except (OverflowError, ValueError):
+        return
+    if not -(2**63) <= expected < 2**63 or "<<" in text:
+        return
+    assert value(text, _none, _no) == int(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2**10", 1024),
+        ("2 ** 3 ** 2", 512),
+        ("7 / 2", 3),
+        ("-7 / 2", -3),
+        ("-7 % 3", -1),
+        ("1 ? 2 : 0 / 0", 2),
+        ("0 && 1 / 0", 0),
+        ("010", 8),
+        ("0x1F", 31),
+        ("2#101", 5),
+        ("9**9**9", pow(9, 9**9, 2**64) - 2**64 * (pow(9, 9**9, 2**64) >= 2**63)),
+        ("(1, 2)", 2),
+        ("!0 + ~0", 0),
+    ],
+)
+def test_arithmetic_as_bash_has_it(text: str, expected: int) -> None:
+    assert value(text, _none, _no) == expected
+
+
+@pytest.mark.parametrize("text", ["1/0", "(1", "1 2", "x", "2**-1", "1 ?", "@", "(" * 500])
+def test_arithmetic_without_a_value_says_so(text: str) -> None:
+    with pytest.raises(UndecidedError):
+        value(text, _none, _no)
+
+
+CASES = {
+    "default": ("launch ${A:-x} ${A-y} ${B:=z} $B\n", ["x", "y", "z", "z"]),
+    "alternative": ("A=1\nE=\nlaunch ${A:+yes}${E:+no}${E+set}\n", ["yesset"]),
+    "cuts": (
+        "A=a/b/c.sh\nlaunch ${A##*/} ${A%/*} ${A#*/} ${A%%/*} ${A%.sh}\n",
+        ["c.sh", "a/b", "b/c.sh", "a", "a/b/c"],
+    ),
+    "replaced": (
+        "A=a-b-c\nlaunch ${A/-/+} ${A//-/+} ${A/#a/x} ${A/%c/y}\n",
+        ["a+b-c", "a+b+c", "x-b-c", "a-b-y"],
+    ),
+    "substring": ("A=abcdef\nlaunch ${A:1:2} ${A:3} ${A: -2} ${#A}\n", ["bc", "def", "ef", "6"]),
+    "case": ("A=Qwen\nlaunch ${A,,} ${A^^}\n", ["qwen", "QWEN"]),
+    "array": (
+        'A=(a \'b c\')\nA+=(d)\nlaunch ${#A[@]} "${A[1]}" "${A[@]:1}" "${A[*]}"\n',
+        ["3", "b c", "b c", "d", "a b c d"],
+    ),
+    "associative": ('declare -A M=([a]=1 [b]="2 3")\nlaunch "${M[b]}" ${#M[@]}\n', ["2 3", "2"]),
+    "split": ('A="a  b"\nlaunch $A "$A" x${A}y\n', ["a", "b", "a  b", "xa", "by"]),
+    "indirect": ("A=1\nN=A\nlaunch ${!N}\n", ["1"]),
+    "braces": (
+        'launch {a,b}{1..3} {a:1} "{a,b}"\n',
+        ["a1", "a2", "a3", "b1", "b2", "b3", "{a:1}", "{a,b}"],
+    ),
+    "sums": ("A=3\n((A += 2))\nlet B=A*2\nlaunch $((A * B)) $A\n", ["50", "5"]),
+    "if": (
+        'A=x\nif [ "$A" = y ]; then B=1; elif [[ $A == [x-z] ]]; then B=2; else B=3; fi\n'
+        "launch $B\n",
+        ["2"],
+    ),
+    "numbers": ("if [ 4 -gt 3 ] && ((2 > 1)); then launch yes; fi\n", ["yes"]),
+    "matches": ('A=qwen3-8b\nif [[ "$A" =~ ^qwen3 ]]; then launch yes; fi\n', ["yes"]),
+    "case_": ("A=b2\ncase $A in a*|b?) launch one ;; *) launch two ;; esac\n", ["one"]),
+    "for": ("B=\nfor i in 1 2 3; do [ $i = 2 ] && continue; B=$B$i; done\nlaunch $B\n", ["13"]),
+    "for_": ("S=0\nfor ((i = 0; i < 4; i++)); do S=$((S + i)); done\nlaunch $S\n", ["6"]),
+    "while": (
+        "i=0\nwhile true; do i=$((i + 1)); if [ $i -ge 3 ]; then break; fi; done\nlaunch $i\n",
+        ["3"],
+    ),
+    "function": ("f() { local x=$1; launch $x \"$@\"; }\nf 'a b' c\n", ["a", "b", "a b", "c"]),
+    "shift": ("set -- a b c\nshift\nlaunch $1 $#\n", ["b", "2"]),
+    "document": ("A=7\nread -r -d '' B <<EOF\nx=$A\nEOF\nlaunch $B\n", ["x=7"]),
+    "quoted document": ("B=$(cat <<'EOF'\n$A\nEOF\n)\nlaunch \"$B\"\n", ["$A"]),
+    "here text": ("IFS=',' read -ra G <<< 0,1,2\nlaunch ${#G[@]}\n", ["3"]),
+    "pipe": ("A=0,1,2,3\nN=$(echo $A | tr ',' '\\n' | wc -l)\nlaunch $N\n", ["4"]),
+    "backticks": ("launch `basename a/b.sh .sh`\n", ["b"]),
+    "subshell": ("A=1\n(A=2)\nlaunch $A\n", ["1"]),
+    "nested": ("bash -c \"launch 'a b'\"\n", ["a b"]),
+    "eval": ("A='launch x'\neval \"$A y\"\n", ["x", "y"]),
+    "ansi": ("launch $'a\\tb\\x41'\n", ["a\tbA"]),
+    "comment": ("launch a#b # c\n", ["a#b"]),
+    "continued": ("launch a \\\n  b\\\nc\n", ["a", "bc"]),
+    "ends": ("launch a \\\n  # b \\\n  c\n", ["a"]),
+    "joined": ('A="--x 1 \\\n --y 2"\nlaunch $A\n', ["--x", "1", "--y", "2"]),
+    "keyword": ("launch if then done\n", ["if", "then", "done"]),
+    "escaped": ('launch a\\ b \\$A "\\$A\\"" \'\\\'\n', ["a b", "$A", '$A"', "\\"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_script_is_followed_as_bash_would(tmp_path: Path, name: str) -> None:
+    script, expected = CASES[name]
+    assert words(tmp_path, script) == expected
+    if shutil.which("bash"):
+        told = "launch() { printf '%s\\0' \"$@\"; }\nexport -f launch\n"
+        run = subprocess.run(
+            ["bash", "-c", told + script], capture_output=True, cwd=tmp_path, timeout=60
+        )
+        assert run.stdout.decode().split("\0")[:-1] == expected
+
+
+LETTERS = st.text("ab/-. ", max_size=6)
+CHANGES = st.sampled_from(
+    [
+        "",
+        ":-x",
+        ":+x",
+        "#a",
+        "##*a",
+        "%b",
+        "%%b*",
+        "/a/x",
+        "//a/x",
+        "/#a/x",
+        "/%b/x",
+        ":1",
+        ":1:2",
+        "^^",
+        "#*/",
+        "%/*",
+        "//[ab]/-",
+    ]
+)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+@given(st.lists(st.tuples(LETTERS, CHANGES, st.booleans()), min_size=8, max_size=8))
+def test_expansions_are_those_of_bash(
+    tmp_path_factory: pytest.TempPathFactory, items: list[tuple[str, str, bool]]
+) -> None:
+    lines, shows = [], []
+    for number, (text, change, quoted) in enumerate(items):
+        lines.append(f"A{number}={shlex.quote(text)}")
+        expansion = f"${{A{number}{change}}}"
+        shows.append(f'"{expansion}"' if quoted else expansion)
+    script = "\n".join([*lines, f"launch {' '.join(shows)} end", ""])
+    told = "set -f\nlaunch() { printf '%s\\0' \"$@\"; }\n"
+    run = subprocess.run(["bash", "-c", told + script], capture_output=True, timeout=60)
+    assert words(tmp_path_factory.getbasetemp(), script) == run.stdout.decode().split("\0")[:-1]
+
+
+# What a script does not decide
+
+
+def test_what_has_no_value_is_not_known(tmp_path: Path) -> None:
+    [call] = called(tmp_path, 'launch "$MODEL" x=$N $EMPTY\n')
+    assert [plain(word) for word in call.words[1:]] == [None, None, None]
+    assert "MODEL has no value" in why(call.words[1])
+    assert words(tmp_path, "launch $MODEL\n", MODEL="m") == ["m"]
+
+
+def test_nothing_is_run(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    [call] = called(tmp_path, f"A=$(touch {there}; nproc)\ntouch {there}\nlaunch $A\n")
+    assert "not run" in why(call.words[1])
+    assert not there.exists()
+
+
+def test_an_undecided_condition_leaves_what_its_branches_agree_on(tmp_path: Path) -> None:
+    script = "A=1\nif [ -f /x ]; then A=2; B=3; C=4; else B=3; C=5; fi\nlaunch $A $B $C\n"
+    [call] = called(tmp_path, script)
+    assert [plain(word) for word in call.words[1:]] == [None, "3", None]
+    assert "line 2" in why(call.words[1])
+    [call] = called(tmp_path, "A=1\nif [ -z $X ]; then A=2; exit 1; fi\nlaunch $A\n")
+    assert plain(call.words[1]) == "1"
+
+
+def test_what_a_branch_may_add_is_doubted_and_the_rest_known(tmp_path: Path) -> None:
+    script = "A=(--x 1)\nif nvidia-smi; then A+=(--y 2); fi\nlaunch ${A[@]}\n"
+    [call] = called(tmp_path, script)
+    assert [shown(word) for word in call.words[1:]] == ["--x", "1", "--y", "2"]
+    assert [bool(maybe(word)) for word in call.words[1:]] == [False, False, True, True]
+
+
+def test_an_early_exit_is_for_another_case(tmp_path: Path) -> None:
+    found = followed(tmp_path, "if [ $# -lt 1 ]; then exit 1; fi\nlaunch a\n")
+    assert [shown(word) for word in found.calls[0].words] == ["launch", "a"]
+    assert "would end here" in found.notes[0]
+
+
+def test_files_that_a_script_calls_are_read_with_their_own_lines(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "m.sh").write_text("\nARGS=(\n  --layers 36\n)\n")
+    script = (
+        'DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"\n'
+        'source "$DIR/models/m.sh"\nlaunch "${ARGS[@]}"\n'
+    )
+    [call] = called(tmp_path, script)
+    assert [plain(word) for word in call.words[1:]] == ["--layers", "36"]
+    assert str(place_of(call.words[1], call.place)) == "models/m.sh, line 3"
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [("A='\n", 1), ("\nif true; then\n", 2), ("a\n)\n", 2), ("A=(1 2\n", 1), ("\n${\n", 2)],
+)
+def test_what_is_no_script_is_said_with_its_line(tmp_path: Path, script: str, line: int) -> None:
+    with pytest.raises(ShellSyntaxError) as caught:
+        parse(script)
+    assert caught.value.line >= line
+
+
+@given(st.text(max_size=80) | st.text("a=$(){}[]<>|&;'\"`\\\n #!*?~-+/:%@", max_size=60))
+def test_any_text_is_followed_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return
+    try:
+        followed(tmp_path_factory.getbasetemp(), text)
+    except ScenarioError as error:
+        assert "\n" not in error.message

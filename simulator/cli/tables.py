@@ -232,9 +232,7 @@ def _shows(figure: Figure, values: Sequence[Mapping[str, Any]]) -> bool:
 
     if not any(figure.text(row) for row in values):
         return False
-    numbers = (
-        [figure.value_in(row) for row in values]
-        if figure.terminal and figure.terminal.if_differs
-        else []
-    )
-    return not numbers or max(numbers) > (1.0 + SAME) * min(numbers)
+    if not (figure.terminal and figure.terminal.if_differs):
+        return True
+    numbers = [value for row in values if (value := figure.value_in(row)) is not None]
+    return bool(numbers) and max(numbers) > (1.0 + SAME) * min(numbers)

@@ -76,10 +76,11 @@ def known_keys(stack: Stack, found: Iterable[Given]) -> int:
     return len({key for item in found if (key := negated(launch, item).key) in launch.ours})
 
 
-def best(candidates: Sequence[Candidate], name: str) -> Candidate:
-    """The candidate that most speaks for. Raises ScenarioError where none does, or several do."""
+def best(candidates: Sequence[Candidate], name: str, told: bool) -> Candidate:
+    """The candidate that most speaks for. told: whether the user said which stack. Raises
+    ScenarioError where none does, or several do."""
     ordered = sorted(candidates, key=lambda one: -one.score)
-    if not ordered or ordered[0].score < _LEAST:
+    if not ordered or (ordered[0].score < _LEAST and not told):
         raise ScenarioError(
             name, "no launch of a known stack was found in it; give --stack if there is one"
         )
@@ -270,6 +271,7 @@ class _OneRead:
     def __init__(self, sources: Sources, stack: Stack, variables: Mapping[str, Value]) -> None:
         self._sources, self._stack = sources, stack
         self._variables = {k: v for k, v in variables.items() if isinstance(v, tuple)}
+        self._used: set[str] = set()
         self.notes: list[str] = []
 
     def of_file(self, path: Path) -> list[Given]:
@@ -338,6 +340,8 @@ class _OneRead:
         flags: list[Given] = []
         over: list[Given] = []
         for option in given:
+            if option.key in self._used:
+                continue  # it chose a file
             if option.kind == "drop":
                 drop(tree, option.key.split("."))
             elif option.kind == "flag":
@@ -411,6 +415,7 @@ class _OneRead:
                 self._not_there(wanted, name.place)
             return {}
         tree = configs.composed(path, (), name.place)
+        self._used |= configs.used
         self.notes.extend(configs.notes)
         return tree
 
@@ -423,6 +428,7 @@ class _OneRead:
         if name.removesuffix(".yaml") in self._stack.launch.shipped or not path.is_file():
             return {}
         tree = configs.composed(path, (), None)
+        self._used |= configs.used
         self.notes.extend(configs.notes)
         return tree
 

@@ -60,12 +60,14 @@ def parse_tree(sources: Sources, text: str, name: str, suffix: str, sure: int) -
 @dataclass
 class Configs:
     """Reads configurations with their parents. shipped: names of those that come with the stack, of
-    which the stack's defaults hold where they are not there."""
+    which the stack's defaults hold where they are not there. choices: by group, what a command
+    takes in the place of a list's; used: those of groups that are in a list."""
 
     sources: Sources
     shipped: Collection[str]
     choices: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
     _chosen: dict[str, str] = field(default_factory=dict)
     _loaded: int = 0
 
@@ -197,7 +199,9 @@ class Configs:
         target = ""
         if which:
             which, _, target = which.partition("@")
-            option = self.choices.get(which, option)
+            if which in self.choices:
+                option = self.choices[which]
+                self.used.add(which)
         else:
             option, _, target = option.partition("@")
         if which.lstrip("/").startswith("hydra") or option.startswith(("hydra/", "/hydra/")):

@@ -75,7 +75,7 @@ def _of_path(
     reader = Reader(sources)
     if path.suffix in _CONFIGS:
         candidates = reader.of_config(path, stacks, _outside(environment))
-        return _chosen(reader, candidates, words, {}, path.name)
+        return _chosen(reader, candidates, words, {}, path.name, len(stacks) == 1)
     text = sources.read(path)
     if path.suffix == ".py":
         found = Found([_python(path, environment)])
@@ -112,7 +112,7 @@ def _of_calls(
         place, reason = found.broken
         raise ScenarioError(str(place), f"is no shell script: {reason}")
     reader.notes.extend(found.notes)
-    return _chosen(reader, candidates, words, machine, name)
+    return _chosen(reader, candidates, words, machine, name, len(stacks) == 1)
 
 
 def _chosen(
@@ -121,9 +121,10 @@ def _chosen(
     words: tuple[Text, ...],
     machine: Mapping[str, Setting],
     name: str,
+    told: bool,
 ) -> Launched:
     """The launch of the likeliest candidate, with the user's own words over it."""
-    chosen = best(candidates, name)
+    chosen = best(candidates, name, told)
     launch = chosen.stack.launch
     given = list(chosen.found)
     if words:

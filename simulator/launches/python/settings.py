@@ -59,8 +59,13 @@ class _Taker:
         given.update(made.attributes)
         for argument, (value, place) in given.items():
             named = _of(table, argument)
-            if named and not isinstance(value, Made | Defined | Parsed):
-                self._put(named, value, place)
+            if not named or isinstance(value, Defined | Parsed):
+                continue
+            if isinstance(value, Made):
+                if _table(self._calls, value.name) is None:
+                    self._put(named, Unknown(f"{value.name}(...)", "a call that is not run"), place)
+                continue
+            self._put(named, value, place)
 
     def _put(self, key: str, value: Any, place: Place) -> None:
         had = self.given.get(key)

@@ -57,7 +57,8 @@ def matches(form: re.Pattern[str], text: str) -> bool | None:
 
 def affordable(form: re.Pattern[str], text: str, more: int) -> bool:
     """Whether searches of a text end soon. more: powers of its length beside those of the stars."""
-    return bool(len(text) ** (form.pattern.count(".*") + more) <= _MOST_WORK)
+    power = form.pattern.count(".*") + more
+    return bool(len(text) ** power <= _MOST_WORK)
 
 
 def escaped(text: str) -> str:

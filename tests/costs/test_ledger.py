@@ -150,7 +150,7 @@ def test_more_tokens_never_need_less(options: dict[str, Any], tokens: int, furth
 def test_what_is_offloaded_is_not_on_the_gpu(options: dict[str, Any]) -> None:
     here = ledger(options, offload_optimizer=False)
     away = ledger(options, offload_optimizer=True)
-    assert most(away, "generation") <= most(here, "generation")
+    assert most(away, "generation") < most(here, "generation")
     assert most(away, "update") == pytest.approx(most(here, "update"))
     assert sum(away.host_bytes.values()) >= sum(here.host_bytes.values())
     on_host = ledger({**options, "optimizer_on_host": True})

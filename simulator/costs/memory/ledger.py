@@ -50,7 +50,8 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """GPUs that hold the same. name: colocated, trainer, engine, critic, reference or reward."""
+    """GPUs that hold the same. name: colocated, trainer, engine, critic, reference or reward; or
+    engine_share, that of an engine's GPUs which it may use."""
 
     name: str
     gpu: str

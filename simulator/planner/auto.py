@@ -23,9 +23,13 @@ from rollcast.simulator.scenario.scenario import Outline
 
 MOST_GPUS = 4096
 TIMES_THE_LEAST = 8
-SCHEDULES = ("sync", "april(over_sampling=1.5)", "one_step_off", "fully_async(max_staleness=2)")
+SCHEDULES = (
+    *("sync", "april(over_sampling=1.5)", "april(over_sampling=2)", "partial_rollout"),
+    *("colocate_async", "one_step_off", "fully_async(max_staleness=2)"),
+)
 """Default policies."""
 
+_AHEAD = ("colocate_async", "one_step_off", "fully_async")  # always train on older versions
 TELLING = frozenset({"over_sampling", "max_staleness"})  # parameters that are always spelt
 
 _SCHEDULING = (
@@ -105,7 +109,7 @@ def policies(outline: Outline, staleness: float | None) -> list[str]:
     rest = spell(chain(*kept)) if kept else ""
     listed: list[str] = []
     for schedule in SCHEDULES:
-        if staleness == 0 and schedule.startswith(("one_step_off", "fully_async")):
+        if staleness == 0 and schedule.startswith(_AHEAD):
             continue
         for text in _joined(schedule, rest):
             if _works(outline, text):

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
+from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Row
+from rollcast.simulator.planner.choices import Choice
+from rollcast.simulator.planner.estimate import estimate
+from rollcast.simulator.planner.knobs import Knob, knobs_of
 from rollcast.simulator.planner.measure import Failure, Measured, Task
 from rollcast.simulator.planner.question import Question
 from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.scenario import outline
 from rollcast.simulator.values import read
 from rollcast.simulator.workload.length_specs import LARGEST_SD, DrawnLengths, PresetLengths
 from rollcast.simulator.workload.solved import solved_lengths
 
 SPREADS = (0.7, 1.4)  # factors on the spread of lengths, at the same mean, to try
+BOUND = 0.25  # share of draws in which the trainer bounds a step, from which its settings are tried
+WORTH = 0.03  # of a step, below which a setting is not worth a sentence
+TRIED = 4  # settings that are simulated
 NEAR = 0.5  # largest relative fall of a price worth a sentence
 
 
@@ -32,6 +41,7 @@ def what_would_change(
 ) -> tuple[str, ...]:
     """Sentences, each on one change."""
     sentences = [*_prices(asked, best, rows), *_limits(asked, best, rows)]
+    sentences += _knobs(search, asked, best)
     sentences += _spread(search, asked, best, finalists)
     return tuple(sentences)
 
@@ -57,6 +67,57 @@ def _prices(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
                 f"{words.choice(other)}."
             )
     return sentences
+
+
+def _knobs(search: Simulator, asked: Question, best: Row) -> list[str]:
+    """Settings of the trainer with which the best choice would take less, where it bounds a step:
+    by estimates, then simulated. They change no result of training."""
+    said = best.measured.said
+    alone = float(said.get("bound_by") == "trainer")
+    if (said.get("bound_by_share") or {"trainer": alone}).get("trainer", 0.0) < BOUND:
+        return []
+    applied = best.choice.applied(asked.raw)
+    scenario = outline(replace(applied, data={**applied.data, "policy": "sync"}))
+    section, model = scenario.sections.cost.of_the_roofline, scenario.sections.model
+    if section is None or model is None:
+        return []
+    now = estimate(asked.raw, best.choice)
+    assert not isinstance(now, Failure)
+    stack, backend = section.stack, section.trainer.backend
+    offered = knobs_of(stack, backend, best.setup.placement, load_model(model))
+    tried: list[tuple[float, Knob, Any, Choice]] = []
+    for knob in offered:
+        if knob.effect != "trainer":
+            continue
+        for value in knob.values:
+            settings = {**best.choice.settings, knob.key: value}
+            choice = replace(best.choice, settings=settings)
+            found = estimate(asked.raw, choice)
+            if not isinstance(found, Failure) and found.step_s() < (1 - WORTH) * now.step_s():
+                tried.append((found.step_s(), knob, value, choice))
+    tried.sort(key=lambda one: one[0])
+    firsts = {knob.key: one for one in reversed(tried) for knob in one[1:2]}
+    likely = sorted(firsts.values(), key=lambda one: one[0])[:TRIED]
+    if not likely:
+        return []
+    steps = asked.rungs.second
+    tasks = [Task(best.choice, steps), *(Task(choice, steps) for *_, choice in likely)]
+    base, *results = search.simulate("the trainer's settings", tasks)
+    sentences = []
+    for (_, knob, value, _), result in zip(likely, results, strict=True):
+        if isinstance(base, Failure) or isinstance(result, Failure):
+            continue
+        less = 1 - result.step_s / base.step_s
+        if less > WORTH:
+            sentences.append(
+                f"{knob.key}: {_written(value)} would take {less:.0%} less time, if the stack has "
+                f"it ({knob.words})."
+            )
+    return sentences
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:

@@ -180,3 +180,31 @@ def test_one_unit_a_line() -> None:
     assert hours(139.0) == "5.8 days"
     assert hours(139.0, like=91.0) == "139 h"
     assert hours(61.0, like=100.0) == "2.5 days"
+
+
+# What the trainer could do otherwise
+
+
+def test_where_the_trainer_bounds_its_settings_are_tried(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    slow = "{switch_fixed_s: 0.1, rest_s: 0.0, trainer: {backend: fsdp, recompute: full}}"
+    path.write_text(
+        SCENARIO.replace("batch_groups: 8", "batch_groups: 256").replace("512", "256")
+        + f"cost: {{roofline: {slow}}}\n"
+    )
+    choose = {"gpus": [8], "placement": ["colocated"], "tensor_parallel": [1]}
+    found = plan(path, {"run": {"steps": 100}, "choose": choose}, ["sync"], workers=1)
+    assert found.recommended is not None
+    assert found.recommended.measured.said["bound_by"] == "trainer"
+    said = [sentence for sentence in found.changes if "if the stack has it" in sentence]
+    assert said
+    assert any("cost.roofline.trainer.kernels: fused would take" in sentence for sentence in said)
+    assert all("cost.roofline" in sentence for sentence in said)
+    assert not any("weights: lora" in sentence for sentence in said)  # that changes what is learned
+
+
+def test_the_default_policies_hold_back_what_a_limit_of_staleness_forbids() -> None:
+    free = question(RAW)
+    assert {"april(over_sampling=2)", "partial_rollout", "colocate_async"} <= set(free.policies)
+    strict = question(RAW, read(PlanSection, {"limits": {"staleness": 0}}, "plan"))
+    assert not [policy for policy in strict.policies if "async" in policy or "off" in policy]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.stacks import FOLDERS, STACKS
+from rollcast.simulator.costs.trainer.options import MasterDtype, Optimizer
 from rollcast.simulator.launches.parts import Part
-from rollcast.simulator.stacks.settings import Settings, value, whole
+from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 ROOFLINE = "cost.roofline"
 TRAINER = f"{ROOFLINE}.trainer"
 FUSED_TRAFFIC_PER_LOGIT = 8.7  # as the doc of traffic_per_logit has it
+FUSED_CHUNK_TOKENS = 1024
+DEFAULTS = "'s defaults"
+"""How the place of a setting ends that a launch leaves to the stack."""
 _RECOMPUTE = {"full": "full", "selective": "attention", "none": "none"}
 ZERO = {0: "none", 1: "zero1", 2: "zero2", 3: "fsdp"}
 _SAME: tuple[tuple[str, str, type], ...] = (
@@ -104,8 +108,15 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         found = whole(known, key) if kind is int else value(known, key)
         if isinstance(found, kind) and found is not None:
             yield _said(known, key, f"{TRAINER}.{ours}", found)
-    if (whole(known, "run.lora_rank") or 0) > 0:
+    if rank := whole(known, "run.lora_rank"):
         yield _said(known, "run.lora_rank", f"{TRAINER}.weights", "lora")
+        yield _said(known, "run.lora_rank", f"{TRAINER}.lora_rank", rank)
+    for key, ours, words in (
+        ("run.optimizer", "optimizer", get_args(Optimizer)),
+        ("run.trainer_dtype", "master_dtype", get_args(MasterDtype)),
+    ):
+        if (found := value(known, key)) in words and not from_defaults(known[key]):
+            yield _said(known, key, f"{TRAINER}.{ours}", found)
     recompute = _RECOMPUTE.get(str(value(known, "run.recompute")))
     if recompute:
         yield _said(known, "run.recompute", f"{TRAINER}.recompute", recompute)
@@ -122,9 +133,14 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     ):
         yield _said(known, "run.shard_gpus", f"{TRAINER}.sharding", "hybrid")
         yield _said(known, "run.shard_gpus", f"{TRAINER}.shard_gpus", sharers)
+    chunk = whole(known, "run.logits_chunk_tokens")
     if value(known, "run.fused_head") is True:
         key = f"{TRAINER}.traffic_per_logit"
         yield _said(known, "run.fused_head", key, FUSED_TRAFFIC_PER_LOGIT)
+        chunked = f"{TRAINER}.logits_chunk_tokens"
+        yield _said(known, "run.fused_head", chunked, chunk or FUSED_CHUNK_TOKENS)
+    if value(known, "run.offload_reference") is True and value(known, "run.reference") is True:
+        yield _said(known, "run.offload_reference", f"{TRAINER}.reference_on_host", True)
     if value(known, "run.precision") == "fp8":
         yield _said(known, "run.precision", f"{TRAINER}.precision", "fp8")
 
@@ -136,7 +152,12 @@ def _can_be(known: Settings, splits: Collection[str]) -> bool:
         for key, ours, _ in _SAME
         if ours.endswith("_parallel") and (whole(known, key) or 1) > 1
     ]
-    return not known["run.strategy"].place.file.endswith("defaults") or set(wanted) <= set(splits)
+    return not from_defaults(known["run.strategy"]) or set(wanted) <= set(splits)
+
+
+def from_defaults(setting: Setting) -> bool:
+    """Whether the launch does not say it: costs then take what was measured of the stack."""
+    return setting.place.file.endswith(DEFAULTS)
 
 
 def trainer_gpus(known: Settings) -> int | None:

@@ -116,7 +116,7 @@ def policies(outline: Outline, staleness: float | None) -> list[str]:
                 listed.append(text)
                 break
     mine = own_policy(outline)
-    return listed if mine in listed else [mine, *listed]
+    return [mine, *(text for text in listed if text != mine)]
 
 
 def own_policy(outline: Outline) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from rollcast.simulator.check.question import Question
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import RollcastError, ScenarioError
-from rollcast.simulator.launches.overrides import overrides
+from rollcast.simulator.launches.overrides import overrides, strategy_of
 from rollcast.simulator.planner.estimate import estimated
 from rollcast.simulator.planner.knobs import Knob, knobs_of
 from rollcast.simulator.scenario.ledger import ledger_of
@@ -166,7 +166,12 @@ def _singles(question: Question) -> Iterator[_Single]:
     cost: Any = question.scenario.cost
     table, known = question.table, question.draft.settings
     release = question.launch.release
-    takes = frozenset(ours for ours in table.keys if table.has(ours, release, known))
+    newer = {**known, **strategy_of("fsdp2")}
+    takes = frozenset(
+        ours
+        for ours in table.keys
+        if table.has(ours, release, known) or table.has(ours, release, newer)
+    )
     stack = question.value("cost.roofline.stack")
     for knob in knobs_of(stack, cost.trainer_of.backend, cost.placement, cost.model):
         for value in _tried(knob, question):

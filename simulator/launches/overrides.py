@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollcast.simulator.launches.costs import ROOFLINE, TRAINER, ZERO, trainer_gpus
-from rollcast.simulator.stacks.settings import Settings, value, whole
+from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole
 
 LORA_RANK = 32
 """Of adapters, where a launch has none: the rank of LoRA without regret and of most scripts."""
@@ -47,6 +47,12 @@ def _sharding(wanted: Any, known: Settings) -> Mapping[str, Any]:
     return {"run.shard_gpus": -1} if wanted == "fsdp" else {}
 
 
+def _on_host(wanted: Any, known: Settings) -> Mapping[str, Any]:
+    """FSDP2 can keep all states on the host, and FSDP of most stacks can't."""
+    other = {"run.strategy": "fsdp2"} if value(known, "run.strategy") == "fsdp" and wanted else {}
+    return {**other, "run.cpu_offload": wanted}
+
+
 _SAID: Mapping[str, Said] = {
     f"{ROOFLINE}.offload_optimizer": lambda wanted, _: {
         "run.offload_parameters": wanted,
@@ -56,7 +62,7 @@ _SAID: Mapping[str, Said] = {
     f"{ROOFLINE}.engine_sleep": _sleep,
     f"{ROOFLINE}.cuda_graphs": _not("run.enforce_eager"),
     f"{TRAINER}.optimizer_on_host": _as("run.cpu_optimizer"),
-    f"{TRAINER}.states_on_host": _as("run.cpu_offload"),
+    f"{TRAINER}.states_on_host": _on_host,
     f"{TRAINER}.offload_activations": _as("run.offload_activations"),
     f"{TRAINER}.recompute": lambda wanted, _: {
         "run.recompute": "selective" if wanted == "attention" else wanted
@@ -92,3 +98,8 @@ def overrides(key: str, wanted: Any, known: Settings, takes: frozenset[str]) -> 
     spoken = {name: its for name, its in settings.items() if name in takes}
     needed = set(settings) - {"run.dynamic_batches", "run.offload_parameters"}
     return spoken if spoken and needed <= spoken.keys() else {}
+
+
+def strategy_of(name: str) -> Settings:
+    """The trainer's strategy as a setting, for what a stack takes under it."""
+    return {"run.strategy": Setting("run.strategy", name, "run.strategy", Place("a change"))}

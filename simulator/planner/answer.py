@@ -79,6 +79,7 @@ class Row:
             "staleness_mean": m.staleness_mean,
             "staleness_max": m.staleness_max,
             "length_bias": m.length_bias,
+            "peak_memory_bytes": m.peak_memory_bytes,
             "on_front": self.on_front,
             "beyond": "; ".join(self.beyond),
             "simulated_steps": m.steps,

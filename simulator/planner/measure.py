@@ -55,7 +55,8 @@ class Measured:
     prompts used up, rollouts trained on. series_s: seconds by step, the first ``startup_steps``
     before the steady state. staleness_max: versions. settled: whether the steady state was reached.
     said: of its phases (`simulator.results.phases.said`). factors: draws of the whole run's step
-    time over step_s; choices with the same seed share their draws.
+    time over step_s; choices with the same seed share their draws. peak_memory_bytes: of a GPU in
+    the phase that comes closest to what it has; None where no memory is known.
     """
 
     steps: int
@@ -74,6 +75,7 @@ class Measured:
     warnings: tuple[str, ...]
     settled: bool = True
     factors: tuple[float, ...] = ()
+    peak_memory_bytes: int | None = None
 
     @property
     def startup_s(self) -> float:
@@ -156,6 +158,7 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         tuple(warnings),
         steady.known,
         factors,
+        summary.get("peak_memory_bytes"),
     )
 
 

@@ -17,7 +17,6 @@ OnStep = Callable[[StepRecord], None] | None
 LONG_TAIL = 0.25
 """Of generation: a wait for the last 3 % of responses that is told."""
 FEW_SEQS = 0.5
-POLICIES = {"april": "APRIL", "one_step_off": "one step off policy"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,8 @@ def sentences(answer: Answer) -> Iterator[str]:
     yield headline(answer)
     found = answer.forecast
     step = f"{seconds(found.step.median)} ({interval((found.step.low, found.step.high))})"
-    yield f"A step takes {step}{'' if answer.fits else ' if it fit'}, on {found.gpus} GPU{'s' * (found.gpus > 1)}."
+    gpus = f"{found.gpus} GPU{'s' * (found.gpus > 1)}"
+    yield f"A step takes {step}{'' if answer.fits else ' if it fit'}, on {gpus}."
     whole = found.hours
     if whole is not None:
         text = f"{found.steps:,} steps take {spread(whole, hours)}"

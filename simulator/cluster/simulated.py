@@ -372,8 +372,9 @@ class SimulatedCluster:
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
         """Starts an update; on shared GPUs it begins once the replicas are idle."""
-        # stacks train on a batch in the order of its prompts, whichever ended first
-        trained = sorted(batch.groups, key=lambda group: group.group)
+        trained = list(batch.groups)
+        if self._cost.in_prompt_order:
+            trained.sort(key=lambda group: group.group)
         groups = [
             (
                 g.rollouts[0].prompt_tokens,

@@ -190,6 +190,12 @@ class CostModel(ABC):
     __slots__ = ()
     counts_memory: ClassVar[bool] = False
 
+    @property
+    def in_prompt_order(self) -> bool:
+        """Whether the trainer takes a batch in the order of its prompts, whichever group ended
+        first."""
+        return False
+
     @abstractmethod
     def decode_curve(self, rollouts: int) -> Curve:
         """Seconds of a pure decode iteration of ``rollouts`` rollouts, over its context."""
@@ -265,6 +271,11 @@ class AdjustedCost(CostModel):
     def train(self, load: TrainLoad) -> TrainCost:
         """See `CostModel.train`."""
         return self.inner.train(load)
+
+    @property
+    def in_prompt_order(self) -> bool:
+        """See `CostModel.in_prompt_order`."""
+        return self.inner.in_prompt_order
 
     @property
     def sync_s(self) -> float:

@@ -30,11 +30,6 @@ _PACKAGE = re.compile(r"#\s*@package\s+(\S+)")
 _REPLACES = "_override_"
 
 
-def read_tree(sources: Sources, path: Path, sure: int, at_: Place | None = None) -> Tree:
-    """The settings of a YAML, TOML or JSON file. at_: what names it. Raises ScenarioError."""
-    return parse_tree(sources, sources.read(path, at_), sources.name(path), path.suffix, sure)
-
-
 def parse_tree(sources: Sources, text: str, name: str, suffix: str, sure: int) -> Tree:
     """The settings of a text. suffix: of its file, which says what it is. Raises ScenarioError."""
     if len(text) > _MOST_CONFIG:

@@ -94,7 +94,7 @@ def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[s
             summary["rollout_tokens_per_s"], first["rollout_tokens_per_s"]
         )
         row["trained_rollouts_per_step"] = trained_a_step(result.run)
-        row.update({figure.name: summary[figure.name] for figure in FIGURES if figure.saved})
+        row.update({figure.name: summary.get(figure.name) for figure in FIGURES if figure.saved})
         row.update(said(summary))
         rows.append(row)
     return rows

@@ -71,9 +71,9 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
                 ("trainer", trainer_gpu, held - rollout),
             )
         }
-    summary["peak_memory_bytes"] = None if ledger is None else round(ledger.peak.bytes)
     if ledger is not None:
         summary["memory"] = ledger.plain()
+        summary["peak_memory_bytes"] = round(ledger.peak.bytes)
     if lengths := solved_lengths(scenario.raw.data["workload"]):
         summary["lengths"] = lengths
     return Result(scenario, result, summary)

@@ -330,6 +330,11 @@ class RooflineCost(RooflineOptions, CostModel):
 
     # --- what a CostModel answers ---
 
+    @property
+    def in_prompt_order(self) -> bool:
+        """As training stacks do; our own trainer, whose costs are measured, does not."""
+        return True
+
     def decode_curve(self, rollouts: int) -> Curve:
         """Piecewise linear in the context (:meth:`ForwardPass.pieces`)."""
         curve = self._curves.get(rollouts)

@@ -91,12 +91,6 @@ def parse(text: str, line: int = 1) -> Block:
     return Block(tuple(commands(text, line)))
 
 
-def parse_value(text: str, line: int = 1) -> Word:
-    """A text in which ``$`` and backticks are expanded, and quotes are characters: the body of a
-    here-document. Raises ShellSyntaxError."""
-    return _Parser(text, line).quoted("", "heredoc")
-
-
 class _Parser:
     def __init__(self, text: str, line: int, depth: int = 0) -> None:
         self._text, self._at, self._first, self._depth = text, 0, line, depth

@@ -15,7 +15,6 @@ from rollcast.calibration.fits.batches import Batch
 from rollcast.calibration.fits.levels import Figure, Levels, fit_levels, fixed_update_s
 from rollcast.calibration.fits.linear import fit_linear, middle
 from rollcast.calibration.fits.log_scenario import (
-    TRAINER,
     built,
     cost_parts,
     engines_of,
@@ -28,6 +27,7 @@ from rollcast.calibration.fits.steps import LEAST_STEPS, Steps
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.costs.scaled import PHASES
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.costs import TRAINER
 from rollcast.simulator.launches.parts import Part, replaced
 from rollcast.simulator.scenario.scenario import Scenario
 

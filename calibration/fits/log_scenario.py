@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ from rollcast.calibration.fits.generation import Engines
 from rollcast.calibration.fits.steps import Steps
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.costs import TRAINER, minibatches
 from rollcast.simulator.launches.parts import Part, nested
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.scenario.trust import named_modules
-from rollcast.simulator.stacks.settings import Settings, value, whole
-
-TRAINER = "cost.roofline.trainer"
+from rollcast.simulator.stacks.settings import value, whole
 
 
 def mapping(parts: Iterable[Part]) -> dict[str, Any]:
@@ -86,9 +84,10 @@ def cost_parts(log: RunLog, steps: Steps, parts: Sequence[Part]) -> list[Part]:
     if steps.has("update_s"):
         source = "the passes that the log times"
         parts_found.append(Part(f"{TRAINER}.log_prob_passes", passes, source))
-    minibatches = _minibatches(known, parts)
-    if minibatches is not None:
-        parts_found.append(minibatches)
+    size = int(setting(parts, "workload.group_size"))
+    rollouts = int(setting(parts, "workload.batch_groups")) * size
+    if (part := minibatches(known, rollouts, size)) is not None:
+        parts_found.append(part)
     dynamic, rows = value(known, "run.dynamic_batches"), whole(known, "run.micro_batch_rollouts")
     room = whole(known, "run.max_pass_tokens")
     if dynamic is True and room:
@@ -99,17 +98,3 @@ def cost_parts(log: RunLog, steps: Steps, parts: Sequence[Part]) -> list[Part]:
         parts_found.append(Part(f"{TRAINER}.batching", "padded", f"fixed rows a pass: {source}"))
         parts_found.append(Part(f"{TRAINER}.microbatch_rollouts", rows, source))
     return parts_found
-
-
-def _minibatches(known: Settings, parts: Sequence[Part]) -> Part | None:
-    """Optimiser steps of an update."""
-    batch = setting(parts, "workload.batch_groups")
-    size = setting(parts, "workload.group_size")
-    whole_batch = {"run.mini_batch_groups": batch, "run.mini_batch_rollouts": batch * size}
-    for key, all_of_it in whole_batch.items():
-        per_update = whole(known, key)
-        if per_update:
-            times = math.ceil(all_of_it / per_update) * (whole(known, "run.iterations") or 1)
-            source = f"the batch over {known[key].source}"
-            return Part(f"{TRAINER}.minibatches", max(times, 1), source)
-    return None

@@ -35,12 +35,7 @@ def show_answer(answer: Answer, as_json: bool = False) -> None:
     screen.print()
     screen.print(_memory(memory_lines(answer.ledger)))
     screen.print(_time(answer))
-    _changes(
-        screen,
-        to_fit(answer),
-        answer.fixes,
-        answer,
-    )
+    _changes(screen, to_fit(answer), answer.fixes, answer)
     _changes(screen, "What would make it faster", answer.faster, answer)
     open_parts = [part for part in answer.question.draft.assumed if part.key != "seed"]
     _listed(screen, "assumed", (f"{p.key} is {p.value}; {_why(p.source)}" for p in open_parts))

@@ -80,14 +80,20 @@ def scenario_or_launch(
     may be imported. Raises ScenarioError for flags of a launch beside a scenario.
     """
     from rollcast.simulator.scenario.file import RawScenario, read_scenario
+    from rollcast.simulator.scenario.trust import require_trust
 
-    if _is_scenario(path):
-        flags = [*options.given, *(["--gpus"] if gpus else [])]
-        if flags:
-            raise ScenarioError(
-                flags[0], "is of a launch; in a scenario change the file, or use --set and --choose"
-            )
-        return read_scenario(path, trust_modules)
+    if path.suffix in _SCENARIOS and not path.is_dir():
+        raw = read_scenario(path, True)
+        if isinstance(raw.data.get("workload"), dict):
+            flags = [*options.given, *(["--gpus"] if gpus else [])]
+            if flags:
+                raise ScenarioError(
+                    flags[0],
+                    "is of a launch; in a scenario change the file, or use --set and --choose",
+                )
+            with raw.locating():
+                require_trust(raw.data, trust_modules, path.name)
+            return raw
     found = asked(path, replace(options, gpus=gpus[0] if gpus else None))
     data = dict(found.scenario.raw.data)
     plan: dict[str, Any] = {}
@@ -110,19 +116,6 @@ def numbers(text: str | None, flag: str) -> list[int]:
     if min(found) < 1:
         raise ScenarioError(flag, f"{text!r} is no list of numbers above 0, such as 8,16,32")
     return found
-
-
-def _is_scenario(path: Path) -> bool:
-    """Whether a file is a scenario of ours rather than a stack's configuration."""
-    if path.suffix not in _SCENARIOS or not path.is_file():
-        return path.suffix in _SCENARIOS and not path.is_dir()
-    from rollcast.simulator.scenario.file import read_scenario
-
-    try:
-        data = read_scenario(path, True).data
-    except ScenarioError:
-        return True  # told by who reads it as a scenario
-    return isinstance(data.get("workload"), dict)
 
 
 def _released(stack: str | None) -> tuple[str | None, str | None]:

@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
@@ -184,11 +183,9 @@ class CostModel(ABC):
     """Prices a run: what a source of costs derives from. Pure.
 
     Iterations and updates must be priced; all else takes no time and has no limit by default.
-    counts_memory: whether it knows a model and GPUs whose memory can be counted.
     """
 
     __slots__ = ()
-    counts_memory: ClassVar[bool] = False
 
     @property
     def in_prompt_order(self) -> bool:

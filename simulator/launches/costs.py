@@ -168,16 +168,20 @@ def trainer_gpus(known: Settings) -> int | None:
     )
 
 
+def minibatches(known: Settings, rollouts: int, group_size: int) -> Part | None:
+    """Optimiser steps of an update on so many rollouts; None where the settings do not say."""
+    for key, each in (("run.mini_batch_groups", group_size), ("run.mini_batch_rollouts", 1)):
+        if per_step := whole(known, key):
+            times = math.ceil(rollouts / (per_step * each)) * (whole(known, "run.iterations") or 1)
+            source = f"the batch over {known[key].source}"
+            return Part(f"{TRAINER}.minibatches", max(times, 1), source)
+    return None
+
+
 def _passes(known: Settings, step: Step) -> Iterator[Part]:
     """Optimiser steps of an update, and what a microbatch holds."""
-    for key, each in (("run.mini_batch_groups", step.group_size), ("run.mini_batch_rollouts", 1)):
-        if per_step := whole(known, key):
-            times = math.ceil(step.rollouts / (per_step * each)) * (
-                whole(known, "run.iterations") or 1
-            )
-            source = f"the batch over {known[key].source}"
-            yield Part(f"{TRAINER}.minibatches", max(times, 1), source)
-            break
+    if (part := minibatches(known, step.rollouts, step.group_size)) is not None:
+        yield part
     dynamic, packs = value(known, "run.dynamic_batches"), value(known, "run.packing")
     room, rows = whole(known, "run.max_pass_tokens"), whole(known, "run.micro_batch_rollouts")
     if room and dynamic is not False:
@@ -202,16 +206,16 @@ def _roles(known: Settings, preset: str) -> Iterator[Part]:
         own = usual - (usual > 1)  # without the reference that it counts
         key = f"{TRAINER}.log_prob_passes"
         yield _said(known, "run.reference", key, own + reference)
-    if value(known, "run.critic") is True:
+    critic = value(known, "run.critic") is True
+    reward = value(known, "run.reward_model") not in (None, False, "")
+    if critic:
         yield _said(known, "run.critic", f"{TRAINER}.critic", True)
-    if value(known, "run.reward_model") not in (None, False, ""):
+    if reward:
         yield _said(known, "run.reward_model", f"{TRAINER}.reward_passes", 1)
-    for role, has in (
-        ("critic", value(known, "run.critic") is True),
-        ("reference", reference is True),
-        ("reward", value(known, "run.reward_model") not in (None, False, "")),
+    for role, key, has in (
+        ("critic", "run.critic_gpus", critic),
+        ("reference", "run.reference_gpus", reference is True),
+        ("reward", "run.reward_model_gpus", reward),
     ):
-        gpus = whole(known, "run.reward_model_gpus" if role == "reward" else f"run.{role}_gpus")
-        if has and gpus:
-            key = "run.reward_model_gpus" if role == "reward" else f"run.{role}_gpus"
+        if has and (gpus := whole(known, key)):
             yield _said(known, key, f"{TRAINER}.{role}_gpus", gpus)

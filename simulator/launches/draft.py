@@ -90,7 +90,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         *cost_parts(known, preset, step),
         Part("seed", 0, "assumed", True),
     ]
-    steps = asked.steps or _steps(known, int(batch.value))
+    steps = asked.steps or whole(known, "run.steps")
     return Drafted(replaced(parts, asked.parts), known, steps)
 
 
@@ -278,13 +278,3 @@ def _responses(cap: int, asked: Asked) -> Part:
     mean = max(round(own.mean_of_cap * cap), 1)
     said = f"assumed: {own.mean_of_cap:.0%} of the cap; give --mean-tokens"
     return Part(key, mean, said, True)
-
-
-def _steps(known: Settings, batch: int) -> int | None:
-    """Generations of the whole run."""
-    if steps := whole(known, "run.steps"):
-        return steps
-    prompts, epochs = whole(known, "run.dataset_prompts"), value(known, "run.epochs")
-    if prompts and isinstance(epochs, int | float) and not isinstance(epochs, bool) and epochs > 0:
-        return max(round(prompts * epochs) // batch, 1)
-    return None

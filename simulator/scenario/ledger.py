@@ -110,4 +110,4 @@ def roofline_of(cost: CostModel) -> RooflineCost | None:
         return None
     while isinstance(cost, AdjustedCost):
         cost = cost.inner
-    return cast("RooflineCost", cost) if cost.counts_memory else None
+    return cast("RooflineCost", cost)

@@ -18,7 +18,7 @@ NAMED = {
     "deepseek-ai/DeepSeek-R1": "deepseek-r1",
     "meta-llama/Meta-Llama-3-8B-Instruct": "llama-3.1-8b",
     "OpenRLHF/Llama-3-8b-sft-mixture": "llama-3.1-8b",
-    "/root/Qwen3-4B_torch_dist": "qwen3-4b",
+    "/models/Qwen3-4B_torch_dist": "qwen3-4b",
     "zai-org/GLM-4.5-Air": "glm-4.5-air",
     "/data/models--Qwen--Qwen2.5-0.5B-Instruct/snapshots/ab12/": "qwen2.5-0.5b",
     "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
@@ -27,7 +27,7 @@ NAMED = {
     "ckpt/Qwen2_5-1.5B": "qwen2.5-1.5b",
     # of another shape, or unknown
     "deepseek-ai/DeepSeek-R1-Distill-Yi-9B": None,
-    "/root/GLM-5_4layer": None,
+    "/models/GLM-5_4layer": None,
     "zai-org/GLM-5.2": None,
     "moonshotai/Kimi-K2.5": None,
     "./models": None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 from rollcast.simulator.costs.base import (
     CostModel,
@@ -91,7 +91,6 @@ class RooflineCost(RooflineOptions, CostModel):
     pipeline_parallel: int = 1
     _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    counts_memory: ClassVar[bool] = True
     FIXED = (
         *("model", "gpu", "tensor_parallel", "pipeline_parallel", "replicas"),
         *("trainer_gpus", "placement", "trainer", *RooflineOptions.FIXED),

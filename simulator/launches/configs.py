@@ -64,6 +64,7 @@ class Configs:
     notes: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     _chosen: dict[str, str] = field(default_factory=dict)
+    _overridden: dict[str, str] = field(default_factory=dict)
     _loaded: int = 0
 
     def composed(self, path: Path, search: Sequence[Path], place: Place | None) -> Tree:
@@ -72,10 +73,6 @@ class Configs:
         if _by_path(tree):
             return self._on_parents(tree, path, 0)
         folders = [path.parent, *search, *self._search_path(tree)]
-        for entry in _entries(tree):
-            for group, option in entry.items():
-                name = group.partition("@")[0]
-                self._chosen[name] = self.choices.get(name, self.choices.get(group, str(option)))
         result = self._with_defaults(tree, _package(tree, ""), "", folders, path, 0)
         result.pop("hydra", None)
         return result
@@ -156,6 +153,7 @@ class Configs:
             return own
         if depth > _DEEPEST:
             raise ScenarioError(str(named.place), "configurations call each other without end")
+        self._choose(named.value, group)
         result: Tree = {}
         placed = False
         for entry in named.value:
@@ -174,6 +172,22 @@ class Configs:
         if not placed:
             merge(result, own)
         return result
+
+    def _choose(self, entries: Sequence[object], group: str) -> None:
+        """Notes what a list of defaults chooses: what a command says holds over an ``override``,
+        that of the outermost list over those further in, and either over a plain choice."""
+        choices = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items()]
+        for which, option in choices:
+            words = str(which).split() or [""]
+            name = words[-1].partition("@")[0]
+            if "override" in words[:-1]:
+                self._overridden.setdefault(_inside(group, name), str(option))
+        for which, option in choices:
+            words = str(which).split() or [""]
+            name = words[-1].partition("@")[0]
+            there = self._overridden.get(_inside(group, name), str(option))
+            plain = self.choices.get(name, self.choices.get(words[-1], there))
+            self._chosen[_inside(group, name)] = plain
 
     def _child(
         self,
@@ -197,6 +211,8 @@ class Configs:
             if which in self.choices:
                 option = self.choices[which]
                 self.used.add(which)
+            else:
+                option = self._overridden.get(_inside(group, which), option)
         else:
             option, _, target = option.partition("@")
         if which.lstrip("/").startswith("hydra") or option.startswith(("hydra/", "/hydra/")):
@@ -204,9 +220,7 @@ class Configs:
         option = re.sub(r"\$\{([\w./@]+)\}", lambda m: self._chosen.get(m[1], m[0]), option)
         name = option.removesuffix(".yaml")
         inside = which or posixpath.dirname(name)
-        there = inside.lstrip("/") if inside.startswith("/") else posixpath.join(group, inside)
-        there = posixpath.normpath(there) if there else ""
-        there = "" if there == "." else there
+        there = _inside(group, inside)
         file = posixpath.join(there, posixpath.basename(name) if not which else name)
         found = next((f / f"{file}.yaml" for f in folders if (f / f"{file}.yaml").is_file()), None)
         if found is None:
@@ -220,6 +234,12 @@ class Configs:
             home = _below(package, target)
         home = _package(tree, home)
         return self._with_defaults(tree, home, there, folders, found, depth + 1)
+
+
+def _inside(group: str, name: str) -> str:
+    """The folder of a group that is named in a list of another's."""
+    path = posixpath.normpath(name.lstrip("/") if name.startswith("/") else f"{group}/{name}")
+    return "" if path in (".", "/") else path.lstrip("/")
 
 
 def _package(tree: Tree, default: str) -> str:
@@ -236,14 +256,6 @@ def _below(package: str, name: str) -> str:
     if name == "_global_" or name.startswith("_global_."):
         return name.removeprefix("_global_").lstrip(".")
     return ".".join(part for part in (package, name) if part)
-
-
-def _entries(tree: Tree) -> list[dict[str, object]]:
-    """The entries of a list of defaults that choose from a group."""
-    named = tree.get("defaults")
-    if not isinstance(named, Leaf) or not isinstance(named.value, list):
-        return []
-    return [entry for entry in named.value if isinstance(entry, dict)]
 
 
 def _by_path(tree: Tree) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.sources import Sources
-from rollcast.simulator.launches.values import Leaf, Tree
+from rollcast.simulator.launches.values import EMPTY, Leaf, Tree
 from rollcast.simulator.stacks.settings import Place
 
 _HEADER = re.compile(r"\s*\[\[?\s*([\w.\"' -]+?)\s*\]\]?")
@@ -59,6 +59,9 @@ def _tree(
     tree: Tree = {}
     for key, value in values.items():
         dotted = f"{prefix}.{key}" if prefix else key
+        if value == {}:
+            tree[key] = Leaf(EMPTY, Place(name, _nearest(dotted, lines)), sure)
+            continue
         if isinstance(value, dict):
             tree[key] = _tree(value, dotted, lines, name, sure, sources)
             continue

@@ -10,6 +10,8 @@ from rollcast.simulator.stacks.settings import Place
 
 MOST_LEAVES = 100_000
 DEEPEST = 50
+EMPTY = "{}"
+"""A table without keys, which turns on what it is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,13 @@ Tree = dict[str, "Leaf | Tree"]
 
 
 def merge(into: Tree, other: Mapping[str, Any]) -> None:
-    """Puts one tree over another: mappings are joined, what else is there replaced."""
+    """Puts one tree over another: mappings are joined, what else is there replaced, unless
+    by a table without keys."""
     for key, item in other.items():
         held = into.get(key)
         if isinstance(item, dict) and isinstance(held, dict):
             merge(held, item)
-        else:
+        elif not (isinstance(held, dict) and isinstance(item, Leaf) and item.value == EMPTY):
             into[key] = copied(item) if isinstance(item, dict) else item
 
 

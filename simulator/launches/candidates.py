@@ -16,8 +16,8 @@ from rollcast.simulator.launches.pieces import Text, known, plain, shown
 from rollcast.simulator.launches.python.follow import Script, follow
 from rollcast.simulator.launches.python.settings import settings
 from rollcast.simulator.launches.settle import negated
-from rollcast.simulator.launches.shell.expand import Value
-from rollcast.simulator.launches.shell.follow import Called, Found
+from rollcast.simulator.launches.shell.expand import OUTSIDE, Value
+from rollcast.simulator.launches.shell.found import Called, Found
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.values import Leaf, Tree, drop, leaves, merge, put, tree_of
 from rollcast.simulator.launches.words import (
@@ -38,11 +38,6 @@ COMMAND = 1
 """How sure what a launch's own command says is; see `Given`."""
 _LEAST = 2
 """Keys of a stack that make a launch without a known entry one of it."""
-_OUTSIDE = re.compile(
-    r"HOME|USER|PWD|HOSTNAME|TMPDIR|RANDOM|PATH|PYTHONPATH|RANK|WORLD_SIZE|LOCAL_RANK"
-    r"|(?:SLURM|WANDB|HF|CUDA|NCCL|RAY|MASTER|VLLM|MLP|NODE)_\w*|\w*(?:_KEY|_TOKEN|_HOST|_IP|_ADDR)"
-    r"|\d+"
-)
 
 
 @dataclass(frozen=True)
@@ -144,7 +139,7 @@ class Reader:
 
     def _script(self, call: Called, program: Program) -> Script | None:
         """What is started, if it is a script of Python's that is there."""
-        path = self._path(program)
+        path = self._path(call, program)
         if path is None:
             return None
         if path not in self._scripts:
@@ -169,14 +164,15 @@ class Reader:
                 self._scripts[path] = Script()
         return self._scripts[path]
 
-    def _path(self, program: Program) -> Path | None:
+    def _path(self, call: Called, program: Program) -> Path | None:
         if not program.module:
             named = shown(program.path).endswith(".py")
-            return self.sources.find(program.path, self.sources.folder) if named else None
+            folders = (*call.folders, self.sources.folder)
+            return self.sources.find(program.path, *folders) if named else None
         if "." not in program.name:
             return None
         file = known(program.name.replace(".", "/") + ".py", program.path[0].place)
-        return self.sources.find(file)
+        return self.sources.find(file, *call.folders)
 
     @staticmethod
     def _quick(call: Called, stack: Stack, program: Program, weight: int) -> float:
@@ -208,9 +204,11 @@ class Reader:
     def _candidate(
         self, call: Called, found: Found, stack: Stack, program: Program, weight: int
     ) -> Candidate:
-        read = _OneRead(self.sources, stack, call.variables)
+        read = _OneRead(self.sources, stack, call.variables, call.folders)
         after = list(options(call.words[program.at + 1 :], stack.launch.form))
-        given = read.of_options(after, program, self._script(call, program), self._path(program))
+        given = read.of_options(
+            after, program, self._script(call, program), self._path(call, program)
+        )
         self._check_lost(call, found, given, stack)
         before = call.words[: program.at]
         machine = around.launchers(before, call.place)
@@ -229,7 +227,7 @@ class Reader:
                 match = re.match(r"(\w+) has no value", piece.why)
                 if match:
                     names.add(match[1])
-        names = {name for name in names if not _OUTSIDE.fullmatch(name)}
+        names = {name for name in names if not OUTSIDE.fullmatch(name)}
         if names:
             raise ScenarioError(
                 str(lost[0].place),
@@ -268,8 +266,15 @@ class Reader:
 class _OneRead:
     """Reads options and the configurations that they name, for one stack."""
 
-    def __init__(self, sources: Sources, stack: Stack, variables: Mapping[str, Value]) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        stack: Stack,
+        variables: Mapping[str, Value],
+        folders: Sequence[Path] = (),
+    ) -> None:
         self._sources, self._stack = sources, stack
+        self._folders = (*folders, sources.folder)
         self._variables = {k: v for k, v in variables.items() if isinstance(v, tuple)}
         self._used: set[str] = set()
         self.notes: list[str] = []
@@ -366,7 +371,7 @@ class _OneRead:
             name = shown(option.text)
             tree = parse_tree(self._sources, text, name, Path(name).suffix, CONFIG)
         else:
-            path = self._sources.find(option.text, self._sources.folder)
+            path = self._sources.find(option.text, *self._folders)
             if path is None:
                 self._not_there(option.text, option.place)
                 return {}
@@ -406,7 +411,7 @@ class _OneRead:
         between = known("/", name.place) if start and not shown(start).endswith("/") else ()
         wanted = (*start, *between, *name.text, *known(ending, name.place))
         beside = [started.parent] if started else []
-        path = self._sources.find(wanted, *beside, self._sources.folder)
+        path = self._sources.find(wanted, *beside, *self._folders)
         if path is None:
             shipped = (file or "").removesuffix(".yaml") in self._stack.launch.shipped
             if shipped or self._of_the_stack(program, shown(start)):

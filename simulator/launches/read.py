@@ -12,7 +12,8 @@ from rollcast.simulator.launches.folders import launch_in
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.pieces import Text, known
 from rollcast.simulator.launches.settle import settled
-from rollcast.simulator.launches.shell.follow import Called, Found, follow
+from rollcast.simulator.launches.shell.follow import follow
+from rollcast.simulator.launches.shell.found import Called, Found
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.words import options
 from rollcast.simulator.stacks.launch import Given

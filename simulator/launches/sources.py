@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,6 +85,15 @@ class Sources:
     def find(self, text: Text, *folders: Path) -> Path | None:
         """The file that a text names: from the folders, then from those that the launch may be
         started in. Of a path whose start is not known here, the rest is looked for."""
+        return self._find(text, folders, _is_file)
+
+    def find_folder(self, text: Text, *folders: Path) -> Path | None:
+        """As `find`, a folder."""
+        return self._find(text, folders, _is_folder)
+
+    def _find(
+        self, text: Text, folders: Sequence[Path], there: Callable[[Path], bool]
+    ) -> Path | None:
         name, tail = plain(text), shown(text)
         if name is None:
             last = max(at for at, piece in enumerate(text) if piece.why)
@@ -93,7 +102,7 @@ class Sources:
             return None
         if name is not None:
             for folder in (*folders, Path()) if name.startswith("/") else folders:
-                if _is_file(path := folder / name):
+                if there(path := folder / name):
                     return path
         parts = [part for part in tail.split("/") if part not in ("", ".")]
         starts = range(len(parts)) if name is None or name.startswith("/") else [0]
@@ -102,7 +111,7 @@ class Sources:
             if rest is None or (len(parts) - start < 2 and start > 0):
                 continue
             for root in self.roots():
-                if _is_file(path := root / rest):
+                if there(path := root / rest):
                     return path
         return None
 
@@ -140,6 +149,13 @@ def _plain(text: str, place: Place) -> Text:
     from rollcast.simulator.launches.pieces import known
 
     return known(text, place) if text else ()
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _is_file(path: Path) -> bool:

@@ -308,6 +308,50 @@ def test_hydra_composes_groups_packages_and_choices(tmp_path: Path) -> None:
     assert values(launched(tmp_path, f"B=7\n{script} data=large\n"))["workload.batch_groups"] == 7
 
 
+def test_hydra_overrides_what_a_list_further_in_chooses(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    written(config, "outer.yaml", "defaults: [inner, override engine: mega, _self_]\n")
+    written(
+        config,
+        "inner.yaml",
+        "defaults:\n  - engine: dp\n  - actor@actor_rollout_ref.actor: ${engine}_actor\n"
+        "  - override data: small\n  - _self_\n",
+    )
+    for name in ("dp", "mega", "other"):
+        written(config, f"engine/{name}.yaml", f"# @package _global_\nmodel_engine: {name}\n")
+        written(config, f"actor/{name}_actor.yaml", f"strategy: {name}\nppo_epochs: 2\n")
+    script = f"{VERL} --config-path=$PWD/config data.train_batch_size=8 --config-name="
+    for name, more, wanted in [
+        ("outer", "", "mega"),
+        ("inner", "", "dp"),
+        ("outer", " engine=other", "other"),
+    ]:
+        launch = launched(tmp_path, f"{script}{name}{more}\n")
+        assert launch.raw()["model_engine"] == wanted
+        assert values(launch)["run.strategy"] == wanted
+
+
+def test_a_table_without_keys_turns_on_what_it_is_of(tmp_path: Path) -> None:
+    text = "[trainer.model.ac]\n[orchestrator]\nbatch_size = 8\nrollouts_per_example = 4\n"
+    launch = launched(tmp_path, text, "rl.toml")
+    assert launch.stack == "prime_rl"
+    assert values(launch)["run.recompute"] == "full"
+    assert str(launch.settings["run.recompute"].place) == "rl.toml, line 1"
+    written(tmp_path, "first.toml", "[trainer.model.ac]\nfreq = 2\n")
+    written(tmp_path, "second.toml", text)
+    both = launched(tmp_path, "uv run rl @ first.toml @ second.toml\n")
+    assert values(both)["run.recompute_frequency"] == 2
+
+
+def test_a_file_is_looked_for_where_the_script_went(tmp_path: Path) -> None:
+    written(tmp_path, "src/r1/local/zero3.json", '{"zero_optimization": {"stage": 3}}')
+    written(tmp_path, "local/zero3.json", '{"zero_optimization": {"stage": 2}}')
+    run = "deepspeed src/grpo.py --deepspeed local/zero3.json --num_generations 4 --beta 0\n"
+    for where, stage in [("", 2), ("cd src\ncd r1\n", 3), ("cd $X/src/r1\n", 3), ("(cd src)\n", 2)]:
+        launch = launched(tmp_path, where + run)
+        assert launch.raw()["deepspeed.zero_optimization.stage"] == stage, where
+
+
 def test_a_file_that_the_launch_names_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as caught:
         launched(

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.pieces import maybe, place_of, plain, shown, why
 from rollcast.simulator.launches.shell.arithmetic import UndecidedError, value
-from rollcast.simulator.launches.shell.follow import Called, Found, follow
+from rollcast.simulator.launches.shell.follow import follow
+from rollcast.simulator.launches.shell.found import Called, Found
 from rollcast.simulator.launches.shell.parse import ShellSyntaxError, parse
 from rollcast.simulator.launches.sources import Sources
 
@@ -249,8 +250,25 @@ def test_an_undecided_condition_leaves_what_its_branches_agree_on(tmp_path: Path
     [call] = called(tmp_path, script)
     assert [plain(word) for word in call.words[1:]] == [None, "3", None]
     assert "line 2" in why(call.words[1])
-    [call] = called(tmp_path, "A=1\nif [ -z $X ]; then A=2; exit 1; fi\nlaunch $A\n")
+    [call] = called(tmp_path, "A=1\nif [ -f /x ]; then A=2; exit 1; fi\nlaunch $A\n")
     assert plain(call.words[1]) == "1"
+
+
+@pytest.mark.parametrize(
+    "test", ['-z "$X"', "! -n $X", '"$X" = ""', "-z $1", '-z "$X" -a "" == $2']
+)
+def test_what_nobody_gave_is_empty_in_a_question_whether_it_is(tmp_path: Path, test: str) -> None:
+    script = f"A=1\nif [ {test} ]; then A=2; else A=$X; fi\nlaunch $A $X\n"
+    found = followed(tmp_path, script)
+    [call] = found.calls
+    assert [plain(word) for word in call.words[1:]] == ["2", None]
+    assert any("line 2" in note and "is taken to have no value" in note for note in found.notes)
+    [call] = followed(tmp_path, script, X="7").calls if "$X" in test else found.calls
+    assert plain(call.words[1]) == ("7" if "$X" in test else "2")
+    [call] = followed(tmp_path, "A=1\nif [ -z $HOME ]; then A=2; fi\nlaunch $A\n").calls
+    assert plain(call.words[1]) is None  # the machine gives it
+    [call] = followed(tmp_path, "A=1\nif [ -z $X ]; then A=2; exit 1; fi\nlaunch $A\n").calls
+    assert plain(call.words[1]) == "1"  # somebody else's case
 
 
 def test_what_a_branch_may_add_is_doubted_and_the_rest_known(tmp_path: Path) -> None:

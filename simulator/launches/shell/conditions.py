@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rollcast.simulator.launches.pieces import Text, plain, shown, why
+from rollcast.simulator.launches.shell.expand import absent
 from rollcast.simulator.launches.shell.patterns import matches, regex
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
@@ -37,7 +38,8 @@ class Answer:
 
 class Conditions:
     """Evaluates the tokens of a condition. number: the value of an operand in arithmetic, or why it
-    has none. is_set: whether a variable has a value, None where that is not known."""
+    has none. is_set: whether a variable has a value, None where that is not known. taken: variables
+    and arguments that nobody gave, and that are taken to be empty."""
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Conditions:
     ) -> None:
         self._tokens, self._at, self._depth = tokens, 0, 0
         self._number, self._is_set, self._patterns = number, is_set, patterns
+        self.taken: list[str] = []
 
     def answer(self) -> Answer:
         """Of all tokens; undecided where they are no condition."""
@@ -125,7 +128,9 @@ class Conditions:
             return Answer(None, f"-{letter} {shown(text)} asks the machine")
         known = any(piece.text and not piece.why for piece in text)
         if plain(text) is None and not known:
-            return Answer(None, why(text))
+            if not (name := absent(text)):
+                return Answer(None, why(text))
+            self.taken.append(name)
         empty = not known
         return Answer(empty if letter == "z" else not empty)
 
@@ -139,6 +144,10 @@ class Conditions:
                 return Answer(None, a if isinstance(a, str) else str(b))
             return Answer(_NUMBERS[op](a, b))
         one, other = plain(left), plain(right)
+        for text, with_ in ((left, other), (right, one)):
+            if op in ("=", "==", "!=") and with_ == "" and (name := absent(text)):
+                self.taken.append(name)
+                return Answer(op != "!=")
         if one is None or other is None:
             return Answer(None, why(left) or why(right))
         if op in ("<", ">"):

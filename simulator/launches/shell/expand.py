@@ -35,6 +35,12 @@ from rollcast.simulator.stacks.settings import Place
 LONGEST = 1_000_000
 """Characters of one variable."""
 MOST_FIELDS = 5_000
+OUTSIDE = re.compile(
+    r"HOME|USER|PWD|HOSTNAME|TMPDIR|RANDOM|PATH|PYTHONPATH|RANK|WORLD_SIZE|LOCAL_RANK"
+    r"|(?:SLURM|WANDB|HF|CUDA|NCCL|RAY|MASTER|VLLM|MLP|NODE)_\w*|\w*(?:_KEY|_TOKEN|_HOST|_IP|_ADDR)"
+    r"|\d+"
+)
+"""Variables that the machine, its scheduler or its user's account sets, and arguments."""
 _BLANKS = " \t\n"
 _FIELD = re.compile(r"[ \t\n]+")
 
@@ -399,6 +405,21 @@ def _no_value(name: str) -> str:
     if name.isdigit():
         return f"argument {name} of the script is not given"
     return f"{name} has no value in what was read"
+
+
+_NO_VALUE = re.compile(
+    r"(argument \d+) of the script is not given|(\w+) has no value in what was read"
+)
+
+
+def absent(text: Text) -> str:
+    """The variable or argument that a text hangs on and nobody gave; empty where it is more than
+    that, or one that the machine gives."""
+    told = [piece for piece in text if piece.text]
+    match = _NO_VALUE.fullmatch(told[0].why) if len(told) == 1 else None
+    if match is None or OUTSIDE.fullmatch(match[2] or ""):
+        return ""
+    return match[1] or match[2]
 
 
 def _bounded(text: Text) -> Text:

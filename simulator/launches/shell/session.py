@@ -1,0 +1,216 @@
+"""Where a script stands while it is followed, and the steps that all kinds of commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.pieces import Piece, Text, known, unknown, why
+from rollcast.simulator.launches.shell.expand import Array, Expander, Scope, TooLongError
+from rollcast.simulator.launches.shell.found import Found
+from rollcast.simulator.launches.shell.parse import ShellSyntaxError, commands
+from rollcast.simulator.launches.shell.state import State, merged
+from rollcast.simulator.launches.shell.syntax import Block, Command
+from rollcast.simulator.launches.sources import Sources
+from rollcast.simulator.stacks.settings import Place
+
+DEEPEST = 12
+
+
+class Status(Enum):
+    """How a command ends. OPEN: a condition that the script does not decide; RAN: one that is not
+    run, and is taken to succeed."""
+
+    YES = 0
+    NO = 1
+    OPEN = 2
+    RAN = 3
+
+
+class Exit(Exception):  # noqa: N818 - a way out, no error
+    """``exit``."""
+
+
+class Return(Exception):  # noqa: N818
+    """``return``."""
+
+
+class Jump(Exception):  # noqa: N818
+    """``break`` and ``continue``, out of so many loops."""
+
+    def __init__(self, levels: int, again: bool) -> None:
+        self.levels, self.again = levels, again
+
+
+class Session:
+    """A script that is followed. run: follows a command; environment: values of variables from
+    outside; path: of the script. maybe: why what is followed now may not be reached. open: why the
+    last condition is not decided. out: what is printed where output is collected."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        environment: Mapping[str, str],
+        path: Path,
+        run: Callable[[Session, Command], Status],
+    ) -> None:
+        self.found = Found()
+        self.sources = sources
+        outside = Place("the environment")
+        self.state = State({k: known(v, outside) for k, v in environment.items()}, [], {}, set())
+        self.file, self.folder, self.line = sources.name(path), path.parent, 0
+        self.steps = self.characters = self.depth = 0
+        self.maybe = self.open = ""
+        self.out: list[Piece] = []
+        self.missing: set[str] = set()
+        self.seen: set[tuple[Place, tuple[str, ...]]] = set()
+        self.zero = path
+        self._run = run
+
+    def run(self, command: Command) -> Status:
+        """Follows a command."""
+        return self._run(self, command)
+
+    def script(self, path: Path, called: Place | None) -> None:
+        """Follows a file. called: where it is named."""
+        text = self.sources.read(path, called)
+        if self.depth >= DEEPEST:
+            raise ScenarioError(str(called), "files call each other without end")
+        before = self.file, self.folder, self.line
+        self.file, self.folder = self.sources.name(path), path.parent
+        source = self.state.variables.get("BASH_SOURCE")
+        absolute = known(str(path.absolute()), Place(self.file))
+        self.state.variables["BASH_SOURCE"] = Array({0: absolute})
+        self.depth += 1
+        try:
+            self.text(text, 1)
+        finally:
+            self.depth -= 1
+            self.file, self.folder, self.line = before
+            if source is not None:
+                self.state.variables["BASH_SOURCE"] = source
+
+    def text(self, text: str, line: int) -> Status:
+        """Follows the commands of a text. Raises ScenarioError where it cannot be parsed, unless
+        commands were found before."""
+        status = Status.YES
+        try:
+            for command in commands(text, line):
+                status = self.run(command)
+        except ShellSyntaxError as error:
+            if not self.found.calls:
+                raise ScenarioError(
+                    str(Place(self.file, error.line)), f"is no shell script: {error}"
+                ) from None
+            place = Place(self.file, error.line)
+            self.found.note(f"{place}: not read from here on: {error}")
+            self.found.broken = self.found.broken or (place, str(error))
+        return status
+
+    def here(self) -> str:
+        """The line that is followed now."""
+        return str(self.place())
+
+    def place(self) -> Place:
+        """The line that is followed now."""
+        return Place(self.file, self.line)
+
+    def undecided(self, reason: str) -> Status:
+        """A condition that the script does not decide."""
+        self.open = reason
+        return Status.OPEN
+
+    def expander(self) -> Expander:
+        """Gives words their values as they are here."""
+        state = self.state
+        place = self.place()
+        special = {"0": known(str(self.zero.absolute()), place)}
+        if "PWD" not in state.variables and state.folder is not None:
+            special["PWD"] = known(state.folder, place)
+        scope = Scope(self.file, state.variables, state.positional, special, state.unset)
+        return Expander(scope, self.output, self.missing)
+
+    def output(self, body: Block, text: str, place: Place) -> Text:
+        """What a command substitution prints."""
+        before, self.out = self.out, []
+        printed: list[Piece] = []
+
+        def run() -> None:
+            self.run(body)
+
+        try:
+            self.apart(run)
+        finally:
+            printed, self.out = self.out, before
+        reason = why(tuple(printed))
+        if reason and not _path_like(printed):
+            return unknown(text, place, reason)
+        while printed and not printed[-1].why and printed[-1].text.endswith("\n"):
+            rest = printed[-1].text.rstrip("\n")
+            last = printed.pop()
+            if rest:
+                printed.append(Piece(rest, last.place))
+                break
+        return tuple(printed)
+
+    def print(self, text: Text) -> None:
+        """Collects what a command prints. Raises TooLongError."""
+        self.out.extend(text)
+        if len(self.out) > 100_000:
+            raise TooLongError
+
+    def apart(self, run: Callable[[], object]) -> None:
+        """In a subshell: nothing that is set there stays."""
+        before, self.state = self.state, self.state.copy()
+        depth = self.depth
+        self.depth += 1
+        if self.depth > 4 * DEEPEST:
+            raise ScenarioError(self.here(), "nested too deeply")
+        try:
+            run()
+        except (Exit, Return, Jump):
+            pass
+        finally:
+            self.state, self.depth = before, depth
+
+    def either(self, branches: Sequence[Callable[[], object]], reason: str) -> None:
+        """Follows each of several ways from here, and keeps what they agree on."""
+        before, doubt = self.state, self.maybe
+        outcomes = []
+        for branch in branches:
+            self.state = before.copy()
+            self.maybe = doubt or reason
+            try:
+                branch()
+            except (Exit, Return, Jump):
+                continue  # the rest is what runs otherwise
+            finally:
+                self.maybe = doubt
+            outcomes.append(self.state)
+        self.state = merged(before, outcomes or [before], reason, self.place())
+
+    def folders(self) -> list[Path]:
+        """Where a file that is named is looked for first."""
+        folders = [] if self.state.folder is None else [Path(self.state.folder)]
+        return [*folders, *self.state.near, self.folder]
+
+    def inner(self, text: str, line: int, positional: list[Text] | None = None) -> Status:
+        """Follows a text as a script within this one."""
+        if self.depth >= DEEPEST:
+            raise ScenarioError(self.here(), "scripts hold each other without end")
+        before = self.state.positional
+        self.depth += 1
+        if positional is not None:
+            self.state.positional = positional
+        try:
+            return self.text(text, line)
+        finally:
+            self.depth -= 1
+            self.state.positional = before
+
+
+def _path_like(printed: Sequence[Piece]) -> bool:
+    """Whether what is not known is the start of a path, whose rest is known."""
+    return bool(printed) and bool(printed[0].why) and "/" in printed[-1].text

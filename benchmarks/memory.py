@@ -3,20 +3,22 @@ benchmarks.memory``.
 
 A run that is known to have fit, or whose peak was measured, must fit in the forecast; one that ran
 out of memory must not. Where a source says who or what filled the memory, that part of the ledger
-is judged. Measured peaks are compared with the parts that their source measured. Every case was
-seen while the formulas were made: neither half of the sources is blind.
+is judged. Measured peaks are compared with the parts that their source measured. Cases that were
+found after the formulas were done are judged once as they come (``--freeze``): that verdict stays
+in ``benchmarks/results/memory.json``, whatever is changed afterwards.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median, stdev
 from typing import NamedTuple
 
-from benchmarks.runner import markdown_table, parser
+from benchmarks.runner import RESULTS, markdown_table, parser, read_json, write_json
 from benchmarks.validation.memory_cases import (
     PARTS,
     Kind,
@@ -41,6 +43,9 @@ NOT_MEASURED: Mapping[Kind, frozenset[str]] = {
 }
 """The parts that a kind of measurement does not see."""
 ENGINES = ("engine", "engine_share")
+TENSORS: tuple[Kind, ...] = ("allocated", "active", "reserved")
+FROZEN = "memory.json"
+FAR = 0.25  # a peak that is further off is named
 
 
 class Judged(NamedTuple):
@@ -85,11 +90,36 @@ class Judged(NamedTuple):
         return math.log(left / forecast) if left > 0 and forecast > 0 else None
 
 
-def judged(part: Part | None = None, *, on_host: bool = False) -> Iterator[Judged]:
-    """Every case of GPU memory, or of host memory, or those of a part."""
-    for source, name, case in all_cases(memory_sources(), part):
-        if case.on_host == on_host:
-            yield judge(source, name, case)
+AFTERWARDS: tuple[Part, ...] = ("blind", "held")
+"""The parts that were found after the formulas were done."""
+
+
+def judged(*parts: Part) -> Iterator[Judged]:
+    """Every case beside what the ledger says now, or those of these parts."""
+    for source, name, case in all_cases(memory_sources(), *parts):
+        yield judge(source, name, case)
+
+
+def frozen(folder: Path = RESULTS) -> Iterator[Judged]:
+    """Every case that was found afterwards, beside what the ledger said when it was found."""
+    verdicts = read_json(folder / FROZEN, {})
+    for source, name, case in all_cases(memory_sources(), *AFTERWARDS):
+        if name in verdicts:
+            kept = verdicts[name]
+            yield Judged(source, name, case, kept["chance"], "", kept["forecast_bytes"])
+
+
+def freeze(folder: Path = RESULTS) -> int:
+    """Judges the cases that have no verdict yet and keeps it; the number of these."""
+    verdicts = read_json(folder / FROZEN, {})
+    new = {
+        name: {"chance": round(one.chance, 4), "forecast_bytes": one.forecast_bytes}
+        for source, name, case in all_cases(memory_sources(), *AFTERWARDS)
+        if name not in verdicts
+        for one in [judge(source, name, case)]
+    }
+    write_json(folder / FROZEN, verdicts | new)
+    return len(new)
 
 
 def judge(source: str, name: str, case: MemoryCase) -> Judged:
@@ -104,8 +134,8 @@ def judge(source: str, name: str, case: MemoryCase) -> Judged:
         refused = str(error)
     if case.on_host:
         total = math.fsum(ledger.host_bytes.values())
-        left = math.inf if case.outcome == "peak_gb" else (case.figure_bytes or 0.0) - total
-        return Judged(source, name, case, float(left >= 0), refused, total)
+        has = math.inf if case.outcome == "peak_gb" else (case.figure_bytes or 0.0)
+        return Judged(source, name, case, float(total <= has), refused, total)
     places = [place for place in ledger.places if _counts(case, place)]
     chance = min(ledger.chance(*place) for place in places)
     forecast = sure = None
@@ -138,70 +168,87 @@ def _peak(
 
 
 def memory_table(folder: Path) -> str:
-    """Counts of the verdicts by what the runs did, and how far forecast peaks are off."""
-    del folder  # computed at once: nothing is kept
-    cases, rows = list(judged()), []
-    for words, fits, error in (
-        ("ran, or their peak was measured", True, "said not to fit"),
-        ("ran out of GPU memory", False, "said to fit"),
-    ):
-        of = [one for one in cases if one.fits == fits]
-        wrong = sum(not one.right for one in of)
-        sources = len({one.source for one in of})
-        rows.append((words, str(len(of)), str(sources), f"{wrong} {error}"))
-    for words, kinds in (
-        ("measured peak of tensors or of their allocator", ("allocated", "active", "reserved")),
-        ("measured peak of the device", ("device",)),
-    ):
-        of = [one for one in cases if one.error is not None and one.case.memory in kinds]
-        sources = len({one.source for one in of})
-        rows.append((words, str(len(of)), str(sources), _off(of)))
-    return markdown_table(("runs that", "number", "sources", "wrong"), rows)
+    """Verdicts by what the runs did, and how far forecast peaks are off: of the cases that were
+    seen while the formulas were made, and of those found afterwards, then and now."""
+    columns = [list(judged("seen")), list(frozen(folder)), list(judged(*AFTERWARDS))]
+    kinds: tuple[tuple[str, Callable[[Sequence[Judged]], str]], ...] = (
+        ("ran, or their peak was measured: said not to fit", partial(_wrong, fits=True)),
+        ("ran out of GPU memory: said to fit", partial(_wrong, fits=False)),
+        ("all: rightly told", _right),
+        ("peak of tensors or of their allocator: off", partial(_off, kinds=TENSORS)),
+        ("peak of the device: off", partial(_off, kinds=("device",))),
+        ("ran out of host memory, or did not: wrongly told", partial(_wrong, host=True)),
+    )
+    rows = [(words, *(cell(column) for column in columns)) for words, cell in kinds]
+    head = ("published runs", "seen, now", "found afterwards, blind", "the same, now")
+    return markdown_table(head, rows)
 
 
-def _off(cases: Sequence[Judged]) -> str:
-    errors = [abs(one.error) for one in cases if one.error is not None]
-    return f"median {100 * median(errors):.0f} %, largest {100 * max(errors):.0f} %"
+def _wrong(cases: Sequence[Judged], *, fits: bool | None = None, host: bool = False) -> str:
+    of = [one for one in cases if one.case.on_host == host and fits in (None, one.fits)]
+    return f"{sum(not one.right for one in of)} of {len(of)}"
+
+
+def _right(cases: Sequence[Judged]) -> str:
+    of = [one for one in cases if not one.case.on_host]
+    return f"{sum(one.right for one in of)} of {len(of)}"
+
+
+def _off(cases: Sequence[Judged], kinds: Sequence[Kind]) -> str:
+    """Of the measured peaks of these kinds."""
+    errors = [abs(one.error) for one in cases if one.error is not None and one.case.memory in kinds]
+    if not errors:
+        return "-"
+    most = f"largest {100 * max(errors):.0f} %"
+    return f"median {100 * median(errors):.0f} %, {most} ({len(errors)})"
 
 
 def main() -> None:
     """Prints what is wrong, and the counts."""
     options = parser(__doc__)
-    options.add_argument("--part", choices=PARTS, help="half of the sources alone")
-    part = options.parse_args().part
-    cases = list(judged(part))
-    for one in cases:
-        if not one.right:
-            did = "ran" if one.fits else "ran out of memory"
-            print(f"{one.source}: {one.name}: {did}; chance to fit {one.chance:.2f}")
-        if one.fits and one.refused:
-            print(f"{one.source}: {one.name}: ran, and is refused: {one.refused}")
+    options.add_argument("--part", choices=PARTS, action="append", help="sources of this part")
+    options.add_argument(
+        "--freeze", action="store_true", help="keep the verdicts on cases that have none yet"
+    )
+    options.add_argument("--counts", action="store_true", help="name no case")
+    given = options.parse_args()
+    if given.freeze:
+        print(f"{freeze()} verdicts kept in {FROZEN}")
+    everything = list(judged(*(given.part or PARTS)))
+    cases = [one for one in everything if not one.case.on_host]
+    if not given.counts:
+        _name(everything)
     counts = Counter((one.fits, one.right) for one in cases)
-    print(f"{sum(one.right for one in cases)} of {len(cases)} right")
+    print(f"{_right(cases)} right")
     print(f"ran: {counts[True, True]} said to fit, {counts[True, False]} not")
     print(f"out of memory: {counts[False, True]} said not to fit, {counts[False, False]} to fit")
     refused = Counter(one.fits for one in cases if one.refused)
     print(f"refused before a run: {refused[True]} that ran, {refused[False]} that did not")
+    print(f"host memory: {_wrong(everything, host=True)} wrong")
     for kind in NOT_MEASURED:
-        of = [one for one in cases if one.case.memory == kind and one.error is not None]
-        if of:
-            print(f"peaks, {kind}: {len(of)}, {_off(of)}")
-    everywhere = [one for one in cases if one.error is not None]
-    if everywhere:
-        print(f"peaks: {len(everywhere)}, {_off(everywhere)}")
-    logs = [one.uncertain_log for one in everywhere if one.uncertain_log is not None]
+        print(f"peaks, {kind}: {_off(cases, (kind,))}")
+    print(f"peaks: {_off(cases, tuple(NOT_MEASURED))}")
+    logs = [one.uncertain_log for one in cases if one.uncertain_log is not None]
     if len(logs) > 1:
         within = sorted(map(abs, logs))[round(0.68 * len(logs))]
         print(f"log of measured over forecast uncertain parts: sd {stdev(logs):.2f}")
         print(f"two of three of them are within {within:.2f}")
-    for one in judged(part, on_host=True):
-        assert one.forecast_bytes is not None
-        assert one.case.figure_bytes is not None
-        had = "measured" if one.fits else "ran out of"
-        print(
-            f"host: {one.name}: {had} {one.case.figure_bytes / 1e9:.0f} GB, forecast "
-            f"{one.forecast_bytes / 1e9:.0f} GB"
-        )
+
+
+def _name(cases: Sequence[Judged]) -> None:
+    """Prints the cases that are wrong, and those of host memory."""
+    for one in cases:
+        forecast, figure = (one.forecast_bytes or 0.0) / 1e9, (one.case.figure_bytes or 0.0) / 1e9
+        if one.case.on_host:
+            had = "measured" if one.error is not None else ("ran in" if one.fits else "ran out of")
+            print(f"host: {one.name}: {had} {figure:.0f} GB, forecast {forecast:.0f} GB")
+        elif not one.right:
+            did = "ran" if one.fits else "ran out of memory"
+            print(f"{one.source}: {one.name}: {did}; chance to fit {one.chance:.2f}")
+        elif one.error is not None and abs(one.error) > FAR:
+            print(f"{one.source}: {one.name}: {figure:.0f} GB, forecast {forecast:.0f} GB")
+        if one.fits and one.refused:
+            print(f"{one.source}: {one.name}: ran, and is refused: {one.refused}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Published runs whose memory is known: they ran, ran out of memory, or their peak was measured.
 
 A file of ``benchmarks/data/published/memory`` is a source: a table, a thread or a folder of
-scripts. Sources of the part ``seen`` were there while the formulas were made. Those of ``blind`` and
+scripts. Those of the part ``seen`` were there while the formulas were made. Those of ``blind`` and
 ``held`` were found and written down afterwards, and judged once before any formula was changed;
-``held`` (half of them, by a hash) was looked at by nobody while the formulas were changed then.
+``held`` (half of them, by a hash) was looked at by nobody while formulas were changed then.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class MemoryCase:
     """A run as its source describes it.
 
     launched: what the user set, in words. gb: the measured peak of one GPU in ``unit``, or of a
-    node's host memory; of host memory that was not measured, what the node has. memory: what was measured
-    (tensors allocated or active, what the allocator reserved, the device's, or the host's).
+    node's host memory; of host memory that was not measured, what the node has. memory: what was
+    measured (tensors allocated or active, what the allocator reserved, the device's, the host's).
     phase, role: where the peak was or the memory ran out, where the source says it. open: dotted
     keys that the source leaves open. beyond: what it sets and no key says.
     """
@@ -101,10 +101,10 @@ def _checked(case: MemoryCase, file: str, name: str) -> MemoryCase:
 
 
 def all_cases(
-    sources: Mapping[str, MemorySource], part: Part | None = None
+    sources: Mapping[str, MemorySource], *parts: Part
 ) -> Iterator[tuple[str, str, MemoryCase]]:
-    """Source, name and case of each, or of one part."""
+    """Source, name and case of each, or of these parts."""
     for key, source in sources.items():
-        if part in (None, source.part):
+        if not parts or source.part in parts:
             for name, case in source.cases.items():
                 yield key, name, case

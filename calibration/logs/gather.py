@@ -135,6 +135,7 @@ def gathered(
     gaps = _gaps(stack, steps, rollouts, requests, dumped.some_unnamed and size is None)
     if stack.tool_tokens_inside and (steps["max_turns"] > 2).any():
         notes.append("lengths of responses hold what tools wrote (turns were more than one)")
+    written_by = stack.written_by(raws)
     mattered = [s for s in scanned if s.tally.used or s.tally.unread or s.rows]
     return RunLog(
         stack=stack.name,
@@ -152,7 +153,8 @@ def gathered(
         notes=tuple(notes),
         ignored=len(scanned) - len(mattered),
         words=_words(stack, rows),
-        advice=launch_of(stack)[0].advice,
+        advice=launch_of(stack)[0].advised(settings, written_by),
+        releases=written_by,
         tokenized=dumps.tokens is not None,
         pads=stack.pads,
         exceeded=stack.exceeded,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rollcast.calibration.logs.tally import Tally
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.stacks.launch import ANY, Span
 from rollcast.simulator.stacks.settings import Place, Settings
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class RunLog:
     without log. name: of the files together. words: the stack's key by our column; advice: its
     settings by change of the run. pads: whether updates pad every rollout to the longest of the
     batch. exceeded: what happens to groups beyond the bound on staleness, as in `fully_async`.
-    tokenized: whether text was counted with a tokenizer.
+    releases: of the stack, that write such keys. tokenized: whether text was counted with a
+    tokenizer.
     """
 
     stack: str
@@ -65,6 +67,7 @@ class RunLog:
     tokenized: bool = False
     pads: bool = False
     exceeded: str = "wait"
+    releases: Span = ANY
 
     @property
     def unread(self) -> int:

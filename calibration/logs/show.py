@@ -20,7 +20,11 @@ def show(log: RunLog, parts: Sequence[Part]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(title=Text(f"{log.name}: {log.stack}"), show_header=False, title_justify="left")
+    grid = Table(
+        title=Text(f"{log.name}: {log.stack}{log.releases}"),
+        show_header=False,
+        title_justify="left",
+    )
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, text in _rows(log, parts):

@@ -96,6 +96,7 @@ def to_json(log: RunLog, parts: Sequence[Part]) -> dict[str, Any]:
     return {
         "schema": columns.LOG_SCHEMA,
         "stack": log.stack,
+        "stack_releases": log.releases._asdict(),
         "level": log.level,
         "steps": len(log.steps),
         "rollouts": len(log.rollouts),

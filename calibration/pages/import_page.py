@@ -66,7 +66,7 @@ def page(log: RunLog, outcome: Outcome) -> str:
             folded(f"What was assumed ({len(assumed)})", listed(assumed or ["nothing"])),
             folded("What was read", listed(_read(log))),
         ),
-        subtitle=f"A run of {log.stack}, read from its logs",
+        subtitle=f"A run of {log.stack}{log.releases}, read from its logs",
     )
 
 

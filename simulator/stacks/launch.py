@@ -25,6 +25,7 @@ folder::
       run.strategy: {key: backend, part: "^(fsdp|megatron)"}   # of their value, what the group has
     advice:
       sync: "{run.mode}=sync"  # by the what-if; {ours} is their key for it
+      april: [{words: --partial, since: 0.9}, {words: a sampler of your own, until: 0.9}]
     entries: [main_ppo, "recipe.*.main_*"]     # modules, scripts and commands that launch it
     shipped: [ppo_trainer]     # configurations that come with it, whose values are the defaults
     calls:                     # of a script of Python: their keys by argument
@@ -42,7 +43,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from rollcast.simulator.stacks.settings import MEANINGS, Place, Setting, Settings
 from rollcast.simulator.stacks.yaml_file import read_yaml
@@ -56,6 +57,7 @@ ENTRY = "(entry)"
 """As a key of theirs: the module or script that is launched, of which keys name a part."""
 Implied = Callable[[Settings], Iterable[Setting]]
 """Settings that others imply, as a stack's ``launch.py`` has them: they count before those."""
+_OURS = re.compile(r"\{([\w.]+)\}")
 _NOT_SAID = object()  # of a default, which may well be null
 
 
@@ -74,8 +76,34 @@ class Span(NamedTuple):
     since: str | None = None
     until: str | None = None
 
+    def __str__(self) -> str:
+        since = f" {self.since} or later" if self.since else ""
+        return since + (f"{',' if since else ''} before {self.until}" if self.until else "")
 
-_ANY = Span()
+
+ANY = Span()
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """since, until: the first release that has something, and the first that has it no more; None
+    where it is not known, or holds still."""
+
+    since: str | None = None
+    until: str | None = None
+
+    def within(self, span: Span) -> bool:
+        """Whether a release in a span has it."""
+        before = None not in (self.since, span.until) and _later(self.since, span.until)
+        after = None not in (self.until, span.since) and _later(span.since, self.until)
+        return not before and not after
+
+
+@dataclass(frozen=True, slots=True)
+class Words(Bounds):
+    """How some releases have a change of a run. words: with ``{ours}`` for their keys."""
+
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +144,13 @@ class Key:
     def current(self, release: str | None, span: Span) -> bool:
         """Whether the run's release has it, which the keys that it has tell where nothing else
         does."""
-        if release is not None or span == _ANY:
+        if release is not None or span == ANY:
             return self.holds(release)
         return self.within(span)
 
     def within(self, span: Span) -> bool:
         """Whether a release in a span has it."""
-        before = None not in (self.since, span.until) and _later(self.since, span.until)
-        after = None not in (self.until, span.since) and _later(span.since, self.until)
-        return not before and not after
+        return Bounds(self.since, self.until).within(span)
 
     def counts(self, known: Mapping[str, Any]) -> bool | None:
         """Whether it counts in a run of which this is known, by our key; None: not known."""
@@ -164,16 +190,19 @@ class Key:
         return not ours if self.inverted else ours
 
 
+_Kind = TypeVar("_Kind", Key, Words)
+
+
 @dataclass(frozen=True)
 class Launch:
-    """The table. keys: theirs by ours, of which the first counts. advice: their settings for a
+    """The table. keys: theirs by ours, of which the first counts. advice: how they have a
     change of a run, by the change's name in `calibration.judge.advice`. entries: what launches it,
     as dotted names, the last parts of which may be all that is given; ``*`` is any text. shipped:
     names of configurations that come with the stack. calls: keys by the arguments of calls."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]
-    advice: Mapping[str, str] = field(default_factory=dict)
+    advice: Mapping[str, tuple[Words, ...]] = field(default_factory=dict)
     releases: str = ""
     switches: Switches = "bare"
     entries: tuple[str, ...] = ()
@@ -257,6 +286,30 @@ class Launch:
             ),
         )
 
+    def advised(self, run: Settings, seen: Span = ANY) -> dict[str, str]:
+        """Their settings for a change of a run, by change: in the words and keys of the release
+        that the run is of. seen: releases that it may be of, beside what its settings say."""
+        span = narrowed(self._span(run), seen)
+        advised = {}
+        for change, entries in self.advice.items():
+            able = [entry for entry in entries if entry.within(span)]
+            later = [entry for entry in entries if entry.since is not None]
+            if able:
+                advised[change] = self._filled(able[0].words, run, seen)
+            elif later:
+                words = self._filled(later[-1].words, {}, Span(since=later[-1].since))
+                advised[change] = f"from release {later[-1].since} on: {words}"
+        return advised
+
+    def _filled(self, words: str, run: Settings, seen: Span) -> str:
+        """Words with ``{ours}`` replaced by the stack's key. Raises KeyError for an unknown one."""
+
+        def name(match: re.Match[str]) -> str:
+            key = self._key(match[1], None, run, {k: s.value for k, s in run.items()}, seen=seen)
+            return self._named(key)
+
+        return _OURS.sub(name, words)
+
     @property
     def defaults(self) -> Mapping[str, Any]:
         """By our key, what the latest release takes where a launch does not say."""
@@ -315,7 +368,7 @@ class Launch:
     def name(self, ours: str, release: str | None = None, run: Settings | None = None) -> str:
         """Their key, as their command line spells it. Raises KeyError where there is none."""
         known = {key: one.value for key, one in (run or {}).items()}
-        return self._named(self._key(ours, release, run or {}, known, _NOT_SAID))
+        return self._named(self._key(ours, release, run or {}, known))
 
     def _named(self, key: Key) -> str:
         if self.form == "--key value":
@@ -323,10 +376,16 @@ class Launch:
         return f"++{key.key}" if key.added and self.form == "key=value" else key.key
 
     def _key(
-        self, ours: str, release: str | None, run: Settings, known: Mapping[str, Any], value: Any
+        self,
+        ours: str,
+        release: str | None,
+        run: Settings,
+        known: Mapping[str, Any],
+        value: Any = _NOT_SAID,
+        seen: Span = ANY,
     ) -> Key:
         """The one that the run has; else the first of the release, one whose conditions are known
-        to hold before others. value: of ours, to be written."""
+        to hold before others. value: of ours, to be written. seen: as in `advised`."""
         whole = [key for key in self.keys[ours] if key.part is None]
         able = [key for key in whole if key.counts(known) is not False]
         if value is not _NOT_SAID:
@@ -335,7 +394,7 @@ class Launch:
             names = {key.key, key.key.replace("-", "_")}
             if ours in run and run[ours].theirs in names:
                 return key
-        span = self._span(run)
+        span = narrowed(self._span(run), seen)
         able = [key for key in able if key.current(release, span)]
         if not able:
             raise KeyError(ours)
@@ -396,7 +455,7 @@ def load_launch(path: Path) -> Launch:
         raise ValueError(f"{where}: switches must be one of {', '.join(get_args(Switches))}")
     keys = {
         ours: tuple(
-            _key(entry, f"{where}: {ours}")
+            _entry(Key, "key", entry, f"{where}: {ours}")
             for entry in (entries if isinstance(entries, list) else [entries])
         )
         for ours, entries in data["keys"].items()
@@ -405,31 +464,42 @@ def load_launch(path: Path) -> Launch:
     for ours in (*keys, *launch.conditions):
         if ours not in MEANINGS:
             raise ValueError(f"{where}: {ours} is no setting of ours (settings.MEANINGS)")
-    names = {ours: launch.name(ours) for ours in keys if launch.has(ours, None, {})}
-    advice = {change: _filled(words, names) for change, words in data.get("advice", {}).items()}
+    advice = {
+        change: tuple(
+            _entry(Words, "words", entry, f"{where}: {change}")
+            for entry in (said if isinstance(said, list) else [said])
+        )
+        for change, said in data.get("advice", {}).items()
+    }
+    for entry in (entry for entries in advice.values() for entry in entries):
+        for ours in _OURS.findall(entry.words):
+            if ours not in keys:
+                said = f"{entry.words!r} names a setting that the table has no key for"
+                raise ValueError(f"{where}: {said}")
     entries, shipped = (tuple(map(str, data.get(name, ()))) for name in ("entries", "shipped"))
     calls = data.get("calls", {})
     return replace(launch, advice=advice, entries=entries, shipped=shipped, calls=calls)
 
 
-def _key(entry: Any, where: str) -> Key:
-    fields = dict(entry) if isinstance(entry, dict) else {"key": entry}
+def _entry(kind: type[_Kind], name: str, entry: Any, where: str) -> _Kind:
+    """A `Key` or `Words`: its fields, or the one of that name alone."""
+    fields = dict(entry) if isinstance(entry, dict) else {name: entry}
     for bound in ("since", "until"):
         if bound in fields:
             fields[bound] = str(fields[bound])
     try:
-        return Key(**fields)
+        return kind(**fields)
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _filled(words: str, names: Mapping[str, str]) -> str:
-    """Words with ``{ours}`` replaced by the stack's key. Raises KeyError for an unknown one."""
-    for ours, name in names.items():
-        words = words.replace("{" + ours + "}", name)
-    if "{" in words:
-        raise ValueError(f"{words!r} names a setting that the table has no key for")
-    return words
+def narrowed(one: Span, other: Span) -> Span:
+    """The releases in both; of the first where there are none."""
+    since = max(filter(None, (one.since, other.since)), key=_ordered, default=None)
+    until = min(filter(None, (one.until, other.until)), key=_ordered, default=None)
+    if since is not None and until is not None and _later(since, until):
+        return one
+    return Span(since, until)
 
 
 def _ordered(release: str) -> tuple[int, ...]:

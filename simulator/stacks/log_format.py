@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
+from rollcast.simulator.stacks.launch import Span, narrowed
 from rollcast.simulator.stacks.settings import Settings, value
 
 TRAIN = "train/"
@@ -169,6 +170,9 @@ class StackLog:
     dumps them again. pads: an update pads every rollout to the longest of the batch. exceeded: what
     happens to groups beyond the bound on staleness, as in `fully_async`. tool_tokens_inside:
     lengths of responses include tokens written by tools.
+
+    releases: since and until, as in `launch`, of keys that some releases write; ``always``: every
+    step has it since, so that a log without it is older.
     """
 
     name: str
@@ -195,13 +199,26 @@ class StackLog:
     pads: bool = False
     exceeded: str = "wait"
     tool_tokens_inside: bool = False
+    releases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def keys(self) -> frozenset[str]:
         """The stack's keys that are read."""
         tables = (self.metrics, self.sums, self.differences)
         named = (key for table in tables for keys in table.values() for key in keys)
-        return frozenset(named).union(self.also, self.overlap_keys)
+        return frozenset(named).union(self.also, self.overlap_keys, self.releases)
+
+    def written_by(self, rows: Iterable[Raw]) -> Span:
+        """The releases that write rows with these keys, and without others."""
+        seen = frozenset(key for row in rows for key in row)
+        span = Span()
+        for key in seen & self.releases.keys():
+            bounds = self.releases[key]
+            span = narrowed(span, Span(bounds.get("since"), bounds.get("until")))
+        for key, bounds in self.releases.items():
+            if seen and key not in seen and bounds.get("always"):
+                span = narrowed(span, Span(until=bounds["since"]))
+        return span
 
     def marked(self, key: str) -> bool:
         """Whether only this stack has the key."""

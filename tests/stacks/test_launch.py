@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollcast.simulator.stacks.launch import FORMS, Given, Key, Launch, load_launch
+from rollcast.simulator.stacks.launch import FORMS, Given, Key, Launch, Span, load_launch
 from rollcast.simulator.stacks.settings import Place, Setting, Settings
 from rollcast.simulator.stacks.stack import LAUNCH_FILE, Stack, all_stacks
 
@@ -321,6 +321,32 @@ def test_defaults_hold_where_nothing_is_said() -> None:
     assert rest["run.gpus_per_node"].place == stack
     assert rest["run.critic"].value is True  # of the default advantage
     assert VERL.unsaid({}, stack)["run.recompute"].value == "full"
+
+
+def test_advice_is_in_the_words_of_the_release() -> None:
+    old, older, new = Span("0.6", "0.7.1"), Span(None, "0.5"), Span("0.9")
+    assert VERL.advised({}, old)["one_step_off"].startswith("recipe.one_step_off_policy.main_ppo")
+    assert VERL.advised({}, older)["one_step_off"].startswith("from release 0.5 on: recipe.")
+    for span in (new, Span()):
+        assert "trainer.v1.trainer_mode=separate_async" in VERL.advised({}, span)["one_step_off"]
+    assert VERL.advised(run_of({}), old)["april"].startswith("from release 0.9 on: trainer.v1")
+    openrlhf = STACKS["openrlhf"].launch
+    run = openrlhf.read([as_given("--rollout_batch_size 128")])
+    assert openrlhf.advised(run)["sync"] == "without --async_train"
+    assert openrlhf.advised({})["sync"] == "without --train.async_enable"
+    for stack in STACKS.values():
+        assert not any("{" in words for words in stack.launch.advised({}).values())
+
+
+def test_keys_of_a_log_tell_the_releases_that_write_them() -> None:
+    log = STACKS["verl"].log
+    assert log is not None
+    rows = [{"timing_s/gen": 1.0, "timing_s/reward": 1.0}, {"response/aborted_ratio": 0.0}]
+    assert log.written_by(rows) == Span("0.6", "0.7.1")
+    assert log.written_by([{**rows[0], "timing_s/update_weights": 1.0}]) == Span("0.7.1", None)
+    assert log.written_by([{"timing/gen": 1.0}]) == Span(None, "0.3")
+    assert log.written_by([]) == Span()
+    assert str(Span("0.6", "0.7.1")) == " 0.6 or later, before 0.7.1"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,137 @@
+"""`clock`: the way in. Puts a kernel under Python's clocks, locks, threads and event loops, and
+takes it out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from rollcast.simulator.virtual.errors import Stopped, UnseenError, VirtualError
+from rollcast.simulator.virtual.install import Installation
+from rollcast.simulator.virtual.kernel import Bounds, Kernel, Source
+from rollcast.simulator.virtual.watchdog import Watchdog
+
+_active: list[Kernel] = []
+
+
+class Clock:
+    """The clock of a run.
+
+    warnings: sentences about code that stops the clock's other users, each once.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.warnings: list[str] = []
+
+    @property
+    def now_s(self) -> float:
+        """Virtual seconds since the run began."""
+        return self.kernel.now_s
+
+    @property
+    def ticks(self) -> int:
+        """The same in the simulator's ticks."""
+        return self.kernel.now
+
+    @property
+    def events(self) -> int:
+        """Hand-overs between threads, rounds of event loops and jumps of the clock so far."""
+        return self.kernel.events
+
+    @property
+    def deaths(self) -> list[str]:
+        """Tasks and threads that died of an exception which nobody has looked at."""
+        return self.kernel.deaths()
+
+    def waiting(self) -> str:
+        """Who waits for what, and where: a line for each thread and task."""
+        from rollcast.simulator.virtual.report import who_waits
+
+        return who_waits(self.kernel)
+
+    def call_at(self, seconds: float, call: Callable[[], None]) -> None:
+        """Calls ``call``, which must not wait, at that virtual instant: for faults of a test."""
+        from rollcast.simulator.costs.clock import to_ticks
+
+        self.kernel.call_at(to_ticks(seconds), call)
+
+    def attach(self, source: Source) -> None:
+        """Has simulated engines make things happen too. Raises VirtualError where there are some
+        already."""
+        if self.kernel.source is not None:
+            raise VirtualError("this clock has engines already: one fleet a run")
+        self.kernel.source = source
+
+    def warn(self, sentence: str) -> None:
+        """Notes a sentence, once."""
+        if sentence not in self.warnings:
+            self.warnings.append(sentence)
+
+
+@contextmanager
+def clock(
+    seed: int = 0,
+    *,
+    virtual_s: float | None = None,
+    real_s: float | None = None,
+    events: int | None = None,
+    blocked_s: float | None = 60.0,
+    fresh: Collection[str] = (),
+    unseen: Literal["raise", "keep"] = "raise",
+) -> Iterator[Clock]:
+    """Virtual time for all that happens inside, in this thread and those that it starts.
+
+    seed: of the order in which those run who are ready at once. 0 takes the order in which they
+        became so. With others, threads also change places where they release a lock. The same seed
+        gives the same run.
+    virtual_s, real_s, events: bounds of the run, in virtual and real seconds, and in hand-overs,
+        rounds of loops and jumps.
+    blocked_s: real seconds after which a thread that gives way to nobody is stopped; None: never.
+    fresh: packages that are imported anew, inside and afterwards, with whatever they keep globally.
+    unseen: whether tasks and threads that died of an exception at which nobody looked end the run
+        with an error, or are only kept in ``deaths``.
+
+    Raises DeadlockError, LimitError, RefusedError, UnseenError and ExitedError, at the end of the
+    block at the latest.
+    """
+    if _active:
+        raise VirtualError("a virtual clock runs already in this process; they cannot be nested")
+    kernel = Kernel(seed, Bounds(virtual_s, real_s, events))
+    this = Clock(kernel)
+    _active.append(kernel)
+    installation = Installation(this, fresh)
+    watchdog = Watchdog(kernel, blocked_s)
+    failure: BaseException | None = None
+    try:
+        installation.install()
+        watchdog.start()
+        yield this
+    except Stopped as stopped:
+        failure = kernel.verdict or stopped
+        raise failure from None
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        watchdog.stop()
+        deaths = kernel.deaths()
+        for loop in kernel.loops:
+            loop.abandon()
+        kernel.stop_all()
+        installation.remove()
+        kernel.closed = True
+        _active.clear()
+        if failure is None and kernel.verdict is not None:
+            raise kernel.verdict
+        if failure is None and deaths and unseen == "raise":
+            raise UnseenError(
+                "died of an exception at which nobody looked:\n  " + "\n  ".join(deaths)
+            )
+
+
+def current() -> Clock | None:
+    """The clock of the run under way; None outside of one."""
+    found: Clock | None = Installation.clock
+    return found

@@ -1,0 +1,289 @@
+"""What of Python is replaced during a run, and how it is put back.
+
+Names are replaced wherever a module has them, by identity: ``from time import monotonic`` keeps
+the function under a name of its own. Modules imported during the run have virtual names, which are
+put back with the others. What a function keeps as a default argument cannot be found.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import concurrent.futures.thread
+import datetime
+import os
+import queue
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from types import ModuleType
+from typing import Any, ClassVar
+
+from rollcast.simulator.virtual import real
+from rollcast.simulator.virtual.errors import ExitedError, Stopped
+from rollcast.simulator.virtual.locks import Handle, Lock
+from rollcast.simulator.virtual.loops import Loop, cancel_all_tasks, uvloop_module
+from rollcast.simulator.virtual.refused import refusals
+from rollcast.simulator.virtual.report import caller, of_exception
+from rollcast.simulator.virtual.sockets import methods as socket_methods
+from rollcast.simulator.virtual.wall import EPOCH_S, virtual_datetime
+
+NOT_LOOKED_AT = (
+    "rollcast.simulator.virtual",
+    "_pytest",
+    "pytest",
+    "pluggy",
+    "execnet",
+    "xdist",
+    "hypothesis",
+    "faulthandler",
+    "importlib",
+    "_frozen_importlib",
+    "logging",
+    "threading",
+    "_thread",
+    "builtins",
+    "signal",
+)
+"""Modules whose names are left alone: of the kernel itself, of what runs tests, and those that are
+replaced name by name."""
+
+_LOCK, _RLOCK = type(real.allocate_lock()), type(threading.RLock())
+
+
+class SimpleQueue(queue._PySimpleQueue):  # type: ignore[misc, name-defined]
+    """`queue.SimpleQueue` in Python, made of the locks that are installed."""
+
+
+class Installation:
+    """All that a run replaces."""
+
+    clock: ClassVar[Any] = None  # of the run under way
+
+    def __init__(self, clock: Any, fresh: Collection[str]) -> None:
+        self._clock, self._kernel = clock, clock.kernel
+        self._fresh = tuple(fresh)
+        self._undo: list[Callable[[], None]] = []
+        self._virtual: dict[int, tuple[Any, Any]] = {}  # id of a real object: it and its double
+
+    def install(self) -> None:
+        """Replaces everything."""
+        kernel = self._kernel
+        Installation.clock = self._clock
+        self._forget_fresh()
+        Lock.kernel = Handle.kernel = Loop.kernel = kernel
+        for old, new in self._doubles():
+            self._virtual[id(old)] = (old, new)
+        self._replace_names()
+        self._replace_in_threading()
+        self._set(asyncio.runners, "_cancel_all_tasks", cancel_all_tasks)
+        for owner, name, new in [*refusals(kernel), *socket_methods(kernel)]:
+            self._set(owner, name, new)
+        self._set_policy()
+        self._seed()
+
+    def remove(self) -> None:
+        """Puts everything back, in the modules imported meanwhile too."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+        back = {id(new): old for old, new in self._virtual.values()}
+        for names in _namespaces():
+            for name, value in list(names.items()):
+                if id(value) in back:
+                    names[name] = back[id(value)]
+        Lock.kernel = None
+        Installation.clock = None
+        self._forget_fresh()
+
+    def _forget_fresh(self) -> None:
+        for name in list(sys.modules):
+            if name.split(".")[0] in self._fresh:
+                del sys.modules[name]
+
+    def _set(self, owner: Any, name: str, value: Any) -> None:
+        """Replaces one attribute until the end."""
+        missing = object()
+        old = vars(owner).get(name, missing)
+
+        def undo() -> None:
+            if old is missing:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, old)
+
+        setattr(owner, name, value)
+        self._undo.append(undo)
+
+    def _doubles(self) -> list[tuple[Any, Any]]:
+        kernel, clock = self._kernel, self._clock
+
+        def on_clock(virtual: Callable[..., Any], otherwise: Callable[..., Any]) -> Any:
+            def function(*args: Any) -> Any:
+                return virtual(*args) if kernel.mine() else otherwise(*args)
+
+            function.__name__ = function.__qualname__ = otherwise.__name__
+            return function
+
+        def sleep(seconds: float) -> None:
+            if seconds < 0:
+                raise ValueError("sleep length must be non-negative")
+            if asyncio._get_running_loop() is not None:
+                clock.warn(f"time.sleep stops its whole event loop, at {caller()}")
+            kernel.block(kernel.after(seconds) if seconds else kernel.now, "time.sleep")
+
+        def exit_now(status: int) -> None:
+            kernel.throw(
+                ExitedError(f"the code under test called os._exit({status}), at {caller()}")
+            )
+            raise Stopped
+
+        def random_bytes(size: int) -> bytes:
+            return bytes(kernel.random.randbytes(size))
+
+        def nanoseconds() -> int:
+            return int(kernel.now * 10**9) >> 80
+
+        doubles: list[tuple[Any, Any]] = [
+            (time.time, on_clock(lambda: EPOCH_S + kernel.now_s, time.time)),
+            (time.time_ns, on_clock(lambda: EPOCH_S * 10**9 + nanoseconds(), time.time_ns)),
+            (time.sleep, on_clock(sleep, time.sleep)),
+            (os._exit, on_clock(exit_now, os._exit)),
+            (os.urandom, on_clock(random_bytes, os.urandom)),
+            (asyncio.SelectorEventLoop, Loop),
+            (datetime.datetime, virtual_datetime(kernel)),
+        ]
+        for name in ("monotonic", "perf_counter"):
+            whole, ns = getattr(time, name), getattr(time, f"{name}_ns")
+            doubles.append((whole, on_clock(lambda: kernel.now_s, whole)))
+            doubles.append((ns, on_clock(nanoseconds, ns)))
+        doubles += [(old, Lock) for old in {threading.Lock, real.allocate_lock}]
+        doubles.append((queue.SimpleQueue, SimpleQueue))
+        return doubles
+
+    def _replace_names(self) -> None:
+        """The names of all modules that are imported already."""
+        uvloop = uvloop_module(Loop, _policy())
+        for real_one in filter(None, [sys.modules.get("uvloop")]):
+            self._virtual[id(real_one)] = (real_one, uvloop)
+        was = sys.modules.get("uvloop")
+        for names in _namespaces():
+            for name, value in list(names.items()):
+                found = self._virtual.get(id(value))
+                new: Any = None
+                if found is not None and found[0] is value:
+                    new = found[1]
+                elif type(value) is _LOCK and not value.locked():
+                    new = Lock()
+                elif type(value) is _RLOCK and not value._is_owned():  # type: ignore[attr-defined]
+                    new = threading._PyRLock()  # type: ignore[attr-defined]
+                    new._block = Lock()
+                if new is not None:
+                    names[name] = new
+                    self._undo.append(lambda n=names, k=name, v=value: n.__setitem__(k, v))  # type: ignore[misc]
+        sys.modules["uvloop"] = uvloop
+
+        def undo() -> None:
+            if was is None:
+                sys.modules.pop("uvloop", None)
+            else:
+                sys.modules["uvloop"] = was
+
+        self._undo.append(undo)
+
+    def _replace_in_threading(self) -> None:
+        kernel = self._kernel
+        monotonic = self._virtual[id(time_of_threading())][1]
+        self._set(threading, "_time", monotonic)
+        for name in ("Lock", "_allocate_lock"):
+            self._set(threading, name, Lock)
+        self._set(_thread, "allocate_lock", Lock)
+        self._set(threading, "_CRLock", None)
+        self._set(threading, "RLock", lambda: threading._PyRLock())  # type: ignore[attr-defined]
+        self._set(threading, "excepthook", self._thread_died)
+
+        def start_new_thread(function: Any, args: Any, kwargs: Any = None) -> int:
+            if not kernel.mine():
+                return real.start_new_thread(function, args, kwargs or {})
+            return int(kernel.start(function, args, kwargs or {}))
+
+        self._set(_thread, "start_new_thread", start_new_thread)
+        if hasattr(threading, "_start_joinable_thread"):  # Python 3.13
+
+            def start_joinable(function: Any, handle: Any = None, daemon: bool = True) -> Any:
+                if not kernel.mine():
+                    raise RuntimeError("a thread of another run was started in virtual time")
+                handle = handle or Handle()
+                handle.ident = kernel.start(function, (), {}, handle._set_done)
+                return handle
+
+            self._set(threading, "_start_joinable_thread", start_joinable)
+            self._set(threading, "_ThreadHandle", Handle)
+        else:
+
+            def sentinel() -> Lock:
+                lock = Lock()
+
+                def release() -> None:
+                    if lock.locked():
+                        lock.release()
+
+                kernel.at_end_of_current(release)
+                return lock
+
+            self._set(threading, "_start_new_thread", start_new_thread)
+            self._set(threading, "_set_sentinel", sentinel)
+
+    def _thread_died(self, args: Any) -> None:
+        if args.exc_value is None or args.exc_type in (SystemExit, Stopped):
+            return
+        name = "a thread" if args.thread is None else f"thread {args.thread.name}"
+        self._kernel.dead_threads.append(f"{name} of {of_exception(args.exc_value)}")
+
+    def _set_policy(self) -> None:
+        before = asyncio.events._event_loop_policy  # type: ignore[attr-defined]
+        running = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        asyncio.set_event_loop_policy(_policy()())
+
+        def undo() -> None:
+            asyncio.set_event_loop_policy(before)
+            asyncio._set_running_loop(running)
+
+        self._undo.append(undo)
+
+    def _seed(self) -> None:
+        state = random.getstate()
+        random.seed(self._kernel.seed)
+        self._undo.append(lambda: random.setstate(state))
+        numpy = sys.modules.get("numpy.random")
+        if numpy is not None:
+            old = numpy.get_state()
+            numpy.seed(self._kernel.seed % 2**32)
+            self._undo.append(lambda: numpy.set_state(old))
+
+
+def time_of_threading() -> Any:
+    """The clock that `threading` keeps under a name of its own."""
+    return threading._time  # type: ignore[attr-defined]
+
+
+def _policy() -> type[Any]:
+    class Policy(asyncio.DefaultEventLoopPolicy):
+        _loop_factory = Loop
+
+    return Policy
+
+
+def _namespaces() -> list[dict[str, Any]]:
+    """Of all imported modules that may have names to replace."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and not name.startswith(NOT_LOOKED_AT):
+            found.append(module.__dict__)
+    return found
+
+
+assert concurrent.futures.thread  # its lock of module level is replaced with the others

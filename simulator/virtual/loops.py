@@ -1,0 +1,218 @@
+"""asyncio's event loop on the virtual clock. Several may run, each in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from itertools import count
+from types import ModuleType
+from typing import Any, ClassVar
+
+from rollcast.simulator.costs.clock import to_ticks
+from rollcast.simulator.virtual.kernel import Actor, Kernel
+from rollcast.simulator.virtual.report import of_exception
+
+_MOST_FAILED = 1000
+
+
+class Task(asyncio.Task[Any]):
+    """A task whose number is its hash: sets of tasks have the same order in every run."""
+
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class Future(asyncio.Future[Any]):
+    """A future whose number is its hash."""
+
+    number: int = 0
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class Selector:
+    """Polls the real selector without waiting, and lets the kernel pass the time."""
+
+    loop: Loop
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._real = selectors.DefaultSelector()
+
+    def register(self, file: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        """As of `selectors`."""
+        return self._real.register(file, events, data)
+
+    def unregister(self, file: Any) -> selectors.SelectorKey:
+        """As of `selectors`."""
+        return self._real.unregister(file)
+
+    def modify(self, file: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        """As of `selectors`."""
+        return self._real.modify(file, events, data)
+
+    def get_map(self) -> Any:
+        """As of `selectors`."""
+        return self._real.get_map()
+
+    def get_key(self, file: Any) -> selectors.SelectorKey:
+        """As of `selectors`."""
+        return self._real.get_key(file)
+
+    def close(self) -> None:
+        """As of `selectors`."""
+        self._real.close()
+
+    @property
+    def _has_sockets(self) -> bool:
+        return len(self._real.get_map() or ()) > 1  # the loop's own pipe is always there
+
+    def ready(self) -> bool:
+        """Whether a socket of the loop is ready."""
+        return bool(self._real.select(0))
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        """The sockets that are ready, once any is, or the loop is woken, or its next timer is
+        due."""
+        kernel, loop = self._kernel, self.loop
+        has_sockets = self._has_sockets
+        if timeout is not None and timeout <= 0:
+            kernel.round_of_loop()
+            return self._real.select(0) if has_sockets else []
+        until = None
+        if timeout is not None:
+            timers = loop._scheduled
+            until = to_ticks(timers[0]._when) if timers else kernel.after(timeout)
+            if until <= kernel.now:
+                until = kernel.now + 1
+        loop._waits = True
+        try:
+            kernel.block(until, "an event of its loop", self if has_sockets else None)
+        finally:
+            loop._waits = False
+        return self._real.select(0) if has_sockets else []
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """The event loop. actor: the thread that runs it, while it runs.
+
+    It keeps its tasks alive, which asyncio leaves to the garbage collector: a run must not hang on
+    when that comes.
+    """
+
+    kernel: ClassVar[Kernel]
+    _scheduled: list[Any]
+    _task_factory: Any
+
+    def __init__(self, selector: Any = None) -> None:
+        self.actor: Actor | None = None
+        self._waits = False
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._numbers = count(1)
+        self._failed: list[asyncio.Task[Any]] = []
+        own = Selector(self.kernel)
+        super().__init__(own)  # type: ignore[arg-type]
+        own.loop = self
+        self.kernel.loops.append(self)
+
+    def time(self) -> float:
+        """Seconds since the run began."""
+        return self.kernel.now_s
+
+    def _write_to_self(self) -> None:
+        if self._waits and self.actor is not None:
+            self.kernel.wake(self.actor)
+
+    def run_forever(self) -> None:
+        """Runs until it is stopped."""
+        self.actor = self.kernel.current
+        try:
+            super().run_forever()
+        finally:
+            self.actor = None
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Those that are not done, in the order in which they were made."""
+        others = {task for task in asyncio.all_tasks(self) if task not in self._tasks}
+        return [*self._tasks, *sorted(others, key=lambda task: task.get_name())]
+
+    def create_future(self) -> Future:
+        """A future of this loop."""
+        future = Future(loop=self)
+        future.number = next(self._numbers)
+        return future
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Any = None, **rest: Any) -> Any:
+        """A task of this loop; its exception is remembered until somebody looks at it."""
+        if self._task_factory is not None:
+            return super().create_task(coro, name=name, context=context, **rest)
+        self._check_closed()  # type: ignore[attr-defined]
+        number = next(self._numbers)
+        task = Task.__new__(Task)
+        task.number = number
+        task.__init__(coro, loop=self, name=name or f"Task-{number}", context=context, **rest)  # type: ignore[misc]
+        task.add_done_callback(self._over)
+        self._tasks[task] = None
+        return task
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and task._exception is not None:
+            self._failed.append(task)
+            if len(self._failed) > _MOST_FAILED:
+                self.deaths()
+
+    def deaths(self) -> list[str]:
+        """Tasks that died of an exception which nobody has looked at."""
+        self._failed = [task for task in self._failed if task._log_traceback]
+        return [
+            f"{task.get_name()} of {of_exception(task._exception)}"
+            for task in self._failed
+            if task._exception is not None
+        ]
+
+    def abandon(self) -> None:
+        """Keeps the tasks of a run that is over from complaining."""
+        for task in self.tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        for task in self._failed:
+            task._log_traceback = False
+
+
+def cancel_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """What `asyncio.run` does at its end, in the order in which the tasks were made."""
+    tasks = loop.tasks if isinstance(loop, Loop) else list(asyncio.all_tasks(loop))
+    for task in tasks:
+        task.cancel()
+    if not tasks:
+        return
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            loop.call_exception_handler(
+                {
+                    "message": "unhandled exception during asyncio.run() shutdown",
+                    "exception": error,
+                    "task": task,
+                }
+            )
+
+
+def uvloop_module(loop: type[Loop], policy: type[Any]) -> ModuleType:
+    """A module of the name ``uvloop`` that makes virtual loops."""
+    module = ModuleType("uvloop")
+    names = {
+        "Loop": loop,
+        "new_event_loop": loop,
+        "EventLoopPolicy": policy,
+        "install": lambda: None,
+        "run": lambda main, **options: asyncio.run(main, debug=options.get("debug")),
+        "__version__": "0.0",
+    }
+    for name, value in names.items():
+        setattr(module, name, value)
+    return module

@@ -1,0 +1,15 @@
+"""The real clocks and locks, kept from before a virtual clock replaces them."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import time
+
+monotonic = time.monotonic
+perf_counter = time.perf_counter
+sleep = time.sleep
+allocate_lock = _thread.allocate_lock
+start_new_thread = _thread.start_new_thread
+get_ident = _thread.get_ident
+exit_now = os._exit

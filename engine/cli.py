@@ -179,12 +179,12 @@ def _read(
 ) -> RawScenario:
     """The scenario, and the environment prepared for it: torch and the hub's client read that when
     they are imported."""
+    from rollcast.engine.engines import prepare_for
     from rollcast.engine.hub import asks_the_hub
-    from rollcast.engine.vllm.environment import prepare
     from rollcast.simulator.scenario.file import override, read_scenario
 
     raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), seed)
-    prepare(local_files=not asks_the_hub(raw.data, raw.folder))
+    prepare_for(raw.data, local_files=not asks_the_hub(raw.data, raw.folder))
     return raw
 
 

@@ -130,7 +130,7 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
         )
     trainer = trainer_config(engine.trainer, model.seed, sampling)
     _check_streaming(policy.plan(plan, policy.init()), trainer)
-    _check_engine(engine, counts.max_new_tokens)
+    _check_engine(engine, model.cluster, counts.max_new_tokens)
     _check_devices(model.cluster, engine)
     _check_device(engine.device)
     if not elsewhere:
@@ -288,9 +288,9 @@ def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
         raise ScenarioError("engine.weights_by", f"is nccl, but {why}; make it store")
 
 
-def _check_engine(engine: EngineSection, max_new_tokens: int) -> None:
+def _check_engine(engine: EngineSection, cluster: ClusterSection, max_new_tokens: int) -> None:
     """Raises for what cannot start."""
-    adapter(engine.name).check(engine)
+    adapter(engine.name).check(engine, cluster)
     if engine.max_batched_tokens < engine.max_seqs:
         raise ScenarioError(
             "engine.max_batched_tokens",
@@ -327,16 +327,16 @@ def _check_here(engine: EngineSection, cluster: ClusterSection) -> None:
 
     name = engine.device
     field, device = "engine.device", torch.device(name)
-    on_cpu = adapter(engine.name).on_cpu()
+    runs = adapter(engine.name).runs_on(device.type)
     if device.type == "cpu":
-        if not on_cpu:
+        if not runs:
             raise ScenarioError(field, "is cpu, but the vLLM here is built for GPUs; make it cuda")
         return
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= count:
         seen = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
         raise ScenarioError(field, f"is {name}, but torch sees {seen} here; make it cpu")
-    if on_cpu:
+    if not runs:
         raise ScenarioError(field, f"is {name}, but the vLLM here is built for CPUs")
     if (asked := cluster_shape(cluster).gpus) > count:
         raise ScenarioError(

@@ -3,25 +3,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from rollcast.engine.actors.weights import Channel
 from rollcast.engine.edges import Engine, Sampling
 from rollcast.engine.hub import folder_of
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.scenario.sections import EngineSection
+from rollcast.simulator.scenario.sections import ClusterSection, EngineSection
 
-ENGINES = {"vllm": "rollcast.engine.vllm.adapter"}
+ENGINES = {
+    "vllm": "rollcast.engine.vllm.adapter",
+    "transformers": "rollcast.engine.hf.adapter",
+}
 """Modules by name."""
 
 
 @dataclass(frozen=True)
 class EngineStart:
     """Starts an engine, in whatever process. model: its folder, or its name on the hub.
-    memory_share: of each GPU, for the engine. width: devices that the model is spread over."""
+    memory_share: of each GPU, for the engine. width: devices that the model is spread over. shares:
+    whether the trainer is in the same process, so that its weights need no copy."""
 
     model: Path | str
     section: EngineSection
@@ -29,6 +34,7 @@ class EngineStart:
     seed: int
     memory_share: float
     width: int = 1
+    shares: bool = False
 
     def __call__(self) -> Engine:
         """The engine. Raises EngineError where it cannot start."""
@@ -39,12 +45,18 @@ class EngineStart:
 class Adapter(Protocol):
     """What a real run needs of an engine's folder."""
 
-    def on_cpu(self) -> bool:
-        """Whether the installed engine computes on CPUs. Raises EngineError where none, or an
-        unsupported one, is installed."""
+    def prepare(self, *, local_files: bool = True) -> None:
+        """Sets environment variables, before anything that reads them is imported. local_files:
+        keeps Hugging Face offline. Raises EngineError where the engine, or a supported version of
+        it, is not installed."""
         ...
 
-    def check(self, section: EngineSection) -> None:
+    def runs_on(self, kind: str) -> bool:
+        """Whether the installed engine computes on devices of that kind, ``cpu`` or ``cuda``.
+        Raises EngineError as `prepare`."""
+        ...
+
+    def check(self, section: EngineSection, cluster: ClusterSection) -> None:
         """Raises ScenarioError for what this engine does not support."""
         ...
 
@@ -63,3 +75,11 @@ def adapter(name: str) -> Adapter:
         known = ", ".join(ENGINES)
         raise ScenarioError("engine.name", f"{name!r} is no engine of a real run; known: {known}")
     return cast(Adapter, import_module(ENGINES[name]))
+
+
+def prepare_for(scenario: Mapping[str, Any], *, local_files: bool = True) -> None:
+    """`Adapter.prepare` of the engine that a scenario, not checked yet, asks for. Raises
+    EngineError, and ScenarioError for an unknown name."""
+    section = scenario.get("engine")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    adapter(EngineSection().name if name is None else str(name)).prepare(local_files=local_files)

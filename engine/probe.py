@@ -17,9 +17,9 @@ from typing import Any
 
 from rollcast.engine.config import RunSpec
 from rollcast.engine.edges import Engine, SampledGroup, SampledRollout, TrainMetrics
+from rollcast.engine.engines import adapter
 from rollcast.engine.log import Iterations
 from rollcast.engine.start import start_actors, start_replica, start_task, start_trainer
-from rollcast.engine.vllm.environment import prepare
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.probe_file import PROBE_BURST, PROBE_SCHEMA, PROBE_UPDATE
 
@@ -105,7 +105,7 @@ def probe(
     each other. Raises ScenarioError or EngineError where something cannot start, ScenarioError
     (``--beside``) where these two are not apart.
     """
-    prepare(local_files=not isinstance(spec.model, str))
+    adapter(spec.engine.name).prepare(local_files=not isinstance(spec.model, str))
     from rollcast.engine.provenance import provenance
 
     beside = _beside(spec)

@@ -18,7 +18,6 @@ from rollcast.engine.quiet import no_bars
 from rollcast.engine.room import Devices, parameters, require_room
 from rollcast.engine.sessions import TurnRules
 from rollcast.engine.tasks.base import FirstTurns, Task
-from rollcast.engine.vllm.environment import prepare
 from rollcast.engine.world import EngineWorld, in_process
 from rollcast.engine.world_parts import Recipes
 from rollcast.simulator.errors import ScenarioError
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 def start_world(spec: RunSpec) -> EngineWorld:
     """The world of a scenario in this process; what starts fast starts first, to fail early. Raises
     EngineError or ScenarioError."""
-    prepare(local_files=not isinstance(spec.model, str))
+    adapter(spec.engine.name).prepare(local_files=not isinstance(spec.model, str))
     try:
         task, path = start_task(spec)
         require_fit(spec, path)
@@ -69,7 +68,7 @@ def start_actors(
     from rollcast.engine.actors.fleet import Recipe
     from rollcast.engine.actors.on_ray import LOCAL, RayTransport
 
-    prepare(local_files=not isinstance(spec.model, str))
+    adapter(spec.engine.name).prepare(local_files=not isinstance(spec.model, str))
     turns = None if first_turns else spec.turns
     shape, here = spec.shape, address in (None, LOCAL)
     needs = _needs(spec, here)
@@ -209,7 +208,8 @@ def start_trainer(spec: RunSpec, path: Path) -> Trainer:
 
 def start_replica(spec: RunSpec, path: Path) -> Engine:
     """The engine, with the model in ``path``."""
-    return EngineStart(path, spec.engine, spec.sampling, spec.seed, spec.memory_share)()
+    share, shares = spec.memory_share, spec.in_process
+    return EngineStart(path, spec.engine, spec.sampling, spec.seed, share, shares=shares)()
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ class TrainerStart:
         return TorchTrainer(model, self.trainer, ranks, hands_back=self.engine.sleep)
 
     def _loaded(self) -> Any:
-        prepare(local_files=not isinstance(self.model, str))
+        adapter(self.engine.name).prepare(local_files=not isinstance(self.model, str))
         import torch
         from transformers import AutoModelForCausalLM
 

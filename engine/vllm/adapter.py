@@ -5,21 +5,26 @@ from __future__ import annotations
 from rollcast.engine.actors.weights import Channel
 from rollcast.engine.edges import Engine
 from rollcast.engine.engines import EngineStart
-from rollcast.engine.vllm.environment import vllm_version
+from rollcast.engine.vllm import environment
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.scenario.sections import EngineSection
+from rollcast.simulator.scenario.sections import ClusterSection, EngineSection
 
 CPU_BLOCK_TOKENS = 32
 
 
-def on_cpu() -> bool:
-    """Whether vLLM's CPU build is installed."""
-    return vllm_version()[1]
+def prepare(*, local_files: bool = True) -> None:
+    """See `engine.engines.Adapter`."""
+    environment.prepare(local_files=local_files)
 
 
-def check(section: EngineSection) -> None:
+def runs_on(kind: str) -> bool:
+    """The devices that vLLM was built for."""
+    return environment.vllm_version()[1] == (kind == "cpu")
+
+
+def check(section: EngineSection, cluster: ClusterSection) -> None:
     """Raises ScenarioError for what vLLM does not take."""
-    if on_cpu() and section.block_tokens % CPU_BLOCK_TOKENS:
+    if runs_on("cpu") and section.block_tokens % CPU_BLOCK_TOKENS:
         raise ScenarioError(
             "engine.block_tokens",
             f"is {section.block_tokens}; vLLM on a CPU needs a multiple of {CPU_BLOCK_TOKENS}",

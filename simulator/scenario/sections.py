@@ -121,9 +121,9 @@ class EngineSection(Options):
     dtype: Annotated[str, Doc("real engine only: type of the weights, float32 or bfloat16")] = (
         "float32"
     )
-    name: Annotated[str, Doc("real engine only: inference engine that samples, such as vllm")] = (
-        "vllm"
-    )
+    name: Annotated[
+        str, Doc("real engine only: inference engine that samples, vllm or transformers")
+    ] = "vllm"
     device: Annotated[
         str, Doc("real engine only: device of trainer and replica, such as cpu, cuda or cuda:1")
     ] = "cpu"

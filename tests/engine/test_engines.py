@@ -32,7 +32,11 @@ def test_another_engine_is_a_module_and_a_line(monkeypatch: pytest.MonkeyPatch) 
     asked: list[EngineStart] = []
     checked: list[Any] = []
     module = SimpleNamespace(
-        on_cpu=lambda: True, check=checked.append, start=asked.append, wire=lambda: "beads"
+        prepare=lambda local_files: None,
+        runs_on=lambda kind: kind == "cpu",
+        check=lambda section, cluster: checked.append(section),
+        start=asked.append,
+        wire=lambda: "beads",
     )
     monkeypatch.setitem(sys.modules, "abacus.adapter", module)  # type: ignore[arg-type]
     monkeypatch.setitem(ENGINES, "abacus", "abacus.adapter")
@@ -46,12 +50,12 @@ def test_another_engine_is_a_module_and_a_line(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_engine_that_there_is_not() -> None:
-    with pytest.raises(ScenarioError, match="'abacus' is no engine of a real run; known: vllm"):
+    with pytest.raises(ScenarioError, match="no engine of a real run; known: vllm, transformers"):
         spec()
 
 
 def test_an_engine_says_what_it_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollcast.engine.vllm.adapter.vllm_version", lambda: ("0.32.0", True))
+    monkeypatch.setattr("rollcast.engine.vllm.environment.vllm_version", lambda: ("0.32.0", True))
     text = SCENARIO.replace("name: abacus, ", "").replace("block_tokens: 32", "block_tokens: 8")
     with pytest.raises(ScenarioError, match="vLLM on a CPU needs a multiple of 32") as caught:
         spec(text)

@@ -9,7 +9,7 @@ against the real thing at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,9 +63,15 @@ POLICIES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def shared_replica(make_replica: Callable[..., Any]) -> Any:
-    return make_replica(max_seqs=MAX_SEQS, max_batched_tokens=BUDGET, kv_tokens=KV_TOKENS)
+@pytest.fixture(scope="module", params=["vllm", "transformers"])
+def shared_replica(request: Any, tiny_path: Path) -> Any:
+    sizes = {"max_seqs": MAX_SEQS, "max_batched_tokens": BUDGET, "kv_tokens": KV_TOKENS}
+    if request.param == "vllm":
+        return request.getfixturevalue("make_replica")(**sizes)
+    from rollcast.engine.hf.replica import HfReplica
+    from rollcast.engine.hf.start import HfOptions
+
+    return HfReplica(tiny_path, HfOptions(**sizes))
 
 
 @pytest.mark.parametrize("policy", POLICIES)

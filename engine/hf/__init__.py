@@ -1,0 +1,1 @@
+"""transformers' continuous batching as a rollout engine; see docs/engines.md."""

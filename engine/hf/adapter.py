@@ -1,0 +1,65 @@
+"""transformers as `engine.engines` asks for an engine."""
+
+from __future__ import annotations
+
+from rollcast.engine.actors.weights import Channel
+from rollcast.engine.edges import Engine
+from rollcast.engine.engines import EngineStart
+from rollcast.engine.hf import environment
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.sections import ClusterSection, EngineSection
+
+
+def prepare(*, local_files: bool = True) -> None:
+    """See `engine.engines.Adapter`."""
+    environment.prepare(local_files=local_files)
+
+
+def runs_on(kind: str) -> bool:
+    """Any device that torch has."""
+    environment.transformers_version()
+    return True
+
+
+def check(section: EngineSection, cluster: ClusterSection) -> None:
+    """Raises ScenarioError for what this engine lacks."""
+    lacks = None
+    if cluster.tensor_parallel > 1:
+        lacks = "cluster.tensor_parallel", f"is {cluster.tensor_parallel}", "1"
+    elif section.sleep:
+        lacks = "engine.sleep", "is true", "false"
+    elif section.weights_by == "nccl":
+        lacks = "engine.weights_by", "is nccl", "store"
+    elif section.block_tokens < 4:
+        lacks = "engine.block_tokens", f"is {section.block_tokens}", "4 or more"
+    if lacks is not None:
+        field, is_now, wanted = lacks
+        message = f"{is_now}, which engine.name: transformers does not support; make it {wanted}"
+        raise ScenarioError(field, message)
+
+
+def start(asked: EngineStart) -> Engine:
+    """A replica."""
+    environment.prepare(local_files=not isinstance(asked.model, str))
+    from rollcast.engine.hf.replica import HfReplica
+    from rollcast.engine.hf.start import HfOptions
+
+    section = asked.section
+    options = HfOptions(
+        max_seqs=section.max_seqs,
+        max_batched_tokens=section.max_batched_tokens,
+        kv_tokens=section.kv_tokens,
+        block_tokens=section.block_tokens,
+        prefix_caching=section.prefix_caching,
+        dtype=section.dtype,
+        device=section.device,
+        sampling=asked.sampling,
+        memory_fraction=asked.memory_share,
+        shares=asked.shares,
+    )
+    return HfReplica(asked.model, options)
+
+
+def wire() -> Channel:
+    """None: `check` refuses it."""
+    raise NotImplementedError

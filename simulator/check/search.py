@@ -16,7 +16,7 @@ from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import RollcastError, ScenarioError
 from rollcast.simulator.launches.overrides import overrides, strategy_of
 from rollcast.simulator.planner.estimate import estimated
-from rollcast.simulator.planner.knobs import Knob, knobs_of
+from rollcast.simulator.scenario.knobs import Knob, knobs_of
 from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.workload.base import longest_rollout

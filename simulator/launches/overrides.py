@@ -71,6 +71,7 @@ _SAID: Mapping[str, Said] = {
     f"{TRAINER}.microbatch_rollouts": lambda wanted, known: (
         {} if value(known, "run.dynamic_batches") is True else {"run.micro_batch_rollouts": wanted}
     ),
+    f"{TRAINER}.logits_chunk_tokens": lambda wanted, _: {"run.fused_head": wanted is not None},
     f"{TRAINER}.batching": lambda wanted, _: {"run.packing": wanted == "packed"},
     f"{TRAINER}.sharding": _sharding,
     f"{TRAINER}.reduce_every_microbatch": _as("run.reduce_every_pass"),

@@ -13,10 +13,10 @@ from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Row
 from rollcast.simulator.planner.choices import Choice
 from rollcast.simulator.planner.estimate import estimate
-from rollcast.simulator.planner.knobs import Knob, knobs_of
 from rollcast.simulator.planner.measure import Failure, Measured, Task
 from rollcast.simulator.planner.question import Question
 from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.knobs import Knob, knobs_of
 from rollcast.simulator.scenario.scenario import outline
 from rollcast.simulator.values import read
 from rollcast.simulator.workload.length_specs import LARGEST_SD, DrawnLengths, PresetLengths

@@ -1,4 +1,4 @@
-"""Single changes of a scenario that would make it fit into memory."""
+"""Single changes of a scenario that would make it fit into memory: values of `knobs`, by key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rollcast.simulator.costs.backends import BACKENDS
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.costs import FUSED_CHUNK_TOKENS
+from rollcast.simulator.scenario.knobs import Knob, knobs_of
 from rollcast.simulator.scenario.ledger import Sized, batch_of, ledger_of_batch, roofline_of
 
 if TYPE_CHECKING:
@@ -15,7 +18,28 @@ if TYPE_CHECKING:
     from rollcast.simulator.costs.roofline.memory_phases import Batch
 
 MOST = 4
-_TRAINER = "cost.roofline.trainer"
+_ROOFLINE, _TRAINER = "cost.roofline", "cost.roofline.trainer"
+_GPUS, _CAP = "cluster.trainer_gpus", "workload.max_new_tokens"
+_SHARE = f"{_ROOFLINE}.kv_memory_utilization"
+_SPLITS = (f"{_TRAINER}.tensor_parallel", "cluster.tensor_parallel")
+_NEEDS_LESS = {
+    f"{_ROOFLINE}.offload_optimizer": True,
+    f"{_ROOFLINE}.engine_sleep": "offload",
+    f"{_TRAINER}.recompute": "full",
+    f"{_TRAINER}.logits_chunk_tokens": FUSED_CHUNK_TOKENS,
+    f"{_TRAINER}.optimizer_on_host": True,
+    f"{_TRAINER}.sharding": "fsdp",
+    f"{_TRAINER}.states_on_host": True,
+    f"{_TRAINER}.weights": "lora",
+}
+"""Of keys without an order, the value that needs least memory."""
+_MILDEST_FIRST = (
+    *(f"{_ROOFLINE}.offload_optimizer", f"{_ROOFLINE}.engine_sleep", _SHARE),
+    *(f"{_TRAINER}.microbatch_tokens", f"{_TRAINER}.microbatch_rollouts"),
+    *(f"{_TRAINER}.recompute", f"{_TRAINER}.logits_chunk_tokens", _GPUS, _SPLITS[0]),
+    *(f"{_TRAINER}.optimizer_on_host", f"{_TRAINER}.sharding", f"{_TRAINER}.states_on_host"),
+    *(f"{_TRAINER}.weights", _SPLITS[1], _CAP),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,66 +80,65 @@ def _fits(cost: RooflineCost, batch: Batch) -> bool:
 
 def _candidates(cost: RooflineCost, batch: Batch) -> Iterator[tuple[Remedy, RooflineCost, Batch]]:
     """Changes with what they change, the mildest first. Those that are refused are left out."""
-    trainer = cost.trainer_of
+    backend = cost.trainer_of.backend
+    offered: dict[str, Knob] = {}
+    for able in (backend,) if backend else BACKENDS:
+        for knob in knobs_of(None, able, cost.placement, cost.model):
+            offered.setdefault(knob.key, knob)
+    for key in _MILDEST_FIRST:
+        if key == _GPUS:
+            yield from _more_gpus(cost, batch)
+            continue
+        now = _now(cost, batch, key)
+        for value in _milder(offered[key].others(now), now, key) if key in offered else ():
+            with suppress(ScenarioError):
+                yield Remedy(key, value), *_changed(cost, batch, key, value)
 
-    def trained(key: str, value: Any) -> Iterator[tuple[Remedy, RooflineCost, Batch]]:
-        with suppress(ScenarioError):
-            changed = replace(cost, trainer=replace(trainer, **{key: value}))
-            yield Remedy(f"{_TRAINER}.{key}", value), changed, batch
 
-    def roofline(key: str, value: Any) -> Iterator[tuple[Remedy, RooflineCost, Batch]]:
-        with suppress(ScenarioError):
-            yield Remedy(f"cost.roofline.{key}", value), replace(cost, **{key: value}), batch
+def _now(cost: RooflineCost, batch: Batch, key: str) -> Any:
+    """The value of a key."""
+    if key == _CAP:
+        return batch.new_tokens
+    owner: Any = cost.trainer_of if key.startswith(f"{_TRAINER}.") else cost
+    name = key.rpartition(".")[2]
+    return owner.kept if name == "sharding" else getattr(owner, name)
 
-    if cost.placement == "colocated":
-        if not cost.offload_optimizer:
-            yield from roofline("offload_optimizer", True)
-        if cost.engine_sleep == "none":
-            yield from roofline("engine_sleep", "offload")
-    for hundredths in (95, 90, 85, 80, 70, 60, 50, 40, 30, 20):
-        share = hundredths / 100
-        if abs(share - cost.kv_memory_utilization) > 0.01:
-            yield from roofline("kv_memory_utilization", share)
-    for tokens in (65_536, 32_768, 16_384, 8192, 4096, 2048):
-        if batch.longest <= tokens < (trainer.microbatch_tokens or 0):
-            yield from trained("microbatch_tokens", tokens)
-    rows = trainer.microbatch_rollouts or 1
-    while rows > 1:
-        rows //= 2
-        yield from trained("microbatch_rollouts", rows)
-    if trainer.recompute != "full":
-        yield from trained("recompute", "full")
-    if trainer.logits_chunk_tokens is None:
-        yield from trained("logits_chunk_tokens", 1024)
+
+def _milder(values: tuple[Any, ...], now: Any, key: str) -> Iterator[Any]:
+    """Values that need less memory, those that change least first: of what is counted the smaller
+    ones, of a split or of an engine's share the larger ones too."""
+    if key in (_SHARE, *_SPLITS):
+        more = (value for value in values if value > now)
+        less = (value for value in reversed(values) if key == _SHARE and value < now)
+        yield from (*less, *more)
+    elif isinstance(now, int) and not isinstance(now, bool):
+        yield from (value for value in reversed(values) if value < now)
+    elif key in _NEEDS_LESS:
+        yield from (value for value in values if value == _NEEDS_LESS[key])
+
+
+def _changed(cost: RooflineCost, batch: Batch, key: str, value: Any) -> tuple[RooflineCost, Batch]:
+    """With another value; a pass is no shorter than the longest rollout."""
+    name = key.rpartition(".")[2]
+    if key == _CAP:
+        mean = min(batch.mean_tokens, batch.prompt_tokens + value)
+        return cost, replace(batch, new_tokens=value, mean_tokens=mean)
+    if not key.startswith(f"{_TRAINER}."):
+        return replace(cost, **{name: value}), batch
+    if name == "microbatch_tokens" and value < batch.longest:
+        raise ScenarioError(key, "is shorter than a rollout")
+    return replace(cost, trainer=replace(cost.trainer_of, **{name: value})), batch
+
+
+def _more_gpus(cost: RooflineCost, batch: Batch) -> Iterator[tuple[Remedy, RooflineCost, Batch]]:
     for times in (2, 4, 8):
         with suppress(ScenarioError):
-            gpus = times * trainer.gpus
-            more: dict[str, Any] = {"trainer": replace(trainer, gpus=gpus), "trainer_gpus": gpus}
+            gpus = times * cost.trainer_of.gpus
+            trainer = replace(cost.trainer_of, gpus=gpus)
+            more: dict[str, Any] = {"trainer": trainer, "trainer_gpus": gpus}
             if cost.placement == "colocated":
                 replicas = times * cost.replicas
                 changed = replace(cost, replicas=replicas, **more)
                 yield Remedy("cluster.replicas", replicas), changed, batch
             else:
-                yield Remedy("cluster.trainer_gpus", gpus), replace(cost, **more), batch
-    yield from trained("tensor_parallel", 2 * trainer.tensor_parallel)
-    if not trainer.optimizer_on_host:
-        yield from trained("optimizer_on_host", True)
-    if trainer.kept not in ("fsdp", "hybrid"):
-        yield from trained("sharding", "fsdp")
-    elif not trainer.states_on_host:
-        yield from trained("states_on_host", True)
-    if trainer.weights == "full":
-        yield from trained("weights", "lora")
-    tensor = 2 * cost.tensor_parallel
-    with suppress(ScenarioError):
-        yield (
-            Remedy("cluster.tensor_parallel", tensor),
-            replace(cost, tensor_parallel=tensor),
-            batch,
-        )
-    shorter = batch.longest
-    while shorter > 512:
-        shorter //= 2
-        new = max(1, shorter - batch.prompt_tokens)
-        used = replace(batch, new_tokens=new, mean_tokens=min(batch.mean_tokens, shorter))
-        yield Remedy("workload.max_new_tokens", new), cost, used
+                yield Remedy(_GPUS, gpus), replace(cost, **more), batch

@@ -15,7 +15,7 @@ from rollcast.simulator.launches.costs import preset_of
 from rollcast.simulator.launches.draft import Asked, drafted
 from rollcast.simulator.launches.overrides import overrides
 from rollcast.simulator.launches.parts import Part, nested
-from rollcast.simulator.planner.knobs import knobs_of
+from rollcast.simulator.scenario.knobs import knobs_of
 from rollcast.simulator.stacks.stack import all_stacks
 
 

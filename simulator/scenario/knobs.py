@@ -15,6 +15,7 @@ from typing import Any, Literal
 from rollcast.simulator.costs.backends import BACKENDS, Backend, backends_of
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.stacks import FOLDERS, UNKNOWN, known_stack
+from rollcast.simulator.launches.costs import FUSED_CHUNK_TOKENS
 from rollcast.simulator.stacks.settings import MEANINGS
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.values import choice
@@ -146,11 +147,18 @@ _TABLE = (
     ),
     _Entry(
         _trainer(
+            "logits_chunk_tokens",
+            (FUSED_CHUNK_TOKENS,),
+            "head and loss take a chunk of the tokens at a time, without all logits in memory",
+            "run.fused_head",
+        )
+    ),
+    _Entry(
+        _trainer(
             "kernels",
             ("fused", "eager"),
             "elementwise kernels are fused, and move less memory",
             "run.fused_kernels",
-            "run.fused_head",
         ),
         backends=_SHARDED,
     ),

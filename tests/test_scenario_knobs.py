@@ -12,8 +12,8 @@ from rollcast.simulator.costs.backends import BACKENDS, backends_of
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.stacks import FOLDERS, STACKS
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.planner.knobs import Knob, knobs_of
 from rollcast.simulator.scenario.file import override, parse_scenario
+from rollcast.simulator.scenario.knobs import Knob, knobs_of
 from rollcast.simulator.scenario.scenario import outline
 from rollcast.simulator.stacks.settings import MEANINGS
 from rollcast.simulator.stacks.stack import all_stacks

@@ -48,10 +48,13 @@ class Judged(Compared):
 
 
 def split(steps: Steps) -> tuple[Steps, Steps] | None:
-    """The first two thirds and the rest; None where either has too few steps."""
+    """The first two thirds and the rest; None where either has too few steps, or all took the same
+    time, which only the mean of a whole run does."""
     at = round(len(steps) * (1 - _HELD))
     first, rest = steps.rows(0, at), steps.rows(at, len(steps))
     if first.quiet.sum() < LEAST_STEPS or np.isfinite(rest.whole_s).sum() < 1:
+        return None
+    if len(np.unique(steps.whole_s)) == 1:
         return None
     return first, rest
 

@@ -17,6 +17,7 @@ from rollcast.calibration.logs.rollouts import MOST_TOKENS, Rollouts
 from rollcast.calibration.logs.run_log import Gap, RunLog
 from rollcast.calibration.logs.scan import scan
 from rollcast.calibration.logs.scanned import CONSOLE, Scanned
+from rollcast.simulator.results.figures import seconds
 from rollcast.simulator.stacks.launch import Given, Key
 from rollcast.simulator.stacks.log_format import Metrics, Raw, Rollout, Row, Session, StackLog
 from rollcast.simulator.stacks.settings import Place, Settings
@@ -25,6 +26,7 @@ from rollcast.simulator.stacks.settings import whole as setting
 if TYPE_CHECKING:
     import pandas as pd
 
+_LEAST_ALIKE = 3
 _LEAST_SETTINGS = 3
 """Of a stack's keys in a written configuration, before it counts as that stack's."""
 _EVERY_STACK = {
@@ -34,6 +36,8 @@ _EVERY_STACK = {
     "run.nodes": (Key(machine.MACHINES),),
 }
 _SECONDS = tuple(c.name for c in columns.STEPS.columns if c.unit == "s" and c.name != "logged_s")
+_OF_A_STEP = frozenset(("step_s", "mean_new_tokens", *columns.PHASES, "orchestrator_step_s"))
+"""Columns without which a row is a validation by itself, say."""
 _LENGTHS = tuple(
     f"{which}_{what}_tokens" for which in ("mean", "max", "min") for what in ("new", "prompt")
 )
@@ -132,6 +136,11 @@ def gathered(
     steps = _steps(rows, rollouts)
     if steps.empty:
         raise _nothing(scanned, stack)
+    if len(steps) > _LEAST_ALIKE and steps["step_s"].nunique() == 1 and steps["step_s"].all():
+        notes.append(
+            f"every step takes {seconds(steps['step_s'].iloc[0])}: the log times the whole run "
+            "alone, with its start and validations, and not what a step's time depends on"
+        )
     gaps = _gaps(stack, steps, rollouts, requests, dumped.some_unnamed and size is None)
     if stack.tool_tokens_inside and (steps["max_turns"] > 2).any():
         notes.append("lengths of responses hold what tools wrote (turns were more than one)")
@@ -308,8 +317,6 @@ def _rows(
                     "response has so many tokens"
                 )
         stack.complete(row, step.values, settings, overlapped)
-        if not row.keys() & {"step_s", "mean_new_tokens", *columns.PHASES, "orchestrator_step_s"}:
-            continue  # a validation by itself, say
         if number in dumped:
             row.setdefault("rollouts", float(dumped[number]))
         row["overlapped"] = row.get("overlapped", float(overlapped))
@@ -325,6 +332,7 @@ def _rows(
         first = whole.steps[min(whole.steps)].place
         raise LogError(f"{first}: step_s is 0 in every step; a step takes more than 0 seconds")
     stack.follow(rows, settings)
+    rows = [(row, raw) for row, raw in rows if not _OF_A_STEP.isdisjoint(row)]
     for row, _ in rows:
         if "rest_s" not in row:
             _rest(row, stack)

@@ -54,7 +54,7 @@ def series(stack: StackLog, rows: Sequence[Metrics], kind: int, file: str) -> Se
     again: set[int] = set()
     for row in rows:
         values = stack.known(row.values)
-        if not any(key in values for keys in stack.metrics.values() for key in keys):
+        if not values:
             continue
         place = Place(file, row.line)
         known = result.steps.get(row.step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,37 @@ def test_published_runs_are_read_whole(run: str, count: int, last: int) -> None:
     steps = read_log([log(f"public/{run}")]).steps
     assert (len(steps), steps["step"].iloc[-1]) == (count, last)
     assert steps["step_s"].notna().mean() > 0.95
+
+
+def summary(updates: int, each_s: float) -> str:
+    """What TRL prints at the end, whose rate has three places."""
+    whole_s = round(updates * each_s, 3)
+    rate = round(updates / whole_s, 3)
+    return f"{{'train_runtime': {whole_s}, 'train_steps_per_second': {rate}, 'epoch': 0.75}}\n"
+
+
+@pytest.mark.parametrize(
+    ("updates", "window", "each_s"), [(75, 5, 53.8), (300, 1, 4.3), (47, 5, 9)]
+)
+def test_a_run_of_trl_that_times_itself_alone(
+    updates: int, window: int, each_s: float, tmp_path: Path
+) -> None:
+    rows = "{'loss': 0.0, 'reward': 0.5, 'completion_length': 100.0}\n" * (updates // window)
+    (tmp_path / "run.log").write_text(rows + summary(updates, each_s))
+    log = read_log([tmp_path / "run.log"])
+    assert log.steps["step"].tolist() == list(range(window, updates + 1, window))
+    assert log.steps["step_s"].to_numpy() == pytest.approx(each_s, rel=0.01)
+    assert log.steps["step_s"].nunique() == 1
+    said = [note for note in log.notes if note.startswith("every step takes ")]
+    assert len(said) == (len(log.steps) > 3)
+
+
+def test_a_state_of_trl_with_the_seconds_of_the_run(tmp_path: Path) -> None:
+    history = [{"step": 5 * i, "completions/mean_length": 300.0 + i} for i in range(1, 9)]
+    whole = {"step": 41, "train_runtime": 400.0, "train_steps_per_second": 0.1}
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": [*history, whole], "logging_steps": 5}))
+    assert read_log([path]).steps["step_s"].tolist() == [400 / 41] * 8
+    history[3]["step_time"] = 7.0  # of its own: then the others have none
+    path.write_text(json.dumps({"log_history": [*history, whole], "logging_steps": 5}))
+    assert read_log([path]).steps["step_s"].count() == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rollcast.simulator.stacks.log_format import Metrics, Origin, Raw, Record, Rollout, Row
 from rollcast.simulator.stacks.records import RecordError, digest, real, whole
@@ -16,6 +18,9 @@ _BAR = re.compile(
     r"^\s*\d{1,3}%\|[^|]*\|\s*(?P<done>\d{1,9})/(?P<last>\d{1,9}) \[(?P<elapsed>\d[\d:]*)<", re.M
 )
 """tqdm's bar without a description, which is that of the updates."""
+_PRINTED = re.compile(r"\{'(?P<first>loss|train_runtime)': ")
+_WHOLE, _UPDATES = "train_runtime", "updates of the run"
+_ROUNDED = 0.0005
 _NO_REWARD = {"step", "prompt", "completion", "advantage", "completion_tokens", "images"}
 
 
@@ -28,6 +33,7 @@ class Rows:
         self._rows: list[Metrics] = []
         self._elapsed: dict[int, dict[int, float]] = {}  # by the bar's last update
         self._again: dict[int, set[int]] = {}  # updates whose bar was drawn anew, as a row does
+        self._summary: dict[str, float] = {}
 
     def feed(self, line: int, text: str) -> Iterable[Metrics]:
         """Rows wait for `close`: only then is it known how many updates each is the mean of."""
@@ -37,20 +43,24 @@ class Rows:
             if 0 < done < last and done in elapsed:
                 self._again.setdefault(last, set()).add(done)
             elapsed.setdefault(done, _seconds(bar["elapsed"]))
-        at = text.find("{'loss': ")
-        if at >= 0:
-            values, complete = flat(text[at:])
+        printed = _PRINTED.search(text)
+        if printed:
+            values, complete = flat(text[printed.start() :])
             if not complete:
                 raise RecordError("a printed mapping has no end")
-            numbers = {k: v for k, v in values.items() if not isinstance(v, str)}
-            self._rows.append(Metrics(len(self._rows) + 1, numbers, line))
+            if printed["first"] == "loss":
+                self._rows.append(Metrics(len(self._rows) + 1, values, line))
+            else:
+                self._summary = values
         return ()
 
     def close(self) -> Iterable[Metrics]:
-        """The rows, numbered by the bar where it tells how many updates each holds."""
+        """The rows, numbered by the bar or the summary where these tell how many updates each
+        holds."""
         last = max(self._elapsed, default=0)
         elapsed = self._elapsed.get(last, {})
         window = _window(max(elapsed, default=0), len(self._rows), self._again.get(last, set()))
+        window = window or _summed(self._summary, len(self._rows))
         if window is None:
             return self._rows
         timed = []
@@ -61,6 +71,9 @@ class Rows:
                 each_s = (elapsed[update] - elapsed[update - window]) / window
                 values.setdefault("step_time", each_s)
             timed.append(Metrics(update, values, row.line))
+        if _WHOLE in self._summary and timed:
+            values = {**timed[-1].values, **_of_run(self._summary, len(timed), window)}
+            timed[-1] = replace(timed[-1], values=values)
         return timed
 
 
@@ -72,6 +85,30 @@ def _window(updates: int, rows: int, again: set[int]) -> int | None:
     if again:
         return min(again) if min(again) in able else None
     return able[0] if len(able) == 1 else None
+
+
+def _summed(summary: Raw, rows: int) -> int | None:
+    """Updates a row by the summary; None where that does not settle it."""
+    least, most = _updates(summary)
+    if not rows or not most:
+        return None
+    near = range(math.ceil(least / (rows + 1)), int(most / rows) + 1)
+    able = [each for each in near if max(each * rows, least) <= min(each * (rows + 1) - 1, most)]
+    return able[0] if len(able) == 1 else None
+
+
+def _updates(summary: Raw) -> tuple[float, float]:
+    """Of the run, at least and at most: their rate is rounded to three places."""
+    whole_s, rate = (summary.get(key, 0.0) for key in (_WHOLE, "train_steps_per_second"))
+    return whole_s * (rate - _ROUNDED), (whole_s * (rate + _ROUNDED) if rate else 0.0)
+
+
+def _of_run(summary: Raw, rows: int, window: int) -> Raw:
+    """Seconds and updates of the run, of which there are as many rows."""
+    least, most = _updates(summary)
+    logged = rows * window
+    updates = logged if least <= logged else min(round((least + most) / 2), logged + window - 1)
+    return {_WHOLE: summary[_WHOLE], _UPDATES: float(updates)}
 
 
 def _seconds(clock: str) -> float:
@@ -107,7 +144,9 @@ def derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
 
 
 def follow(rows: Sequence[tuple[Row, Raw]], settings: Settings) -> None:
-    """Lengths of prompts, from the cumulative tokens, where each generation was logged."""
+    """Seconds of steps from those of the whole run, where no step has its own; lengths of prompts,
+    from the cumulative tokens, where each generation was logged."""
+    _mean_of_run(rows)
     if setting(settings, "run.logging_steps") not in (None, 1):
         return
     before = 0.0 if rows and rows[0][1].get("num_tokens", 0.0) and _starts(rows) else None
@@ -120,6 +159,16 @@ def follow(rows: Sequence[tuple[Row, Raw]], settings: Settings) -> None:
             if prompt >= 0:
                 row["mean_prompt_tokens"] = prompt
         before = raw["num_tokens"]
+
+
+def _mean_of_run(rows: Sequence[tuple[Row, Raw]]) -> None:
+    whole_s = max((raw.get(_WHOLE, 0.0) for _, raw in rows), default=0.0)
+    if whole_s <= 0 or any("step_s" in row for row, _ in rows):
+        return
+    updates = max(rows[-1][1].get(_UPDATES, 0.0), rows[-1][0]["step"])
+    for row, _ in rows:
+        if "mean_new_tokens" in row:
+            row.update(step_s=whole_s / updates, generates=1.0)
 
 
 def _starts(rows: Sequence[tuple[Row, Raw]]) -> bool:

@@ -14,6 +14,8 @@ from rollcast.simulator.cli.app import main
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "launch" / "run.sh"
+SMALL = "examples/launch/run.sh"
+PROMPTS = 256
 Called = tuple[int, str, str]
 Call = Callable[..., Called]
 
@@ -22,8 +24,16 @@ Call = Callable[..., Called]
 def call(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Call:
-    """Calls rollcast where examples/ is; (exit code, standard output, standard error)."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    """Calls rollcast where examples/ is, its launch with a sixteenth of the prompts;
+    (exit code, standard output, standard error)."""
+    (tmp_path / "examples" / "launch").mkdir(parents=True)
+    for path in (ROOT / "examples").glob("*.yaml"):
+        (tmp_path / "examples" / path.name).symlink_to(path)
+    launch = EXAMPLE.read_text("utf-8")
+    for size, less in ((PROMPTS, PROMPTS // 16), (64, 4)):
+        assert f"batch_size={size}" in launch
+        launch = launch.replace(f"batch_size={size}", f"batch_size={less}")
+    (tmp_path / SMALL).write_text(launch, "utf-8")
     monkeypatch.chdir(tmp_path)
 
     def run(*words: object) -> Called:
@@ -55,7 +65,7 @@ def test_what_the_pages_say_runs(page: str, call: Call) -> None:
 
 
 def test_a_gate_fails_over_a_share(call: Call) -> None:
-    words = ("check", EXAMPLE, "--gpu", "h100-sxm", "--mean-tokens", 1200, "--no-changes")
+    words = ("check", SMALL, "--gpu", "h100-sxm", "--mean-tokens", 1200, "--no-changes")
     share = json.loads(call(*words, "--json")[1])["peak"]
     used = share["bytes"] / share["capacity_bytes"]
     assert used < 0.99
@@ -71,29 +81,29 @@ def test_what_does_not_fit_exits_with_three_and_says_what_to_add(call: Call) -> 
 
 
 def test_json_has_the_answer_of_the_table(call: Call) -> None:
-    words = ("check", EXAMPLE, "--gpu", "h100-sxm", "--no-changes")
+    words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes")
     plain = json.loads(call(*words, "--json")[1])
     assert plain["fits"] is True
     assert plain["stack"] == "verl"
-    assert plain["scenario"]["workload"]["batch_groups"] == 256
+    assert plain["scenario"]["workload"]["batch_groups"] == PROMPTS // 16
     assert call(*words)[1].startswith("Yes")
 
 
 def test_variables_come_from_outside(call: Call) -> None:
-    words = ("check", EXAMPLE, "--gpu", "h100-sxm", "--no-changes", "--json")
+    words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--json")
     plain = json.loads(call(*words, "--env", "MODEL=Qwen/Qwen3-1.7B")[1])
     assert plain["scenario"]["model"] == "qwen3-1.7b"
 
 
 def test_what_follows_two_dashes_holds_over_the_file(call: Call) -> None:
-    words = ("check", EXAMPLE, "--gpu", "h100-sxm", "--no-changes", "--json")
-    plain = json.loads(call(*words, "--", "data.train_batch_size=64")[1])
-    assert plain["scenario"]["workload"]["batch_groups"] == 64
+    words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--json")
+    plain = json.loads(call(*words, "--", "data.train_batch_size=32")[1])
+    assert plain["scenario"]["workload"]["batch_groups"] == 32
 
 
 def test_the_folder_is_whole_or_absent(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "checked"
-    words = ("check", EXAMPLE, "--gpu", "h100-sxm", "--no-changes", "--out", out)
+    words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--out", out)
     assert call(*words)[0] == 0
     assert sorted(path.name for path in out.iterdir()) == [
         *("check.json", "report.html", "scenario.yaml"),
@@ -109,17 +119,17 @@ def test_the_folder_is_whole_or_absent(call: Call, tmp_path: Path) -> None:
     [
         ((), "give a launch"),
         (("nowhere.sh", "--gpu", "h100-sxm"), "nowhere.sh"),
-        ((EXAMPLE,), "does not say which GPU; give --gpu"),
-        ((EXAMPLE, "--gpu", "h1000"), "unknown GPU 'h1000'"),
-        ((EXAMPLE, "--gpu", "h100-sxm", "--gpus", "12"), "no whole nodes of 8"),
-        ((EXAMPLE, "--gpu", "h100-sxm", "--model", "nothing"), "--model"),
-        ((EXAMPLE, "--gpu", "h100-sxm", "--mean-tokens", "0"), "at least 1"),
-        ((EXAMPLE, "--gpu", "h100-sxm", "--fail-over", "90"), "a share above 0"),
-        ((EXAMPLE, "--gpu", "h100-sxm", "--stack", "verll"), "verl"),
-        ((EXAMPLE, "--gpu", "h100-sxm", "--env", "MODEL"), "NAME=VALUE"),
-        ((EXAMPLE, "--gpu", "h100-sxm", "--set", "steps=x"), "steps"),
+        ((SMALL,), "does not say which GPU; give --gpu"),
+        ((SMALL, "--gpu", "h1000"), "unknown GPU 'h1000'"),
+        ((SMALL, "--gpu", "h100-sxm", "--gpus", "12"), "no whole nodes of 8"),
+        ((SMALL, "--gpu", "h100-sxm", "--model", "nothing"), "--model"),
+        ((SMALL, "--gpu", "h100-sxm", "--mean-tokens", "0"), "at least 1"),
+        ((SMALL, "--gpu", "h100-sxm", "--fail-over", "90"), "a share above 0"),
+        ((SMALL, "--gpu", "h100-sxm", "--stack", "verll"), "verl"),
+        ((SMALL, "--gpu", "h100-sxm", "--env", "MODEL"), "NAME=VALUE"),
+        ((SMALL, "--gpu", "h100-sxm", "--set", "steps=x"), "steps"),
         (
-            (EXAMPLE, "--gpu", "h100-sxm", "--", "actor_rollout_ref.rollout.n=many"),
+            (SMALL, "--gpu", "h100-sxm", "--", "actor_rollout_ref.rollout.n=many"),
             "actor_rollout_ref.rollout.n",
         ),
     ],
@@ -147,8 +157,8 @@ def test_a_launch_is_planned_as_it_is(call: Call, tmp_path: Path) -> None:
     """The scenario of the launch, its steps as the run, the numbers of GPUs as choices."""
     out = tmp_path / "planned"
     code, _, error = call(
-        *("plan", EXAMPLE, "--gpu", "h100-sxm", "--gpus", "8,16", "--mean-tokens", 300),
-        *("--set", "workload.batch_groups=16", "--policy", "sync", "--no-intervals"),
+        *("plan", SMALL, "--gpu", "h100-sxm", "--gpus", "8,16", "--mean-tokens", 300),
+        *("--policy", "sync", "--no-intervals"),
         *("--out", out),
     )
     assert code == 0, error
@@ -160,10 +170,10 @@ def test_a_launch_is_planned_as_it_is(call: Call, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((EXAMPLE, "--gpu", "h100-sxm", "--gpus", "8,x"), "--gpus"),
+        ((SMALL, "--gpu", "h100-sxm", "--gpus", "8,x"), "--gpus"),
         (("examples/april.yaml", "--gpu", "h100-sxm"), "--gpu: is of a launch"),
         (("examples/april.yaml", "--gpus", "8"), "--gpus: is of a launch"),
-        ((EXAMPLE,), "which GPU"),
+        ((SMALL,), "which GPU"),
     ],
 )
 def test_flags_of_a_launch_belong_to_one(

@@ -80,6 +80,7 @@ class Replica:
         instant_over: Callable[[], simpy.Event],
     ) -> None:
         self.number = number
+        self.version = 0  # of its weights
         self._env = env
         self._spec = spec
         self._cost = cost
@@ -119,6 +120,34 @@ class Replica:
         """The tick at which the iteration under way ends; now if there is none."""
         jump = self._jump
         return self._now if jump is None else jump.start + jump.ticks
+
+    @property
+    def running(self) -> int:
+        """Rollouts in its batch."""
+        return len(self._scheduler.running)
+
+    @property
+    def waiting(self) -> int:
+        """Rollouts that wait to be admitted."""
+        return len(self._scheduler.waiting)
+
+    @property
+    def kv_used(self) -> float:
+        """The share of its KV pool that is held."""
+        pool = self._scheduler.pool
+        return pool.used / pool.blocks
+
+    def known_now(self, request: Request) -> int:
+        """Prompt and sampled tokens of a rollout here after the iterations made by now."""
+        jump, made = self._jump, 0
+        if jump is not None and self._now > jump.start:
+            made = jump.iterations_until(self._now)
+            made -= jump.start + jump.ticks_of(made) > self._now
+        return self._scheduler.known(request, made)
+
+    def flush(self) -> None:
+        """Empties its prefix cache."""
+        self._scheduler.pool.flush()
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queues requests; they are seen at the next boundary."""
@@ -175,7 +204,7 @@ class Replica:
 
     def new_weights(self, version: int) -> None:
         """New weights are in place: what runs goes on with the keys and values that it has."""
-        scheduler = self._scheduler
+        scheduler, self.version = self._scheduler, version
         scheduler.pool.flush()
         for request in (*scheduler.running, *scheduler.waiting):
             request.new_version(version, scheduler.known(request))

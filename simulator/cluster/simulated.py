@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -48,7 +48,7 @@ class SimulatedCluster:
     """A `simulator.world.World` that costs no GPU.
 
     shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: lengths and
-    rewards. routing: of `simulator.cluster.routing`. environment: slots of environments and judges.
+    rewards. routing: of `simulator.cluster.routing`, by name or made of the replicas. environment: slots of environments and judges.
     Raises ScenarioError where a rollout could never fit into the KV pool.
     """
 
@@ -60,7 +60,7 @@ class SimulatedCluster:
         engine: EngineSpec,
         cost: CostModel,
         workload: Workload,
-        routing: str = "least_loaded",
+        routing: str | Callable[[Sequence[Replica]], Router] = "least_loaded",
         environment: EnvironmentSpec = UNLIMITED,
     ) -> None:
         self.shape = replace(
@@ -90,7 +90,8 @@ class SimulatedCluster:
         self._opening = 0  # the tick at which the generation of a step begins
         if self._actors is not None:
             self._machine = Machine(self._env, self._actors, self._replicas)
-        self._router: Router = ROUTINGS[routing](self._replicas)
+        make = ROUTINGS[routing] if isinstance(routing, str) else routing
+        self._router: Router = make(self._replicas)
         self._balance = Balance(shape.replicas)
         self._stream = Streamed(cost)
         self._requests: dict[Key, tuple[Replica, Request]] = {}
@@ -110,6 +111,30 @@ class SimulatedCluster:
     def now_s(self) -> float:
         """Seconds since the run began."""
         return to_seconds(self._now)
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        """The engines, for who gives them orders of their own."""
+        return self._replicas
+
+    @property
+    def ticks(self) -> int:
+        """The clock in `simulator.costs.clock` ticks."""
+        return self._now
+
+    def request(self, key: Key) -> Request | None:
+        """A rollout on a replica, or on its way there."""
+        found = self._requests.get(key)
+        return None if found is None else found[1]
+
+    def forget(self, key: Key) -> None:
+        """A rollout that was stopped comes back as another one, if at all."""
+        self._drawn.pop(key, None)
+
+    @property
+    def updates(self) -> int:
+        """Updates that the trainer has made."""
+        return self._updates
 
     @property
     def _now(self) -> int:
@@ -178,7 +203,11 @@ class SimulatedCluster:
                 continue
             if total_tokens <= rollout.new_tokens:
                 raise RunError(f"{rollout} has no tokens left of {total_tokens} to sample")
-            version = self._version
+            if placement == "balanced":
+                number = self._balance.place(rollout)
+            else:
+                number = self._router.route(rollout, queues)
+            version = self._replicas[number].version
             if sharing is not None:
                 leading = shared_blocks(sharing.path(rollout.index, version), self._block_tokens)
             request = Request(
@@ -192,10 +221,6 @@ class SimulatedCluster:
                 version,
                 leading,
             )
-            if placement == "balanced":
-                number = self._balance.place(rollout)
-            else:
-                number = self._router.route(rollout, queues)
             queues[number].append(request)
             self._requests[key] = (self._replicas[number], request)
             self.extremes.rollout_tokens = max(self.extremes.rollout_tokens, request.target)
@@ -478,8 +503,14 @@ class SimulatedCluster:
     def wait(self, until_s: float | None = None) -> list[Event]:
         """Runs to the next instant with events. Replicas begin an iteration only once an instant is
         over."""
+        events = self.advance(None if until_s is None else to_ticks(until_s))
+        if events is None:
+            raise RunError("the loop waits, but no rollout, update or sync is under way")
+        return events
+
+    def advance(self, until: int | None) -> list[Event] | None:
+        """As `wait`, in ticks; None where nothing is under way, so that nothing will happen."""
         env, sessions = self._env, self._sessions
-        until = None if until_s is None else to_ticks(until_s)
         while True:
             while env.peek() == env.now:
                 env.step()
@@ -511,7 +542,7 @@ class SimulatedCluster:
                 env.run(until=until)
                 return []
             if following == float("inf"):
-                raise RunError("the loop waits, but no rollout, update or sync is under way")
+                return None
             env.step()
 
     def _count_round(self) -> None:

@@ -260,7 +260,12 @@ class Kernel:
             self._pop_timer()
         until = timers[0][0] if timers else None
         if self.source is not None:
-            reached = self.source.advance(until)
+            try:
+                reached = self.source.advance(until)
+            except Exception as error:  # of the engines: the run cannot go on
+                self.source = None
+                self.throw(error)
+                return
             if reached is None:
                 until = None
             elif until is None or reached < until:

@@ -1,0 +1,157 @@
+"""A request to an engine, and its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from rollcast.simulator.rollout import Rollout, VersionTokens
+from rollcast.simulator.virtual.prompts import (
+    AnyPrompt,
+    Conversation,
+    Prompts,
+    Reply,
+    placeholder,
+    words,
+)
+
+if TYPE_CHECKING:
+    from rollcast.simulator.virtual.waits import Pending
+
+Finish = Literal["stop", "length", "abort"]
+
+
+class EngineError(RuntimeError):
+    """A request that an engine failed. status: the HTTP status that tells it."""
+
+    def __init__(self, message: str, status: int = 500) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an engine answered.
+
+    prompt_tokens, new_tokens: counts; versions: of the weights, oldest first, with their tokens.
+    reward: of the whole response, by the scenario. turns_left, environment_s: turns that the
+    scenario's rollout has after this one, and seconds until the next. start_s: of the first
+    iteration. group, index: of the scenario's rollout.
+    """
+
+    request_id: str
+    replica: int
+    group: int
+    index: int
+    prompt_tokens: int
+    new_tokens: int
+    versions: tuple[VersionTokens, ...]
+    finish: Finish
+    reward: float
+    asked_s: float
+    start_s: float
+    end_s: float
+    cached_tokens: int
+    preemptions: int
+    turns_left: int
+    environment_s: float
+    ask: Ask
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Placeholders, as many as the answer has tokens. A later request that begins with its
+        prompt and these goes on with its conversation."""
+        conversation = self.ask.conversation
+        ids = placeholder(conversation.serial, self.ask.turn, self.new_tokens)
+        self.ask.remember(ids)
+        return ids
+
+    @property
+    def text(self) -> str:
+        """A word a token; goes on with the conversation as ``token_ids`` do."""
+        said = words(self.ask.conversation.serial, self.ask.turn, self.new_tokens)
+        prompt = self.ask.prompt
+        self.ask.remember(
+            said
+            if isinstance(prompt, str)
+            else [{"role": "assistant", "content": said}]
+            if prompt and not _is_ids(prompt)
+            else []
+        )
+        return said
+
+    @property
+    def version(self) -> int:
+        """Of the weights that made the oldest token; of the engine if there is none."""
+        return self.versions[0].version if self.versions else self.ask.version
+
+
+def _is_ids(prompt: Any) -> bool:
+    return not hasattr(prompt, "__getitem__") or isinstance(prompt[0], int)
+
+
+class Ask:
+    """A request in flight. placed: its replica, -1 before it has one. parts: its tokens by version
+    so far. pending: its end, answered, aborted or failed."""
+
+    __slots__ = (
+        "asked",
+        "conversation",
+        "key",
+        "known",
+        "leaving",
+        "parts",
+        "pending",
+        "placed",
+        "preemptions",
+        "prefilled",
+        "prompt",
+        "prompt_tokens",
+        "prompts",
+        "reply",
+        "request_id",
+        "rollout",
+        "shown",
+        "start_s",
+        "tokens",
+        "turn",
+        "version",
+    )
+
+    def __init__(
+        self,
+        key: tuple[int, int],
+        prompt: AnyPrompt,
+        prompts: Prompts,
+        conversation: Conversation,
+        reply: Reply,
+        tokens: int,
+        request_id: str,
+        asked: int,
+        pending: Pending,
+    ) -> None:
+        self.key = key
+        self.prompt, self.prompts, self.conversation = prompt, prompts, conversation
+        self.reply, self.tokens, self.request_id, self.asked = reply, tokens, request_id, asked
+        self.turn = conversation.turn
+        self.prompt_tokens = conversation.context
+        self.placed, self.version = -1, 0
+        self.parts: list[VersionTokens] = []
+        self.known = False
+        self.leaving = False
+        self.pending = pending
+        self.prefilled = self.preemptions = 0
+        self.start_s = -1.0
+        self.rollout: Rollout
+        self.shown: Rollout
+
+    @property
+    def made(self) -> int:
+        """Tokens in its parts."""
+        return sum(part.tokens for part in self.parts)
+
+    def remember(self, said: Any) -> None:
+        """Has requests that begin with this answer found again."""
+        if not self.known and said:
+            self.known = True
+            self.prompts.answered(self.prompt, said, self.conversation)

@@ -1,0 +1,80 @@
+"""Who did what when: the record that laws and golden timelines read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rollcast.simulator.costs.clock import to_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something that happened. tick: when; what: a word; about: who or which, a word or a number;
+    more: figures of it."""
+
+    tick: int
+    what: str
+    about: Any = None
+    more: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def at_s(self) -> float:
+        """When, in virtual seconds."""
+        return to_seconds(self.tick)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """One of its figures."""
+        return dict(self.more).get(name, default)
+
+    def __str__(self) -> str:
+        figures = "".join(f" {name}={_shown(value)}" for name, value in self.more)
+        about = "" if self.about is None else f" {self.about}"
+        return f"{self.at_s:10.3f} {self.what}{about}{figures}"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class Journal:
+    """The entries of a run, in the order in which they happened.
+
+    Engines and trainer write what they do; the code under test, or its adapter, what becomes of its
+    units of work: ``dispatched``, ``trained``, ``evicted``, ``failed``, each about one unit.
+    """
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self.entries: list[Entry] = []
+
+    def add(self, what: str, about: Any = None, **more: Any) -> None:
+        """Writes an entry at the present instant."""
+        self.entries.append(Entry(self._now(), what, about, tuple(more.items())))
+
+    def dispatched(self, unit: Any, version: int | None = None) -> None:
+        """A unit of work was begun, under weights of this version."""
+        self.add("dispatched", unit, **({} if version is None else {"version": version}))
+
+    def trained(self, unit: Any, step: int, version: int | None = None) -> None:
+        """A unit was trained on in this step; version: of its oldest token, if not that of its
+        dispatch."""
+        self.add("trained", unit, step=step, **({} if version is None else {"version": version}))
+
+    def evicted(self, unit: Any, why: str = "") -> None:
+        """A unit was given up on purpose."""
+        self.add("evicted", unit, **({"why": why} if why else {}))
+
+    def failed(self, unit: Any, why: str = "") -> None:
+        """A unit failed, and its owner knows."""
+        self.add("failed", unit, **({"why": why} if why else {}))
+
+    def of(self, *what: str) -> Iterator[Entry]:
+        """The entries of these words."""
+        return (entry for entry in self.entries if entry.what in what)
+
+    def text(self, *what: str) -> str:
+        """The entries, or those of these words, a line each: to be kept and reviewed."""
+        chosen = self.of(*what) if what else iter(self.entries)
+        return "".join(f"{entry}\n" for entry in chosen)

@@ -48,7 +48,8 @@ class SimulatedCluster:
     """A `simulator.world.World` that costs no GPU.
 
     shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: lengths and
-    rewards. routing: of `simulator.cluster.routing`, by name or made of the replicas. environment: slots of environments and judges.
+    rewards. routing: of `simulator.cluster.routing`, by name or made of the replicas. environment:
+    slots of environments and judges.
     Raises ScenarioError where a rollout could never fit into the KV pool.
     """
 

@@ -91,7 +91,7 @@ class Fleet:
         if self.kernel.now:
             self.cluster.advance(self.kernel.now)
         found.attach(self)
-        plant(self, faults)
+        plant(self, self.engines, faults)
 
     def _directed(self, replicas: Sequence[Replica]) -> Directed:
         self.router = Directed(replicas, self._routing)

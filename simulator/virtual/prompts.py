@@ -173,7 +173,8 @@ def _head(parts: Any) -> Hashable:
     """What all continuations of a conversation begin with."""
     if parts and not isinstance(parts, str) and isinstance(parts[0], str):
         return parts[0]
-    return parts[:_HEAD]
+    head: Hashable = parts[:_HEAD]
+    return head
 
 
 def _tokens(parts: Any) -> int:

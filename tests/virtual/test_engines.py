@@ -1,4 +1,4 @@
-"""Simulated engines on the virtual clock: rollcast's own loop and others' get what `simulate` says."""
+"""Simulated engines on the virtual clock: any loop on them gets what `simulate` says."""
 
 from __future__ import annotations
 

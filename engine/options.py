@@ -263,8 +263,25 @@ class TaskSpec(Options):
         False
     )
     reward_timeout_s: Annotated[
-        float, POSITIVE, Doc("your own task: maximum time of a reward function")
+        float, POSITIVE, Doc("your own task: maximum time of a call of the reward function")
     ] = 30.0
+    reward_concurrency: Annotated[
+        int,
+        Between(1, 1024),
+        Doc(
+            "your own task: calls of the reward function at once, each in a thread; 1 for a "
+            "function that is not safe for several",
+            unit="calls",
+        ),
+    ] = 16
+    reward_failed: Annotated[
+        float,
+        Doc(
+            "your own task: reward of a call that raises, takes too long or returns no number; "
+            "the run ends where the first 64 calls all fail",
+            unit="reward",
+        ),
+    ] = 0.0
 
     @property
     def has_turns(self) -> bool:
@@ -291,7 +308,7 @@ class TaskSpec(Options):
 
 
 _OF_BUILT_IN = ("name", "style", "log_sd")
-_OF_OWN = ("chat", "reward_timeout_s")
+_OF_OWN = ("chat", "reward_timeout_s", "reward_concurrency", "reward_failed")
 
 SECTIONS: Mapping[str, type] = {
     "engine.task": TaskSpec,

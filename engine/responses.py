@@ -4,14 +4,16 @@ counts."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from rollcast.engine.edges import Response, SampledGroup, SampledRollout
 from rollcast.engine.frontend import Finished, Order, request_name
+from rollcast.engine.log import Failure
 from rollcast.engine.tasks.base import Prompt, Task
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.rollout import Ending, Key, Rollout, Segment, VersionTokens
+from rollcast.simulator.loop.accounting import reward_of
+from rollcast.simulator.rollout import Ending, Key, LateReward, Rollout, Segment, VersionTokens
 from rollcast.simulator.world import TrainBatch, TrainGroup
 
 SYNC_SAMPLE, SYNC_TOKENS = 4, 48
@@ -96,6 +98,7 @@ class Responses:
         self.task = task
         self.seed = seed
         self._prompts: dict[int, Prompt] = {}
+        self._late: list[tuple[Key, int, LateReward]] = []
 
     def begin(self, rollout: Rollout) -> Tokens:
         """The tokens of a rollout that is submitted. Raises RunError where the loop knows another
@@ -132,13 +135,22 @@ class Responses:
         self, rollout: Rollout, finished: Finished, replica: int, zero_s: float = 0.0
     ) -> Segment:
         """Takes in the result of a rollout of one turn; returns its segment. zero_s: the front
-        end's clock at the run's 0. Raises EngineError where the reward function fails."""
+        end's clock at the run's 0."""
         self.take_in(rollout, finished)
         ending, reward = self._ending(finished.response), None
         if ending in ("stop", "length"):
             text = self.task.decode(self.tokens[rollout.key].ids)
             reward = self.task.reward(self.prompt(rollout.group), text)
         return self.segment(rollout, finished, replica, zero_s, ending, reward)
+
+    def failures(self, now_s: float) -> Iterator[Failure]:
+        """Of rewards that were late, and have been asked for since the last call."""
+        late, self._late = self._late, []
+        for key, turn, reward in late:
+            if reward.failure is not None:
+                yield Failure(now_s, *key, turn, reward.failure)
+            elif not reward.known:
+                self._late.append((key, turn, reward))
 
     def take_in(self, rollout: Rollout, finished: Finished) -> int:
         """Takes in a result; returns the number of new tokens."""
@@ -160,6 +172,7 @@ class Responses:
         reward: float | None,
     ) -> Segment:
         """The segment of a result."""
+        self.note(rollout.key, reward)
         return Segment(
             rollout.group,
             rollout.index,
@@ -189,9 +202,15 @@ class Responses:
         reward: float | None = None,
     ) -> Segment:
         """The segment of a rollout that is stopped, or ends, without an iteration."""
+        self.note(rollout.key, reward)
         prompt = len(self.prompt(rollout.group).token_ids)
         key = (rollout.group, rollout.index, rollout.attempt)
         return Segment(*key, replica, prompt, (), ending, now_s, now_s, reward=reward)
+
+    def note(self, key: Key, reward: float | None) -> None:
+        """Remembers a late reward for `failures`."""
+        if isinstance(reward, LateReward):
+            self._late.append((key, self.tokens[key].turn, reward))
 
     def sampled(self, group: TrainGroup) -> SampledGroup:
         """A group for the trainer, without rollouts that have no token. Raises RunError for a
@@ -199,8 +218,7 @@ class Responses:
         rollouts = []
         for rollout in group.rollouts:
             tokens = self.tokens[rollout.key]
-            if rollout.reward is None:
-                raise RunError(f"{rollout} has no reward")
+            reward = reward_of(rollout)
             if not tokens.ids:
                 continue
             rollouts.append(
@@ -208,7 +226,7 @@ class Responses:
                     tokens.ids,
                     tokens.log_probs,
                     tokens.versions,
-                    rollout.reward,
+                    reward,
                     tokens.observed,
                 )
             )

@@ -18,6 +18,7 @@ from rollcast.engine.board import Board, write_board
 from rollcast.engine.config import RunSpec
 from rollcast.engine.log import EngineLog
 from rollcast.engine.saving import Resumed, Saver, read, require_prompts
+from rollcast.engine.tasks.rewards import REWARD_FUNCTION
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld
@@ -211,16 +212,23 @@ def _losses(log: EngineLog) -> list[str]:
 
 
 def _failures(log: EngineLog) -> list[str]:
-    """A sentence on calls of environments that brought no answer, if any did."""
-    if not log.failures:
-        return []
-    reasons = Counter(failure.reason for failure in log.failures)
-    (commonest, count), others = reasons.most_common(1)[0], len(reasons) - 1
-    more = f", and {others} other reasons" if others else ""
-    return [
-        f"{len(log.failures)} rollouts were ended by their environments: {commonest} ({count}x)"
-        f"{more}; {schema.FAILURES.name} says which and why"
-    ]
+    """Sentences on rewards, and on calls of environments, that brought no answer."""
+    failed: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+    for failure in log.failures:
+        failed[failure.reason.startswith(REWARD_FUNCTION)][failure.reason] += 1
+    sentences = []
+    for ours, what in (
+        (False, "rollouts were ended by their environments"),
+        (True, "rewards failed and count as engine.task.reward_failed"),
+    ):
+        if reasons := failed[ours]:
+            (commonest, count), others = reasons.most_common(1)[0], len(reasons) - 1
+            more = f", and {others} other reasons" if others else ""
+            sentences.append(
+                f"{reasons.total()} {what}: {commonest} ({count}x){more}; "
+                f"{schema.FAILURES.name} says which and why"
+            )
+    return sentences
 
 
 def _prompts_digest(spec: RunSpec) -> str | None:

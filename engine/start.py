@@ -160,6 +160,8 @@ def start_task(spec: RunSpec) -> tuple[Task, Path]:
             max_new_tokens=spec.max_new_tokens,
             chat=task.chat,
             reward_timeout_s=task.reward_timeout_s,
+            reward_concurrency=task.reward_concurrency,
+            reward_failed=task.reward_failed,
             folder=spec.raw.modules,
         )
         return file_task, model

@@ -54,8 +54,8 @@ class EngineWorld:
     silence after which an actor is replaced. turns: rules of rollouts with several turns, by the
     engines' limits; None: one turn. runner: runs the environments beside the driver; None: threads.
 
-    Raises EngineError where an actor cannot start or is lost again and again, or a reward function
-    fails; RunError where the trainer refuses an update, or a verb is not allowed now.
+    Raises EngineError where an actor cannot start or is lost again and again, or all rewards
+    fail; RunError where the trainer refuses an update, or a verb is not allowed now.
     """
 
     name = "engine"
@@ -450,6 +450,7 @@ class EngineWorld:
         if self._sessions is not None:
             self._sessions.keep_only(kept)
         self._responses.keep_only(kept)
+        self.log.failures.extend(self._responses.failures(self.now_s))
         self._reported = {
             key: tokens
             for key, tokens in self._reported.items()

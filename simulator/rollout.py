@@ -3,9 +3,10 @@ with frozen `Segment`s; only the loop changes a `Rollout`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 Key = tuple[int, int]
 """(group, index), the name by which every world knows a rollout."""
@@ -81,15 +82,34 @@ class Call(NamedTuple):
     ended: CallEnd
 
 
+class LateReward(float):
+    """A reward that is not known yet: not a number, until ``float()`` waits for it and returns
+    it."""
+
+    known: bool = False
+    """Whether it is known by now."""
+
+    failure: str | None = None
+    """Why there is none, once that is known; ``float()`` then returns what this counts as."""
+
+    def __new__(cls) -> Self:
+        """Not a number."""
+        return super().__new__(cls, math.nan)
+
+    def __float__(self) -> float:
+        """The reward."""
+        raise NotImplementedError
+
+
 class Segment(NamedTuple):
     """One uninterrupted time of a rollout on a replica, from submit to its end; each turn is one.
     One without tokens or time is of a rollout that was stopped, or ended, away from the replicas.
 
     tokens_by_version: sampled in this segment, oldest version first. start_s: of the first
     iteration; end_s without one. prefill_tokens: all prefilled; recomputed_tokens: because of
-    preemptions. reward: of a finished rollout, else None. shared: with an earlier segment of this
-    version, if the world knows tokens. turn: from 0. observation_tokens: added to its context by
-    answers. calls: since its last segment.
+    preemptions. reward: of a finished rollout, perhaps late; else None. shared: with an earlier
+    segment of this version, if the world knows tokens. turn: from 0. observation_tokens: added to
+    its context by answers. calls: since its last segment.
     """
 
     group: int

@@ -16,7 +16,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, Call, Rollout, Segment
+from rollcast.simulator.rollout import (
+    CALL_ENDS,
+    CALL_KINDS,
+    ENDINGS,
+    Call,
+    LateReward,
+    Rollout,
+    Segment,
+)
 from rollcast.simulator.world import ClusterShape
 
 PENDING, TRAINED, DROPPED = 0, 1, 2
@@ -86,7 +94,8 @@ class Table:
         return self._table()
 
     def __setstate__(self, data: dict[str, array[Any]]) -> None:
-        self._columns, self._rows, self._count = data, [], len(data["step"])
+        self.__init__()  # type: ignore[misc]
+        self._columns, self._count = data, len(data["step"])
 
     def __len__(self) -> int:
         return self._count
@@ -144,6 +153,10 @@ class Segments(Table):
     columns = tuple(_SEGMENT_COLUMNS)
     row_is = "a segment"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._late: dict[int, LateReward] = {}  # by row
+
     def add(
         self, step: int, version: int, rollout: Rollout, segment: Segment, sampled: int
     ) -> None:
@@ -151,6 +164,8 @@ class Segments(Table):
         rollout.rows.append(self._count)
         self._count += 1
         reward, shared, calls = segment.reward, segment.shared, segment.calls
+        if isinstance(reward, LateReward):
+            self._late[self._count - 1] = reward
         submitted_s = rollout.submitted_s
         if calls:
             submitted_s = max(submitted_s, calls[-1].end_s)
@@ -188,11 +203,19 @@ class Segments(Table):
             )
         )
         if len(self._rows) == _ROWS_AT_ONCE:
-            self._table()
+            super()._table()
+
+    def _table(self) -> dict[str, array[Any]]:
+        """The columns, with all rewards."""
+        data = super()._table()
+        for row, reward in self._late.items():
+            data["reward"][row] = float(reward)
+        self._late.clear()
+        return data
 
     def settle(self, rollout: Rollout, outcome: int, step: int = -1) -> None:
         """Writes what became of the tokens of this attempt's segments."""
-        data = self._table()
+        data = super()._table()
         outcomes, trained = data["outcome"], data["trained_step"]
         for row in rollout.rows:
             outcomes[row] = outcome

@@ -26,7 +26,8 @@ class Task(Protocol):
         ...
 
     def reward(self, prompt: Prompt, response_text: str) -> float:
-        """The reward of a response, without its end token. Raises EngineError."""
+        """The reward of a response, without its end token; perhaps a
+        `simulator.rollout.LateReward`. Raises EngineError."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from rollcast.engine.errors import EngineError, sentence
 from rollcast.engine.tasks.base import Prompt
 from rollcast.engine.tasks.named import load_named
-from rollcast.engine.tasks.rewards import RewardCaller
+from rollcast.engine.tasks.rewards import CONCURRENCY, TIMEOUT_S, RewardPool
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.read import NotJsonError, parse_json
 
@@ -23,7 +23,7 @@ class FileTask:
 
     Each line is an object with ``prompt`` (text) and, for the reward function, ``answer`` (any
     JSON). An eighth of the prompts, by a hash of their text, is held out. See
-    `engine.tasks.rewards.RewardCaller` for the function. reward: empty where the environment gives
+    `engine.tasks.rewards.RewardPool` for the function. reward: empty where the environment gives
     the rewards. chat: whether each prompt is the user's turn of the tokenizer's chat template.
     folder: searched for the function's module after the Python path. Raises ScenarioError for a
     file, tokenizer or function that cannot be used.
@@ -37,7 +37,9 @@ class FileTask:
         *,
         max_new_tokens: int,
         chat: bool = False,
-        reward_timeout_s: float = 30.0,
+        reward_timeout_s: float = TIMEOUT_S,
+        reward_concurrency: int = CONCURRENCY,
+        reward_failed: float = 0.0,
         folder: Path | None = None,
     ) -> None:
         if max_new_tokens < 1:
@@ -47,7 +49,9 @@ class FileTask:
         self._reward = None
         if reward:
             function = load_named(reward, "engine.task.reward", folder=folder)
-            self._reward = RewardCaller(function, reward, reward_timeout_s)
+            self._reward = RewardPool(
+                function, reward, reward_timeout_s, reward_concurrency, reward_failed
+            )
         self._tokenizer = _load_tokenizer(tokenizer)
         if chat and not self._tokenizer.chat_template:
             raise ScenarioError("engine.task.chat", f"{tokenizer} has no chat template.")
@@ -65,8 +69,7 @@ class FileTask:
         return self._prompt(*self._train[order[position]])
 
     def reward(self, prompt: Prompt, response_text: str) -> float:
-        """By the reward function. Raises EngineError where it raises, hangs or returns no
-        number."""
+        """By the reward function, beside the caller: a `LateReward`."""
         if self._reward is None:
             raise EngineError("This task has no reward function.")
         return self._reward(prompt, response_text)

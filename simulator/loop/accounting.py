@@ -13,10 +13,11 @@ from rollcast.simulator.world import Phase, TrainBatch
 
 
 def reward_of(rollout: Rollout) -> float:
-    """The reward of a finished rollout. Raises RunError where its world gave none."""
+    """The reward of a finished rollout, waited for where it is late. Raises RunError where its
+    world gave none."""
     if rollout.reward is None:
         raise RunError(f"{rollout} has no reward")
-    return rollout.reward
+    return float(rollout.reward)  # a late one is a float, too
 
 
 class TokenAccounting:

@@ -365,7 +365,7 @@ FAULTS = Table(
 )
 FAILURES = Table(
     "failures.csv",
-    "one row a call of a rollout's environment that brought no answer",
+    "one row a call of a rollout's environment or reward function that brought no answer",
     optional=True,
     columns=(
         _seconds("at_s", "when it was over", needed=True),

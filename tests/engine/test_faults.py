@@ -5,9 +5,11 @@ Faults are injected at the seam between the engine and what it calls; vLLM and t
 
 from __future__ import annotations
 
+import csv
 import errno
 import json
 import os
+import re
 import resource
 import time
 from itertools import count
@@ -179,10 +181,18 @@ def test_the_trainer_runs_out_of_memory(home: Home, whole: Outcome, said: Any) -
 
 def test_a_reward_function_that_fails(home: Home, said: Any) -> None:
     run_rewards.arm("raise", after=20)
-    assert home.run() == 2
-    text = said()
-    assert "Reward function run_rewards:even raised KeyError" in text
-    assert "on the prompt 'count to" in text
+    assert home.run() == 0
+    warnings = json.loads((home.out / "summary.json").read_text())["warnings"]
+    says = r"\d+ rewards failed and count as engine.task.reward_failed: the reward function "
+    says += "run_rewards:even raised KeyError: 'the judge is out'"
+    assert any(re.match(says, warning) for warning in warnings)
+    with (home.out / "failures.csv").open() as file:
+        failed = {(row["group"], row["index"]) for row in csv.DictReader(file)}
+    with (home.out / "rollouts.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["finished"] == "1"]
+    rewards = {(row["group"], row["index"]): row["reward"] for row in rows}
+    assert len(rewards) - 20 == len(failed) > 20
+    assert {rewards[key] for key in failed} == {"0.0"}
 
 
 def test_a_prompt_longer_than_the_context(home: Home, said: Any) -> None:

@@ -84,8 +84,8 @@ def test_prompts_are_as_the_readme_says(model: Path) -> None:
     assert 0.04 < len(held_out) / len(rows) < 0.25
     asked = task.prompt(0, 0)
     assert task.decode(asked.token_ids).startswith("<user>What is ")
-    assert task.reward(asked, f"perhaps 7, no, {asked.answer}") == 1.0
-    assert task.reward(asked, f"{asked.answer}, or {asked.answer + 1}") == 0.0
+    assert float(task.reward(asked, f"perhaps 7, no, {asked.answer}")) == 1.0
+    assert float(task.reward(asked, f"{asked.answer}, or {asked.answer + 1}")) == 0.0
 
 
 def test_the_function_of_the_readme_is_the_one_that_runs() -> None:

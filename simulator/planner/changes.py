@@ -100,7 +100,7 @@ def _knobs(search: Simulator, asked: Question, best: Row) -> list[str]:
     likely = sorted(firsts.values(), key=lambda one: one[0])[:TRIED]
     if not likely:
         return []
-    steps = asked.rungs.second
+    steps = asked.rungs.brief
     tasks = [Task(best.choice, steps), *(Task(choice, steps) for *_, choice in likely)]
     base, *results = search.simulate("the trainer's settings", tasks)
     sentences = []
@@ -162,7 +162,7 @@ def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[R
         if more is None:
             return []
         those = [best, *others]
-        tasks = [Task(row.choice, asked.rungs.second, more) for row in those]
+        tasks = [Task(row.choice, asked.rungs.brief, more) for row in those]
         values = []
         for row, result in zip(those, search.simulate("other lengths", tasks), strict=True):
             if isinstance(result, Failure):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.planner.held import Held, Same
 from rollcast.simulator.policies import is_synchronous
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.plan_section import CLUSTER_KEYS
@@ -34,10 +36,8 @@ class Choice:
 
     def scenario(self, raw: RawScenario) -> Scenario:
         """The scenario to simulate. Raises ScenarioError if it cannot run."""
-        applied = self.applied(raw)
-        # these settings may not allow the scenario's own policy
-        plain = replace(applied, data={**applied.data, "policy": "sync"})
-        return build_scenario(plain).with_policy(self.policy)
+        key = Same(raw), json.dumps(dict(self.settings))
+        return _built(Held(key, (raw, self))).with_policy(self.policy)
 
     @property
     def synchronous(self) -> bool:
@@ -48,6 +48,15 @@ class Choice:
     def name(self) -> str:
         """The chosen values and the policy."""
         return _text(self.chosen, self.policy)
+
+
+@lru_cache(maxsize=1)  # choices come policy by policy
+def _built(choice: Held) -> Scenario:
+    """The scenario of a choice under no policy."""
+    raw, one = choice.held
+    applied = one.applied(raw)
+    # these settings may not allow the scenario's own policy
+    return build_scenario(replace(applied, data={**applied.data, "policy": "sync"}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.simulator.costs.base import CostModel, Iteration, TrainLoad
-from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.errors import RollcastError, ScenarioError
 from rollcast.simulator.plan import AllDone, StepPlan
 from rollcast.simulator.planner.choices import Choice
+from rollcast.simulator.planner.held import Held, Same
 from rollcast.simulator.planner.measure import Failure, Setup, setup_of
 from rollcast.simulator.planner.whole_run import RunCost, Work, run_cost
 from rollcast.simulator.scenario.file import RawScenario
@@ -80,16 +81,19 @@ def estimated(scenario: Scenario) -> Estimate:
     """The estimate of a scenario. Raises ScenarioError for what more likely does not fit."""
     plan = scenario.policy.plan(scenario.plan, scenario.policy.init())
     plan.check()
-    scenario.check_memory(likely=True)
     batch, cost = plan.batch, scenario.cost
+    shared = plan.layout == "shared_prefix"
+    refused = _refused(Held((Same(cost), batch, shared), scenario))
+    if refused is not None:
+        raise refused
     prompts, lengths = _sample(scenario, batch.group_size)
     selected = plan.select[-1].keep if plan.select else batch.group_size
-    rows = np.arange(batch.groups) % len(lengths)
-    load = TrainLoad(
-        [(int(prompts[row]), lengths[row, :selected].tolist()) for row in rows],
-        shared_prefix=plan.layout == "shared_prefix",
+    train_s = _update_s(
+        Held(
+            (Same(cost), batch, selected, shared),
+            (cost, batch.groups, prompts, lengths[:, :selected], shared),
+        )
     )
-    train_s = cost.train(load).total_s
     rollout_s = cost.opening_s + _rollout_s(scenario, plan, prompts, lengths)
     between_s = cost.sync_s / plan.sync_every
     if scenario.shape.colocated:
@@ -108,35 +112,43 @@ def estimated(scenario: Scenario) -> Estimate:
     )
 
 
+# Choices that differ in the policy alone share their costs (`Choice.scenario`), and mostly these:
+
+
+@lru_cache(maxsize=64)
+def _refused(scenario: Held) -> ScenarioError | None:
+    """Why a scenario more likely does not fit its memory than does."""
+    try:
+        scenario.held.check_memory(likely=True)
+    except ScenarioError as error:
+        return error
+    return None
+
+
+@lru_cache(maxsize=64)
+def _update_s(trained: Held) -> float:
+    """Seconds of an update on a batch, whose groups repeat."""
+    cost, groups, prompts, lengths, shared = trained.held
+    rows = np.arange(groups) % len(lengths)
+    load = TrainLoad(
+        [(int(prompts[row]), lengths[row].tolist()) for row in rows], shared_prefix=shared
+    )
+    return float(cost.train(load).total_s)
+
+
 def _sample(scenario: Scenario, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Prompt tokens, shape (groups,), and response tokens, shape (groups, size)."""
-    workload = scenario.workload
     count = min(SAMPLED_GROUPS, max(32, scenario.plan.batch.groups))
     key = (repr(scenario.raw.data.get("workload")), str(scenario.raw.folder), scenario.seed)
-    return _drawn(key, _Held(workload), count, size)
-
-
-class _Held:
-    """A workload that a cache ignores."""
-
-    def __init__(self, workload: object) -> None:
-        self.workload = workload
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held)
-
-    def __hash__(self) -> int:
-        return 0
+    return _drawn(Held((key, count, size), scenario.workload), count, size)
 
 
 @lru_cache(maxsize=16)
-def _drawn(
-    key: tuple[str, str, int], held: _Held, count: int, size: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _drawn(workload: Held, count: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     draws = []
     for group in range(count):
         try:
-            draws.append(held.workload.draw(group, size))  # type: ignore[attr-defined]
+            draws.append(workload.held.draw(group, size))
         except RollcastError:  # a trace that is not repeated is at its end
             if not draws:
                 raise

@@ -108,7 +108,7 @@ def question(
         cluster,
         apart,
         quality,
-        Rungs(),
+        Rungs.of(batch.groups * batch.group_size),
         intervals,
         _narrowed(asked_for, opened),
     )

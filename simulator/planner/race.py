@@ -26,24 +26,47 @@ Simulate = Callable[[Sequence[tuple[int, int]]], Sequence[Measured | Failure]]
 """Simulates (candidate, steps) pairs; results in order."""
 
 
+EASY = 512  # rollouts of a step up to which every rung has all of its steps
+LEAST = (4, 8, 12)  # steps of the rungs at least: pipelines must have filled
+MOST_ROLLOUTS = 400_000  # of all rungs: some forty seconds of one core
+
+
 @dataclass(frozen=True, slots=True)
 class Rungs:
-    """Steps of each rung, and the most candidates on each."""
+    """Steps of each rung, the most candidates on each, and the most steps of all."""
 
     first: int = 6
     second: int = 16
     last: int = 40
     most: tuple[int, int, int] = (300, 48, 12)
     of_brute_force: float = 0.1
+    most_steps: int = MOST_ROLLOUTS // EASY
 
-    def places(self, candidates: int) -> tuple[int, int, int]:
-        """Candidates of each rung: within a share of brute force less one long run (the best
-        synchronous choice's), but at least six, three and two."""
-        budget = (self.of_brute_force * candidates - 1) * self.last
+    @classmethod
+    def of(cls, rollouts: int) -> Rungs:
+        """For steps of so many rollouts: large ones take longer to simulate and differ less, so
+        that fewer are enough."""
+        usual, share = cls(), min(1.0, EASY / rollouts)
+        first, second, last = (
+            max(round(share * steps), least)
+            for steps, least in zip((usual.first, usual.second, usual.last), LEAST, strict=True)
+        )
+        return cls(first, second, last, most_steps=MOST_ROLLOUTS // rollouts)
+
+    @property
+    def brief(self) -> int:
+        """Steps that show what a change of one choice brings."""
+        return max(self.second * self.last // Rungs().last, LEAST[0])
+
+    def places(self, candidates: int, kinds: int = 1) -> tuple[int, int, int]:
+        """Candidates of each rung: within a share of brute force and the most steps, less one long
+        run (the best synchronous choice's), but at least six (and one of each kind), three and two.
+        """
+        budget = min(self.of_brute_force * candidates * self.last, self.most_steps) - self.last
         last = _within(0.3 * budget / self.last, 2, self.most[2])
         left = budget - last * self.last
         second = _within(0.45 * left / self.second, 3, self.most[1])
-        first = _within((left - second * self.second) / self.first, 6, self.most[0])
+        first = _within((left - second * self.second) / self.first, max(6, kinds), self.most[0])
         return min(first, candidates), min(second, candidates), min(last, candidates)
 
     def steps(self, places: tuple[int, int, int]) -> int:
@@ -110,7 +133,7 @@ def race(
     results = Results()
     if not candidates:
         return results
-    allowed = rungs.places(len(candidates))
+    allowed = rungs.places(len(candidates), len({candidate.kind for candidate in candidates}))
     first, second, last = allowed
     if (
         rungs.steps(allowed) >= len(candidates) * rungs.last

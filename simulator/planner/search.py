@@ -135,7 +135,17 @@ class Search:
     def _simulate_candidates(
         self, wanted: Sequence[tuple[int, int]]
     ) -> Sequence[Measured | Failure]:
-        return self.simulate("simulations", [Task(self.choices[i], n) for i, n in wanted])
+        return self.simulate(
+            "simulations",
+            [Task(self.choices[i], steps, whole=self._whole(i, steps)) for i, steps in wanted],
+        )
+
+    def _whole(self, i: int, steps: int) -> int | None:
+        """Updates of the whole run, to draw a choice of the last rung for; None for no draws."""
+        updates = self._candidate(i).estimate(1.0).updates
+        if not self.asked.intervals or steps < self.asked.rungs.last or not math.isfinite(updates):
+            return None
+        return max(1, round(updates))
 
     def simulate(self, what: str, tasks: Sequence[Task]) -> list[Measured | Failure]:
         """Results of tasks, in order; of those in the journal without a simulation."""
@@ -154,7 +164,7 @@ class Search:
 
     def _answer(self, results: Results) -> Planned:
         asked, objective = self.asked, self.objective
-        rows = self._rows(results)
+        rows = self._with_intervals(self._rows(results))
         sync = [row for row in rows if row.choice.synchronous]
         exact = (row for row in sync if row.exact and not row.beyond)
         baseline = next(exact, next(iter(sync), None))
@@ -162,10 +172,8 @@ class Search:
         allowed = [row for row in rows if not row.beyond]
         top = allowed[0] if allowed else min(rows, key=self._rank)
         final = [row for row in (allowed or [top]) if row.exact][:FINALISTS]
-        intervals, wins = self._drawn(top, final, baseline)
-        rows = [intervals.get(row.choice.name, row) for row in rows]
+        wins = self._wins(top, final)
         by_name = {row.choice.name: row for row in rows}
-        top = by_name[top.choice.name]
         sure = self._sure(top, rows) if allowed else None
         if sure is not None:
             rows = [sure if row.choice.name == sure.choice.name else row for row in rows]
@@ -258,42 +266,25 @@ class Search:
                 best.setdefault(broken[0], row)
         return best
 
-    def _drawn(
-        self, top: Row, final: Sequence[Row], baseline: Row | None
-    ) -> tuple[dict[str, Row], dict[str, float]]:
-        """By choice: finalists with intervals, and their share of draws better than ``top``."""
-        if not self.asked.intervals:
-            return {}, {}
-        finalists = {
-            row.choice.name: row for row in (top, *final, *([baseline] if baseline else []))
-        }
-        tasks = [
-            Task(row.choice, row.measured.steps, whole=max(1, round(row.run_cost.updates)))
-            for row in finalists.values()
-            if np.isfinite(row.run_cost.updates)
+    def _with_intervals(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows, with intervals and chances where they have draws."""
+        return [
+            self._with_interval(row, row.measured) if row.measured.factors else row for row in rows
         ]
-        drawn = {
-            task.choice.name: result
-            for task, result in zip(tasks, self.simulate("intervals", tasks), strict=True)
-            if isinstance(result, Measured) and result.factors
-        }
+
+    def _wins(self, top: Row, final: Sequence[Row]) -> dict[str, float]:
+        """By choice, the share of draws in which it is better than ``top``."""
         power = 2.0 if self.objective.name == "balanced" else 1.0
         values = {
-            name: self.objective.value(finalists[name].run_cost) * np.array(result.factors) ** power
-            for name, result in drawn.items()
+            row.choice.name: self.objective.value(row.run_cost)
+            * np.array(row.measured.factors) ** power
+            for row in (top, *final)
+            if row.measured.factors
         }
-        best = values.get(top.choice.name)
-        wins = (
-            {}
-            if best is None
-            else {
-                name: float(np.mean(value < best))
-                for name, value in values.items()
-                if name != top.choice.name
-            }
-        )
-        rows = {name: self._with_interval(finalists[name], m) for name, m in drawn.items()}
-        return rows, wins
+        best = values.pop(top.choice.name, None)
+        if best is None:
+            return {}
+        return {name: float(np.mean(value < best)) for name, value in values.items()}
 
     def _sure(self, top: Row, rows: Sequence[Row]) -> Row | None:
         """The best choice that meets every limit with the chance `SURE`, with its intervals; None

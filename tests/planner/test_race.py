@@ -243,3 +243,27 @@ def test_the_budget(count: int) -> None:
     assert last <= second <= first or count < 6
     spent = first * RUNGS.first + second * RUNGS.second + last * RUNGS.last + RUNGS.last
     assert spent <= max(0.1 * count * RUNGS.last, 6 * 6 + 3 * 16 + 3 * 40)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 2000), st.integers(1, 12))
+def test_larger_steps_are_simulated_fewer_times(rollouts: int, count: int, kinds: int) -> None:
+    rungs, usual = Rungs.of(rollouts), Rungs()
+    steps = rungs.first, rungs.second, rungs.last
+    assert all(a <= b for a, b in zip(steps, (6, 16, 40), strict=True))
+    assert all(a >= b for a, b in zip(steps, (4, 8, 12), strict=True))
+    assert rungs.brief >= 4
+    places = rungs.places(count, kinds)
+    assert places[0] >= min(count, kinds)
+    least = (max(6, kinds), 3, 2)
+    if any(place > few for place, few in zip(places, least, strict=True)):
+        assert rungs.steps(places) <= max(rungs.steps(least), rungs.most_steps)
+    if rollouts <= 512:
+        assert steps == (usual.first, usual.second, usual.last)
+        assert rungs.brief == usual.second
+
+
+def test_every_kind_is_tried_where_few_can_be_simulated() -> None:
+    world = World(1, 120, kinds=9)
+    race(world.candidates(), Least(), world.simulate, Rungs.of(8192))
+    first = {int(world.kind[i]) for i, steps in world.asked if steps == 4}
+    assert first == set(range(9))

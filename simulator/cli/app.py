@@ -16,6 +16,7 @@ import typer
 from rollcast.simulator.cli import arguments as args
 from rollcast.simulator.cli.check import WithCommandLine, check
 from rollcast.simulator.cli.notes import old_names_as_notes
+from rollcast.simulator.cli.serving import serve
 from rollcast.simulator.cli.stopping import (
     Stopped,
     as_asked,
@@ -233,6 +234,7 @@ def plan(
 
 
 app.command(cls=WithCommandLine)(check)
+app.command()(serve)
 
 
 @app.command()

@@ -546,6 +546,13 @@ class SimulatedCluster:
                 return None
             env.step()
 
+    def peek(self) -> int | None:
+        """The tick at which anything happens next; None where nothing does."""
+        if self._ready or self._mail or self._arrivals:
+            return self._now
+        following = self._env.peek()
+        return None if following == float("inf") else int(following)
+
     def _count_round(self) -> None:
         """Raises RunError where replicas iterate on and on while the clock stands still."""
         self._begun += 1

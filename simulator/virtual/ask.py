@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,7 +64,8 @@ class Answer:
         prompt and these goes on with its conversation."""
         conversation = self.ask.conversation
         ids = placeholder(conversation.serial, self.ask.turn, self.new_tokens)
-        self.ask.remember(ids)
+        if _is_ids(self.ask.prompt):
+            self.ask.remember(ids)
         return ids
 
     @property
@@ -71,13 +73,10 @@ class Answer:
         """A word a token; goes on with the conversation as ``token_ids`` do."""
         said = words(self.ask.conversation.serial, self.ask.turn, self.new_tokens)
         prompt = self.ask.prompt
-        self.ask.remember(
-            said
-            if isinstance(prompt, str)
-            else [{"role": "assistant", "content": said}]
-            if prompt and not _is_ids(prompt)
-            else []
-        )
+        if isinstance(prompt, str):
+            self.ask.remember(said)
+        elif isinstance(prompt, Sequence) and not _is_ids(prompt):
+            self.ask.remember([{"role": "assistant", "content": said}])
         return said
 
     @property
@@ -87,7 +86,7 @@ class Answer:
 
 
 def _is_ids(prompt: Any) -> bool:
-    return not hasattr(prompt, "__getitem__") or isinstance(prompt[0], int)
+    return isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], int)
 
 
 class Ask:

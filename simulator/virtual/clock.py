@@ -80,6 +80,7 @@ def clock(
     blocked_s: float | None = 60.0,
     fresh: Collection[str] = (),
     unseen: Literal["raise", "keep"] = "raise",
+    pace: float | None = None,
 ) -> Iterator[Clock]:
     """Virtual time for all that happens inside, in this thread and those that it starts.
 
@@ -93,12 +94,15 @@ def clock(
     unseen: whether tasks and threads that died of an exception at which nobody looked end the run
         with an error, or are only kept in ``deaths``.
 
+    pace: virtual seconds in a real one, for engines that are served to other processes; None: time
+        jumps.
+
     Raises DeadlockError, LimitError, RefusedError, UnseenError and ExitedError, at the end of the
     block at the latest.
     """
     if _active:
         raise VirtualError("a virtual clock runs already in this process; they cannot be nested")
-    kernel = Kernel(seed, Bounds(virtual_s, real_s, events))
+    kernel = Kernel(seed, Bounds(virtual_s, real_s, events), pace)
     this = Clock(kernel)
     _active.append(kernel)
     installation = Installation(this, fresh)

@@ -401,6 +401,10 @@ class Fleet:
         self.outbox.flush()
         return self.cluster.ticks
 
+    def peek(self) -> int | None:
+        """The tick at which an engine or the trainer has something to do next."""
+        return self.kernel.now if self._pending else self.cluster.peek()
+
     @staticmethod
     def _at(tick: int) -> float:
         return to_seconds(tick)

@@ -24,6 +24,7 @@ _LOOKS_AT_REAL_TIME_EVERY = 256
 _STALE_TIMERS = 10_000
 _MOST_STOPS = 100
 _SHARE_OF_HAND_OVERS = 0.25
+_LONGEST_REAL_WAIT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,18 @@ class Source(Protocol):
         """Goes on to the next instant at which it has something to tell, at most to tick ``until``,
         and tells it; returns the tick reached, or None where nothing will ever happen."""
 
+    def peek(self) -> int | None:
+        """The tick at which it has something to do next."""
+
 
 class Pollable(Protocol):
     """Real file descriptors that an actor waits for."""
 
     def ready(self) -> bool:
         """Whether any of them is ready now."""
+
+    def wait(self, seconds: float) -> None:
+        """Waits until any of them is ready, at most so many real seconds."""
 
 
 class Actor:
@@ -88,9 +95,11 @@ class Actor:
 
 class Kernel:
     """The clock and who runs. seed: 0 runs the ready in the order in which they became so, any
-    other in a random order, and hands over at releases of locks too."""
+    other in a random order, and hands over at releases of locks too. pace: virtual seconds in a
+    real one; None: as fast as it goes."""
 
-    def __init__(self, seed: int, bounds: Bounds) -> None:
+    def __init__(self, seed: int, bounds: Bounds, pace: float | None = None) -> None:
+        self._pace = pace
         self.now = 0
         self.seed, self.bounds = seed, bounds
         self.random = random.Random(seed)
@@ -251,20 +260,17 @@ class Kernel:
                 if actor.polls is not None and actor.polls.ready():
                     self.wake(actor)
             if not ready:
-                self._move()
+                if self._pace is None:
+                    self._move()
+                else:
+                    self._move_at_pace(self._pace)
 
     def _move(self) -> None:
         """Goes on to the next instant at which anything happens."""
-        timers = self._timers
-        while timers and not self._valid(timers[0]):
-            self._pop_timer()
-        until = timers[0][0] if timers else None
+        until = self._next_timer()
         if self.source is not None:
-            try:
-                reached = self.source.advance(until)
-            except Exception as error:  # of the engines: the run cannot go on
-                self.source = None
-                self.throw(error)
+            reached = self._advance(until)
+            if self._ready and reached is None:
                 return
             if reached is None:
                 until = None
@@ -280,6 +286,53 @@ class Kernel:
                     )
                 )
             return
+        self._fire(until)
+
+    def _move_at_pace(self, pace: float) -> None:
+        """Goes on with real time, to the next instant at which anything happens."""
+        spent = (real.perf_counter() - self._began) * pace
+        now = max(to_ticks(spent), self.now)
+        until = self._next_timer()
+        limit = now if until is None else min(until, now)
+        if self.source is not None:
+            reached = self._advance(limit)
+            if self._ready:
+                if reached is not None:
+                    self._jump(reached)
+                return
+        if until is not None and until <= now:
+            self._fire(until)
+            return
+        self.now = now
+        self._count()
+        following = None if self.source is None else self.source.peek()
+        ends = [tick for tick in (until, following) if tick is not None]
+        left_s = to_seconds(min(ends) - now) / pace if ends else _LONGEST_REAL_WAIT_S
+        left_s = min(max(left_s, 0.0), _LONGEST_REAL_WAIT_S)
+        polls = next((a.polls for a in self._polling if a.polls is not None), None)
+        if polls is None:
+            real.sleep(left_s)
+        else:
+            polls.wait(left_s)
+
+    def _next_timer(self) -> int | None:
+        timers = self._timers
+        while timers and not self._valid(timers[0]):
+            self._pop_timer()
+        return timers[0][0] if timers else None
+
+    def _advance(self, until: int | None) -> int | None:
+        assert self.source is not None
+        try:
+            return self.source.advance(until)
+        except Exception as error:  # of the engines: the run cannot go on
+            self.source = None
+            self.throw(error)
+            return None
+
+    def _fire(self, until: int) -> None:
+        """Goes on to the tick of the next timers, and wakes whom they are for."""
+        timers = self._timers
         self._jump(until)
         due = []
         while timers and timers[0][0] == until:

@@ -74,6 +74,10 @@ class Selector:
         """Whether a socket of the loop is ready."""
         return bool(self._real.select(0))
 
+    def wait(self, seconds: float) -> None:
+        """Waits for one in real time."""
+        self._real.select(seconds)
+
     def select(self, timeout: float | None = None) -> list[Any]:
         """The sockets that are ready, once any is, or the loop is woken, or its next timer is
         due."""

@@ -17,7 +17,13 @@ MOST_TASKS = 20
 _OWN = (str(Path(__file__).parent) + os.sep, os.path.realpath(Path(__file__).parent) + os.sep)
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _SITE = os.sep + "site-packages" + os.sep
-_TOOLS = tuple(f"{_SITE}{name}" for name in ("_pytest", "pluggy", "pytest", "hypothesis", "simpy"))
+_TOOLS = tuple(
+    f"{_SITE}{name}"
+    for name in (
+        *("_pytest", "pluggy", "pytest", "hypothesis", "simpy"),
+        *("aiohttp", "anyio", "httpcore", "httpx", "openai", "requests", "urllib3"),
+    )
+)
 
 
 def under_test(code: CodeType) -> bool:

@@ -24,8 +24,15 @@ class One:
 
     def ready(self) -> bool:
         """Whether it can be read, or written."""
-        mine = [self._fd]
-        return any(select.select([] if self._writes else mine, mine if self._writes else [], [], 0))
+        return self._select(0.0)
+
+    def wait(self, seconds: float) -> None:
+        """Waits for that in real time."""
+        self._select(seconds)
+
+    def _select(self, seconds: float) -> bool:
+        reads, writes = ([], [self._fd]) if self._writes else ([self._fd], [])
+        return any(select.select(reads, writes, [], seconds))
 
 
 def is_loopback(address: Any) -> bool:

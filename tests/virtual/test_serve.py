@@ -1,0 +1,101 @@
+"""``rollcast serve``: another process asks the engines over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.conftest import Cli
+
+SCENARIO = Path(__file__).parents[2] / "examples" / "fully_async.yaml"
+
+
+def _free_ports(count: int) -> int:
+    """The first of so many free ports in a row."""
+    for _ in range(50):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first: int = probe.getsockname()[1]
+        if first + count > 65_535:
+            continue
+        try:
+            held = [socket.create_server(("127.0.0.1", first + i)) for i in range(count)]
+        except OSError:
+            continue
+        for server in held:
+            server.close()
+        return first
+    raise RuntimeError("no free ports")
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[list[str]]:
+    """The addresses of a server in a process of its own: two replicas and the router."""
+    port = _free_ports(3)
+    command = [sys.executable, "-m", "rollcast", "serve", str(SCENARIO), "--port", str(port)]
+    settings = ("--set", "cluster.replicas=2", "--set", "cluster.trainer_gpus=2")
+    with subprocess.Popen(
+        [*command, *settings, *options], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(3)]
+        try:
+            yield [line.split()[-1] for line in said]
+        finally:
+            process.terminate()
+
+
+def test_engines_answer_another_process_on_loopback() -> None:
+    async def main(first: str, second: str, router: str) -> None:
+        asked: dict[str, Any] = {"prompt": "say", "max_tokens": 400}
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            one = await session.post(f"{first}/v1/completions", json=asked)
+            [choice] = (await one.json())["choices"]
+            assert len(choice["text"].split()) <= 400
+            many = [session.post(f"{router}/v1/completions", json=asked) for _ in range(200)]
+            answers = await asyncio.gather(*many)
+            assert {answer.status for answer in answers} == {200}
+            text = await (await session.get(f"{second}/metrics")).text()
+            answered = re.search(r"vllm:request_success_total\{.*\} (\d+)", text)
+            assert answered is not None
+            assert 0 < int(answered[1]) < 201
+            odd = await session.post(f"{first}/v1/embeddings", json={})
+            assert odd.status == 501
+            assert "/v1/embeddings is not modelled" in await odd.text()
+
+    with serving("--speed", "200") as addresses:
+        assert all(address.startswith("http://127.0.0.1:") for address in addresses)
+        asyncio.run(main(*addresses))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--speed", "0"], "--speed: must be above 0"),
+        (["--port", "65535"], "--port: ports 65535"),
+        (["--host", "nowhere"], "--host: is no address"),
+        (["--error-share", "1"], "--error-share: must be"),
+    ],
+)
+def test_bad_options_are_told(cli: Cli, options: list[str], said: str) -> None:
+    code, _, error = cli("serve", SCENARIO, *options)
+    assert code == 2
+    assert said in error
+
+
+def test_a_port_in_use_is_told(cli: Cli) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code, _, error = cli("serve", SCENARIO, "--port", server.getsockname()[1])
+    assert code == 2
+    assert "--port: port" in error

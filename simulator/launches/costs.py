@@ -31,6 +31,7 @@ _SAME: tuple[tuple[str, str, type], ...] = (
     ("cost.roofline.trainer.context_parallel", "context_parallel", int),
     ("cost.roofline.trainer.sequence_parallel", "sequence_parallel", int),
     ("cost.roofline.trainer.expert_parallel", "expert_parallel", int),
+    ("cost.roofline.trainer.tensor_sequence_parallel", "tensor_sequence_parallel", bool),
 )
 """Our setting, the trainer's option that is the same, and the kind of both."""
 
@@ -196,6 +197,21 @@ def _passes(known: Settings, step: Step) -> Iterator[Part]:
     elif rows:
         yield _said(known, "run.micro_batch_rollouts", f"{TRAINER}.batching", "padded")
         yield _said(known, "run.micro_batch_rollouts", f"{TRAINER}.microbatch_rollouts", rows)
+    yield from _log_prob_passes(known, step)
+
+
+def _log_prob_passes(known: Settings, step: Step) -> Iterator[Part]:
+    """What a microbatch of the passes before the update holds."""
+    tokens, rows = "run.log_prob_pass_tokens", "run.log_prob_micro_rollouts"
+    key = f"{TRAINER}.log_prob_microbatch_tokens"
+    room, most = whole(known, tokens), whole(known, rows)
+    if room and value(known, "run.dynamic_batches") is not False:
+        yield _said(known, tokens, key, room)
+    elif most and value(known, "run.packing") is True:
+        source = f"{known[rows].source}, of mean length, without padding"
+        yield Part(key, max(round(most * step.mean_tokens), 1), source)
+    elif most:
+        yield _said(known, rows, f"{TRAINER}.log_prob_microbatch_rollouts", most)
 
 
 def _roles(known: Settings, preset: str) -> Iterator[Part]:

@@ -82,7 +82,7 @@ _SAID: Mapping[str, Said] = {
         f"{TRAINER}.{split}": _as(f"{TRAINER}.{split}")
         for split in (
             *("tensor_parallel", "pipeline_parallel", "context_parallel"),
-            *("sequence_parallel", "expert_parallel"),
+            *("sequence_parallel", "expert_parallel", "tensor_sequence_parallel"),
         )
     },
     "cluster.tensor_parallel": _as("cluster.tensor_parallel"),

@@ -199,6 +199,15 @@ _TABLE = (
         backends=("fsdp", "fsdp2", "deepspeed"),
     ),
     _way("tensor_parallel", "GPUs that split every layer of the trainer"),
+    _Entry(
+        _trainer(
+            "tensor_sequence_parallel",
+            (True,),
+            "GPUs of a tensor-parallel group share the tokens of norms and of the residual stream",
+            f"{_TRAINER}.tensor_sequence_parallel",
+        ),
+        backends=("megatron", "dtensor"),
+    ),
     _way("pipeline_parallel", "pipeline stages of the trainer"),
     _way("context_parallel", "GPUs that share a sequence by ring attention"),
     _way("sequence_parallel", "GPUs that share a sequence, and attention by heads"),

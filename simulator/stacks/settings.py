@@ -26,6 +26,9 @@ MEANINGS: Mapping[str, str] = {
     "cost.roofline.trainer.context_parallel": "GPUs among which the trainer deals a sequence",
     "cost.roofline.trainer.sequence_parallel": "GPUs that split a sequence, and attention by heads",
     "cost.roofline.trainer.expert_parallel": "GPUs among which the trainer deals its experts",
+    "cost.roofline.trainer.tensor_sequence_parallel": (
+        "whether a tensor-parallel group shares the tokens of norms and of the residual stream"
+    ),
     "policy": "the policy, as the command line spells it",
     "run.mode": "the trainer's mode, in its own words",
     "run.v1": "whether verl's V1 trainer ran, to which its mode belongs",

@@ -20,6 +20,7 @@ from rollcast.simulator.costs.memory.ledger import (
     Holding,
     Ledger,
     Pool,
+    chance_of,
     chance_of_room,
 )
 from rollcast.simulator.costs.presets.gpus import load_gpu
@@ -337,7 +338,19 @@ TRACKED: list[tuple[str, dict[str, Any], float, float | None]] = [
     ("qwen2.5-7b", {"weights": "lora"}, 11.8, None),
     ("qwen2.5-32b", {"weights": "lora"}, 28.5, 8.9),
     ("qwen3-30b-a3b", {}, 65.5, 71.1),
+    ("qwen2.5-7b", {"tensor_parallel": 2, "tensor_sequence_parallel": False}, 20.1, 19.0),
 ]
+TRACKED_PARTS = {
+    # The same peaks by part, GiB: what the configuration fixes, and all that comes and goes.
+    "qwen2.5-7b": (
+        {"master_weights": 3.55, "optimizer": 7.09},
+        {"gradients": 0.25, "gathered_weights": 0.86, "communication": 2.03, "activations": 9.30},
+    ),
+    "qwen2.5-32b": (
+        {"master_weights": 15.26, "optimizer": 30.51},
+        {"gradients": 14.67, "gathered_weights": 2.36, "communication": 1.82, "activations": 9.39},
+    ),
+}
 
 
 @pytest.mark.parametrize(("name", "options", "update", "step"), TRACKED)
@@ -360,3 +373,127 @@ def test_peaks_are_those_of_the_tracker(
     assert found["update"] / GIB == pytest.approx(update, rel=0.1)
     if step is not None:
         assert found["optimizer_step"] / GIB == pytest.approx(step, rel=0.1)
+
+
+@pytest.mark.parametrize("name", TRACKED_PARTS)
+def test_parts_are_those_of_the_tracker(name: str) -> None:
+    """States as counted; what comes and goes, activations and temporaries together, within 10 %."""
+    configured, passing = TRACKED_PARTS[name]
+    trainer = RooflineTrainer(load_model(name), ROOMY, 8, logit_bytes=12)
+    found = trainer.phases(Use(16_384, 16_384, 0, False))["update"]["trainer"]
+    for part, size in configured.items():
+        assert found[part] / GIB == pytest.approx(size, rel=0.01)
+    together = sum(found.get(part, 0.0) for part in (*passing, "logits"))
+    assert together / GIB == pytest.approx(sum(passing.values()), rel=0.1)
+
+
+# --- what is on which GPU ---
+
+
+def peak_parts(phase: str = "update", **options: Any) -> Mapping[str, float]:
+    use = options.pop("use", Use(16_384, 16_384))
+    model = load_model(options.pop("model", "qwen2.5-7b"))
+    trainer = RooflineTrainer(model, ROOMY, 8, **options)
+    return trainer.phases(use)[phase]["trainer"]  # type: ignore[index]
+
+
+def test_tensor_parallel_gpus_keep_the_stream_whole_without_sequence_parallelism() -> None:
+    """Of norms and the residual stream each keeps all; queries and MLPs are split either way."""
+    model = load_model("qwen2.5-7b")
+    options = {"tensor_parallel": 4, "recompute": "none", "use": Use(16_384, 0)}
+    split = peak_parts(**options)["activations"]
+    whole = peak_parts(**options, tensor_sequence_parallel=False)["activations"]
+    layer = kept_layer(model)
+    stream = model.layers * layer.norms + 4 * layer.entry
+    assert whole - split == pytest.approx(16_384 * 0.75 * stream)
+    assert peak_parts(recompute="none")["activations"] == pytest.approx(
+        peak_parts(recompute="none", tensor_sequence_parallel=False)["activations"]
+    )
+
+
+def test_the_root_of_fsdp1_stays_gathered() -> None:
+    """Embedding and head in 16 bit, all through the update; FSDP2 gathers the head for itself."""
+    small = Use(64, 64)
+    first, second = (peak_parts(backend=name, use=small) for name in ("fsdp", "fsdp2"))
+    model = load_model("qwen2.5-7b")
+    assert sum(first.values()) > sum(second.values())
+    trainer = RooflineTrainer(model, ROOMY, 8, backend="fsdp")
+    assert trainer._root_parameters == 2 * model.head_parameters
+    tied = replace(model, tied_embeddings=True)
+    assert RooflineTrainer(tied, ROOMY, 8, backend="fsdp")._root_parameters == tied.head_parameters
+    split = RooflineTrainer(model, ROOMY, 8, backend="fsdp", sharding="zero1")
+    assert split._root_parameters == 0
+
+
+def test_the_busiest_experts_decide() -> None:
+    even = replace(load_model("qwen3-30b-a3b"), routing_skew=0.0)
+    options = {"backend": "megatron", "sharding": "zero1", "recompute": "none"}
+    use = Use(16_384, 0)
+
+    def kept(model: Model, experts: int) -> float:
+        trainer = RooflineTrainer(model, ROOMY, 8, expert_parallel=experts, **options)  # type: ignore[arg-type]
+        return trainer.phases(use)["update"]["trainer"]["activations"]
+
+    skewed = replace(even, routing_skew=1.0)
+    assert kept(even, 8) == pytest.approx(kept(even, 1))
+    assert kept(skewed, 1) == pytest.approx(kept(even, 1))
+    assert 1.1 * kept(even, 8) < kept(skewed, 8) < 1.7 * kept(even, 8)
+    assert kept(skewed, 2) < kept(skewed, 8)
+
+
+@pytest.mark.parametrize("recompute", ["full", "none"])
+def test_images_are_kept_by_the_tower_too(recompute: str) -> None:
+    options = {"model": "qwen2.5-vl-7b", "recompute": recompute, "logits_chunk_tokens": 64}
+    few, many = (
+        peak_parts(**options, use=Use(16_384, 64, image_share=share))["activations"]
+        for share in (0.0, 0.5)
+    )
+    tower = load_model("qwen2.5-vl-7b").vision
+    assert tower is not None
+    patches = 0.5 * 16_384 * tower.patches_per_token
+    least = 2 * tower.hidden * tower.layers * patches  # an input of every layer
+    assert many - few >= 0.99 * least
+    if recompute == "full":
+        assert many - few == pytest.approx(least)
+    else:
+        assert many - few > 10 * least
+
+
+def test_passes_for_log_probabilities_may_be_larger() -> None:
+    usual, wide = (
+        peak_parts("log_prob", logits_chunk_tokens=None, use=Use(4096, 4096, scoring=times))
+        for times in (1.0, 4.0)
+    )
+    assert wide["logits"] == pytest.approx(4 * usual["logits"])
+    assert wide["activations"] == pytest.approx(4 * usual["activations"])
+    entropy = peak_parts(
+        "log_prob", logits_chunk_tokens=None, use=Use(4096, 4096), entropy_traffic_per_logit=50.0
+    )
+    assert entropy["logits"] > usual["logits"]
+    by_rows = ledger({"batching": "padded", "microbatch_rollouts": 1})
+    many = ledger(
+        {"batching": "padded", "microbatch_rollouts": 1, "log_prob_microbatch_rollouts": 32}
+    )
+    assert most(many, "log_prob") > most(by_rows, "log_prob")
+    assert most(many, "update") == pytest.approx(most(by_rows, "update"))
+    budget = ledger({"microbatch_tokens": 8192, "log_prob_microbatch_tokens": 65_536})
+    assert most(budget, "log_prob") > most(ledger({"microbatch_tokens": 8192}), "log_prob")
+
+
+def test_a_chance_is_less_sure_the_more_is_configured() -> None:
+    parts = ({"weights": 70.0, "activations": 4.0},)
+    sure, unsure = chance_of(parts, 80.0, 0.3), chance_of(parts, 80.0, 0.3, 0.05)
+    assert 0.5 < unsure < sure
+    assert chance_of(parts, 74.0, 0.3, 0.05) == pytest.approx(0.5)
+    assert chance_of(parts, 72.0, 0.3) < chance_of(parts, 72.0, 0.3, 0.05) < 0.5
+
+
+def test_a_critic_keeps_its_optimizer_on_the_host_too() -> None:
+    keys: dict[str, Any] = {"backend": "deepspeed", "optimizer_on_host": True}
+    alone, two = (ledger({**keys, "critic": critic}).host_bytes for critic in (False, True))
+    assert two["optimizer"] == pytest.approx(2 * alone["optimizer"])
+    pinned, pageable = (
+        ledger({"state_copies": kind}, offload_optimizer=True).host_bytes["offloaded_states"]
+        for kind in ("pinned", "pageable")
+    )
+    assert pinned == pytest.approx(1.44 * pageable)

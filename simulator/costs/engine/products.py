@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.precision import FormatName, formats
 from rollcast.simulator.costs.presets.provenance import figures
+from rollcast.simulator.costs.presets.routing import busiest_share
 
 _F = figures("products")
 FEWEST_ROWS: int = _F.fewest_rows  # an iteration asks often for these two
@@ -107,8 +107,7 @@ class Products:
         model, gpus = self.model, self.layout.tensor_parallel
         if not self.layout.expert_parallel or gpus == 1:
             return 1.0
-        deviation = model.routing_skew / math.sqrt(max(1.0, model.experts / gpus))
-        return 1.0 + deviation * math.sqrt(2 * math.log(gpus))
+        return busiest_share(model.experts, gpus, model.routing_skew)
 
     def _experts_s(self, tokens: float) -> float:
         """Routed experts of all sparse layers, and what a layer with experts takes beside them."""

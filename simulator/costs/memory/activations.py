@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES, Recompute, layer_bytes
 from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.costs.presets.vision import VisionTower
 
 NORM_BYTES = 6  # of an element of an eager norm: its input in fp32, its normalised output in 16 bit
 SCALED_BYTES = 8
@@ -48,6 +49,12 @@ class KeptLayer(NamedTuple):
         part = self.attention if recompute == "attention" else self.mlp
         return self.whole - part - self.norms / 4
 
+    def kept_stream(self, recompute: Recompute) -> float:
+        """Of those, bytes of norms and of the residual stream."""
+        if recompute in ("full", "selective"):
+            return self.entry
+        return self.norms if recompute == "none" else 0.75 * self.norms
+
     @property
     def at_work(self) -> float:
         """Bytes of the gradients of activations while the layer's backward runs."""
@@ -55,10 +62,15 @@ class KeptLayer(NamedTuple):
 
 
 def kept_layer(
-    model: Model, kernels: Literal["eager", "fused"] = "eager", *, scaled_in_fp32: bool = True
+    model: Model,
+    kernels: Literal["eager", "fused"] = "eager",
+    *,
+    scaled_in_fp32: bool = True,
+    busiest: float = 1.0,
 ) -> KeptLayer:
     """Of a model whose elementwise operations run one by one, or fused. scaled_in_fp32: whether
-    outputs of routed experts are in fp32 while their scores scale them (torchtitan, prime-rl)."""
+    outputs of routed experts are in fp32 while their scores scale them (torchtitan, prime-rl).
+    busiest: tokens of the GPU whose experts get most, over the mean."""
     made = layer_bytes(model)
     hidden = ACTIVATION_BYTES * model.hidden
     queries = ACTIVATION_BYTES * model.heads * model.head_dim
@@ -75,9 +87,16 @@ def kept_layer(
         norms += 2 * eager * hidden
         if model.qk_norm:
             norms += attending * eager * (queries + keys)
-    mlp = made.mlp
+    mlp = made.mlp + (busiest - 1) * made.routed
     if model.experts and scaled_in_fp32:  # before and after
         routed = model.experts_per_token * SCALED_BYTES * model.hidden
-        mlp += model.sparse_layers / model.layers * routed
+        mlp += busiest * model.sparse_layers / model.layers * routed
     selected = attending * (2 * queries + keys) + hidden + made.mlp / (model.mlp_matrices + 1)
     return KeptLayer(norms, attention, mlp, min(selected, attention + mlp), hidden)
+
+
+def tower_layer_bytes(tower: VisionTower) -> float:
+    """Bytes that one layer of a vision tower keeps of one patch: norms and residuals, queries,
+    keys, values and output of attention, and the widths of its MLP."""
+    widths = 4 if tower.gated_mlp else 2
+    return ACTIVATION_BYTES * (8.0 * tower.hidden + widths * tower.intermediate)

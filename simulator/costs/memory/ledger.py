@@ -95,6 +95,7 @@ class Ledger:
     holdings: of every role by phase and pool. pools: by their names in ``holdings``. host_bytes:
     of a node's host memory, by part. host_capacity_bytes: what the node has, None if unknown.
     spread: standard deviation of the log of measured over forecast `UNCERTAIN` parts.
+    configured_spread: that of the other parts, of which nobody knows every copy and buffer.
     """
 
     holdings: tuple[Holding, ...]
@@ -102,6 +103,7 @@ class Ledger:
     host_bytes: Mapping[str, float]
     host_capacity_bytes: float | None
     spread: float
+    configured_spread: float = 0.0
 
     def of(self, phase: MemoryPhase, pool: str) -> tuple[Holding, ...]:
         """The holdings of a phase on a pool."""
@@ -160,10 +162,10 @@ class Ledger:
         )
 
     def chance(self, phase: MemoryPhase, pool: str) -> float:
-        """Chance that a phase fits on a pool: its uncertain parts, taken together, are log-normal
-        around the forecast with ``spread``; all else is as configured."""
+        """Chance that a phase fits on a pool, as `chance_of` says."""
         held = [holding.bytes for holding in self.of(phase, pool)]
-        return chance_of(held, self.pools[pool].capacity_bytes, self.spread)
+        capacity = self.pools[pool].capacity_bytes
+        return chance_of(held, capacity, self.spread, self.configured_spread)
 
     def plain(self) -> dict[str, Any]:
         """All of it, ready for JSON: whole bytes."""
@@ -190,8 +192,14 @@ class Ledger:
         }
 
 
-def chance_of(held: Iterable[Mapping[str, float]], capacity_bytes: float, spread: float) -> float:
-    """Chance that parts fit together, the `UNCERTAIN` ones log-normal with ``spread``."""
+def chance_of(
+    held: Iterable[Mapping[str, float]],
+    capacity_bytes: float,
+    spread: float,
+    configured_spread: float = 0.0,
+) -> float:
+    """Chance that parts fit together: the `UNCERTAIN` ones are log-normal with ``spread``, wider by
+    a share ``configured_spread`` of all others."""
     sure = uncertain = 0.0
     for parts in held:
         for part, size in parts.items():
@@ -199,6 +207,8 @@ def chance_of(held: Iterable[Mapping[str, float]], capacity_bytes: float, spread
                 uncertain += size
             else:
                 sure += size
+    if uncertain > 0:
+        spread = math.hypot(spread, configured_spread * sure / uncertain)
     return chance_of_room(uncertain, capacity_bytes - sure, spread)
 
 

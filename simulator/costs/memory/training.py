@@ -19,6 +19,7 @@ class LayerBytes(NamedTuple):
     stream: float  # its input, the residual stream half way, and both norms: four hidden widths
     attention: float
     mlp: float
+    routed: float = 0.0  # of mlp, what routed experts make
 
     @property
     def whole(self) -> float:
@@ -46,8 +47,8 @@ def layer_bytes(model: Model) -> LayerBytes:
     routed = model.experts_per_token * (widths * model.moe_intermediate + 2 * model.hidden)
     mlp = model.dense_layers / model.layers * widths * model.intermediate
     mlp += sparse * (routed + widths * model.shared_expert_intermediate)
-    bytes_each = ACTIVATION_BYTES
-    return LayerBytes(bytes_each * 4 * model.hidden, bytes_each * attention, bytes_each * mlp)
+    made = (4 * model.hidden, attention, mlp, sparse * routed)
+    return LayerBytes(*(ACTIVATION_BYTES * elements for elements in made))
 
 
 def kept_bytes_per_token(

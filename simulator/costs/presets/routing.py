@@ -1,9 +1,9 @@
-"""How many experts of a layer a batch of tokens reaches."""
+"""How many experts of a layer a batch of tokens reaches, and how unevenly GPUs share them."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import exp, lgamma
+from math import exp, lgamma, log, sqrt
 
 SKEW_SOURCE = (
     "measured grouped products with loads of a power law of 1.0 to 1.2, as aiconfigurator 0.12.0 "
@@ -28,3 +28,12 @@ def experts_touched(experts: int, chosen: int, skew: float, tokens: float) -> fl
         rest = total * (1 - mean)
         missed = exp(lgamma(rest + tokens) + lgamma(total) - lgamma(rest) - lgamma(total + tokens))
     return experts * (1.0 - min(missed, 1.0))
+
+
+def busiest_share(experts: int, groups: int, skew: float) -> float:
+    """Load of the busiest of ``groups`` that share a layer's experts evenly, over the mean: of as
+    many normal loads the expected largest, each the sum of its experts'."""
+    if not experts or groups == 1:
+        return 1.0
+    deviation = skew / sqrt(max(1.0, experts / groups))
+    return 1.0 + deviation * sqrt(2 * log(groups))

@@ -56,24 +56,43 @@ class Batch:
 def use_of(trainer: RooflineTrainer, batch: Batch) -> Use:
     """The largest microbatch of an update: the tokens that are set, or as many padded rows as are
     set, of the longest rollout each; where neither is set, one such rollout."""
-    longest, budget = batch.longest, trainer.microbatch_tokens
+    longest = batch.longest
     rows = math.ceil(batch.rollouts / trainer.minibatches / trainer.layout.data_parallel)
-    share = math.ceil((rows + 1) * min(batch.mean_tokens, longest))  # a row more than its part
-    share = min(share, rows * longest)
-    if trainer.batching == "one_sequence":
-        tokens = longest
-    elif trainer.batching == "packed":
-        tokens = max(longest, min(budget or 0, share))
-    else:
-        most = trainer.microbatch_rollouts or (1 if budget is None else rows)
-        if budget is not None:
-            most = min(most, max(1, budget // longest))
-        tokens = min(most, rows) * longest
+    tokens = _pass_tokens(
+        trainer, batch, rows, trainer.microbatch_tokens, trainer.microbatch_rollouts
+    )
+    budget, most = trainer.log_prob_microbatch_tokens, trainer.log_prob_microbatch_rollouts
+    scored = tokens
+    if budget is not None or most is not None:
+        scored = _pass_tokens(trainer, batch, rows * trainer.minibatches, budget, most)
     logits = tokens
     if not trainer.logits_of_prompts:
         logits = math.ceil(tokens * batch.new_tokens / longest)
     one_microbatch = longest + (rows - 1) * min(batch.mean_tokens, longest) <= tokens
-    return Use(tokens, logits, batch.prefix_tokens, not one_microbatch)
+    images = trainer.model.image_share * batch.prompt_tokens / longest
+    return Use(
+        tokens, logits, batch.prefix_tokens, not one_microbatch, min(1.0, images), scored / tokens
+    )
+
+
+def _pass_tokens(
+    trainer: RooflineTrainer, batch: Batch, rows: int, budget: int | None, most: int | None
+) -> int:
+    """Tokens of the largest pass over ``rows`` rollouts of a GPU, of a budget of tokens or of as
+    many rows at most."""
+    longest = batch.longest
+    if trainer.batching == "one_sequence":
+        return longest
+    if trainer.batching == "packed":
+        mean = min(batch.mean_tokens, longest)
+        share = min(math.ceil((rows + 1) * mean), rows * longest)  # a row more than its part
+        if budget is None and most is not None:  # rows without padding: one is the longest
+            budget = math.ceil(longest + (most - 1) * mean)
+        return max(longest, min(budget or 0, share))
+    most = most or (1 if budget is None else rows)
+    if budget is not None:
+        most = min(most, max(1, budget // longest))
+    return min(most, rows) * longest
 
 
 def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
@@ -106,6 +125,7 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
         host_bytes(cost),
         None,
         known.spread,
+        known.configured_spread,
     )
 
 

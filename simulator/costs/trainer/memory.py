@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Self
 
-from rollcast.simulator.costs.memory.activations import KeptLayer, kept_layer
 from rollcast.simulator.costs.memory.ledger import REFUSED_BELOW, MemoryPhase, chance_of
 from rollcast.simulator.costs.memory.training import kept_bytes_per_token, shared_kv_bytes
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model, load_model
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.sync.state_copies import copy_bytes_per_s
+from rollcast.simulator.costs.trainer.activation_memory import ActivationMemory
 from rollcast.simulator.costs.trainer.attention_kernels import with_kernel
 from rollcast.simulator.costs.trainer.options import (
     COMPUTE_BYTES,
@@ -39,6 +39,7 @@ from rollcast.simulator.values import AtLeast, whole
 
 Parts = dict[str, float]
 """Bytes by `MemoryPart`."""
+ENTROPY_BYTES = 4  # of a logit: 16 bit logits, their probabilities and the product of both in fp32
 UNSAID_TOKENS = 32_768  # of a microbatch where nobody sets it, at most
 DYNAMIC = frozenset({"activations", "logits", "gathered_weights", "communication"})
 """The parts that are allocated and freed within a phase."""
@@ -47,12 +48,15 @@ DYNAMIC = frozenset({"activations", "logits", "gathered_weights", "communication
 class Use(NamedTuple):
     """What an update works on. tokens: of the largest microbatch. logit_tokens: of them, those with
     logits. prefix_tokens: of a prefix shared with it. accumulates: whether gradients of an earlier
-    microbatch are there."""
+    microbatch are there. image_share: of the tokens, those of images. scoring: a pass for
+    log-probabilities over a microbatch, whose tokens are as many times as those of the update."""
 
     tokens: int
     logit_tokens: int
     prefix_tokens: int = 0
     accumulates: bool = True
+    image_share: float = 0.0
+    scoring: float = 1.0
 
 
 def _bytes_of(roles: Mapping[str, Parts]) -> float:
@@ -204,6 +208,14 @@ class TrainerMemory(TrainerOptions):
     def _head_parameters(self) -> float:
         return self.model.head_parameters / self.tensor_parallel
 
+    @property
+    def _root_parameters(self) -> float:
+        """Weights beside the layers where they are one unit, gathered until the backward ends
+        (FSDP1, whose root module wraps what no layer does); 0 where they are not."""
+        if self.backend != "fsdp" or self.kept not in ("fsdp", "hybrid"):
+            return 0.0
+        return self._head_parameters * (1 if self.model.tied_embeddings else 2)
+
     def _gathered(self, units: float) -> float:
         """Bytes of 16 bit weights beside the states while layers (one is prefetched) and ``units``
         further weights are at work."""
@@ -225,30 +237,8 @@ class TrainerMemory(TrainerOptions):
         return all(self.layout.sharers(copies) == 1 for _, copies in self.layout.parts)
 
     @cached_property
-    def _layer(self) -> KeptLayer:
-        megatron = self.backend == "megatron"  # whose norms are fused
-        fused = megatron or self.kernels == "fused"
-        return kept_layer(self.model, "fused" if fused else "eager", scaled_in_fp32=not megatron)
-
-    @cached_property
-    def _kept_memory_bytes(self) -> float:
-        """Bytes that a token's backward needs on one GPU, as `_kept_bytes` counts stages."""
-        layers, repeated = self.model.layers, self.recompute_layers
-        repeated = layers if repeated is None else repeated
-        kept = repeated * self._layer.kept(self.recompute)
-        kept += (layers - repeated) * self._layer.whole
-        if self.virtual_stages > 1:
-            stages = self.pipeline_parallel
-            kept *= 1 + (stages - 1) / (stages * self.virtual_stages)
-        if self.offload_activations:
-            kept *= min(1.0, 2 / layers)
-        return kept / self.layout.share
-
-    @cached_property
-    def _working_bytes(self) -> float:
-        """Bytes of one token in the layer whose backward runs, on one GPU."""
-        layer, again = self._layer, self._layer.whole - self._layer.kept(self.recompute)
-        return (again + layer.at_work) / self.layout.share
+    def _activations(self) -> ActivationMemory:
+        return ActivationMemory(self.model, self.layout, self)
 
     def _logit_bytes(self, use: Use, bytes_each: float) -> float:
         """Bytes of logits and of what the loss makes of them, on one GPU."""
@@ -261,16 +251,19 @@ class TrainerMemory(TrainerOptions):
 
     def _update(self, use: Use, beside_bytes: float) -> Parts:
         """The parts of an update where they are most: at the loss, at the first layer's backward,
-        or at the last one's, when all gradients are there. beside_bytes: of a shared prefix."""
+        at the last one's, when all gradients are there, or at the end, when those of FSDP1's root
+        are reduced. beside_bytes: of a shared prefix."""
         full, sharded = self.weights == "full", self.kept in ("fsdp", "hybrid")
         states, gradients = dict(self._states), self._states.get("gradients", 0.0)
         if self.step_in_backward:
             states["gradients"] = gradients = 0.0
         if not (use.accumulates or has_working_copy(self)):
             gradients = 0.0
-        kept = self._kept_memory_bytes * use.tokens + beside_bytes
-        working = self._working_bytes * use.tokens
+        made, images = self._activations, use.image_share * use.tokens
+        kept = made.kept * use.tokens + beside_bytes + made.image_kept * images
+        working = made.working * use.tokens
         layer, head = self._layer_parameters, self._head_parameters if self.logits else 0.0
+        root, waits = self._root_parameters, head * bool(self._root_parameters)
         graded = COMPUTE_BYTES * full
         reduced = gradient_bytes(self) * full * (sharded and not self._alone)
         loss: Parts = {
@@ -278,29 +271,36 @@ class TrainerMemory(TrainerOptions):
             "gradients": gradients + graded * head,
             "activations": kept / self.pipeline_parallel,
             "logits": self._logit_bytes(use, self.logit_bytes),
-            "gathered_weights": self._gathered(head - layer),
+            "gathered_weights": self._gathered(max(head, root) - layer),
         }
         first: Parts = {
             **states,
-            "gradients": gradients + graded * layer,
+            "gradients": gradients + graded * (layer + waits),
             "activations": kept + working,
-            "gathered_weights": self._gathered(0),
-            "communication": reduced * max(head, layer),
+            "gathered_weights": self._gathered(root),
+            "communication": reduced * (layer if root else max(head, layer)),
         }
         last: Parts = {
             **states,
-            "gradients": states.get("gradients", 0.0) + graded * layer,
-            "activations": working + beside_bytes,
-            "gathered_weights": self._gathered(0),
+            "gradients": states.get("gradients", 0.0) + graded * (layer + waits),
+            "activations": max(working, (made.image_kept + made.image_working) * images)
+            + beside_bytes,
+            "gathered_weights": self._gathered(root),
             "communication": reduced * layer,
         }
-        return max((loss, first, last), key=lambda parts: math.fsum(parts.values()))
+        end: Parts = {
+            **states,
+            "gradients": states.get("gradients", 0.0) + graded * root,
+            "activations": beside_bytes,
+            "communication": reduced * root,
+        }
+        return max((loss, first, last, end), key=lambda parts: math.fsum(parts.values()))
 
     def _own(self, use: Use) -> dict[MemoryPhase, Parts]:
         """Parts of the model's own phases."""
         prefix = use.prefix_tokens
         shared = shared_kv_bytes(self.model, prefix) / self.layout.share
-        update = self._update(use, shared + self._kept_memory_bytes * prefix)
+        update = self._update(use, shared + self._activations.kept * prefix)
         if prefix:  # phases A and C: the prefix as a microbatch, K/V among its activations
             alone = self._update(use._replace(tokens=prefix, logit_tokens=0), shared / 2)
             update = max(update, alone, key=lambda parts: math.fsum(parts.values()))
@@ -311,10 +311,18 @@ class TrainerMemory(TrainerOptions):
             step["optimizer"] = step.get("optimizer", 0.0) + self._step_bytes
         if self.step_in_backward:
             step["gradients"] = 0.0
+        scored = use._replace(
+            tokens=math.ceil(use.scoring * use.tokens),
+            logit_tokens=math.ceil(use.scoring * use.logit_tokens),
+        )
+        made, ungraded = self._activations, self.logit_bytes - MASTER_BYTES
+        if self.entropy_traffic_per_logit:
+            ungraded += ENTROPY_BYTES
+        head = max(self._root_parameters, self._head_parameters if self.logits else 0.0)
         forward = self._resting | {
-            "activations": self._layer.at_work / self.layout.share * use.tokens,
-            "logits": self._logit_bytes(use, max(0.0, self.logit_bytes - MASTER_BYTES)),
-            "gathered_weights": self._gathered(self._head_parameters if self.logits else 0.0),
+            "activations": max(made.forward, made.image_working * use.image_share) * scored.tokens,
+            "logits": self._logit_bytes(scored, max(0.0, ungraded)),
+            "gathered_weights": self._gathered(head),
         }
         phases: dict[MemoryPhase, Parts] = {}
         if self.log_prob_passes:
@@ -431,9 +439,12 @@ class TrainerMemory(TrainerOptions):
     def _chance(self, tokens: int, prefix_tokens: int = 0) -> float:
         """Chance that a microbatch fits where it is the only one and nothing else is on the GPUs:
         no less than a ledger says of a scenario."""
-        spread: float = figures("memory").spread
+        known, budget = figures("memory"), self._budget_bytes
         phases = self.phases(Use(tokens, tokens, prefix_tokens, False)).values()
-        return min(chance_of(held.values(), self._budget_bytes, spread) for held in phases)
+        return min(
+            chance_of(held.values(), budget, known.spread, known.configured_spread)
+            for held in phases
+        )
 
     def _check_states(self) -> None:
         if self._chance(1) >= REFUSED_BELOW:

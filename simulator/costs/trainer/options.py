@@ -241,6 +241,19 @@ class TrainerOptions(Options):
     microbatch_rollouts: Annotated[
         int | None, Between(1, 10**6), Doc("maximum rows of a padded microbatch", unit="rollouts")
     ] = None
+    log_prob_microbatch_tokens: Annotated[
+        Tokens | None,
+        Doc("tokens of a pass for log-probabilities, for its memory; null: those of a microbatch"),
+    ] = None
+    log_prob_microbatch_rollouts: Annotated[
+        int | None,
+        Between(1, 10**6),
+        Doc(
+            "rows of a padded pass for log-probabilities, for its memory; null: those of a "
+            "microbatch",
+            unit="rollouts",
+        ),
+    ] = None
     balanced: Annotated[
         bool,
         Doc(
@@ -266,9 +279,15 @@ class TrainerOptions(Options):
     step_fixed_s: Annotated[
         Seconds, Doc("fixed time of an optimiser step, such as gradient norms")
     ] = 0.0
-    tensor_parallel: Annotated[
-        Gpus, Doc("tensor-parallel degree, with sequence parallelism", unit="GPUs")
-    ] = 1
+    tensor_parallel: Annotated[Gpus, Doc("tensor-parallel degree", unit="GPUs")] = 1
+    tensor_sequence_parallel: Annotated[
+        bool,
+        Doc(
+            "whether GPUs of a tensor-parallel group share the tokens of norms and of the residual "
+            "stream (Megatron's sequence parallelism); false: each keeps all of them. It changes "
+            "memory alone"
+        ),
+    ] = True
     context_parallel: Annotated[
         Gpus, Doc("context-parallel degree (ring attention)", unit="GPUs")
     ] = 1

@@ -1,0 +1,96 @@
+"""Activations on one GPU of a trainer: a layer's, split as its layout says, and those of images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from rollcast.simulator.costs.memory.activations import KeptLayer, kept_layer, tower_layer_bytes
+from rollcast.simulator.costs.presets.models import Model
+from rollcast.simulator.costs.presets.routing import busiest_share
+from rollcast.simulator.costs.trainer.options import TrainerOptions
+from rollcast.simulator.costs.trainer.parallel import Layout
+
+
+@dataclass(frozen=True)
+class ActivationMemory:
+    """Bytes of activations on one GPU of ``model`` split as ``layout`` says, per token of a
+    microbatch or of its images."""
+
+    model: Model
+    layout: Layout
+    options: TrainerOptions
+
+    @cached_property
+    def _layer(self) -> KeptLayer:
+        options = self.options
+        megatron = options.backend == "megatron"  # whose norms are fused
+        fused = megatron or options.kernels == "fused"
+        busiest = busiest_share(
+            self.model.experts, options.expert_parallel, self.model.routing_skew
+        )
+        return kept_layer(
+            self.model,
+            "fused" if fused else "eager",
+            scaled_in_fp32=not megatron,
+            busiest=busiest,
+        )
+
+    def _here(self, whole: float, stream: float) -> float:
+        """Of bytes of a whole layer, of which ``stream`` are of norms and the residual stream,
+        those on one GPU."""
+        tensor, share = self.options.tensor_parallel, self.layout.share
+        if self.options.tensor_sequence_parallel:
+            return whole / share
+        return (whole + (tensor - 1) * stream) / share
+
+    @cached_property
+    def kept(self) -> float:
+        """Of one token, what stays until its backward in all layers. A pipeline's first stage holds
+        as many microbatches as stages, of its share of the layers, and (p - 1) / (p v) more where
+        they are interleaved (arXiv 2104.04473, section 2.2)."""
+        options, layer = self.options, self._layer
+        layers, repeated = self.model.layers, options.recompute_layers
+        repeated = layers if repeated is None else repeated
+        kept = repeated * self._here(
+            layer.kept(options.recompute), layer.kept_stream(options.recompute)
+        )
+        kept += (layers - repeated) * self._here(layer.whole, layer.norms)
+        if options.virtual_stages > 1:
+            stages = options.pipeline_parallel
+            kept *= 1 + (stages - 1) / (stages * options.virtual_stages)
+        if options.offload_activations:
+            kept *= min(1.0, 2 / layers)
+        return kept
+
+    @cached_property
+    def working(self) -> float:
+        """Of one token, in the layer whose backward runs."""
+        layer, recompute = self._layer, self.options.recompute
+        again = layer.whole - layer.kept(recompute)
+        stream = max(0.0, layer.norms - layer.kept_stream(recompute)) + 4 * layer.entry
+        return self._here(again + layer.at_work, stream)
+
+    @cached_property
+    def forward(self) -> float:
+        """Of one token, in the layer that a forward without gradients computes."""
+        return self._here(self._layer.at_work, 4 * self._layer.entry)
+
+    @cached_property
+    def image_kept(self) -> float:
+        """Of one image token, what stays until the backward of the vision tower."""
+        tower = self.model.vision
+        if tower is None:
+            return 0.0
+        each = tower_layer_bytes(tower)
+        if self.options.recompute == "full":
+            each = 2 * tower.hidden
+        return tower.patches_per_token * tower.layers * each / self.options.tensor_parallel
+
+    @cached_property
+    def image_working(self) -> float:
+        """Of one image token, in the tower's layer that is at work."""
+        tower = self.model.vision
+        if tower is None:
+            return 0.0
+        return tower.patches_per_token * tower_layer_bytes(tower) / self.options.tensor_parallel

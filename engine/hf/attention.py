@@ -36,19 +36,53 @@ class Span:
 @dataclass(frozen=True, slots=True)
 class Reads:
     """Rows of one computation: queries [rows, tokens], places among the iteration's tokens; keys
-    [rows, keys], places in the cache; allowed [rows, 1, tokens or 1, keys], None: all; new: whether
-    the queries' own keys follow those of the cache."""
+    [rows * kv_heads * keys], places in the cache's rows of head_dim; allowed [rows, 1, tokens,
+    keys]; slides: whether keys are read before this iteration's are written, which follow them."""
 
     queries: Tensor
     keys: Tensor
-    allowed: Tensor | None
-    new: bool
+    allowed: Tensor
+    slides: bool
+
+    def of(self, cached: Tensor, fresh: Tensor, buffer: Buffer) -> Tensor:
+        """Keys, or values, [rows, kv_heads, keys, head_dim]: of the cache and of this iteration,
+        both [tokens, kv_heads, head_dim]. Contiguous, without which torch's kernel for CPUs takes
+        nearly three times as long."""
+        heads, width = cached.shape[1:]
+        found = buffer.take(len(self.keys), cached)
+        torch.index_select(cached.view(-1, width), 0, self.keys, out=found)
+        found = found.view(len(self.queries), heads, -1, width)
+        if not self.slides:
+            return found
+        return torch.cat((found, fresh[self.queries].transpose(1, 2)), 2)
+
+
+class Buffer:
+    """Memory used again and again: taken from the system anew for every layer, it would cost more
+    than all arithmetic."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def take(self, rows: int, like: Tensor) -> Tensor:
+        """[rows, width] of the type and device of ``like``, with any contents."""
+        width = like.shape[-1]
+        if self._memory is None or self._memory.numel() < rows * width:
+            self._memory = like.new_empty(2 * rows * width)
+        return self._memory[: rows * width].view(rows, width)
 
 
 class PagedBatch:
     """An iteration's spans over a ``PagedAttentionCache``; None: a whole sequence without one."""
 
-    def __init__(self, spans: Sequence[Span], cache: Any, device: torch.device) -> None:
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        cache: Any,
+        device: torch.device,
+        buffers: tuple[Buffer, Buffer],
+    ) -> None:
+        self.buffers = buffers  # of keys and of values
         self._cache, self._device = cache, device
         starts, at = [], 0
         for span in spans:
@@ -56,7 +90,8 @@ class PagedBatch:
             at += span.tokens
         groups: dict[tuple[int, int], list[tuple[int, Span]]] = defaultdict(list)
         for start, span in zip(starts, spans, strict=True):
-            shape = (1, 0) if span.tokens == 1 else (span.tokens, span.past)
+            # Rollouts that decode are padded to the longest, which costs at most twice the keys.
+            shape = (1, span.past.bit_length()) if span.tokens == 1 else (span.tokens, span.past)
             groups[shape].append((start, span))
         self._groups = list(groups.values())
         self._reads: dict[int, list[Reads]] = {}
@@ -79,6 +114,11 @@ class PagedBatch:
         first = self._tensor([start for start, _ in group])
         return first[:, None] + torch.arange(group[0][1].tokens, device=self._device)
 
+    def _by_head(self, allocator: Any, tokens: Tensor) -> Tensor:
+        """Places of [rows, keys] tokens' heads, in the order of [rows, kv_heads, keys]."""
+        heads = torch.arange(allocator.num_key_value_heads, device=self._device)
+        return (tokens[:, None, :] * len(heads) + heads[:, None]).flatten()
+
     def _full(self, allocator: Any, group: Sequence[tuple[int, Span]]) -> Reads:
         """All keys are in the cache once those of this iteration are written."""
         size, tokens = allocator.tokens_per_page, group[0][1].tokens
@@ -87,12 +127,12 @@ class PagedBatch:
         tables = [allocator.block_table[span.request_id][:blocks] for _, span in group]
         padded = self._tensor([table + [table[0]] * (blocks - len(table)) for table in tables])
         within = torch.arange(size, device=self._device)
-        keys = (padded * allocator.block_physical_stride)[:, :, None] + within
-        keys = keys.flatten(1)[:, : max(known)]
-        place = torch.arange(keys.shape[1], device=self._device)
+        found = (padded * allocator.block_physical_stride)[:, :, None] + within
+        keys = self._by_head(allocator, found.flatten(1))
+        place = torch.arange(blocks * size, device=self._device)
         last = self._tensor(known)[:, None, None, None] - tokens
         last = last + torch.arange(tokens, device=self._device)[:, None]
-        return Reads(self._queries(group), keys, place <= last, new=False)
+        return Reads(self._queries(group), keys, place <= last, slides=False)
 
     def _slid(self, allocator: Any, group: Sequence[tuple[int, Span]]) -> Reads:
         """Those of the cache may be overwritten by this iteration's, and are read before."""
@@ -101,8 +141,8 @@ class PagedBatch:
             for _, span in group
         ]
         longest, tokens = max(map(len, rows)), group[0][1].tokens
-        keys = self._tensor([row + [0] * (longest - len(row)) for row in rows])
-        keys = keys.reshape(len(rows), longest)
+        found = self._tensor([row + [0] * (longest - len(row)) for row in rows])
+        keys = self._by_head(allocator, found.reshape(len(rows), longest))
         cached = self._tensor([len(row) for row in rows])[:, None]
         place = torch.arange(longest + tokens, device=self._device)
         # A key's position behind the first cached one; what only pads is behind all queries.
@@ -112,7 +152,7 @@ class PagedBatch:
         keyed = position[:, None, None, :]
         window = allocator.sliding_window
         allowed = (keyed <= query) & (keyed > query - window)
-        return Reads(self._queries(group), keys, allowed, new=True)
+        return Reads(self._queries(group), keys, allowed, slides=True)
 
 
 def paged_attention(
@@ -150,28 +190,17 @@ def paged_attention(
     keys, values = allocator._kv_token_views[layer]
     queries, fresh, fresh_values = (x[0].transpose(0, 1) for x in (query, key, value))
     target = write_index[allocator.index]
-    later = any(read.new for read in reads)
+    later = reads[0].slides
     if not later:
         keys.index_copy_(0, target, fresh)
         values.index_copy_(0, target, fresh_values)
     out = torch.empty_like(queries, memory_format=torch.contiguous_format)
     for read in reads:
-        rows, tokens = read.queries.shape
-        k, v = keys[read.keys], values[read.keys]
-        if read.new:
-            k = torch.cat((k, fresh[read.queries]), 1)
-            v = torch.cat((v, fresh_values[read.queries]), 1)
-        q = queries[read.queries]
-        made = _attend(
-            q.transpose(1, 2),
-            k.transpose(1, 2),
-            v.transpose(1, 2),
-            read.allowed,
-            scale,
-            softcap,
-            s_aux,
-        )
-        out[read.queries.flatten()] = made.transpose(1, 2).reshape(rows * tokens, *out.shape[1:])
+        asked = queries[read.queries].transpose(1, 2)
+        k = read.of(keys, fresh, rollcast_batch.buffers[0])
+        v = read.of(values, fresh_values, rollcast_batch.buffers[1])
+        made = _attend(asked, k, v, read.allowed, scale, softcap, s_aux)
+        out[read.queries] = made.transpose(1, 2)
     if later:
         keys.index_copy_(0, target, fresh)
         values.index_copy_(0, target, fresh_values)
@@ -182,7 +211,7 @@ def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    allowed: Tensor | None,
+    allowed: Tensor,
     scale: float,
     softcap: float | None,
     sinks: Tensor | None,
@@ -193,7 +222,7 @@ def _attend(
     kv_heads = key.shape[1]
     groups = heads // kv_heads
     folded = query.reshape(rows, kv_heads, groups * tokens, -1)
-    if allowed is not None and allowed.shape[2] > 1 and groups > 1:
+    if tokens > 1 and groups > 1:
         allowed = allowed.repeat(1, 1, groups, 1)
     if softcap is None and sinks is None:
         made = scaled_dot_product_attention(folded, key, value, attn_mask=allowed, scale=scale)
@@ -201,8 +230,7 @@ def _attend(
     scores = (folded @ key.transpose(2, 3)) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    if allowed is not None:
-        scores = scores.masked_fill(~allowed, float("-inf"))
+    scores = scores.masked_fill(~allowed, float("-inf"))
     if sinks is not None:  # of each query head
         sink = sinks.reshape(1, kv_heads, groups, 1).expand(rows, -1, -1, tokens)
         sink = sink.reshape(rows, kv_heads, groups * tokens, 1)

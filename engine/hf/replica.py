@@ -19,7 +19,7 @@ from transformers.generation.continuous_batching.requests import RequestState
 
 from rollcast.engine.edges import EngineIteration, Limits, OnWire, Response
 from rollcast.engine.errors import EngineError, sentence
-from rollcast.engine.hf.attention import PagedBatch, Span
+from rollcast.engine.hf.attention import Buffer, PagedBatch, Span
 from rollcast.engine.hf.environment import prepare
 from rollcast.engine.hf.sampling import draw, uniform
 from rollcast.engine.hf.start import HfOptions, kv_blocks, load, processor
@@ -66,6 +66,7 @@ class HfReplica:
         with quiet():
             self._processor = processor(self._model, options, blocks)
         self._processor.model_runner._sample = self._draw
+        self._buffers = Buffer(), Buffer()
         self._scheduler = self._processor.scheduler
         self._blocks = self._scheduler.blocks
         self.kv_blocks: int = self._blocks.total
@@ -183,7 +184,9 @@ class HfReplica:
             Span(r.state.request_id, r.state.position_offset - r.query_length, r.query_length)
             for r in batch
         ]
-        kwargs["rollcast_batch"] = PagedBatch(spans, processor.cache, self._model.device)
+        kwargs["rollcast_batch"] = PagedBatch(
+            spans, processor.cache, self._model.device, self._buffers
+        )
         with torch.no_grad():
             processor.model_runner.compute_batch(self._model, kwargs)
         processor.update_batch()

@@ -1,10 +1,10 @@
-"""The checkpoint of a real run, in a folder beside its results.
+"""The checkpoints of a real run, in a folder beside its results, and later in them.
 
-``state-N.json`` (small data), ``trainer-N.safetensors`` and ``tokens-N.safetensors`` (large),
-``journal.jsonl`` (a line of additions for each save), and ``checkpoint.json``, which names N and
-each file's length and checksum. That one is written last and renamed into place: until then the
-save before is the checkpoint, and a longer journal is read only so far. Nothing read is ever
-executed.
+Save N is ``state-N.json`` (small data), ``tokens-N.safetensors``, the trainer's folder
+``trainer-N`` (each rank's shards), and ``checkpoint-N.json``, which names the length and checksum
+of each file and of as much of ``journal.jsonl`` (a line of additions for each save) as belongs to
+it. That one is written last and renamed into place: until then the save before is the newest. The
+last few saves are kept; `engine.checkpoint_read` finds the newest that is whole.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from rollcast.engine.edges import SavedFile, TrainerSave
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.results.locks import locked
-from rollcast.simulator.values.plain import from_plain
+from rollcast.simulator.values.plain import to_plain
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,16 +31,17 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, np.ndarray[Any, Any]]
 
-SCHEMA = "rollcast-checkpoint/5"
-_EARLIER = ("rollcast-checkpoint/3", "rollcast-checkpoint/4")
-_MANIFEST = "checkpoint.json"
-_OLD = "checkpoint.pkl"
-_JOURNAL = "journal.jsonl"
-_NUMBERED = {
-    "state": "state-{}.json",
-    "trainer": "trainer-{}.safetensors",
-    "tokens": "tokens-{}.safetensors",
-}
+SCHEMA = "rollcast-checkpoint/6"
+EARLIER = tuple(f"rollcast-checkpoint/{version}" for version in (3, 4, 5))
+_OLD = ("checkpoint.pkl", "checkpoint.json")
+JOURNAL = "journal.jsonl"
+STATE, TOKENS, REPLICAS = "state-{}.json", "tokens-{}.safetensors", "replicas-{}.safetensors"
+TRAINER, MANIFEST = "trainer-{}", "checkpoint-{}.json"
+SAVE = re.compile(r"(?:state|tokens|replicas|trainer|checkpoint)-(\d+)(?:\.\w+)*")
+KEPT = "checkpoint"
+"""The folder of a finished run that holds its last save."""
+MODEL = "model"
+"""The folder of a finished run that holds its model."""
 
 
 def place(out: Path) -> Path:
@@ -49,7 +52,57 @@ def place(out: Path) -> Path:
 
 def exists(out: Path) -> bool:
     """Whether an unfinished run lies beside ``out``, one of an older version included."""
-    return any((place(out) / name).is_file() for name in (_MANIFEST, _OLD))
+    folder = place(out)
+    return bool(numbers(folder)) or any((folder / name).is_file() for name in _OLD)
+
+
+def finished(out: Path) -> bool:
+    """Whether ``out`` is a finished run that can be gone on with."""
+    return bool(numbers(out / KEPT))
+
+
+def reopen(out: Path) -> None:
+    """Puts the last save of a finished run beside it, as that of an unfinished one; the finished
+    run stays as it is. Raises RunError where the disk refuses."""
+    folder = place(out)
+    draft = folder.with_name(folder.name + ".new")
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        _copy(out / KEPT, draft)
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    except OSError as error:
+        raise RunError(f"cannot go on beside {out}: {error.strerror or error}") from None
+
+
+def keep(out: Path, folder: Path) -> None:
+    """Puts the last save and the model of a run into the folder of its results."""
+    running = place(out)
+    if (running / MODEL).is_dir():
+        _copy(running / MODEL, folder / MODEL)
+    known = numbers(running)
+    if not known:
+        return
+    (folder / KEPT).mkdir()
+    last = str(known[-1])
+    for entry in sorted(running.iterdir()):
+        found = SAVE.fullmatch(entry.name)
+        if entry.name == JOURNAL or (found and found[1] == last):
+            _copy(entry, folder / KEPT / entry.name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Large files as second names of the same, where the system has that: they never change."""
+    if source.is_dir():
+        target.mkdir()
+        for entry in source.iterdir():
+            _copy(entry, target / entry.name)
+        return
+    if source.suffix == ".safetensors":
+        with suppress(OSError):
+            os.link(source, target)
+            return
+    shutil.copyfile(source, target)
 
 
 @contextmanager
@@ -74,63 +127,92 @@ def discard(out: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A file in the manifest."""
+class Draft:
+    """A save whose trainer is still being written."""
 
-    bytes: int
-    sha256: str
+    number: int
+    parts: dict[str, SavedFile]
 
 
 @dataclass
 class Writer:
-    """Saves a run repeatedly. number: of the last save. journal: as of then."""
+    """Saves a run repeatedly. keep: the last saves that stay. number: of the newest file. journal:
+    as it is now. whole: numbers of the saves that stay."""
 
     out: Path
+    keep: int = 1
     number: int = 0
-    journal: Part = field(default_factory=lambda: Part(0, hashlib.sha256().hexdigest()))
+    journal: SavedFile = field(default_factory=lambda: _described(b""))
+    whole: list[int] = field(default_factory=list)
     _hash: Any = field(default_factory=hashlib.sha256)
 
-    def save(
+    def place(self) -> Path:
+        """A folder for the trainer of the next save, which `begin` then has the number of."""
+        self.number += 1
+        return place(self.out) / TRAINER.format(self.number)
+
+    def begin(
         self,
         state: Mapping[str, Any],
         added: Mapping[str, Any],
-        trainer: Mapping[str, Tensor],
         tokens: Arrays,
-    ) -> None:
-        """Writes a save, whole or not at all. state: plain data. added: plain data for the journal.
-        Raises RunError where the disk refuses."""
-        from safetensors import SafetensorError
-
-        folder, number = place(self.out), self.number + 1
-        names = {part: name.format(number) for part, name in _NUMBERED.items()}
-        try:
+        replicas: Mapping[str, Tensor] | None = None,
+        number: int | None = None,
+    ) -> Draft:
+        """Writes all but the trainer. state: plain data. added: plain data for the journal.
+        replicas: their weights, where they are older than the trainer's. number: of `place`; None:
+        the next one. Raises RunError where the disk refuses."""
+        if number is None:
+            number = self.number = self.number + 1
+        folder = place(self.out)
+        with self._refusals(number):
             folder.mkdir(parents=True, exist_ok=True)
             parts = {
-                "journal": self._append(folder / _JOURNAL, added),
-                "state": _write_json(folder / names["state"], state),
-                "trainer": _write_tensors(folder / names["trainer"], trainer),
-                "tokens": _write_arrays(folder / names["tokens"], tokens),
+                "journal": self._append(folder / JOURNAL, added),
+                "state": _write_json(folder / STATE.format(number), state),
+                "tokens": _write_arrays(folder / TOKENS.format(number), tokens),
             }
-            described = {name: vars(part) for name, part in parts.items()}
-            manifest = {"schema": SCHEMA, "number": number, "parts": described}
-            draft = folder / f"{_MANIFEST}.new"
-            names["draft"] = draft.name
-            _write_json(draft, {**manifest, "sha256": _digest(manifest)})
-            draft.replace(folder / _MANIFEST)
-            _sync_folder(folder)
-        except (OSError, SafetensorError) as error:
-            for name in names.values():
-                with suppress(OSError):
-                    (folder / name).unlink(missing_ok=True)
-            reason = getattr(error, "strerror", None) or str(error)
-            raise RunError(f"cannot save the run to {folder}: {reason}; make room there") from None
-        for part in _NUMBERED.values():
-            with suppress(OSError):
-                (folder / part.format(self.number)).unlink(missing_ok=True)
-        self.number, self.journal = number, parts["journal"]
+            if replicas:
+                path = folder / REPLICAS.format(number)
+                parts["replicas"] = _write_tensors(path, replicas)
+        return Draft(number, parts)
 
-    def _append(self, path: Path, added: Mapping[str, Any]) -> Part:
-        """Adds a line to the journal, after the last save's."""
+    def finish(
+        self, draft: Draft, trainer: TrainerSave | None, in_use: Collection[Path] = ()
+    ) -> None:
+        """Makes it the newest save and removes what is not kept, but the folders ``in_use``.
+        trainer: None is how it starts. Raises RunError where the disk refuses, or where files of
+        the trainer are not here."""
+        folder, number = place(self.out), draft.number
+        manifest: dict[str, Any] = {"schema": SCHEMA, "number": number}
+        manifest["parts"] = to_plain(draft.parts)
+        if trainer is not None:
+            _require_here(trainer)
+            manifest["trainer"] = {
+                "folder": trainer.folder.name,
+                "files": to_plain(dict(trainer.files)),
+                "plain": dict(trainer.plain),
+            }
+        with self._refusals(number):
+            path = folder / MANIFEST.format(number)
+            draft_path = path.with_suffix(".json.new")
+            _write_json(draft_path, {**manifest, "sha256": digest(manifest)})
+            draft_path.replace(path)
+            _sync_folder(folder)
+        self.whole = [*self.whole, number][-self.keep :]
+        self.prune(in_use)
+
+    def prune(self, in_use: Collection[Path] = ()) -> None:
+        """Removes files of saves that are not kept. in_use: folders that stay."""
+        folder = place(self.out)
+        used = {path.name for path in in_use}
+        for entry in [*folder.iterdir()] if folder.is_dir() else []:
+            found = SAVE.fullmatch(entry.name)
+            if found and int(found[1]) not in self.whole and entry.name not in used:
+                _remove(entry)
+
+    def _append(self, path: Path, added: Mapping[str, Any]) -> SavedFile:
+        """Adds a line to the journal."""
         line = json.dumps(added, separators=(",", ":")).encode() + b"\n"
         with path.open("r+b" if path.exists() else "xb") as file:
             file.truncate(self.journal.bytes)
@@ -138,142 +220,68 @@ class Writer:
             file.write(line)
             _sync(file)
         self._hash.update(line)
-        return Part(self.journal.bytes + len(line), self._hash.hexdigest())
+        self.journal = SavedFile(self.journal.bytes + len(line), self._hash.hexdigest())
+        return self.journal
+
+    @contextmanager
+    def _refusals(self, number: int) -> Iterator[None]:
+        from safetensors import SafetensorError
+
+        folder = place(self.out)
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            for name in (STATE, TOKENS, REPLICAS, MANIFEST, f"{MANIFEST}.new"):
+                with suppress(OSError):
+                    (folder / name.format(number)).unlink(missing_ok=True)
+            reason = getattr(error, "strerror", None) or str(error)
+            raise RunError(f"cannot save the run to {folder}: {reason}; make room there") from None
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A save that was read, and its writer."""
-
-    state: Mapping[str, Any]
-    journal: Sequence[Mapping[str, Any]]
-    writer: Writer
-
-    def trainer(self) -> dict[str, Tensor]:
-        """The trainer's tensors. Raises ScenarioError where they cannot be read."""
-        from safetensors.torch import load_file
-
-        tensors: dict[str, Tensor] = _read_tensors(self.writer, "trainer", load_file)
-        return tensors
-
-    def tokens(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The world's arrays. Raises ScenarioError where they cannot be read."""
-        from safetensors.numpy import load_file
-
-        arrays: dict[str, np.ndarray[Any, Any]] = _read_tensors(self.writer, "tokens", load_file)
-        return arrays
+def _require_here(trainer: TrainerSave) -> None:
+    """Raises RunError where ranks on other machines wrote to disks that are not this one's."""
+    for name, file in trainer.files.items():
+        path = trainer.folder / name
+        if not path.is_file() or path.stat().st_size != file.bytes:
+            raise RunError(
+                f"a rank of the trainer wrote {name}, but it is not in {trainer.folder}: give "
+                "--out a folder on a file system that all machines see"
+            )
 
 
-def load(out: Path, scenario: Mapping[str, Any]) -> Saved:
-    """The last save beside ``out``, its checksums compared. Raises ScenarioError (``--resume``)
-    where there is none, it is damaged or of another version, or of another scenario (more steps are
-    no other scenario)."""
-    folder = place(out)
-    if not exists(out):
-        raise ScenarioError("--resume", f"there is no unfinished run beside {out}")
+def _remove(entry: Path) -> None:
+    if entry.is_dir():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            entry.unlink(missing_ok=True)
+
+
+def numbers(folder: Path) -> list[int]:
+    """Of the saves in a folder, oldest first."""
     try:
-        if not (folder / _MANIFEST).is_file():
-            raise _EarlierVersionError
-        saved = _load(out, folder)
-    except _EarlierVersionError:
-        message = (
-            f"the unfinished run in {folder} was saved by an earlier version, in a form that is "
-            "not read any more; finish it with that version, or start anew with --force"
-        )
-        raise ScenarioError("--resume", message) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise damaged(out, error) from None
-    key = _difference(saved.state["scenario"], scenario)
-    if key is not None:
-        raise ScenarioError(
-            "--resume", f"the unfinished run beside {out} had another {key}; give it the same"
-        )
-    return saved
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError:
+        return []
+    found = (re.fullmatch(r"checkpoint-(\d{1,9})\.json", name) for name in names)
+    return sorted(int(match[1]) for match in found if match)
 
 
-class _EarlierVersionError(Exception):
-    """The save is of an earlier version's form."""
-
-
-def damaged(out: Path, error: BaseException) -> ScenarioError:
-    """The error for a save that cannot be continued."""
-    reason = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
-    reason = reason or type(error).__name__
-    message = f"the unfinished run in {place(out)} is damaged: {reason}; start anew with --force"
-    return ScenarioError("--resume", message)
-
-
-def _load(out: Path, folder: Path) -> Saved:
-    manifest = _read_json((folder / _MANIFEST).read_bytes(), _MANIFEST)
-    claimed = manifest.pop("sha256", None)
-    if manifest.get("schema") in _EARLIER:
-        raise _EarlierVersionError
-    if manifest.get("schema") != SCHEMA:
-        raise ValueError(f"{_MANIFEST} is not of this version")
-    if claimed != _digest(manifest):
-        raise ValueError(f"{_MANIFEST} does not match its checksum")
-    number, given = manifest.get("number"), manifest.get("parts")
-    if type(number) is not int or not isinstance(given, dict):
-        raise ValueError(f"{_MANIFEST} names no files")
-    parts = {name: from_plain(given.get(name), Part, name) for name in ("journal", *_NUMBERED)}
-    contents = {"journal": _read(folder / _JOURNAL, parts["journal"])}
-    for name in ("trainer", "tokens"):
-        _check(folder / _NUMBERED[name].format(number), parts[name])
-    name = _NUMBERED["state"].format(number)
-    state = _read_json(_read(folder / name, parts["state"]), name)
-    if not isinstance(state.get("scenario"), dict):
-        raise ValueError(f"{name} holds no scenario")
-    lines = [_read_json(line, _JOURNAL) for line in contents["journal"].splitlines()]
-    writer = Writer(out, number, parts["journal"], hashlib.sha256(contents["journal"]))
-    return Saved(state, lines, writer)
-
-
-def _read(path: Path, part: Part) -> bytes:
-    """A file up to the manifest's length. Raises ValueError where it differs."""
-    content = path.read_bytes()[: part.bytes]
-    if len(content) != part.bytes or hashlib.sha256(content).hexdigest() != part.sha256:
-        raise ValueError(f"{path.name} does not match its checksum")
-    return content
-
-
-def _check(path: Path, part: Part) -> None:
-    """As `_read` for a whole large file, without keeping it."""
-    if path.stat().st_size != part.bytes or _hash_file(path) != part.sha256:
-        raise ValueError(f"{path.name} does not match its checksum")
-
-
-def _hash_file(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """The SHA-256 of its content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_json(content: bytes, name: str) -> dict[str, Any]:
-    try:
-        document = json.loads(content)
-    except ValueError as error:  # not text, or not JSON
-        raise ValueError(f"{name} is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ValueError(f"{name} holds no mapping")
-    return document
-
-
-def _read_tensors(writer: Writer, part: str, read: Any) -> Any:
-    path = place(writer.out) / _NUMBERED[part].format(writer.number)
-    try:
-        return read(path)
-    except Exception as error:  # safetensors has errors of its own
-        raise damaged(writer.out, error) from None
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> Part:
+def _write_json(path: Path, content: Mapping[str, Any]) -> SavedFile:
     data = json.dumps(content, separators=(",", ":")).encode()
     with path.open("wb") as file:
         file.write(data)
         _sync(file)
-    return Part(len(data), hashlib.sha256(data).hexdigest())
+    return _described(data)
 
 
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Part:
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> SavedFile:
     from safetensors.torch import save_file
 
     apart: dict[str, Tensor] = {}
@@ -287,20 +295,25 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> Part:
     return _written(path)
 
 
-def _write_arrays(path: Path, arrays: Arrays) -> Part:
+def _write_arrays(path: Path, arrays: Arrays) -> SavedFile:
     from safetensors.numpy import save_file
 
     save_file(dict(arrays), path)
     return _written(path)
 
 
-def _written(path: Path) -> Part:
+def _written(path: Path) -> SavedFile:
     with path.open("rb") as file:
         _sync(file)
-    return Part(path.stat().st_size, _hash_file(path))
+    return SavedFile(path.stat().st_size, hash_file(path))
 
 
-def _digest(manifest: Mapping[str, Any]) -> str:
+def _described(content: bytes) -> SavedFile:
+    return SavedFile(len(content), hashlib.sha256(content).hexdigest())
+
+
+def digest(manifest: Mapping[str, Any]) -> str:
+    """The SHA-256 of a manifest."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
@@ -318,16 +331,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _difference(saved: Any, asked: Any, field: str = "") -> str | None:
-    """The dotted key of the first difference between two scenarios, except their steps."""
-    if isinstance(saved, dict) and isinstance(asked, dict):
-        for key in (*saved, *(key for key in asked if key not in saved)):
-            if not field and key == "steps":
-                continue
-            dotted = f"{field}.{key}" if field else str(key)
-            if (differs := _difference(saved.get(key), asked.get(key), dotted)) is not None:
-                return differs
-        return None
-    return None if json.dumps(saved) == json.dumps(asked) else field

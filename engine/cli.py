@@ -38,8 +38,14 @@ def run(
     seed: Seed = None,
     trust_modules: TrustModules = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the unfinished run of --out.")
+        bool,
+        typer.Option(
+            "--resume", help="Continue the run of --out: an unfinished one, or with more steps."
+        ),
     ] = False,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", help="Set the number of steps.")
+    ] = None,
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
@@ -56,9 +62,13 @@ def run(
     the trainer (cluster.placement: colocated) runs in this process; otherwise replicas and trainer
     are processes of their own, on Ray. With --out: the files of simulate (steps.csv with the
     accuracy too), iterations.csv, speed_probes.csv, updates.jsonl, provenance.json and curves for
-    TensorBoard (tensorboard --logdir DIR). Until it is finished, the run and its curves are saved
-    in DIR.running after every step, and --resume continues it from there.
+    TensorBoard (tensorboard --logdir DIR); the trained model with its tokenizer in DIR/model, which
+    transformers and vLLM load. Until it is finished, the run and its curves are saved in
+    DIR.running after every step (or every engine.save.every), and --resume continues it from there;
+    a finished run goes on with --resume --steps N.
     """
+    if steps is not None:
+        settings = [*(settings or ()), f"steps={steps}"]
     raw = _read(scenario, settings, seed, trust_modules)
     from rollcast.engine.config import build_run
     from rollcast.engine.run import run_scenario

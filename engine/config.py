@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from rollcast.engine.edges import Sampling
 from rollcast.engine.engines import adapter
 from rollcast.engine.environments.base import Environment
 from rollcast.engine.hub import is_hub_name
-from rollcast.engine.options import TaskSpec, TrainerConfig
+from rollcast.engine.options import SaveOptions, TaskSpec, TrainerConfig
 from rollcast.engine.tasks.named import load_named
 from rollcast.engine.world_parts import SHAPE
 from rollcast.simulator.errors import ScenarioError
@@ -70,6 +70,7 @@ class RunSpec:
     raw: RawScenario
     weights_folder: Path | None = None
     turns: TurnSpec | None = None
+    save: SaveOptions = field(default_factory=SaveOptions)
     warnings: tuple[str, ...] = ()
     poll_s: float = 0.0  # a real trainer is notified at once
 
@@ -160,6 +161,7 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
         raw,
         _weights_folder(engine.weights_folder, raw.folder),
         turns,
+        read(SaveOptions, engine.save or {}, SaveOptions.FIELD),
         tuple(warnings),
     )
 

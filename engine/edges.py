@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from rollcast.engine.errors import EngineError
@@ -311,11 +312,20 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainerState:
-    """What a trainer needs to go on in another process. tensors: weights, optimiser and whatever
-    else is large, by name, on any device. plain: the rest, as JSON has it."""
+class SavedFile:
+    """A file of a save, as it was written."""
 
-    tensors: Mapping[str, Tensor]
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSave:
+    """What a trainer needs to go on in another process. files: in ``folder``, of all ranks, with
+    weights, optimiser and random states. plain: the rest, as JSON has it."""
+
+    folder: Path
+    files: Mapping[str, SavedFile]
     plain: Mapping[str, Any]
 
 
@@ -363,11 +373,23 @@ class Trainer(Protocol):
         """The speed probe; leaves weights and random states alone."""
         ...
 
-    def state(self) -> TrainerState:
-        """Weights, optimiser and random states, between two steps; valid until the next one."""
+    def save(self, folder: Path) -> Mapping[str, Any]:
+        """Copies weights, optimiser and random states, between two steps, and begins to write them
+        into ``folder`` in the background, each rank its shard. Returns what is no tensor, as JSON
+        has it. An earlier save ends first."""
         ...
 
-    def load_state(self, state: TrainerState) -> None:
-        """Takes up a `state`, which stays as it is. Raises ValueError for another model or
-        optimiser."""
+    def saved(self, wait_s: float) -> Mapping[str, SavedFile] | None:
+        """This rank's files of the last `save`; None where they are still being written after
+        ``wait_s``. Raises RunError where the disk refused."""
+        ...
+
+    def load(self, save: TrainerSave) -> None:
+        """Takes up a `save`, of any number of ranks. Raises ValueError for one of another model or
+        optimiser, or where its files are not what they were."""
+        ...
+
+    def export(self, folder: Path, dtype: str) -> None:
+        """Writes the model as a Hugging Face folder, with weights of that type of torch's. Raises
+        RunError where the disk refuses."""
         ...

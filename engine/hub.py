@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from rollcast.engine.errors import sentence
 from rollcast.simulator.errors import ScenarioError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_TOKENIZER = (
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt"),
+    *("*.model", "*.jinja", "*.tiktoken"),
+)
 _WANTED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 
 
@@ -67,3 +72,11 @@ def fetch(name: str) -> Path:
 def folder_of(model: Path | str) -> Path:
     """A model's folder, by its path or its name on the hub. Raises ScenarioError."""
     return fetch(model) if isinstance(model, str) else model
+
+
+def copy_tokenizer(model: Path, folder: Path) -> None:
+    """Copies the tokenizer's files of a model's folder, and its chat template. Raises OSError."""
+    for pattern in _TOKENIZER:
+        for path in model.glob(pattern):
+            if path.is_file():
+                shutil.copyfile(path, folder / path.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import numpy as np
 from rollcast.engine import checkpoint, start
 from rollcast.engine.board import Board, write_board
 from rollcast.engine.config import RunSpec
+from rollcast.engine.hub import copy_tokenizer
 from rollcast.engine.log import EngineLog
 from rollcast.engine.saving import Resumed, Saver, read, require_prompts
 from rollcast.engine.tasks.rewards import REWARD_FUNCTION
@@ -68,10 +70,11 @@ def run_scenario(
 ) -> RealRun:
     """Runs a scenario on the real engine and writes its folder.
 
-    out: beside it the run is saved before the first step and after each; ``resume`` continues an
-    unfinished run from there. One process at a time may run into ``out``. ray: address of the Ray
-    cluster of the actors; None: this machine. Raises ScenarioError, EngineError or RunError; once a
-    step is done its save stays, and a note on the error says so.
+    out: beside it the run is saved (`engine.options.SaveOptions`); ``resume`` continues an
+    unfinished run from there, or a finished one with more steps. One process at a time may run into
+    ``out``. ray: address of the Ray cluster of the actors; None: this machine. Raises
+    ScenarioError, EngineError or RunError; once a step is done its save stays, and a note on the
+    error says so.
     """
     if ray is not None and spec.in_process:
         raise ScenarioError(
@@ -85,7 +88,8 @@ def run_scenario(
         try:
             real = going.finish()
             if out is not None:
-                write_folder(out, lambda folder: _write(folder, spec, real, plot), force)
+                replaces = force or (resume and checkpoint.finished(out))
+                write_folder(out, lambda folder: _write(folder, out, spec, real, plot), replaces)
         except BaseException as error:
             if out is not None and not going.loop.result.steps and resumed is None:
                 checkpoint.discard(out)
@@ -112,9 +116,12 @@ class _Run:
         address: str | None,
     ) -> None:
         self._spec, self._out, self._resumed, self._on_step = spec, out, resumed, on_step
+        self._elsewhere = address not in (None, "local")
         self._board: Board | None = None
         self._idle: IdleSoFar | None = None
         self._saver: Saver | None = None
+        self._began_s = time.perf_counter() - (0.0 if resumed is None else resumed.wall_s)
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         in_process = spec.in_process
         self.world = start.start_world(spec) if in_process else start.start_actors(spec, address)
         world, entries = self.world, [] if resumed is None else resumed.entries
@@ -126,32 +133,67 @@ class _Run:
         spec, world, resumed = self._spec, self.world, self._resumed
         if resumed is not None:
             resumed.put_back(world)
-        if self._out is not None:
-            known = {"scenario": spec.raw.data, "prompts": _prompts_digest(spec)}
-            writer = checkpoint.Writer(self._out) if resumed is None else resumed.saved.writer
-            self._saver = Saver(writer, known, self._record, world)
+        self._saver = self._make_saver()
         if resumed is None:
             if self._out is not None:
                 checkpoint.discard(self._out)  # of an unfinished run, with --force
             self._between_steps(self.loop)
         result = self.loop.run(spec.steps, after_step=self._between_steps)
-        result.warnings.extend((*spec.warnings, *_losses(world.log), *_failures(world.log)))
-        summary = _summary(spec, result, world.log)
+        if self._out is not None and spec.save.final:
+            self._keep_model(checkpoint.place(self._out) / checkpoint.MODEL)
+        older = [] if resumed is None or not resumed.saved.older else [resumed.saved.older]
+        notes = (*spec.warnings, *older, *_losses(world.log), *_failures(world.log))
+        result.warnings.extend(notes)
+        summary = _summary(spec, result, world.log, self._wall_s)
         return RealRun(result, world.log, summary, self._record.entries)
+
+    @property
+    def _wall_s(self) -> float:
+        """Seconds that the run has taken, starting and saving included."""
+        return time.perf_counter() - self._began_s
+
+    def _make_saver(self) -> Saver | None:
+        """Saves beside ``out``; without that, what a lost trainer of this machine needs."""
+        spec, resumed, out = self._spec, self._resumed, self._out
+        if out is None:
+            if spec.in_process or self._elsewhere:
+                return None
+            self._scratch = tempfile.TemporaryDirectory(prefix="rollcast-")
+            out = Path(self._scratch.name) / "run"
+        known = {"scenario": spec.raw.data, "prompts": _prompts_digest(spec)}
+        if resumed is None:
+            writer = checkpoint.Writer(out, spec.save.keep)
+            return Saver(writer, known, self._record, self.world, spec.save)
+        updates = resumed.world.updates
+        return Saver(
+            resumed.saved.writer, known, self._record, self.world, spec.save, version=updates
+        )
+
+    def _keep_model(self, folder: Path) -> None:
+        """Writes the trained model and its tokenizer, for `_write` to put into the results."""
+        self.world.export(folder, self._spec.engine.dtype)
+        try:
+            if self.world.model_folder is not None:
+                copy_tokenizer(self.world.model_folder, folder)
+        except OSError as error:
+            message = f"cannot write to {folder}: {error.strerror or error}; make room there"
+            raise RunError(message) from None
 
     def _between_steps(self, loop: Loop) -> None:
         """Saves the run; in one process only where nothing is under way and the engine has the
         newest weights."""
         if self._record.resuming:
             return
-        world = self.world
+        world, spec = self.world, self._spec
         with world.clock_stopped():
             world.keep_only(loop.outstanding)
             world.take_pulse(loop.next_step)
-            began_s = time.perf_counter()
-            if self._saver is not None and (not self._spec.in_process or loop.at_rest):
-                self._saver.save(len(loop.result.steps))
-            world.log.saving_s.append(time.perf_counter() - began_s)
+        began_s = time.perf_counter()
+        if self._saver is not None and (not spec.in_process or loop.at_rest):
+            steps = len(loop.result.steps)
+            last = self._out is not None and spec.save.final and steps == spec.steps
+            self._saver.save(steps, self._wall_s, last)
+        world.log.saving_s.append(time.perf_counter() - began_s)
 
     def _look(self, record: StepRecord) -> None:
         """Shows a step that an unfinished run had not done."""
@@ -179,6 +221,8 @@ class _Run:
         if self._board is not None:
             self._board.close()
         self.world.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
 
 def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> Resumed | None:
@@ -187,15 +231,32 @@ def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> Re
         if resume:
             raise ScenarioError("--resume", "needs --out, beside which the unfinished run lies")
         return None
-    check_target(out, force)
+    going_on = resume and checkpoint.finished(out)
+    check_target(out, force or going_on)
     if not resume:
         if checkpoint.exists(out) and not force:
             raise ScenarioError(
                 "--out", f"an unfinished run lies beside {out}; add --resume or --force"
             )
         return None
-    resumed = read(out, spec.raw.data)
+    opened = going_on and not checkpoint.exists(out)
+    if opened:
+        checkpoint.reopen(out)
+    try:
+        return _resumed(spec, out, opened)
+    except BaseException:
+        if opened:
+            checkpoint.discard(out)
+        raise
+
+
+def _resumed(spec: RunSpec, out: Path, finished: bool) -> Resumed:
+    """The run to go on from. finished: it needs more steps."""
+    resumed = read(out, spec.raw.data, spec.save.keep)
     require_prompts(resumed.saved, out, _prompts_digest(spec))
+    if finished and resumed.done >= spec.steps:
+        message = f"is {spec.steps}, and the run in {out} has done them; give more, as --steps"
+        raise spec.raw.locate(ScenarioError("steps", message))
     if resumed.done > spec.steps:
         message = f"is {spec.steps}, but the unfinished run has done {resumed.done} already"
         raise spec.raw.locate(ScenarioError("steps", message))
@@ -241,7 +302,7 @@ def _prompts_digest(spec: RunSpec) -> str | None:
         return None  # starting the task says what is wrong with it
 
 
-def _summary(spec: RunSpec, run: Run, log: EngineLog) -> dict[str, Any]:
+def _summary(spec: RunSpec, run: Run, log: EngineLog, wall_s: float) -> dict[str, Any]:
     reached = accuracy(run)
     steps = reached[~np.isnan(reached)]
     window = max(1, len(steps) // 10)
@@ -256,12 +317,13 @@ def _summary(spec: RunSpec, run: Run, log: EngineLog) -> dict[str, Any]:
         sync_check_s=sum(log.sync_check_s),
         iterations=len(log.iterations),
         saving_s=sum(log.saving_s),
+        wall_s=wall_s,
         actors_lost=len(log.faults),
         rollouts_begun_again=sum(fault.rollouts for fault in log.faults),
     )
 
 
-def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
+def _write(folder: Path, out: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
     from rollcast.engine.provenance import provenance
 
     description = {
@@ -289,3 +351,5 @@ def _write(folder: Path, spec: RunSpec, real: RealRun, plot: bool) -> None:
         write_table(folder, schema.FAULTS, (astuple(fault) for fault in log.faults))
     if log.failures:
         write_table(folder, schema.FAILURES, (astuple(failure) for failure in log.failures))
+    if spec.save.final:
+        checkpoint.keep(out, folder)

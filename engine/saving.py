@@ -4,6 +4,8 @@ Training may overlap with rollout, so there may be no moment at which nothing is
 save holds the record of what was returned to the loop (`simulator.loop.recorded`), the tokens, and
 the trainer after the updates known to the loop: a fresh loop follows the record, and the world
 restarts what was under way.
+
+The trainer's ranks write their shards in the background. A save counts once all are there.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from numpy.typing import NDArray
 
 from rollcast.engine import checkpoint
 from rollcast.engine.actors.transport import ActorLostError
-from rollcast.engine.edges import TrainerState
+from rollcast.engine.actors.updates import Snapshot
+from rollcast.engine.checkpoint_read import Saved, damaged, load
 from rollcast.engine.log import EngineLog, LogJournal, replay_log
+from rollcast.engine.options import SaveOptions
 from rollcast.engine.responses import Tokens
 from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import WorldState
-from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld, read_entry
 from rollcast.simulator.rollout import ENDINGS, Ending
 from rollcast.simulator.values.plain import from_plain, to_plain
@@ -31,11 +35,11 @@ from rollcast.simulator.values.plain import from_plain, to_plain
 Arrays = Mapping[str, NDArray[Any]]
 _ARRAYS = {"keys": np.int64, "ids": np.int64, "log_probs": np.float64, "versions": np.int64}
 _TURNS = {"turns": np.int64, "earned": np.float64, "answers": np.int64}
-_REPLICAS = "replicas/"
 
 
 class Saver:
-    """Saves a run between its steps; ``known`` identifies the run."""
+    """Saves a run between its steps; ``known`` identifies the run. options: how often. version: the
+    updates that the last save knows of; None before the first."""
 
     def __init__(
         self,
@@ -43,23 +47,75 @@ class Saver:
         known: Mapping[str, Any],
         record: RecordedWorld,
         world: EngineWorld,
+        options: SaveOptions | None = None,
+        version: int | None = None,
     ) -> None:
         self._writer, self._known = writer, known
         self._record, self._world = record, world
+        self._options = options or SaveOptions()
         self._entries = len(record.entries)
         self._log = LogJournal(world.log)
+        self._saved = version  # by the last whole save
+        self._draft: tuple[checkpoint.Draft, Snapshot | None, int] | None = None
+        world.updates.place = self._place
+        world.after_news = self._finish
 
-    def save(self, steps: int) -> None:
-        """Saves the run after so many steps; skipped while the trainer is lost. Raises RunError
-        where the disk refuses."""
+    def save(self, steps: int, wall_s: float, last: bool = False) -> None:
+        """Saves the run after so many steps and seconds, where that is due: skipped while the save
+        before is being written, or the trainer is lost. last: is due, and waits until it is
+        written. Raises RunError where the disk refuses."""
+        if last:
+            self._wait()
+        version = self._world.trained
+        if self._draft is not None or version is None or not self._due(version, last):
+            return
         try:
-            world = self._world.state()
+            snapshot = self._snapshot(version)
+            state = self._world.state()
         except ActorLostError:
             return
+        if version and snapshot is None:
+            return
+        self._begin(state, snapshot, steps, wall_s)
+        if last:
+            self._wait()
+        else:
+            self._finish()
+
+    def _due(self, version: int, last: bool = False) -> bool:
+        if self._saved is None or last:
+            return version != self._saved
+        return version - self._saved >= self._options.every
+
+    def _place(self, version: int) -> Path | None:
+        """Where the trainer is to save itself before an update, after which its state is gone."""
+        if self._draft is not None or not self._due(version) or not version:
+            return None
+        known = self._world.updates.snapshot
+        if known is not None and (known.version == version or not known.over):
+            return None
+        return self._writer.place()
+
+    def _snapshot(self, version: int) -> Snapshot | None:
+        """The trainer's state after so many updates; None before the first, or where it is gone."""
+        updates = self._world.updates
+        known = updates.snapshot
+        if not version:
+            return None
+        if known is not None and known.version == version and not known.lost:
+            return known
+        if not updates.between or updates.version != version:
+            return None
+        return updates.take_snapshot(self._writer.place())
+
+    def _begin(
+        self, world: WorldState, snapshot: Snapshot | None, steps: int, wall_s: float
+    ) -> None:
         entries = self._record.entries
         state = {
             **self._known,
             "steps": steps,
+            "wall_s": wall_s,
             "entries": len(entries),
             "world": {
                 "clock_s": world.clock_s,
@@ -67,54 +123,75 @@ class Saver:
                 "updates": world.updates,
                 "asked": to_plain(world.asked),
             },
-            "trainer": dict(world.trainer.plain),
         }
         added = {
             "events": [entry.to_plain() for entry in entries[self._entries :]],
             "log": self._log.added(),
         }
-        tensors = dict(world.trainer.tensors)
-        if world.weights is not None:
-            tensors |= {_REPLICAS + name: tensor for name, tensor in world.weights.items()}
-        self._writer.save(state, added, tensors, pack(world.tokens))
+        number = None if snapshot is None else int(snapshot.folder.name.rpartition("-")[2])
+        draft = self._writer.begin(state, added, pack(world.tokens), world.weights, number)
         self._entries = len(entries)
+        self._draft = draft, snapshot, world.updates
+
+    def _wait(self) -> None:
+        """Until nothing is being written."""
+        try:
+            self._world.updates.finish_snapshot()
+        except ActorLostError:
+            return  # the next update reports it
+        self._finish()
+
+    def _finish(self) -> None:
+        """Ends a save whose trainer is written. Raises RunError where the disk refused."""
+        if self._draft is None:
+            return
+        draft, snapshot, version = self._draft
+        if snapshot is not None:
+            if not snapshot.over:
+                return
+            if snapshot.save is None:  # the ranks write it anew, or the run ends
+                self._draft = None
+                self._writer.prune(self._in_use)
+                if snapshot.refused:
+                    raise RunError(snapshot.refused)
+                return
+        self._draft = None
+        trainer = None if snapshot is None else snapshot.save
+        self._writer.finish(draft, trainer, self._in_use)
+        self._saved = version
+
+    @property
+    def _in_use(self) -> list[Path]:
+        folder = self._world.updates.save_in_use
+        return [] if folder is None else [folder]
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run read from its checkpoint. world: its state without tensors. done: steps."""
+    """A run read from its checkpoint. world: its state. done: steps. wall_s: seconds that it ran
+    for."""
 
-    saved: checkpoint.Saved
+    saved: Saved
     entries: list[Entry]
     world: WorldState
     log: EngineLog
     done: int
+    wall_s: float
 
     def put_back(self, world: EngineWorld) -> None:
         """Has a fresh world take up the state. Raises ScenarioError (``--resume``) for damaged
         tensors, or those of another model."""
-        tensors = self.saved.trainer()
-        weights = {
-            name.removeprefix(_REPLICAS): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(_REPLICAS)
-        }
-        trainer = {name: t for name, t in tensors.items() if not name.startswith(_REPLICAS)}
-        state = replace(
-            self.world,
-            trainer=TrainerState(trainer, self.world.trainer.plain),
-            weights=weights or None,
-        )
+        state = replace(self.world, weights=self.saved.replicas())
         try:
             world.load_state(state, self.log)
         except ValueError as error:
-            raise checkpoint.damaged(self.saved.writer.out, error) from None
+            raise damaged(self.saved.writer.out, error) from None
 
 
-def read(out: Path, scenario: Mapping[str, Any]) -> Resumed:
+def read(out: Path, scenario: Mapping[str, Any], keep: int = 1) -> Resumed:
     """The unfinished run beside ``out``. Raises ScenarioError (``--resume``) where there is none,
     or it cannot be continued."""
-    saved = checkpoint.load(out, scenario)
+    saved = load(out, scenario, keep)
     entries: list[Entry] = []
     log = EngineLog()
     arrays = saved.tokens()
@@ -132,12 +209,15 @@ def read(out: Path, scenario: Mapping[str, Any]) -> Resumed:
             from_plain(plain.get("updates"), int, "updates"),
             from_plain(plain.get("asked"), dict[int, int], "asked"),
             unpack(arrays),
-            TrainerState({}, from_plain(saved.state.get("trainer"), dict[str, Any], "trainer")),
+            saved.trainer,
         )
+        if state.updates and saved.trainer is None:
+            raise ValueError("the trainer's state is missing")
         done = from_plain(saved.state.get("steps"), int, "steps")
+        wall_s = from_plain(saved.state.get("wall_s"), float, "wall_s")
     except (ValueError, RecursionError) as error:
-        raise checkpoint.damaged(out, error) from None
-    return Resumed(saved, entries, state, log, done)
+        raise damaged(out, error) from None
+    return Resumed(saved, entries, state, log, done, wall_s)
 
 
 def pack(tokens: Mapping[tuple[int, int], Tokens]) -> Arrays:
@@ -212,7 +292,7 @@ def _ending_number(ending: Ending | None) -> int:
     return -1 if ending is None else ENDINGS.index(ending)
 
 
-def require_prompts(saved: checkpoint.Saved, out: Path, prompts: str | None) -> None:
+def require_prompts(saved: Saved, out: Path, prompts: str | None) -> None:
     """Raises ScenarioError (``--resume``) where the prompts have changed."""
     if saved.state.get("prompts") != prompts:
         message = f"the prompts have changed since the unfinished run beside {out} was saved"

@@ -46,7 +46,9 @@ def start_world(spec: RunSpec) -> EngineWorld:
         rules = None
         if spec.turns is not None:
             rules = turn_rules(spec.turns, spec.task, task, replica.limits)
-        return in_process(replica, trainer, task, spec.seed, turns=rules, sleeps=spec.engine.sleep)
+        world = in_process(replica, trainer, task, spec.seed, turns=rules, sleeps=spec.engine.sleep)
+        world.model_folder = path
+        return world
     except ScenarioError as error:
         replica.shutdown()
         raise spec.raw.locate(error) from None
@@ -90,7 +92,7 @@ def start_actors(
             channel(spec),
             spec.engine.sleep,
         )
-        return EngineWorld(
+        world = EngineWorld(
             transport,
             recipes,
             shape,
@@ -100,6 +102,8 @@ def start_actors(
             spec.engine.heartbeat_s,
             None if turns is None else lambda limits: turn_rules(turns, spec.task, task, limits),
         )
+        world.model_folder = path
+        return world
     except ScenarioError as error:
         transport.close()
         raise spec.raw.locate(error) from None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 from rollcast.engine.actors.fleet import Fleet, Loss, Recipe, Replica
 from rollcast.engine.actors.local import LocalTransport
@@ -24,7 +25,7 @@ from rollcast.engine.actors.trainer import Part, Updated
 from rollcast.engine.actors.transport import ActorLostError, Transport
 from rollcast.engine.actors.updates import Updates, Weights
 from rollcast.engine.actors.weights import ByStore, InPlace, unpack
-from rollcast.engine.edges import Engine, Limits, Trainer
+from rollcast.engine.edges import Engine, Limits, Trainer, TrainerSave
 from rollcast.engine.environments.threads import Runner, Threads
 from rollcast.engine.flights import Flight, Flights
 from rollcast.engine.frontend import Finished, Iterated
@@ -53,6 +54,8 @@ class EngineWorld:
     `engine.responses.Responses`. routing: a rule of `simulator.cluster.routing`. heartbeat_s:
     silence after which an actor is replaced. turns: rules of rollouts with several turns, by the
     engines' limits; None: one turn. runner: runs the environments beside the driver; None: threads.
+    after_news: called after the actors' messages were handled. model_folder: what the trainer
+    started from, if that is known here.
 
     Raises EngineError where an actor cannot start or is lost again and again, or all rewards
     fail; RunError where the trainer refuses an update, or a verb is not allowed now.
@@ -84,6 +87,8 @@ class EngineWorld:
         self._reported: dict[tuple[int, int, int], int] = {}  # tokens, by version, group and index
         self._next_pulse_s = 0.0  # on this world's clock
         self._parts = 0  # groups that the trainer has of the batch under way
+        self.after_news: Callable[[], None] | None = None
+        self.model_folder: Path | None = None
         self._rests = False  # nothing was under way between the last two steps
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
         self._sleeps = recipes.sleeps
@@ -117,7 +122,8 @@ class EngineWorld:
 
     @property
     def now_s(self) -> float:
-        """Wall-clock seconds since the run began, without interruptions and saving at rest."""
+        """Wall-clock seconds since the run began, without interruptions and the speed probe at
+        rest."""
         return self._timer() - self._zero
 
     @contextmanager
@@ -355,6 +361,8 @@ class EngineWorld:
             self._lose_trainer(news)
         elif news is not None:
             self._updated(*news)
+        if self.after_news is not None:
+            self.after_news()
 
     def _note_pulses(self) -> None:
         """Logs the speed probe, and decides by its duration when it may run again."""
@@ -459,8 +467,39 @@ class EngineWorld:
 
     # Saving and going on
 
+    @property
+    def trained(self) -> int | None:
+        """The number of updates that are done; None where the loop has not heard of the last."""
+        unheard = any(isinstance(item, Trained) for _, item in self._mail)
+        return None if unheard else self._updates.version
+
+    @property
+    def updates(self) -> Updates:
+        """The trainer."""
+        return self._updates
+
+    def save_trainer(self, folder: Path) -> TrainerSave:
+        """Has the trainer save its state and waits for it. Raises ActorLostError, or RunError where
+        the disk refuses."""
+        snapshot = self._updates.take_snapshot(folder)
+        self._updates.finish_snapshot()
+        if snapshot.save is None:
+            raise RunError(snapshot.refused)
+        return snapshot.save
+
+    def export(self, folder: Path, dtype: str) -> None:
+        """Writes the trained model as a Hugging Face folder with weights of that type; nothing is
+        under way. Raises RunError where the disk refuses."""
+        while True:
+            try:
+                self._updates.export(folder, dtype)
+                return
+            except ActorLostError as error:
+                self._lose_trainer(str(error))
+
     def state(self) -> WorldState:
-        """The state as the loop knows it. Raises ActorLostError where the trainer is lost."""
+        """The state as the loop knows it, but for the trainer's. Raises ActorLostError where the
+        trainer is lost that has the replicas' weights."""
         if not self._transport.processes:
             if not self.quiet:
                 raise RunError("a run can only be saved between two steps")
@@ -472,19 +511,13 @@ class EngineWorld:
             weights = unpack(self._updates.tensors(serving.ref))
         tokens = {key: replace(tokens) for key, tokens in kept.tokens.items()}
         return WorldState(
-            self.now_s,
-            version,
-            self._updates.version,
-            dict(kept.asked),
-            tokens,
-            self._updates.state(),
-            weights,
+            self.now_s, version, self._updates.version, dict(kept.asked), tokens, None, weights
         )
 
     def load_state(self, state: WorldState, log: EngineLog) -> None:
         """Takes up a `state` and its log; `go_on` then restarts what was under way. Raises
         ValueError for the state of another trainer."""
-        self._updates.load_state(state.trainer, state.updates)
+        self._updates.load(state.trainer, state.updates)
         self._responses.load(state.asked, state.tokens)
         ref = self._updates.weights()
         if state.weights is not None:

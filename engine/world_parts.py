@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.actors.weights import Channel
-from rollcast.engine.edges import TrainerState, TrainMetrics
+from rollcast.engine.edges import TrainerSave, TrainMetrics
 from rollcast.engine.responses import Tokens
 from rollcast.simulator.rollout import Key
 from rollcast.simulator.world import ClusterShape, Phase
@@ -44,8 +44,9 @@ class WorldState:
     """What another world needs to go on, but for the log and the rollouts in flight.
 
     clock_s: this world's clock. version: of the replicas' weights; updates: of the trainer's.
-    asked: the prompt's number by group. tokens: by (group, index). trainer: its state after those
-    updates, without parts of the next one. weights: the replicas', where they are older.
+    asked: the prompt's number by group. tokens: by (group, index). trainer: its save after those
+    updates, without parts of the next one; None before the first. weights: the replicas', where
+    they are older.
     """
 
     clock_s: float
@@ -53,7 +54,7 @@ class WorldState:
     updates: int
     asked: Mapping[int, int]
     tokens: Mapping[Key, Tokens]
-    trainer: TrainerState
+    trainer: TrainerSave | None = None
     weights: Mapping[str, Tensor] | None = None
 
 

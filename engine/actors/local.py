@@ -73,7 +73,7 @@ class _LocalRef:
         self.done = False
         self.value: Any = None
         self.error: Exception | None = None
-        self.job: Callable[[], None] | None = None  # of a call of ``watch``
+        self.job: Callable[[], None] | None = None  # of a call beside ``work``
 
     def bring(self) -> None:
         """Carries out its call, after earlier calls of ``work``."""
@@ -83,7 +83,7 @@ class _LocalRef:
 
 
 class _LocalActor:
-    """Carries out calls of ``work`` in their order, those of ``watch`` when asked for."""
+    """Carries out calls of ``work`` in their order, all others when asked for."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -104,7 +104,7 @@ class _LocalActor:
             for ref in refs:
                 ref.done = True
 
-        if lane == "watch":
+        if lane != "work":
             refs[0].job = carry_out
         else:
             self._work.append(carry_out)

@@ -4,16 +4,24 @@ weights."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from rollcast.engine.actors.machine import machine_name, pin, versions
 from rollcast.engine.actors.transport import ActorLostError
-from rollcast.engine.actors.weights import ByStore, Channel, InPlace, unpack
+from rollcast.engine.actors.weights import ByStore, Channel, InPlace
 from rollcast.engine.actors.wire import ByWire
-from rollcast.engine.edges import Beat, SampledGroup, Trainer, TrainerState, TrainMetrics
+from rollcast.engine.edges import (
+    Beat,
+    SampledGroup,
+    SavedFile,
+    Trainer,
+    TrainerSave,
+    TrainMetrics,
+)
 from rollcast.engine.errors import EngineError, RankLostError, sentence
 
 
@@ -148,15 +156,25 @@ class TrainerActor:
         assert isinstance(self._channel, ByWire)
         return getattr(self._channel, method)(*arguments)
 
-    def state(self) -> TrainerState:
-        """The trainer's state, its tensors packed; of rank 0."""
+    def save(self, folder: Path) -> Mapping[str, Any]:
+        """See `engine.edges.Trainer.save`."""
         with _others_there():
-            state = self._mine.state()
-        return packed(state, self._channel if isinstance(self._channel, InPlace) else ByStore())
+            return self._mine.save(folder)
 
-    def load_state(self, state: TrainerState) -> None:
-        """Takes up a `state`. Raises ValueError for one of another model."""
-        self._mine.load_state(unpacked(state))
+    def saved(self, wait_s: float) -> Mapping[str, SavedFile] | None:
+        """See `engine.edges.Trainer.saved`."""
+        with _others_there():
+            return self._mine.saved(wait_s)
+
+    def load(self, save: TrainerSave) -> None:
+        """See `engine.edges.Trainer.load`."""
+        with _others_there():
+            self._mine.load(save)
+
+    def export(self, folder: Path, dtype: str) -> None:
+        """See `engine.edges.Trainer.export`."""
+        with _others_there():
+            self._mine.export(folder, dtype)
 
     def pulse(self) -> Beat:
         """The speed probe."""
@@ -185,13 +203,3 @@ def _others_there() -> Iterator[None]:
         yield
     except RankLostError as error:
         raise ActorLostError(str(error)) from None
-
-
-def packed(state: TrainerState, channel: Channel) -> TrainerState:
-    """A state on its way between processes."""
-    return TrainerState(channel.pack(state.tensors), dict(state.plain))
-
-
-def unpacked(state: TrainerState) -> TrainerState:
-    """A state that arrived; its tensors are read-only."""
-    return TrainerState(unpack(state.tensors), state.plain)

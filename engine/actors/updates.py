@@ -4,20 +4,23 @@ is lost."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rollcast.engine.actors.fleet import MOST_LOSSES, POLL_S, START_S, Recipe, clock_offset
 from rollcast.engine.actors.machine import machine_name, versions
 from rollcast.engine.actors.ranks import Call, TrainerRanks
-from rollcast.engine.actors.trainer import Part, TrainerReady, Updated, packed, unpacked
-from rollcast.engine.actors.transport import ActorLostError, Ref, Transport
-from rollcast.engine.actors.weights import ByStore, Channel, InPlace
+from rollcast.engine.actors.trainer import Part, TrainerReady, Updated
+from rollcast.engine.actors.transport import ActorLostError, Lane, Ref, Transport
+from rollcast.engine.actors.weights import Channel
 from rollcast.engine.actors.wire import ByWire
-from rollcast.engine.edges import Beat, OnWire, TrainerState
+from rollcast.engine.edges import Beat, OnWire, TrainerSave
 from rollcast.engine.errors import EngineError
 from rollcast.simulator.errors import RunError
+
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +34,32 @@ class Weights:
     log_probs: list[list[float]]
 
 
-@dataclass(slots=True)
-class _Saved:
-    """A state of the trainer (None: its start), and the parts given since."""
+@dataclass(eq=False, slots=True)
+class Snapshot:
+    """The trainer's state after so many updates, on its way to files. save: once all are written.
+    lost: the trainer was lost before. refused: why the disk refused."""
 
-    state: Call | None
-    since: list[Part] = field(default_factory=list)
+    version: int
+    folder: Path
+    held: int  # parts that it holds the updates of
+    save: TrainerSave | None = None
+    lost: bool = False
+    refused: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is being written any more."""
+        return self.save is not None or self.lost or bool(self.refused)
 
 
 class Updates:
     """The trainer, with one actor a rank. ``latest``: the weights after its last update, None
     before the first. recipes: of each rank.
 
-    When any rank is lost, new ones take up the last known state, repeat the parts since, and end
-    with the same weights. Raises EngineError where it cannot start at all.
+    When any rank is lost, new ones take up the last whole save, or their start, repeat the parts
+    since, and end with the same weights. place: asked before each update, with the number of those
+    before; a folder that it names gets a `Snapshot`. Raises EngineError where it cannot start at
+    all.
     """
 
     def __init__(
@@ -61,7 +76,12 @@ class Updates:
         self.latest: Weights | None = None
         self.zero_s = 0.0
         self._losses = 0
-        self._states = [_Saved(None)]
+        self.place: Callable[[int], Path | None] | None = None
+        self.snapshot: Snapshot | None = None
+        self._save: TrainerSave | None = None  # the last whole one; None: how it starts
+        self._since: list[Part] = []  # the parts given after that
+        self._saving: Call | None = None
+        self._written: Call | None = None
         self._part: Part | None = None  # under way
         self._done: Call | None = None
         self._beat: Call | None = None
@@ -71,6 +91,7 @@ class Updates:
         self._sends: dict[int, list[Ref]] = {}  # under way, by replica
         self._starting = True
         self._repairs: list[Call] = []
+        self._between = True
         self._ranks = self._start()
 
     # Starting
@@ -94,6 +115,9 @@ class Updates:
     def _start(self) -> TrainerRanks:
         ranks = TrainerRanks(self._transport, self._recipes, self._channel)
         self._repairs, self._starting, self._beat, self._pulse = [], True, None, None
+        self._saving = self._written = None
+        if self.snapshot is not None and not self.snapshot.over:
+            self.snapshot.lost = True
         self._asked_s = time.perf_counter()
         return ranks
 
@@ -118,23 +142,29 @@ class Updates:
             pause_s = min(POLL_S, self._heartbeat_s / 4)
             self._beat = self._ranks.call("beat", pause_s, lane="watch")
             self._asked_s = time.perf_counter()
-        calls = [call for call in (self._done, self._beat, self._pulse) if call is not None]
+        self._ask_for_files(min(POLL_S, self._heartbeat_s / 4) if self._transport.processes else 0)
+        calls = (self._done, self._beat, self._pulse, self._saving, self._written)
         sends = [ref for refs in self._sends.values() for ref in refs]
-        return [*(ref for call in calls for ref in call.waiting), *sends]
+        waiting = [ref for call in calls if call is not None for ref in call.waiting]
+        return [*waiting, *sends]
 
     def begin(self, part: Part) -> None:
-        """Starts an update, or a part of one. The state before its first part is kept until it is
-        done."""
+        """Starts an update, or a part of one."""
         if self._part is not None:
             raise RunError("an update asked for while another is under way")
         if self._transport.processes:
-            last = self._states[-1]
-            if last.state is None and not last.since:
-                last.state = self._ranks.call("state")
-            elif last.since and last.since[-1].final:
-                self._states.append(_Saved(self._ranks.call("state")))
-            self._states[-1].since.append(part)
+            if self.between and self.place is not None:
+                folder = self.place(self.version)
+                if folder is not None:
+                    self.take_snapshot(folder)
+            self._since.append(part)
+        self._between = False
         self._issue(part)
+
+    @property
+    def between(self) -> bool:
+        """Whether the trainer stands between two updates, with no part of one."""
+        return self._between and self._part is None
 
     def _issue(self, part: Part) -> None:
         self._part = part
@@ -155,6 +185,7 @@ class Updates:
             if self._pulse is not None and self._pulse.take(there):
                 self.pulses.append(self._pulse.value)
                 self._pulse = None
+            self._take_files(there)
             if self._done is not None and self._done.take(there):
                 for repair in self._repairs:
                     repair.wait()
@@ -180,7 +211,7 @@ class Updates:
             sample = [list(tokens) for tokens in part.sample]
             self.latest = Weights(part.version + 1, done.results[1], sample, updated.log_probs)
             self._losses = 0
-            self._states = self._states[-1:]  # older ones are of no use once this one is known
+            self._between = True
         return part, updated
 
     # Losing it, and going on
@@ -195,54 +226,77 @@ class Updates:
             raise EngineError(f"the trainer was lost {self._losses} times in a row: {cause}")
         under_way, self._part, self._done = self._part, None, None
         self._ranks = self._start()
-        state = self._last_known()
-        if state.state is not None:
-            self._repairs.append(self._ranks.call("load_state", state.state.results[0]))
-        for part in state.since:
+        if self._save is not None:
+            self._repairs.append(self._ranks.call("load", self._save))
+        for part in self._since:
             if part is not under_way:
                 self._repairs.append(self._ranks.call("step", part, results=2))
         if under_way is not None:
             self._issue(under_way)
 
-    def _last_known(self) -> _Saved:
-        """The last state that arrived, with all parts since."""
-        while len(self._states) > 1 and not self._told(self._states[-1].state):
-            lost = self._states.pop()
-            self._states[-1].since += lost.since
-        last = self._states[-1]
-        if not self._told(last.state):  # the very first, which is how it starts
-            last.state = None
-        return last
+    # Saves
 
-    def _told(self, state: Call | None) -> bool:
-        if state is None:
-            return True
+    def take_snapshot(self, folder: Path) -> Snapshot:
+        """Has the trainer save its state, between two updates, in the background."""
+        self.snapshot = Snapshot(self.version, folder, len(self._since))
+        self._saving, self._written = self._ranks.call("save", folder), None
+        return self.snapshot
+
+    @property
+    def save_in_use(self) -> Path | None:
+        """The folder of the save that a new trainer would take up."""
+        return None if self._save is None else self._save.folder
+
+    def finish_snapshot(self) -> None:
+        """Waits until it is over. Raises ActorLostError."""
+        while self.snapshot is not None and not self.snapshot.over:
+            self._ask_for_files(_LOOK_S)
+            calls = [call for call in (self._saving, self._written) if call is not None]
+            waiting = [ref for call in calls for ref in call.waiting]
+            self._take_files({*self._transport.wait(waiting, 1.0)})
+
+    def _ask_for_files(self, wait_s: float) -> None:
+        """Asks the ranks whether they have written, once all have begun."""
+        begun = self._saving is not None and not self._saving.waiting
+        if begun and self._written is None and self.snapshot and not self.snapshot.over:
+            # Beside the signs of life, which pause, where that way is free.
+            lane: Lane = "watch" if self.wired else "wire"
+            self._written = self._ranks.call("saved", wait_s, lane=lane)
+
+    def _take_files(self, there: set[Ref]) -> None:
+        snapshot = self.snapshot
+        if snapshot is None or snapshot.over or self._saving is None:
+            return
         try:
-            state.wait()
-        except ActorLostError:
-            return False
-        return True
+            begun = self._saving.take(there)
+            if not begun or self._written is None or not self._written.take(there):
+                return
+        except RunError as error:
+            snapshot.refused = str(error)
+            return
+        files: list[Mapping[str, Any] | None] = self._written.values
+        plain = self._saving.value
+        self._written = None
+        if any(of_rank is None for of_rank in files):
+            return
+        named = {name: file for of_rank in files if of_rank for name, file in of_rank.items()}
+        snapshot.save = TrainerSave(snapshot.folder, named, plain)
+        self._save, self._since = snapshot.save, self._since[snapshot.held :]
 
     # Between two steps
 
-    def state(self) -> TrainerState:
-        """The state after all known updates, without parts of the next one. Raises
-        ActorLostError."""
-        last = self._states[-1]
-        if last.since and last.since[-1].final and self._part is None:
-            self._states.append(_Saved(self._ranks.call("state")))
-            last = self._states[-1]
-        call = self._ranks.call("state") if last.state is None else last.state
-        return unpacked(call.wait())
-
-    def load_state(self, state: TrainerState, updates: int) -> None:
-        """Takes up a `state`, after that many updates. Raises ValueError for another model."""
-        apart = self._transport.processes
-        ref = self._transport.put(packed(state, ByStore() if apart else InPlace()))
-        if apart:
-            self._states = [_Saved(Call(self._transport, [[ref]]))]
-        self._ranks.call("load_state", ref).wait()
+    def load(self, save: TrainerSave | None, updates: int) -> None:
+        """Takes up a save, after that many updates; None is how it starts. Raises ValueError for
+        another model, or files that are not what they were."""
+        self._save, self._since, self._between = save, [], True
+        if save is not None:
+            self._ranks.call("load", save).wait()
         self.latest = Weights(updates, self.weights(), [], []) if updates else None
+
+    def export(self, folder: Path, dtype: str) -> None:
+        """Writes the idle trainer's model as a Hugging Face folder. Raises RunError, or
+        ActorLostError."""
+        self._ranks.call("export", folder, dtype).wait()
 
     def weights(self) -> Any:
         """The weights; a `Ref`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -14,11 +14,13 @@ class Ranks:
     Every method but ``scatter`` and ``drop`` is a collective call: all ranks make it, in the same
     order. Raises RankLostError where another rank does not.
 
-    number: of this rank, from 0. count: of all ranks.
+    number: of this rank, from 0. count: of all ranks. group: of torch.distributed, over their CPUs,
+    for work beside training; None for one alone.
     """
 
     number: int = 0
     count: int = 1
+    group: Any = None
 
     def gather(self) -> None:
         """Makes the model's weights whole in every rank."""

@@ -1,20 +1,22 @@
 """A trainer's state as named tensors and plain data, and back. Names are ``model/NAME``,
 ``optimizer/PARAMETER/NAME`` and ``random/DEVICE``. Loading checks them against model and optimiser,
-as they may come from a file."""
+as they come from files."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rollcast.engine.trainer.shards import split_as
+from rollcast.engine.trainer import shard_files
 
 MODEL, OPTIMIZER, RANDOM = "model", "optimizer", "random"
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -28,19 +30,6 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Loads weights and buffers. Raises ValueError for another model's."""
-    expected = model_tensors(model)
-    given = _of(MODEL, tensors)
-    _require_names({name.partition("/")[2] for name in expected}, given)
-    for name, tensor in given.items():
-        _require_like(f"{MODEL}/{name}", tensor, expected[f"{MODEL}/{name}"])
-    with torch.no_grad():
-        for name, tensor in given.items():
-            mine = expected[f"{MODEL}/{name}"]
-            mine.copy_(split_as(tensor, mine))
-
-
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's state by the parameter's number, without settings."""
     state: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
@@ -51,24 +40,60 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
-def load_optimizer(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor], tensors: Mapping[str, Tensor]
+def load(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    parameters: Sequence[Tensor],
+    folder: Path,
+    group: Any = None,
 ) -> None:
-    """Loads AdamW's moments. Raises ValueError for those of other parameters."""
-    state: dict[int, dict[str, Tensor]] = defaultdict(dict)
-    for key, tensor in _of(OPTIMIZER, tensors).items():
-        number, _, name = key.partition("/")
+    """Reads weights, moments and random states, each rank its shards. Raises ValueError for those
+    of another model or optimiser; what is read before a file that cannot be is in the model."""
+    known = shard_files.described(folder)
+    if unknown := [n for n in known if n.partition("/")[0] not in (MODEL, OPTIMIZER, RANDOM)]:
+        raise ValueError(f"the tensor {unknown[0]} is none of a trainer's")
+    mine = model_tensors(model)
+    _require_names(set(mine), {name for name in known if name.startswith(f"{MODEL}/")})
+    for name, tensor in mine.items():
+        _require_like(name, known[name], tensor)
+    state = _moments(known, parameters)
+    moments = {
+        f"{OPTIMIZER}/{number}/{name}": tensor
+        for number, values in state.items()
+        for name, tensor in values.items()
+    }
+    random = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for name, entry in known.items()
+        if name.startswith(f"{RANDOM}/")
+    }
+    into = {name: tensor.detach() for name, tensor in mine.items()}
+    shard_files.read_into({**into, **moments, **random}, folder, group)
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+    load_random(random)
+
+
+def _moments(known: Mapping[str, Any], parameters: Sequence[Tensor]) -> dict[int, dict[str, Any]]:
+    """Room for AdamW's state. Raises ValueError for that of other parameters."""
+    state: dict[int, dict[str, Any]] = defaultdict(dict)
+    for key, entry in known.items():
+        kind, _, rest = key.partition("/")
+        if kind != OPTIMIZER:
+            continue
+        number, _, name = rest.partition("/")
         if not number.isdecimal() or int(number) >= len(parameters):
-            raise ValueError(f"the optimiser's tensor {key} belongs to no parameter")
-        moment, parameter = name in ("exp_avg", "exp_avg_sq"), parameters[int(number)]
-        if tensor.shape != (parameter.shape if moment else torch.Size()):
-            raise ValueError(f"the optimiser's tensor {key} is not of its parameter's shape")
-        # A copy, for the optimiser goes on in it, and a part of a whole would keep all of that.
-        state[int(number)][name] = (split_as(tensor, parameter) if moment else tensor).clone()
+            raise ValueError(f"the optimiser's tensor {rest} belongs to no parameter")
+        parameter = parameters[int(number)].detach()
+        if entry.size != (parameter.shape if name in _MOMENTS else torch.Size()):
+            raise ValueError(f"the optimiser's tensor {rest} is not of its parameter's shape")
+        state[int(number)][name] = (
+            torch.zeros_like(parameter, dtype=entry.properties.dtype)
+            if name in _MOMENTS
+            else torch.zeros((), dtype=entry.properties.dtype)
+        )
     for values in state.values():
-        _require_names({"step", "exp_avg", "exp_avg_sq"}, values)
-    whole = optimizer.state_dict() | {"state": dict(state)}
-    optimizer.load_state_dict(whole)
+        _require_names({"step", *_MOMENTS}, set(values))
+    return dict(state)
 
 
 def random_tensors() -> dict[str, Tensor]:
@@ -80,7 +105,7 @@ def random_tensors() -> dict[str, Tensor]:
 
 def load_random(tensors: Mapping[str, Tensor]) -> None:
     """Loads them, except of GPUs that are missing. Raises ValueError."""
-    given = _of(RANDOM, tensors)
+    given = {name.partition("/")[2]: tensor for name, tensor in tensors.items()}
     try:
         torch.set_rng_state(given.pop("cpu"))
         here = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -106,25 +131,17 @@ def load_shuffle(random: Random, state: Any) -> None:
         raise ValueError(f"the state of the random generator is of no use: {error}") from None
 
 
-def _of(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of one kind, by the rest of their names."""
-    return {
-        name.partition("/")[2]: tensor
-        for name, tensor in tensors.items()
-        if name.partition("/")[0] == kind
-    }
-
-
-def _require_names(expected: set[str], given: Mapping[str, Tensor]) -> None:
-    if missing := sorted(expected - given.keys()):
+def _require_names(expected: set[str], given: set[str]) -> None:
+    if missing := sorted(expected - given):
         raise ValueError(f"the tensor {missing[0]} is missing")
-    if unknown := sorted(given.keys() - expected):
+    if unknown := sorted(given - expected):
         raise ValueError(f"the tensor {unknown[0]} is none of this model's")
 
 
-def _require_like(name: str, tensor: Tensor, mine: Tensor) -> None:
-    if tensor.shape != mine.shape or tensor.dtype != mine.dtype:
+def _require_like(name: str, entry: Any, mine: Tensor) -> None:
+    dtype = entry.properties.dtype
+    if entry.size != mine.shape or dtype != mine.dtype:
         raise ValueError(
-            f"the tensor {name} is {list(tensor.shape)} in {tensor.dtype}, and the model's is "
+            f"the tensor {name} is {list(entry.size)} in {dtype}, and the model's is "
             f"{list(mine.shape)} in {mine.dtype}"
         )

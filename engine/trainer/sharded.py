@@ -76,6 +76,7 @@ class Joined(Ranks):
 
     def __init__(self) -> None:
         self.number, self.count = dist.get_rank(), dist.get_world_size()
+        self.group = dist.new_group(backend="gloo")
 
     def exchange(self, value: T) -> list[T]:
         """The value of each rank; it is pickled."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 
 def held(tensor: Tensor) -> Tensor:
@@ -34,11 +34,3 @@ def whole_ones(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str,
         elif keep:
             gathered[name] = gathered[twin]
     return gathered
-
-
-def split_as(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor, sharded like ``like``, perhaps without a copy."""
-    if not isinstance(like, DTensor):
-        return tensor
-    there = tensor.to(like.device)
-    return distribute_tensor(there, like.device_mesh, like.placements, src_data_rank=None)

@@ -7,23 +7,27 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rollcast.engine.edges import Beat, SampledGroup, TrainerState, TrainMetrics
+from rollcast.engine.edges import Beat, SampledGroup, SavedFile, TrainerSave, TrainMetrics
 from rollcast.engine.errors import NonFiniteLoss
 from rollcast.engine.options import TrainerConfig
 from rollcast.engine.trainer import saved
 from rollcast.engine.trainer.batch import Example, make_examples
 from rollcast.engine.trainer.clock import Clock
+from rollcast.engine.trainer.export import write_model
 from rollcast.engine.trainer.losses import LossTotals
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.moe import RouterBalance
 from rollcast.engine.trainer.passes import Passes, Work
 from rollcast.engine.trainer.pulse import Pulse
 from rollcast.engine.trainer.ranks import Ranks
+from rollcast.engine.trainer.shard_files import ShardWriter, require_files
 from rollcast.engine.trainer.shards import held, whole, whole_ones
 from rollcast.simulator.errors import ScenarioError
 
@@ -83,6 +87,7 @@ class Trainer:
         )
         self._shuffle = random.Random(self.config.seed)
         self._begun: _Begun | None = None
+        self._files = ShardWriter(self._ranks.number, self._ranks.group)
 
     def step(
         self,
@@ -246,27 +251,41 @@ class Trainer:
                 self._pulse = Pulse(self.model)
             return self._pulse.take()
 
-    def state(self) -> TrainerState:
-        """See `engine.edges.Trainer.state`; without the gradients of parts."""
+    def save(self, folder: Path) -> Mapping[str, Any]:
+        """See `engine.edges.Trainer.save`; without the gradients of parts. A collective call."""
         tensors = {
             **saved.model_tensors(self.model),
             **saved.optimizer_tensors(self._optimizer),
-            **saved.random_tensors(),
         }
-        kept = whole_ones(tensors, keep=self._ranks.number == 0)
-        return TrainerState(kept, {"shuffle": saved.shuffle(self._shuffle)})
+        if self._ranks.number == 0:
+            tensors |= saved.random_tensors()
+        with self._ranks.bound():
+            self._files.begin(tensors, folder)
+        return {"shuffle": saved.shuffle(self._shuffle)}
 
-    def load_state(self, state: TrainerState) -> None:
-        """See `engine.edges.Trainer.load_state`; the state may be of any number of ranks."""
-        known = ("model", "optimizer", "random")
-        if unknown := [name for name in state.tensors if name.partition("/")[0] not in known]:
-            raise ValueError(f"the tensor {unknown[0]} is none of a trainer's")
-        saved.load_model(self.model, state.tensors)
-        saved.load_optimizer(self._optimizer, self._parameters, state.tensors)
-        saved.load_random(state.tensors)
-        saved.load_shuffle(self._shuffle, state.plain.get("shuffle"))
+    def saved(self, wait_s: float) -> Mapping[str, SavedFile] | None:
+        """See `engine.edges.Trainer.saved`."""
+        return self._files.ended(wait_s)
+
+    def load(self, save: TrainerSave) -> None:
+        """See `engine.edges.Trainer.load`; a collective call."""
+        number, count, group = self._ranks.number, self._ranks.count, self._ranks.group
+        damage = ""
+        try:
+            require_files(save.folder, save.files, number, count)
+        except ValueError as error:
+            damage = str(error)
+        if said := [text for text in self._ranks.exchange(damage) if text]:
+            raise ValueError(said[0])
+        saved.load(self.model, self._optimizer, self._parameters, save.folder, group)
+        saved.load_shuffle(self._shuffle, save.plain.get("shuffle"))
         self._begun = None
         self._drop_gradients()
+
+    def export(self, folder: Path, dtype: str) -> None:
+        """See `engine.edges.Trainer.export`; a collective call, in which rank 0 gathers one tensor
+        after another into its host memory and writes."""
+        write_model(self.model, self._ranks.number == 0, folder, getattr(torch, dtype))
 
     def _examples(
         self, groups: Sequence[SampledGroup], version: int, mask_before_version: int | None

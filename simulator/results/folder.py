@@ -81,7 +81,8 @@ def holds_run(folder: Path) -> bool:
     if files & {schema.PLAN_JSON.name, schema.CHECK_JSON.name}:
         return not folders
     summary = schema.SUMMARY.name
-    return not folders and summary in files and _has_schema(folder / summary)
+    known = {entry.name for entry in folders} <= schema.RUN_FOLDERS
+    return known and summary in files and _has_schema(folder / summary)
 
 
 def is_ours(name: str) -> bool:

@@ -426,6 +426,9 @@ RUN: tuple[File, ...] = (
 )
 """A run's files; the summary is written last."""
 
+RUN_FOLDERS = frozenset({"model", "checkpoint"})
+"""A real run's folders: the trained model, and what it needs to go on."""
+
 COMPARISON_JSON = File("comparison.json", "one entry a policy: metrics, speed-up, its interval")
 COMPARISON_CSV = File("comparison.csv", "the same as a table")
 COMPARISON_PICTURE = File("comparison.png", "the policies' time lines", optional=True)

@@ -118,6 +118,10 @@ class EngineSection(Options):
     sampling: Annotated[
         Mapping[str, Any] | None, Doc("real engine only: how tokens are sampled")
     ] = None
+    save: Annotated[
+        Mapping[str, Any] | None,
+        Doc("real engine only: how often the run is saved, and what stays of it"),
+    ] = None
     dtype: Annotated[str, Doc("real engine only: type of the weights, float32 or bfloat16")] = (
         "float32"
     )

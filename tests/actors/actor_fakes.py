@@ -7,6 +7,8 @@ trainer's weight is a digest of everything that it was trained on, in order.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import signal
 import threading
@@ -27,7 +29,8 @@ from rollcast.engine.edges import (
     Limits,
     Response,
     SampledGroup,
-    TrainerState,
+    SavedFile,
+    TrainerSave,
     TrainMetrics,
 )
 from rollcast.engine.errors import EngineError
@@ -276,12 +279,23 @@ class FakeTrainer:
     def pulse(self) -> Beat:
         return Beat(1e-3, 1e-2)
 
-    def state(self) -> TrainerState:
-        return TrainerState({"w": self._tensor(self._weight)}, {"steps": self._steps})
+    def save(self, folder: Path) -> Mapping[str, Any]:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "shard.txt").write_text(str(self._weight))
+        content = str(self._weight).encode()
+        self._files = {"shard.txt": SavedFile(len(content), hashlib.sha256(content).hexdigest())}
+        return {"steps": self._steps}
 
-    def load_state(self, state: TrainerState) -> None:
-        self._weight = int(state.tensors["w"][0])
+    def saved(self, wait_s: float) -> Mapping[str, SavedFile] | None:
+        return self._files
+
+    def load(self, save: TrainerSave) -> None:
+        self._weight = int((save.folder / "shard.txt").read_text())
         self._gradient = 0
+
+    def export(self, folder: Path, dtype: str) -> None:
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"w": self._weight, "dtype": dtype}))
 
 
 @dataclass(frozen=True)
@@ -331,9 +345,12 @@ class FakeRank(FakeTrainer):
         self._exchange("weights")
         return super().weights() if self._rank.number == 0 else {}
 
-    def state(self) -> TrainerState:
-        self._exchange("state")
-        return super().state() if self._rank.number == 0 else TrainerState({}, {})
+    def save(self, folder: Path) -> Mapping[str, Any]:
+        self._exchange("save")
+        plain = super().save(folder)
+        if self._rank.number:
+            self._files = {}
+        return plain
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ def begin(folder: Path, ray_folders: Path, *options: str) -> subprocess.Popen[by
 def steps_saved(folder: Path) -> int:
     """Steps of the last whole save."""
     try:
-        number = json.loads((folder / "out.running" / "checkpoint.json").read_text())["number"]
+        saves = (folder / "out.running").glob("checkpoint-*.json")
+        number = max(int(path.stem.rpartition("-")[2]) for path in saves)
         state = (folder / "out.running" / f"state-{number}.json").read_text()
         return int(json.loads(state)["steps"])
     except (OSError, ValueError):
@@ -72,6 +73,7 @@ def test_a_driver_that_is_stopped_is_resumed_by_another(
     for number, steps in ((signal.SIGKILL, 2), (signal.SIGTERM, 4)):
         driver = begin(tmp_path, ray_folders, *options)
         deadline = time.monotonic() + PATIENCE_S
+        steps = max(steps, steps_saved(tmp_path) + 1)  # it runs, and is not just starting
         while steps_saved(tmp_path) < steps:
             assert driver.poll() is None
             assert time.monotonic() < deadline

@@ -29,10 +29,10 @@ def world(
     )
 
 
-def test_the_clock_leaves_interruptions_and_saving_out() -> None:
+def test_the_clock_leaves_interruptions_and_the_speed_probe_out() -> None:
     clock = SimpleNamespace(now_s=50.0)
-    ours, trainer = world(timer=lambda: clock.now_s), FakeTrainer()
-    ours.load_state(WorldState(7.0, 0, 0, {}, {}, trainer.state()), EngineLog())
+    ours = world(timer=lambda: clock.now_s)
+    ours.load_state(WorldState(7.0, 0, 0, {}, {}), EngineLog())
     clock.now_s += 2.0
     with ours.clock_stopped():
         clock.now_s += 100.0

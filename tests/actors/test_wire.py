@@ -3,6 +3,8 @@ them is lost. The wire is one between threads; vLLM's own is asked for what its 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -78,11 +80,11 @@ def test_a_run_ends_right_whoever_is_killed() -> None:
     assert ends.count("right") > len(ends) / 2
 
 
-def test_a_run_goes_on_from_what_is_saved() -> None:
+def test_a_run_goes_on_from_what_is_saved(tmp_path: Path) -> None:
     """The weights of a checkpoint come by the store, the next ones by wire again."""
     first = wired(1)
     drive_a_little(first)
-    state = first.world.state()
+    state = replace(first.world.state(), trainer=first.world.save_trainer(tmp_path / "trainer-1"))
     assert (state.version, state.updates) == (1, 2)
     assert state.weights is not None  # the replica's are not the trainer's
     first.world.close()

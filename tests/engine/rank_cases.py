@@ -6,17 +6,20 @@ import copy
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from saves import saved
 from tiny_models import build, make_groups, response_log_probs
 from torch import Tensor
 
-from rollcast.engine.edges import SampledGroup, TrainerState
+from rollcast.engine.edges import SampledGroup, TrainerSave
 from rollcast.engine.errors import RankLostError
 from rollcast.engine.trainer import Trainer, TrainerConfig
+from rollcast.engine.trainer.saved import model_tensors, optimizer_tensors
 from rollcast.engine.trainer.sharded import Sharded
-from rollcast.engine.trainer.shards import held, whole
+from rollcast.engine.trainer.shards import held, whole, whole_ones
 from rollcast.simulator.errors import RunError
 
 Shapes = Sequence[tuple[int, Sequence[int]]]
@@ -24,7 +27,8 @@ Shapes = Sequence[tuple[int, Sequence[int]]]
 
 @dataclass(frozen=True)
 class Case:
-    """parts: the shapes of each part of each step. start: a state to go on from."""
+    """parts: the shapes of each part of each step. start: a save to go on from. folder: for one at
+    the end."""
 
     steps: Sequence[Sequence[Shapes]]
     kind: str = "qwen3"
@@ -32,7 +36,8 @@ class Case:
     shared: bool = False
     float64: bool = True
     overrides: dict[str, Any] = field(default_factory=dict)
-    start: TrainerState | None = None
+    start: TrainerSave | None = None
+    folder: Path | None = None
 
 
 @dataclass
@@ -41,7 +46,8 @@ class Found:
 
     gradients: dict[str, Tensor]
     weights: dict[str, Tensor]
-    state: TrainerState
+    state: dict[str, Tensor]
+    save: TrainerSave | None
     metrics: Any
     held: dict[str, tuple[int, int]]  # elements in this process, of weights and of moments
 
@@ -51,7 +57,7 @@ def make(case: Case, ranks: bool) -> tuple[Any, Trainer]:
     model = build(case.kind, dtype, **case.overrides)
     trainer = Trainer(model, case.config, Sharded(model, "cpu") if ranks else None)
     if case.start is not None:
-        trainer.load_state(case.start)
+        trainer.load(case.start)
     return model, trainer
 
 
@@ -84,9 +90,10 @@ def train(case: Case, ranks: bool = True) -> Found:
         for name, p in named
     }
     weights = {name: tensor.clone() for name, tensor in trainer.weights().items()}
-    state = trainer.state()
-    kept = TrainerState({n: t.clone() for n, t in state.tensors.items()}, state.plain)
-    return Found(gradients, weights, kept, metrics, sizes)
+    state = {**model_tensors(model), **optimizer_tensors(trainer._optimizer)}
+    kept = {n: t.clone() for n, t in whole_ones(state, keep=trainer._ranks.number == 0).items()}
+    save = None if case.folder is None else saved(trainer, case.folder)
+    return Found(gradients, weights, kept, save, metrics, sizes)
 
 
 def looks(case: Case, sequences: Sequence[Sequence[int]], ranks: bool = True) -> Any:
@@ -149,3 +156,12 @@ def lose(case: Case) -> str:
     except RankLostError as error:
         return str(error)
     return ""
+
+
+def export(case: Case, folder: Path, dtype: str) -> dict[str, Tensor]:
+    """The steps of a case, and the model in a folder; its weights."""
+    _, trainer = make(case, True)
+    for number, (shapes,) in enumerate(case.steps):
+        trainer.step(groups_of(shapes, 10 * number), shared_prefix=False, version=0)
+    trainer.export(folder, dtype)
+    return {name: tensor.clone() for name, tensor in trainer.weights().items()}

@@ -51,8 +51,19 @@ class Home:
         return self.folder / "out"
 
     @property
-    def saved(self) -> Path:
-        return self.folder / "out.running" / "checkpoint.json"
+    def running(self) -> Path:
+        return self.folder / "out.running"
+
+    @property
+    def saves(self) -> list[Path]:
+        """The manifests of the saves of an unfinished run, oldest first."""
+        return sorted(self.running.glob("checkpoint-?.json"))
+
+    @property
+    def steps_saved(self) -> int:
+        """Steps that the newest save knows of."""
+        number = json.loads(self.saves[-1].read_text())["number"]
+        return int(json.loads((self.running / f"state-{number}.json").read_text())["steps"])
 
     def run(self, *options: str, scenario: Path | None = None) -> int:
         """``rollcast run scenario.yaml --out out --no-plot``; returns the exit code."""
@@ -126,6 +137,19 @@ def revive(replica: VllmReplica) -> None:
     replica._idle_iterations = 0
     if replica.unfinished:
         replica.abort()
+
+
+def save_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Has the trainer write while nothing else happens."""
+    from rollcast.engine.trainer.shard_files import ShardWriter
+
+    begin = ShardWriter.begin
+
+    def begun(self: ShardWriter, *given: Any) -> None:
+        begin(self, *given)
+        self.wait()
+
+    patch.setattr(ShardWriter, "begin", begun)
 
 
 def kill_myself() -> None:

@@ -17,14 +17,18 @@ pytest.importorskip("safetensors")
 
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 
 from rollcast.engine import checkpoint  # noqa: E402
-from rollcast.engine.edges import TrainerState  # noqa: E402
+from rollcast.engine.actors.updates import Snapshot  # noqa: E402
+from rollcast.engine.checkpoint_read import damaged, load  # noqa: E402
+from rollcast.engine.edges import TrainerSave  # noqa: E402
 from rollcast.engine.log import EngineLog  # noqa: E402
 from rollcast.engine.responses import Tokens  # noqa: E402
 from rollcast.engine.saving import Saver, pack, read, unpack  # noqa: E402
+from rollcast.engine.trainer.shard_files import require_files, saved_file  # noqa: E402
 from rollcast.engine.world_parts import WorldState  # noqa: E402
-from rollcast.simulator.errors import ScenarioError  # noqa: E402
+from rollcast.simulator.errors import RunError, ScenarioError  # noqa: E402
 from rollcast.simulator.loop.loop import Loop  # noqa: E402
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld  # noqa: E402
 from rollcast.simulator.plan import Batch, StepPlan  # noqa: E402
@@ -44,12 +48,13 @@ W = torch.arange(6.0).reshape(2, 3)
 POLICY = parse_policy("sagc(candidates=[2, 4], first=4)+april(over_sampling=2)", seed=1)
 KNOWN = {"scenario": {"seed": 1}, "prompts": None}
 TOKENS = {(3, 0): Tokens(1, (5, 6), (-0.1, -2.5), (0, 1)), (4, 1): Tokens()}
+SHARD = "trainer-4/shard-00001-model-00001-of-00001.safetensors"
 FILES = [
-    "checkpoint.json",
+    "checkpoint-4.json",
     "journal.jsonl",
     "state-4.json",
     "tokens-4.safetensors",
-    "trainer-4.safetensors",
+    SHARD,
 ]
 
 fuzzing = settings(
@@ -59,15 +64,44 @@ fuzzing = settings(
 )
 
 
+class Trainer:
+    """What a saver asks of `engine.actors.updates.Updates`; writes at once."""
+
+    place: Any = None
+    between = True
+    save_in_use = None
+    snapshot: Snapshot | None = None
+
+    def __init__(self) -> None:
+        self.version = 0
+
+    def take_snapshot(self, folder: Path) -> Snapshot:
+        folder.mkdir(parents=True)
+        path = folder / Path(SHARD).name
+        save_file({"model/w": W}, path)
+        save = TrainerSave(folder, {path.name: saved_file(path)}, {"shuffle": [3, [1], None]})
+        self.snapshot = Snapshot(self.version, folder, 0, save)
+        return self.snapshot
+
+    def finish_snapshot(self) -> None:
+        pass
+
+
 class Saveable:
     """What a saver asks of a world."""
 
+    after_news: Any = None
+
     def __init__(self) -> None:
-        self.log = EngineLog()
+        self.log, self.updates = EngineLog(), Trainer()
+
+    @property
+    def trained(self) -> int:
+        return self.updates.version
 
     def state(self) -> WorldState:
-        trainer = TrainerState({"model/w": W}, {"shuffle": [3, [1], None]})
-        return WorldState(1.5, 3, 3, {3: 7}, TOKENS, trainer)
+        version = self.updates.version
+        return WorldState(1.5, version, version, {3: 7}, TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +116,13 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def save(loop: Loop) -> None:
         world.log.sync_check_s.append(0.25)
-        saver.save(len(loop.result.steps))
+        world.updates.version = len(loop.result.steps)
+        saver.save(world.updates.version, 9.0)
 
     save(loop)
     loop.run(3, after_step=save)
-    assert sorted(path.name for path in checkpoint.place(out).iterdir()) == FILES
+    names = {str(path.relative_to(checkpoint.place(out))) for path in files(out)}
+    assert names == {*FILES}
     return out
 
 
@@ -97,6 +133,10 @@ def out(good: Path, tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+def files(out: Path) -> list[Path]:
+    return [path for path in checkpoint.place(out).rglob("*") if path.is_file()]
+
+
 def resume(out: Path) -> Any:
     return read(out, KNOWN["scenario"])  # type: ignore[arg-type]
 
@@ -104,17 +144,28 @@ def resume(out: Path) -> Any:
 def refused(out: Path) -> str:
     """The one sentence."""
     with pytest.raises(ScenarioError) as caught:
-        resume(out).saved.trainer()
+        require_trainer(resume(out).saved)
     assert caught.value.field == "--resume"
     said = str(caught.value)
     assert "\n" not in said
     return said
 
 
+def require_trainer(saved: Any) -> None:
+    """As the ranks do before they read."""
+    save = saved.trainer
+    try:
+        require_files(save.folder, save.files)
+    except ValueError as error:
+        raise damaged(saved.writer.out, error) from None
+
+
 def outcome(out: Path) -> str | None:
     """The one sentence; None where it can be gone on from."""
     try:
-        assert resume(out).done == 3
+        resumed = resume(out)
+        require_trainer(resumed.saved)
+        assert resumed.done == 3
     except ScenarioError as error:
         said = str(error)
     else:
@@ -131,7 +182,9 @@ def test_it_comes_back(good: Path) -> None:
     assert (world.clock_s, world.version, world.updates, world.asked) == (1.5, 3, 3, {3: 7})
     assert resumed.log.sync_check_s == [0.25] * 4
     assert sum(len(entry.segments) for entry in resumed.entries) > 30
-    assert torch.equal(resumed.saved.trainer()["model/w"], W)
+    assert resumed.wall_s == 9.0
+    require_trainer(resumed.saved)
+    assert resumed.world.trainer.plain == {"shuffle": [3, [1], None]}
 
 
 def half_journal(patch: pytest.MonkeyPatch) -> None:
@@ -146,13 +199,13 @@ def half_journal(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_tensors(patch: pytest.MonkeyPatch) -> None:
-    write = checkpoint._write_tensors
+    write = checkpoint._write_arrays
 
-    def dying(path: Path, tensors: Any) -> Any:
-        os.truncate(path, write(path, tensors).bytes // 2)
+    def dying(path: Path, arrays: Any) -> Any:
+        os.truncate(path, write(path, arrays).bytes // 2)
         raise Died
 
-    patch.setattr(checkpoint, "_write_tensors", dying)
+    patch.setattr(checkpoint, "_write_arrays", dying)
 
 
 def before_manifest(patch: pytest.MonkeyPatch) -> None:
@@ -180,16 +233,86 @@ def test_a_save_that_is_killed_is_whole_or_the_one_before_stays(
     out: Path, arm: Callable[[pytest.MonkeyPatch], None], number: int
 ) -> None:
     saved = resume(out).saved
-    trainer, tokens = saved.trainer(), saved.tokens()
     with pytest.MonkeyPatch.context() as patch:
         arm(patch)
         with pytest.raises(Died):
-            saved.writer.save(saved.state, {"events": []}, trainer, tokens)
-    again = checkpoint.load(out, KNOWN["scenario"])  # type: ignore[arg-type]
-    assert (again.writer.number, len(again.journal)) == (number, number)
-    assert torch.equal(again.trainer()["model/w"], W)
-    again.writer.save(again.state, {"events": "more"}, {"model/w": W}, again.tokens())
-    assert checkpoint.load(out, KNOWN["scenario"]).journal[-1] == {"events": "more"}  # type: ignore[arg-type]
+            save_again(saved, {"events": []})
+    again = loaded(out)
+    assert (again.number, len(again.journal)) == (number, number)
+    require_trainer(again)
+    save_again(again, {"events": "more"})
+    assert loaded(out).journal[-1] == {"events": "more"}
+    assert len({path.parent for path in files(out) if path.parent.name.startswith("trainer")}) == 1
+
+
+def loaded(out: Path, keep: int = 1) -> Any:
+    return load(out, KNOWN["scenario"], keep)  # type: ignore[arg-type]
+
+
+def save_again(saved: Any, added: Any) -> None:
+    """The same once more, with another line in the journal."""
+    writer, trainer = saved.writer, Trainer()
+    snapshot = trainer.take_snapshot(writer.place())
+    draft = writer.begin(saved.state, added, saved.tokens(), number=writer.number)
+    writer.finish(draft, snapshot.save)
+
+
+@pytest.mark.parametrize(
+    "lost", ["checkpoint-{}.json", "state-{}.json", SHARD.replace("4", "{}", 1)]
+)
+def test_where_the_newest_is_damaged_the_one_before_is_gone_on_from(out: Path, lost: str) -> None:
+    """As far as that is kept; and it is said."""
+    saved = loaded(out, keep=2)
+    save_again(saved, {"events": "more"})
+    assert loaded(out, keep=2).writer.whole == [4, 5]
+    (checkpoint.place(out) / lost.format(5)).unlink()
+    again = loaded(out, keep=2)
+    assert (again.number, again.journal) == (4, saved.journal)
+    if "checkpoint" not in lost:  # else there is no telling that there was one
+        assert "save 5 is damaged (" in again.older
+        assert "missing" in again.older or "No such file" in again.older
+    save_again(again, {"events": "other"})
+    assert loaded(out, keep=2).journal[-1] == {"events": "other"}
+    assert loaded(out, keep=2).writer.number == 6
+
+
+def test_a_shard_of_another_run_is_named(out: Path, tmp_path: Path) -> None:
+    path = checkpoint.place(out) / SHARD
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert "shard-00001-model-00001-of-00001.safetensors does not match" in refused(out)
+    path.write_bytes(content + b"1")
+    assert "a shard of the trainer, is not as long as it was" in refused(out)
+    path.unlink()
+    assert f"{SHARD}, a shard of the trainer, is missing" in refused(out)
+
+
+def test_ranks_that_write_elsewhere_are_told(out: Path) -> None:
+    saved = loaded(out)
+    draft = saved.writer.begin(saved.state, {}, saved.tokens())
+    away = TrainerSave(out / "trainer-9", saved.trainer.files, {})
+    with pytest.raises(RunError, match="a file system that all machines see"):
+        saved.writer.finish(draft, away)
+    assert loaded(out).number == 4
+
+
+def test_a_finished_run_is_opened_again(out: Path) -> None:
+    """And stays as it is, whatever becomes of the one that goes on."""
+    folder = out / "results"
+    folder.mkdir(parents=True)
+    (checkpoint.place(out) / "model").mkdir()
+    (checkpoint.place(out) / "model" / "config.json").write_text("{}")
+    checkpoint.keep(out, folder)
+    (folder / checkpoint.KEPT).rename(out / checkpoint.KEPT)
+    assert (folder / "model" / "config.json").is_file()
+    kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    checkpoint.discard(out)
+    assert checkpoint.finished(out)
+    assert not checkpoint.exists(out)
+    checkpoint.reopen(out)
+    save_again(loaded(out), {"events": "more"})
+    assert loaded(out).number == 5
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == kept
 
 
 def test_each_save_writes_what_is_new_alone(good: Path) -> None:
@@ -203,13 +326,15 @@ def test_what_a_crash_left_behind_is_cut_off_and_written_over(out: Path) -> None
     journal = checkpoint.place(out) / "journal.jsonl"
     with journal.open("ab") as file:
         file.write(b'{"half a li')
-    (checkpoint.place(out) / "trainer-5.safetensors").write_bytes(b"half of the weights")
-    writer = resume(out).saved.writer
-    writer.save({**KNOWN}, {"events": "none"}, {}, {})
+    (checkpoint.place(out) / "trainer-5").mkdir()
+    (checkpoint.place(out) / "trainer-5" / "shard").write_bytes(b"half of the weights")
+    saved = resume(out).saved
+    save_again(saved, {"events": "none"})
     lines = journal.read_bytes().splitlines()
     assert json.loads(lines[-1])["events"] == "none"
     assert len(lines) == 5
-    assert json.loads((checkpoint.place(out) / "checkpoint.json").read_text())["number"] == 5
+    assert loaded(out).number == 6
+    assert not (checkpoint.place(out) / "trainer-5").exists()
 
 
 @fuzzing
@@ -245,14 +370,14 @@ def test_damaged_bytes(good: Path, tmp_path: Path, data: st.DataObject) -> None:
 def seal(out: Path) -> None:
     """Makes the manifest fit what the files are now, as whoever plants them would."""
     folder = checkpoint.place(out)
-    manifest = json.loads((folder / "checkpoint.json").read_text())
+    manifest = json.loads((folder / "checkpoint-4.json").read_text())
     del manifest["sha256"]
-    for part, name in zip(("journal", "state", "tokens", "trainer"), FILES[1:], strict=True):
+    for part, name in zip(("journal", "state", "tokens"), FILES[1:4], strict=True):
         content = (folder / name).read_bytes()
         described = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         manifest["parts"][part] = described
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    (folder / "checkpoint.json").write_text(json.dumps({**manifest, "sha256": digest}))
+    (folder / "checkpoint-4.json").write_text(json.dumps({**manifest, "sha256": digest}))
 
 
 def places(content: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -318,7 +443,6 @@ def test_planted_values_are_refused_or_of_the_right_type(
         ("journal.jsonl", b"\xff\xfe\n"),
         ("tokens-4.safetensors", b"\xff" * 64),
         ("tokens-4.safetensors", b""),
-        ("trainer-4.safetensors", b"\x80\x04cposix\nsystem\n(X\x04\x00\x00\x00truetR."),
     ],
 )
 def test_planted_files(out: Path, name: str, content: bytes) -> None:
@@ -338,10 +462,16 @@ def test_planted_files(out: Path, name: str, content: bytes) -> None:
         lambda manifest: manifest["parts"]["state"].update(bytes=-1),
         lambda manifest: manifest["parts"]["journal"].update(bytes=True),
         lambda manifest: manifest.update(schema="rollcast-checkpoint/99"),
+        lambda manifest: manifest.pop("trainer"),
+        lambda manifest: manifest["trainer"].update(folder="../trainer-4"),
+        lambda manifest: manifest["trainer"].update(
+            files={"../../x.y": {"bytes": 1, "sha256": ""}}
+        ),
+        lambda manifest: manifest["trainer"].update(plain=3),
     ],
 )
 def test_planted_manifests(out: Path, change: Callable[[Any], None]) -> None:
-    path = checkpoint.place(out) / "checkpoint.json"
+    path = checkpoint.place(out) / "checkpoint-4.json"
     manifest = json.loads(path.read_text())
     del manifest["sha256"]
     change(manifest)
@@ -351,8 +481,8 @@ def test_planted_manifests(out: Path, change: Callable[[Any], None]) -> None:
 
 
 def test_a_save_of_an_earlier_version_is_named(out: Path) -> None:
-    manifest = checkpoint.place(out) / "checkpoint.json"
-    manifest.write_text('{"schema": "rollcast-checkpoint/4", "sha256": ""}')
+    for path in checkpoint.place(out).glob("checkpoint-*.json"):
+        path.rename(path.with_name("checkpoint.json"))
     assert "saved by an earlier version, in a form that is not read" in refused(out)
 
 

@@ -22,7 +22,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 
 import run_rewards
 import torch
-from run_homes import STEPS, Home, Outcome, outcome, require_same
+from run_homes import STEPS, Home, Outcome, outcome, require_same, save_at_once
 
 from rollcast.engine.config import build_run
 from rollcast.engine.start import start_replica
@@ -93,36 +93,39 @@ def test_vllm_finds_no_work(home: Home, said: Any) -> None:
     assert "vLLM stalled: rollout 0/0 waits, but 4 iterations in a row scheduled" in said(
         saved=False
     )
-    assert not home.saved.exists()  # there is no step to go on from
+    assert not home.running.exists()  # there is no step to go on from
 
 
 def test_a_full_disk_while_saving(home: Home, whole: Outcome) -> None:
-    """A file may grow to half of what it needs; the last checkpoint stays whole."""
-    from rollcast.engine.checkpoint import Writer
-
-    save, calls = Writer.save, count()
-
-    def on_full_disk(self: Writer, *arguments: Any) -> None:
-        if next(calls) == 2:
-            sizes = {path.suffix: path.stat().st_size for path in home.saved.parent.iterdir()}
-            half = sizes[".safetensors"] // 2
-            resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
-        save(self, *arguments)
+    """A shard may grow to half of what it needs; the saves before stay whole."""
+    from rollcast.engine.trainer.shard_files import ShardWriter
 
     with pytest.MonkeyPatch.context() as patch:
-        status, text = home.in_child(
-            before=lambda: patch.setattr("rollcast.engine.checkpoint.Writer.save", on_full_disk)
-        )
+        save_at_once(patch)
+        begin, calls = ShardWriter.begin, count()
+
+        def on_full_disk(self: ShardWriter, *arguments: Any) -> None:
+            if next(calls) == 1:
+                shard = next(home.running.glob("trainer-*/*.safetensors"))
+                half = shard.stat().st_size // 2
+                resource.setrlimit(resource.RLIMIT_FSIZE, (half, half))
+            begin(self, *arguments)
+
+        patch.setattr(ShardWriter, "begin", on_full_disk)
+        status, text = home.in_child()
     assert os.WEXITSTATUS(status) == 2
     assert text.splitlines()[:-1] == [HINT]
     assert text.splitlines()[-1].startswith("error: cannot save the run to ")
-    assert sorted(path.name for path in home.saved.parent.iterdir()) == [
-        "checkpoint.json",
+    assert sorted(path.name for path in home.running.iterdir()) == [
+        "checkpoint-1.json",
+        "checkpoint-2.json",
         "events.out.tfevents.rollcast",
         "journal.jsonl",
+        "state-1.json",
         "state-2.json",
+        "tokens-1.safetensors",
         "tokens-2.safetensors",
-        "trainer-2.safetensors",
+        "trainer-2",
     ]
     assert home.run("--resume") == 0
     require_same(outcome(home), whole, 1)

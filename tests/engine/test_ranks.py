@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ pytest.importorskip("transformers")
 
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from rank_cases import Case, Found, fail, looks, lose, train  # noqa: E402
+from rank_cases import Case, Found, export, fail, looks, lose, train  # noqa: E402
 from rank_processes import RankProcesses  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
 
-from rollcast.engine.edges import TrainerState  # noqa: E402
+from rollcast.engine.edges import TrainerSave  # noqa: E402
 from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig  # noqa: E402
 from rollcast.engine.trainer.batch import Example  # noqa: E402
 from rollcast.engine.trainer.microbatch import shares  # noqa: E402
@@ -95,7 +97,7 @@ def test_an_update_is_that_of_one_process(ranks: RankProcesses, case: Case, coun
     require_equal(found, truth)
     for other in others:
         assert not other.weights
-        assert not other.state.tensors
+        assert not other.state
         assert not found.gradients or largest(other.gradients, found.gradients) == 0
         assert other.metrics.loss == found.metrics.loss
 
@@ -124,19 +126,33 @@ def test_each_rank_holds_a_part_of_weights_and_moments(ranks: RankProcesses) -> 
         assert [rank.held[name] for rank in found] == [(size, size) for size in expected], name
 
 
-def test_a_state_is_gone_on_from_by_any_number_of_ranks(ranks: RankProcesses) -> None:
+def test_a_save_is_gone_on_from_by_any_number_of_ranks(
+    ranks: RankProcesses, tmp_path: Path
+) -> None:
     config = TrainerConfig(learning_rate=1e-2, minibatches=2, epochs=2, seed=3)
     steps = [[[(4 + n, [3, 5 + n, 2]), (2, [6, 1]), (7, [n + 1])]] for n in range(4)]
-    truth = train(Case(steps, config=config), False)
-    state: TrainerState | None = None
+    truth = train(Case(steps, config=config, folder=tmp_path / "truth"), False)
+    save: TrainerSave | None = None
     for number, count in enumerate([1, 2, 1, 3]):
         # A case draws its batches by the number of the step: those before are given as none.
-        case = Case([[]] * number + [steps[number]], config=config, start=state)
+        given: Any = [*[[]] * number, steps[number]]
+        case = Case(given, config=config, start=save, folder=tmp_path / f"{number}")
         found = train(case, False) if count == 1 else ranks.run(count, train, case)[0]
-        state = found.state
+        save = found.save
+        assert save is not None
+        assert len(save.files) == count  # each rank wrote its own
     assert largest(found.weights, truth.weights) < 1e-9
-    assert largest(dict(state.tensors), dict(truth.state.tensors)) < 1e-9
-    assert state.plain == truth.state.plain
+    assert largest(found.state, truth.state) < 1e-9
+    assert truth.save is not None
+    assert save.plain == truth.save.plain
+
+
+def test_several_ranks_keep_one_model(ranks: RankProcesses, tmp_path: Path) -> None:
+    case = Case([STEP], float64=False, overrides={"tie_word_embeddings": True})
+    trained = ranks.run(2, export, case, tmp_path / "model", "float32")[0]
+    kept = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert type(kept).__name__ == "Qwen3ForCausalLM"
+    assert largest(dict(kept.state_dict()), trained) == 0
 
 
 def test_what_is_asked_without_an_update(ranks: RankProcesses) -> None:

@@ -19,7 +19,10 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from run_homes import STEPS, Home, Outcome, kill_myself, outcome, require_same
+import torch
+from run_homes import STEPS, Home, Outcome, kill_myself, outcome, require_same, save_at_once
+from saves import read_tensors
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rollcast.calibration.logs.formats.events import events
 from rollcast.engine import checkpoint
@@ -35,7 +38,7 @@ def test_the_folder_has_all_of_simulates_files_and_the_engines(
     said = capsys.readouterr()
     assert "accuracy: " in said.out
     assert "wrote " in said.err
-    assert not home.saved.parent.exists()
+    assert not home.running.exists()
     names = {path.name for path in home.out.iterdir()}
     of_simulate = {"spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "scenario.json"}
     of_engine = {
@@ -45,9 +48,25 @@ def test_the_folder_has_all_of_simulates_files_and_the_engines(
         "events.jsonl",
         "provenance.json",
     }
-    assert names == of_simulate | of_engine | {"summary.json", "trace.json.gz", BOARD.name}
+    kept = {"model", "checkpoint"}
+    assert names == of_simulate | of_engine | kept | {"summary.json", "trace.json.gz", BOARD.name}
     assert board_steps(home) == list(range(STEPS))
     check_tables(home)
+    check_model(home)
+
+
+def check_model(home: Home) -> None:
+    """What transformers makes of the trained model and of its tokenizer."""
+    model = AutoModelForCausalLM.from_pretrained(home.out / "model")
+    tokenizer = AutoTokenizer.from_pretrained(home.out / "model")
+    first = AutoModelForCausalLM.from_pretrained(home.folder / "model")
+    assert type(model) is type(first)
+    assert model.dtype == torch.float32
+    trained = read_tensors(next((home.out / "checkpoint").glob("trainer-*")))
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, trained[f"model/{name}"]), name
+    assert not torch.equal(model.lm_head.weight, first.lm_head.weight)
+    assert tokenizer.decode(tokenizer.encode("12+3")) == "12+3"
 
 
 def board_steps(home: Home) -> list[int]:
@@ -162,7 +181,7 @@ def in_first_step(home: Home, patch: pytest.MonkeyPatch) -> None:
 
 
 KILLS = [(in_first_step, 0), (in_update, 2), (in_sync, 2)]
-"""In a rollout: `test_more_steps_are_the_same_run`."""
+"""And the steps done before. In a rollout: `test_more_steps_are_the_same_run`."""
 
 
 @pytest.mark.parametrize(("arm", "done"), KILLS, ids=[arm.__name__ for arm, _ in KILLS])
@@ -174,11 +193,12 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
     assert os.WIFSIGNALED(status)
     assert os.WTERMSIG(status) == signal.SIGKILL
     assert not home.out.exists()
-    assert home.saved.is_file()
+    saved = home.steps_saved  # the last save may not have been written yet
+    assert done - 1 <= saved <= done
     assert home.run("--resume") == 0
-    require_same(outcome(home), whole, done)
+    require_same(outcome(home), whole, saved)
     assert board_steps(home) == list(range(STEPS))  # none of them twice
-    assert not home.saved.parent.exists()
+    assert not home.running.exists()
     with (home.out / "steps.csv").open() as file:
         times = [float(row[key]) for row in csv.DictReader(file) for key in ("start_s", "end_s")]
     assert times == sorted(times)  # the clock goes on where it was
@@ -188,8 +208,35 @@ def test_more_steps_are_the_same_run(home: Home, whole: Outcome) -> None:
     with pytest.MonkeyPatch.context() as patch:
         status, _ = home.in_child("--set", "steps=3", before=lambda: in_rollout(home, patch))
     assert os.WIFSIGNALED(status)
-    assert home.run("--resume", "--set", "steps=4") == 0
-    require_same(outcome(home), whole, 2)
+    saved = home.steps_saved
+    assert home.run("--resume", "--steps", "4") == 0
+    require_same(outcome(home), whole, saved)
+
+
+def test_a_finished_run_goes_on(
+    home: Home, whole: Outcome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As if it had not been finished; until it is done, the finished one stays."""
+    assert home.run("--steps", "2") == 0
+    finished = (home.out / "summary.json").read_text()
+    assert home.run("--resume", "--steps", "2") == 2
+    assert "has done them; give more, as --steps" in capsys.readouterr().err
+    assert not home.running.exists()
+    with pytest.MonkeyPatch.context() as patch:
+        status, _ = home.in_child("--resume", before=lambda: in_sync(home, patch))
+    assert os.WIFSIGNALED(status)
+    assert (home.out / "summary.json").read_text() == finished
+    saved = home.steps_saved
+    assert saved >= 2
+    assert home.run("--resume") == 0
+    require_same(outcome(home), whole, saved)
+    assert json.loads((home.out / "summary.json").read_text())["wall_s"] > 0
+
+
+def test_without_a_final_save_nothing_large_is_kept(home: Home) -> None:
+    assert home.run("--steps", "2", "--set", "engine.save={every: 2, final: false}") == 0
+    assert not (home.out / "model").exists()
+    assert not (home.out / "checkpoint").exists()
 
 
 def test_a_killed_process_is_resumed_by_another(home: Home, whole: Outcome) -> None:
@@ -225,7 +272,7 @@ def test_a_killed_process_is_resumed_by_another(home: Home, whole: Outcome) -> N
     _, said = process.communicate()
     assert process.returncode == -signal.SIGKILL, said
     assert not said
-    done = json.loads(home.saved.read_text())["number"] - 1
+    done = home.steps_saved
     assert done >= 1
     assert home.run("--resume") == 0
     require_same(outcome(home), whole, done)
@@ -236,8 +283,9 @@ def test_a_killed_process_is_resumed_by_another(home: Home, whole: Outcome) -> N
 
 def killed_in_step_2(home: Home) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        save_at_once(patch)
         home.in_child(before=lambda: in_rollout(home, patch))
-    assert home.saved.is_file()
+    assert home.steps_saved == 2
 
 
 def test_resuming_what_cannot_be_resumed(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,14 +304,15 @@ def test_resuming_what_cannot_be_resumed(home: Home, capsys: pytest.CaptureFixtu
     assert "had another seed" in refused("--resume", "--seed", "8")
     assert "had another policy" in refused("--resume", "--set", "policy=[]")
     assert "has done 2 already" in refused("--resume", "--set", "steps=1")
-    saved = [path for path in home.saved.parent.iterdir() if path.name != BOARD.name]
-    assert len(saved) < len([*home.saved.parent.iterdir()])  # the curves so far are not read again
-    content = saved[0].read_bytes()
-    saved[0].write_bytes(content[: len(content) // 2])
+    assert (home.running / BOARD.name).is_file()  # the curves so far, which are not read again
+    contents = {path: path.read_bytes() for path in home.running.glob("state-*.json")}
+    for path, content in contents.items():
+        path.write_bytes(content[: len(content) // 2])
     said = refused("--resume")
     assert "is damaged: " in said
     assert "start anew with --force" in said
-    saved[0].write_bytes(content)
+    for path, content in contents.items():
+        path.write_bytes(content)
     prompts = home.folder / "prompts.jsonl"
     asked = prompts.read_text()
     prompts.write_text(asked + asked.splitlines()[0] + "\n")
@@ -279,7 +328,7 @@ def test_resuming_what_cannot_be_resumed(home: Home, capsys: pytest.CaptureFixtu
 def test_a_checkpoint_of_version_0_1_is_named_and_never_opened(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = home.saved.with_name("checkpoint.pkl")
+    old = home.running / "checkpoint.pkl"
     mark = home.folder / "mark"
 
     class Planted:

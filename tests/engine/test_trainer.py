@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from safetensors.torch import load_file, save_file  # noqa: E402
+from saves import read_tensors, rewritten, saved  # noqa: E402
 from tiny_models import (  # noqa: E402
     build,
     gradients,
@@ -22,8 +22,8 @@ from tiny_models import (  # noqa: E402
     relative_error,
     response_log_probs,
 )
+from transformers import AutoModelForCausalLM  # noqa: E402
 
-from rollcast.engine.edges import TrainerState  # noqa: E402
 from rollcast.engine.trainer import (  # noqa: E402
     DAPO,
     GRPO,
@@ -247,13 +247,11 @@ def test_a_state_continues_where_it_stopped(tmp_path, tied):
     model = build("qwen3", torch.float32, tie_word_embeddings=tied)
     trainer = Trainer(model, config)
     trainer.step(GROUPS, shared_prefix=False, version=0)
-    state = trainer.state()
-    save_file(dict(state.tensors), tmp_path / "state.safetensors")
-    plain = json.loads(json.dumps(state.plain))
+    save = saved(trainer, tmp_path / "save")
     trainer.step(GROUPS, shared_prefix=False, version=0)
     other = build("qwen3", torch.float32, tie_word_embeddings=tied)
     resumed = Trainer(other, dataclasses.replace(config, seed=7))
-    resumed.load_state(TrainerState(load_file(tmp_path / "state.safetensors"), plain))
+    resumed.load(save)
     resumed.step(GROUPS, shared_prefix=False, version=0)
     assert same(weights(model), weights(other))
 
@@ -272,16 +270,66 @@ def test_a_state_continues_where_it_stopped(tmp_path, tied):
         ({"random/cpu": torch.zeros(3, dtype=torch.uint8)}, "random generator is of no use"),
     ],
 )
-def test_a_state_of_something_else_is_refused(change, message):
+def test_a_state_of_something_else_is_refused(tmp_path, change, message):
     trainer = Trainer(build("qwen3", torch.float32), TrainerConfig(learning_rate=1e-2))
     trainer.step(GROUPS, shared_prefix=False, version=0)
-    state = trainer.state()
-    tensors = {n: t for n, t in ({**state.tensors} | change).items() if t is not None}
+    save = saved(trainer, tmp_path / "save")
+    tensors = {n: t for n, t in (read_tensors(save.folder) | change).items() if t is not None}
     with pytest.raises(ValueError, match=message):
-        trainer.load_state(TrainerState(tensors, state.plain))
+        trainer.load(rewritten(save, tensors, tmp_path / "other"))
+    if "model/more" not in change:
+        return
     for shuffle in (None, 3, [3, [1, 2], None], [3, ["x"] * 625, None], [9, [1] * 625, None]):
         with pytest.raises(ValueError, match="random generator is of no use"):
-            trainer.load_state(TrainerState(state.tensors, {"shuffle": shuffle}))
+            trainer.load(dataclasses.replace(save, plain={"shuffle": shuffle}))
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda path: path.unlink(), "is missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"), "match its checksum"),
+        (lambda path: path.with_name("shard-00009.safetensors").touch(), "is of another save"),
+    ],
+)
+def test_files_that_are_not_what_was_saved_are_refused(tmp_path, harm, message):
+    trainer = Trainer(build("qwen3", torch.float32), TrainerConfig(learning_rate=1e-2))
+    save = saved(trainer, tmp_path / "save")
+    harm(next(save.folder.iterdir()))
+    with pytest.raises(ValueError, match=message):
+        trainer.load(save)
+
+
+def test_a_full_disk_is_said_and_training_goes_on(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    trainer = Trainer(build("qwen3", torch.float32), TrainerConfig(learning_rate=1e-2))
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.distributed.checkpoint.HuggingFaceStorageWriter.write_data", full)
+        trainer.save(tmp_path / "save")
+        with pytest.raises(RunError, match=r"cannot save the run to .*: No space left on device"):
+            trainer.saved(100.0)
+    trainer.step(GROUPS, shared_prefix=False, version=0)
+    assert saved(trainer, tmp_path / "again").files
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama", "qwen3_moe"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_model_is_kept_as_the_hub_has_it(tmp_path, kind, tied):
+    model = build(kind, torch.float32, tie_word_embeddings=tied)
+    trainer = Trainer(model, TrainerConfig(learning_rate=1e-2))
+    trainer.step(GROUPS, shared_prefix=False, version=0)
+    for dtype in ("float32", "bfloat16"):
+        trainer.export(tmp_path / dtype, dtype)
+        kept = AutoModelForCausalLM.from_pretrained(tmp_path / dtype)
+        assert kept.dtype == getattr(torch, dtype)
+        assert (
+            type(kept).__name__
+            == json.loads((tmp_path / dtype / "config.json").read_text())["architectures"][0]
+        )
+        for name, tensor in kept.state_dict().items():
+            assert torch.equal(tensor, model.state_dict()[name].to(kept.dtype)), name
 
 
 def test_it_learns_which_token_pays():

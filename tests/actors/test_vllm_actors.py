@@ -183,7 +183,7 @@ def test_each_replica_and_each_rank_asks_for_a_device(
     assert [need.gpus for need in asked] == [0] * 6 + [1] * 5 + [0]
     assert not any(need.sharing for need in asked)
     asked.clear()
-    monkeypatch.setattr("rollcast.engine.vllm.adapter.vllm_version", lambda: ("0.32.0", False))
+    monkeypatch.setattr("rollcast.engine.vllm.environment.vllm_version", lambda: ("0.32.0", False))
     text = SCENARIO.replace(
         "placement: disaggregated, replicas: 1, trainer_gpus: 1",
         "placement: colocated, replicas: 2, tensor_parallel: 2, trainer_gpus: 3",

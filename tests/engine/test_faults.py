@@ -302,7 +302,7 @@ def test_a_wrong_scenario_names_its_key(settings: list[str], field: str, message
 def test_the_device_is_of_trainer_and_engine_alike(
     monkeypatch: pytest.MonkeyPatch, on_cpu: bool, device: str, message: str | None
 ) -> None:
-    monkeypatch.setattr("rollcast.engine.vllm.adapter.vllm_version", lambda: ("0.32.0", on_cpu))
+    monkeypatch.setattr("rollcast.engine.vllm.environment.vllm_version", lambda: ("0.32.0", on_cpu))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     settings = [f"engine.device={device}", "engine.gpu_memory_utilization=0.45"]
@@ -331,7 +331,7 @@ def test_more_gpus_than_there_are(
     monkeypatch: pytest.MonkeyPatch, settings: list[str], asked: int | None
 ) -> None:
     """Said before anything starts; those of a cluster elsewhere are counted there."""
-    monkeypatch.setattr("rollcast.engine.vllm.adapter.vllm_version", lambda: ("0.32.0", False))
+    monkeypatch.setattr("rollcast.engine.vllm.environment.vllm_version", lambda: ("0.32.0", False))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     apart = ["engine.device=cuda", "cluster.placement=disaggregated"]

@@ -38,7 +38,7 @@ def spec(*settings: str) -> RunSpec:
 
 @pytest.fixture(autouse=True)
 def on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollcast.engine.vllm.adapter.vllm_version", lambda: ("0.32.0", False))
+    monkeypatch.setattr("rollcast.engine.vllm.environment.vllm_version", lambda: ("0.32.0", False))
 
 
 def test_the_scenario_takes_the_gpus_that_the_page_says() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rollcast.simulator.errors import ScenarioError
@@ -13,7 +13,8 @@ from rollcast.simulator.launches import around
 from rollcast.simulator.launches.configs import CONFIG, Configs, parse_tree
 from rollcast.simulator.launches.interpolate import resolve
 from rollcast.simulator.launches.pieces import Text, known, plain, shown
-from rollcast.simulator.launches.python.follow import Script, follow
+from rollcast.simulator.launches.python.follow import follow
+from rollcast.simulator.launches.python.script import Script, Shipped
 from rollcast.simulator.launches.python.settings import settings
 from rollcast.simulator.launches.settle import negated
 from rollcast.simulator.launches.shell.expand import OUTSIDE, Value
@@ -36,6 +37,7 @@ from rollcast.simulator.stacks.stack import Stack
 
 COMMAND = 1
 """How sure what a launch's own command says is; see `Given`."""
+_MOST_CALLS = 1_000
 _LEAST = 2
 """Keys of a stack that make a launch without a known entry one of it."""
 
@@ -88,9 +90,10 @@ def best(candidates: Sequence[Candidate], name: str, told: bool) -> Candidate:
 
 @dataclass
 class Reader:
-    """Reads a launch as each stack would."""
+    """Reads a launch as each stack would. shipped: what the stacks give to scripts of Python's."""
 
     sources: Sources
+    shipped: Shipped = field(default_factory=Shipped)
     notes: list[str] = field(default_factory=list)
     _scripts: dict[Path, Script] = field(default_factory=dict)
 
@@ -98,7 +101,7 @@ class Reader:
         """The candidates of the command that is likeliest a launch: the first of those that give
         about as many keys of a stack as any does."""
         rated_: list[tuple[float, Called, list[tuple[Stack, Program, int]]]] = []
-        for call in found.calls:
+        for call in self._with_started(found.calls):
             some = self._stacks_of(call, stacks)
             if some:
                 score = max(self._quick(call, *one) for one in some)
@@ -118,6 +121,26 @@ class Reader:
         if call.maybe:
             self.notes.append(f"{call.place}: whether it is launched, {call.maybe}")
         return self._candidates(call, found, some)
+
+    def _with_started(self, calls: Iterable[Called]) -> list[Called]:
+        """Commands, each followed by those that the script of Python's which it starts runs."""
+        found: list[Called] = []
+        seen: set[int] = set()
+        left = list(reversed(list(calls)))
+        while left and len(found) < _MOST_CALLS:
+            call = left.pop()
+            found.append(call)
+            scripts = (self._script(call, program) for program in programs(call.words))
+            script = next((one for one in scripts if one is not None), None)
+            if script is None or id(script) in seen:
+                continue
+            seen.add(id(script))
+            self.notes.extend(script.notes)
+            for one in reversed(script.commands):
+                doubt = call.maybe or one.maybe
+                started = replace(call, words=one.words, place=one.place, maybe=doubt)
+                left.append(replace(started, missing=frozenset()))
+        return found
 
     def _stacks_of(self, call: Called, stacks: Sequence[Stack]) -> list[tuple[Stack, Program, int]]:
         """The stacks that a command may launch, by the first of its programs that tells."""
@@ -156,7 +179,7 @@ class Reader:
             try:
                 text = self.sources.read(path)
                 name = self.sources.name(path)
-                self._scripts[path] = follow(text, name, arguments, environment)
+                self._scripts[path] = follow(text, name, arguments, environment, self.shipped)
             except ScenarioError as error:
                 if path == self.sources.first:
                     raise

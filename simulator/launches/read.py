@@ -11,6 +11,7 @@ from rollcast.simulator.launches.candidates import Candidate, Reader, best
 from rollcast.simulator.launches.folders import launch_in
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.pieces import Text, known
+from rollcast.simulator.launches.python.script import Shipped
 from rollcast.simulator.launches.settle import settled
 from rollcast.simulator.launches.shell.follow import follow
 from rollcast.simulator.launches.shell.found import Called, Found
@@ -63,7 +64,7 @@ def _of_command(
     place = Place(COMMAND_LINE)
     call = Called(words, place, frozenset(), "", _outside(environment))
     sources = Sources(Path.cwd() / "command")
-    return _of_calls(Reader(sources), Found([call]), (), stacks, {}, COMMAND_LINE)
+    return _of_calls(_reader(sources), Found([call]), (), stacks, {}, COMMAND_LINE)
 
 
 def _of_path(
@@ -73,7 +74,7 @@ def _of_path(
     environment: Mapping[str, str],
 ) -> Launched:
     sources = Sources(path)
-    reader = Reader(sources)
+    reader = _reader(sources)
     if path.suffix in _CONFIGS:
         candidates = reader.of_config(path, stacks, _outside(environment))
         return _chosen(reader, candidates, words, {}, path.name, len(stacks) == 1)
@@ -83,6 +84,15 @@ def _of_path(
     else:
         found = follow(sources, path, environment)
     return _of_calls(reader, found, words, stacks, around.headers(text, path.name), path.name)
+
+
+def _reader(sources: Sources) -> Reader:
+    """With what any stack gives to scripts."""
+    launches = [stack.launch for stack in all_stacks().values()]
+    starts = {name: start for launch in launches for name, start in launch.starts.items()}
+    classes = {name: fields for launch in launches for name, fields in launch.classes.items()}
+    constants = {name: value for launch in launches for name, value in launch.constants.items()}
+    return Reader(sources, Shipped(starts, classes, constants))
 
 
 def _python(path: Path, environment: Mapping[str, str]) -> Called:

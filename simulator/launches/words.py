@@ -202,6 +202,6 @@ def value_of(text: Text, spelt: Any = word, doubt: str = "") -> Any:
     last = max(at for at, piece in enumerate(text) if piece.why)
     tail = "".join(piece.text for piece in text[last + 1 :])
     path = re.sub(r"\$\{(\w+)[^{}]*\}", r"$\1", shown(text))
-    if re.fullmatch(r"(?:[^\s{}\[\]]*/)[\w.+@-]*\w/?", tail) and "{" not in path:
+    if re.fullmatch(r"(?:[^\s{}\[\]]*/)[\w.+@-]*\w/?", tail) and "${" not in path:
         return path
     return Unknown(shown(text), why(text))

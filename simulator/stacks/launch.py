@@ -31,6 +31,10 @@ folder::
     calls:                     # of a script of Python: their keys by argument
       "*GRPOConfig": {"*": "*"}                  # each argument is a key
       LoraConfig: {r: lora_r, true: use_peft}    # true: of the call itself
+    starts:                    # functions of Python that start its program with a text of flags
+      "*execute_train": {arguments: train_args, script: train_script, default: train.py}
+    classes: {"*TrainConfig": {num_nodes: 1}}    # that scripts inherit from: fields, defaults
+    constants: {"*GPUS_OF": {H100: 8}}           # of its modules
 
 Ours are those of `simulator.stacks.settings.MEANINGS`; in ``values``, ``where`` and ``also`` their
 values are ours too, those of ``default`` the stack's.
@@ -198,7 +202,8 @@ class Launch:
     """The table. keys: theirs by ours, of which the first counts. advice: how they have a
     change of a run, by the change's name in `calibration.judge.advice`. entries: what launches it,
     as dotted names, the last parts of which may be all that is given; ``*`` is any text. shipped:
-    names of configurations that come with the stack. calls: keys by the arguments of calls."""
+    names of configurations that come with the stack. calls: keys by the arguments of calls. starts,
+    classes, constants: what the stack gives to scripts of Python that launch it."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]
@@ -208,6 +213,9 @@ class Launch:
     entries: tuple[str, ...] = ()
     shipped: tuple[str, ...] = ()
     calls: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
+    starts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def ours(self) -> Mapping[str, tuple[str, int, Key]]:
@@ -477,8 +485,8 @@ def load_launch(path: Path) -> Launch:
                 said = f"{entry.words!r} names a setting that the table has no key for"
                 raise ValueError(f"{where}: {said}")
     entries, shipped = (tuple(map(str, data.get(name, ()))) for name in ("entries", "shipped"))
-    calls = data.get("calls", {})
-    return replace(launch, advice=advice, entries=entries, shipped=shipped, calls=calls)
+    tables = {name: data.get(name, {}) for name in ("calls", "starts", "classes", "constants")}
+    return replace(launch, advice=advice, entries=entries, shipped=shipped, **tables)
 
 
 def _entry(kind: type[_Kind], name: str, entry: Any, where: str) -> _Kind:

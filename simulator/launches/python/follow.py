@@ -3,47 +3,38 @@
 from __future__ import annotations
 
 import ast
-import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.launches.interpolate import bounded
+from rollcast.simulator.launches.python import arguments as command_line
+from rollcast.simulator.launches.python import commands, texts
+from rollcast.simulator.launches.python.expressions import Expressions, Keywords
+from rollcast.simulator.launches.python.pure import dotted
+from rollcast.simulator.launches.python.script import Script, Shipped
 from rollcast.simulator.launches.python.values import Defined, Made, Parsed
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.settings import Place
 
-_MOST_TEXT, _MOST_STEPS, _MOST_LENGTH, _DEEPEST = 1_000_000, 100_000, 10_000, 8
-_OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul},
-    **{ast.Div: operator.truediv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod},
-}
-_COMPARED: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le},
-    **{ast.Gt: operator.gt, ast.GtE: operator.ge},
-    **{ast.Is: operator.is_, ast.IsNot: operator.is_not},
-}
-_PURE: dict[str, Callable[..., Any]] = {
-    **{"int": int, "float": float, "str": str, "bool": bool, "max": max, "min": min},
-    **{"len": len, "round": round, "abs": abs},
-}
-_ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
-_PARSES = ("parse_args", "parse_known_args", "parse_args_and_config", "parse_args_into_dataclasses")
+_MOST_TEXT, _DEEPEST = 1_000_000, 8
+_MOST_COMMANDS = 200
 _SHELL_LINE = re.compile(r"^(\s*)[!%].*$", re.MULTILINE)
 _Return = tuple[bool, Any]
+_GOES_ON: _Return = (False, None)
 
 
-@dataclass
-class Script:
-    """What a script was found to do. calls: in the order of reading. imports: dotted names. hydra:
-    folder and name of the configuration that it takes by itself."""
+class _Raised(Exception):  # noqa: N818
+    """``raise``: of several ways that of nobody who starts it."""
 
-    calls: list[Made] = field(default_factory=list)
-    imports: set[str] = field(default_factory=set)
-    hydra: tuple[str, str] | None = None
+
+class _Jump(Exception):  # noqa: N818
+    """``break`` and ``continue``."""
+
+    def __init__(self, again: bool) -> None:
+        self.again = again
 
 
 def follow(
@@ -51,13 +42,15 @@ def follow(
     name: str,
     arguments: Mapping[str, Any],
     environment: Mapping[str, str],
+    shipped: Shipped | None = None,
 ) -> Script:
     """Follows a script. name: of the file, for places. arguments: of its command line, by name.
-    Raises ScenarioError, with file and line, for what is no Python."""
+    shipped: what stacks give to it. Raises ScenarioError, with file and line, for what is no
+    Python."""
     if len(text) > _MOST_TEXT:
         raise ScenarioError(name, f"is longer than {_MOST_TEXT:,} characters; is it a launch?")
     tree = _parsed(text, name)
-    follower = _Follower(name, arguments, environment)
+    follower = _Follower(name, text, arguments, environment, shipped or Shipped())
     try:
         follower.module(tree)
     except RecursionError:
@@ -79,31 +72,30 @@ def _parsed(text: str, name: str) -> ast.Module:
     raise ScenarioError(str(Place(name, wrong.lineno or 0)), f"is no Python: {wrong.msg}")
 
 
-class _Follower:
+class _Follower(Expressions):
     def __init__(
-        self, name: str, arguments: Mapping[str, Any], environment: Mapping[str, str]
+        self,
+        name: str,
+        source: str,
+        arguments: Mapping[str, Any],
+        environment: Mapping[str, str],
+        shipped: Shipped,
     ) -> None:
-        self.script = Script()
-        self._name, self._arguments, self._environment = name, arguments, environment
-        self._steps = self._depth = 0
-        self._scopes: list[dict[str, Any]] = [{}]
-        self._called: set[str] = set()
-        self._parsers: dict[str, Any] = {}
+        super().__init__(name, source, environment, shipped)
+        self._arguments = {key.replace("-", "_"): value for key, value in arguments.items()}
+        self._depth = 0
+        self._maybe = ""
+        self._entered: set[str] = set()
 
     def module(self, tree: ast.Module) -> None:
-        """All statements, then the functions that none of them calls."""
+        """All statements, then the functions that nothing calls, then those that nothing did."""
         self._block(tree.body)
-        for defined in list(self._scopes[0].values()):
-            if isinstance(defined, Defined) and defined.node.name not in self._called:
-                self._enter(defined, [], {})
-
-    def _place(self, node: ast.AST) -> Place:
-        return Place(self._name, getattr(node, "lineno", 0))
-
-    def _count(self) -> None:
-        self._steps += 1
-        if self._steps > _MOST_STEPS:
-            raise ScenarioError(self._name, f"more than {_MOST_STEPS:,} expressions are followed")
+        called = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        for names in (called, self._entered):
+            for defined in list(self._scopes[0].values()):
+                name = defined.node.name if isinstance(defined, Defined) else ""
+                if name and name not in names and name not in self._entered:
+                    self._enter(defined, [], {})
 
     # Statements
 
@@ -112,7 +104,7 @@ class _Follower:
             done, value = self._statement(statement)
             if done:
                 return True, value
-        return False, None
+        return _GOES_ON
 
     def _statement(self, node: ast.stmt) -> _Return:
         self._count()
@@ -125,7 +117,7 @@ class _Follower:
                 self._scopes[-1][node.name] = Defined(node)
                 self._decorated(node)
             case ast.ClassDef():
-                self._scopes[-1][node.name] = Defined(node, self._fields(node))
+                self._scopes[-1][node.name] = self._class(node)
             case ast.Assign():
                 value = self._value(node.value)
                 for target in node.targets:
@@ -141,12 +133,16 @@ class _Follower:
                 return True, None if node.value is None else self._value(node.value)
             case ast.If():
                 return self._if(node)
+            case ast.Match():
+                return self._match(node)
             case ast.For() | ast.AsyncFor():
-                unknown = Unknown(ast.unparse(node.iter)[:100], "it is one of a loop's")
-                self._bind(node.target, unknown)
-                self._block(node.body)
+                self._for(node)
             case ast.While():
-                self._block(node.body)
+                self._once(node.body)
+            case ast.Raise() if self._maybe:
+                raise _Raised
+            case ast.Break() | ast.Continue():
+                raise _Jump(isinstance(node, ast.Continue))
             case ast.With() | ast.AsyncWith():
                 for item in node.items:
                     value = self._value(item.context_expr)
@@ -159,28 +155,85 @@ class _Follower:
                 return done
             case _:
                 pass
-        return False, None
+        return _GOES_ON
 
     def _if(self, node: ast.If) -> _Return:
         test = self._value(node.test)
         if not isinstance(test, Unknown | Made | Defined | Parsed):
             return self._block(node.body if test else node.orelse)
+        return self._either([node.body, node.orelse], node)
+
+    def _match(self, node: ast.Match) -> _Return:
+        subject = self._value(node.subject)
+        parts = subject if isinstance(subject, list) else [subject]
+        if not all(isinstance(part, str | int | None) for part in parts):
+            return self._either([case.body for case in node.cases], node)
+        for case in node.cases:
+            if case.guard is None and self._matches(case.pattern, subject):
+                return self._block(case.body)
+        return _GOES_ON
+
+    def _matches(self, pattern: ast.pattern, subject: Any) -> bool:
+        if isinstance(pattern, ast.MatchOr):
+            return any(self._matches(one, subject) for one in pattern.patterns)
+        if isinstance(pattern, ast.MatchSequence):
+            parts = subject if isinstance(subject, list) else []
+            return len(parts) == len(pattern.patterns) and all(
+                self._matches(one, part) for one, part in zip(pattern.patterns, parts, strict=True)
+            )
+        if isinstance(pattern, ast.MatchValue):
+            return bool(self._value(pattern.value) == subject)
+        return isinstance(pattern, ast.MatchAs) and pattern.pattern is None
+
+    def _either(self, blocks: Sequence[Sequence[ast.stmt]], node: ast.stmt) -> _Return:
+        """Follows each of several ways, and keeps what they agree on."""
+        place, doubt = self._place(node), self._maybe
+        reason = f"it depends on {place}"
         before = [dict(scope) for scope in self._scopes]
-        self._block(node.body)
-        first = [dict(scope) for scope in self._scopes]
-        self._scopes = before
-        self._block(node.orelse)
-        why = f"it depends on {self._place(node)}"
-        for scope, other in zip(self._scopes, first, strict=True):
-            for name, value in other.items():
-                held = scope.get(name, value)
-                if isinstance(value, Made | Defined | Parsed):
-                    scope[name] = value
-                elif isinstance(held, Unknown) or held != value:
-                    scope[name] = Unknown(name, why)
-                else:
-                    scope[name] = value
-        return False, None
+        outcomes = []
+        self._maybe = doubt or reason
+        for block in blocks:
+            self._scopes[:] = [dict(scope) for scope in before]
+            try:
+                self._once(block)
+            except _Raised:
+                continue
+            outcomes.append([dict(scope) for scope in self._scopes])
+        self._maybe = doubt
+        outcomes = outcomes or [before]
+        self._scopes[:] = outcomes[-1]
+        for outcome in outcomes[:-1]:
+            for scope, other in zip(self._scopes, outcome, strict=True):
+                for name, value in other.items():
+                    held = scope.get(name, value)
+                    if isinstance(value, Made | Defined | Parsed):
+                        scope[name] = value
+                    elif isinstance(held, Unknown) or held != value:
+                        agreed = texts.either(held, value, reason, place)
+                        scope[name] = Unknown(name, reason) if agreed is None else agreed
+                    else:
+                        scope[name] = value
+        return _GOES_ON
+
+    def _once(self, block: Sequence[ast.stmt]) -> None:
+        with suppress(_Jump):
+            self._block(block)
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> None:
+        """Each turn of a loop over what is known, else one for all."""
+        listed = self._listed(self._value(node.iter))
+        if listed is None:
+            reason = "it is one of a loop's"
+            self._bind(node.target, Unknown(ast.unparse(node.iter)[:100], reason))
+            self._once(node.body)
+            return
+        for value in listed:
+            self._bind(node.target, value)
+            try:
+                self._block(node.body)
+            except _Jump as jump:
+                if not jump.again:
+                    return
 
     def _bind(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
@@ -206,273 +259,126 @@ class _Follower:
             if isinstance(held, dict) and isinstance(key, str):
                 held[key] = value
 
-    def _fields(self, node: ast.ClassDef) -> dict[str, Any]:
+    # Classes and functions
+
+    def _class(self, node: ast.ClassDef) -> Defined:
+        """A class with what its bases give, of the script's own or of a stack's."""
         fields: dict[str, Any] = {}
+        methods: dict[str, Defined] = {}
+        for base in node.bases:
+            held = self._named(base) if isinstance(base, ast.Name) else None
+            if isinstance(held, Defined):
+                fields.update(held.fields)
+                methods.update(held.methods)
+            else:
+                fields.update(self._shipped.fields(dotted(base)))
         for statement in node.body:
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                value = None if statement.value is None else self._value(statement.value)
-                if isinstance(value, Made) and value.name.endswith("field"):
-                    value = value.argument("default")
-                fields[statement.target.id] = value
-        return fields
+            match statement:
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    fields[name] = self._default(statement.value)
+                case ast.Assign(targets=[ast.Name(id=name)]):
+                    fields[name] = self._value(statement.value)
+                case ast.FunctionDef():
+                    methods[statement.name] = Defined(statement)
+                case _:
+                    pass
+        return Defined(node, fields, methods)
+
+    def _default(self, node: ast.expr | None) -> Any:
+        """The default of a dataclass's field, as its declaration says."""
+        if not isinstance(node, ast.Call) or dotted(node.func).rpartition(".")[2] != "field":
+            return None if node is None else self._value(node)
+        given = {word.arg: word.value for word in node.keywords}
+        if (default := given.get("default")) is not None:
+            return self._value(default)
+        factory = given.get("default_factory")
+        if isinstance(factory, ast.Lambda):
+            return self._value(factory.body)
+        empty: dict[str, Any] = {"list": [], "dict": {}}
+        return empty.get(dotted(factory)) if factory is not None else None
 
     def _decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         for decorator in node.decorator_list:
-            if not isinstance(decorator, ast.Call) or _dotted(decorator.func) != "hydra.main":
+            if not isinstance(decorator, ast.Call) or dotted(decorator.func) != "hydra.main":
                 continue
             values = {word.arg: self._value(word.value) for word in decorator.keywords}
             folder, name = values.get("config_path"), values.get("config_name")
             if isinstance(name, str):
                 self.script.hydra = (folder if isinstance(folder, str) else ".", name)
 
-    # Expressions
-
-    def _value(self, node: ast.expr) -> Any:
-        self._count()
-        match node:
-            case ast.Constant():
-                return node.value
-            case ast.Name():
-                return self._named(node)
-            case ast.List() | ast.Tuple() | ast.Set():
-                return [self._value(item) for item in node.elts]
-            case ast.Dict():
-                return self._mapping(node)
-            case ast.JoinedStr():
-                return self._joined(node)
-            case ast.Call():
-                return self._call(node)
-            case ast.Attribute():
-                return self._attribute(node)
-            case ast.BinOp() | ast.UnaryOp() | ast.BoolOp() | ast.Compare():
-                return self._operated(node)
-            case ast.IfExp():
-                test = self._value(node.test)
-                if isinstance(test, Unknown | Made):
-                    return Unknown(ast.unparse(node)[:200], f"it depends on {self._place(node)}")
-                return self._value(node.body if test else node.orelse)
-            case ast.Subscript():
-                return self._item(node)
-            case ast.Await() | ast.Starred():
-                return self._value(node.value)
-            case ast.NamedExpr():
-                value = self._value(node.value)
-                self._bind(node.target, value)
-                return value
-            case _:
-                return Unknown(ast.unparse(node)[:200], "it is known in a run alone")
-
-    def _named(self, node: ast.Name) -> Any:
-        if node.id == "__name__":
-            return "__main__"
-        for scope in reversed(self._scopes):
-            if node.id in scope:
-                return scope[node.id]
-        return Unknown(node.id, f"{node.id} has no value in what was read")
-
-    def _mapping(self, node: ast.Dict) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in zip(node.keys, node.values, strict=True):
-            held = self._value(value)
-            if key is None:
-                found.update(held if isinstance(held, dict) else {})
-                continue
-            name = self._value(key)
-            if isinstance(name, str):
-                found[name] = held
-        return found
-
-    def _joined(self, node: ast.JoinedStr) -> Any:
-        text, tail, why = "", "", ""
-        for part in node.values:
-            inner = part.value if isinstance(part, ast.FormattedValue) else part
-            value = self._value(inner)
-            if isinstance(value, str | int | float):
-                text += str(value)
-                tail += str(value)
-            else:
-                text += "{" + ast.unparse(inner) + "}"
-                tail = ""
-                why = why or (value.why if isinstance(value, Unknown) else "it is no constant")
-        if len(text) > _MOST_LENGTH:
-            return Unknown(text[:200], "it is too long")
-        if why and not re.fullmatch(r"(?:[^\s{}]*/)[\w.+@-]*\w", tail):
-            return Unknown(text, why)
-        return text
-
-    def _attribute(self, node: ast.Attribute) -> Any:
-        dotted = _dotted(node)
-        if dotted.startswith("torch.") and dotted.count(".") == 1:
-            return dotted.removeprefix("torch.")
-        held = self._value(node.value)
-        if isinstance(held, Parsed):
-            if node.attr in held.values:
-                return held.values[node.attr]
-            return Unknown(dotted, f"{node.attr} is an argument that is not given")
-        if isinstance(held, Made):
-            if node.attr in held.attributes:
-                return held.attributes[node.attr][0]
-            if node.attr in held.given:
-                return held.given[node.attr][0]
-        return Unknown(dotted or ast.unparse(node)[:200], "it is known in a run alone")
-
-    def _item(self, node: ast.Subscript) -> Any:
-        if _dotted(node.value) in ("os.environ", "environ"):
-            return self._outside([self._value(node.slice)])
-        held, key = self._value(node.value), self._value(node.slice)
-        if isinstance(held, dict | list) and isinstance(key, str | int):
-            try:
-                return held[key]  # type: ignore[index]
-            except (LookupError, TypeError):
-                pass
-        return Unknown(ast.unparse(node)[:200], "it is known in a run alone")
-
-    def _operated(self, node: ast.expr) -> Any:
-        try:
-            return self._operation(node)
-        except (TypeError, ValueError, ArithmeticError):
-            return Unknown(ast.unparse(node)[:200], "it has no value")
-
-    def _operation(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.BinOp):
-            values = [self._value(node.left), self._value(node.right)]
-        elif isinstance(node, ast.BoolOp):
-            values = [self._value(item) for item in node.values]
-        elif isinstance(node, ast.Compare):
-            values = [self._value(item) for item in (node.left, *node.comparators)]
-        else:
-            assert isinstance(node, ast.UnaryOp)
-            values = [self._value(node.operand)]
-        for value in values:
-            if isinstance(value, Unknown):
-                return Unknown(ast.unparse(node)[:200], value.why)
-            if isinstance(value, Made | Defined | Parsed):
-                return Unknown(ast.unparse(node)[:200], "it is known in a run alone")
-        return _computed(node, values)
-
-    # Calls
-
-    def _call(self, node: ast.Call) -> Any:
-        name = _dotted(node.func)
-        arguments: list[Any] = []
-        for item in node.args:
-            value = self._value(item)
-            spread = isinstance(item, ast.Starred) and isinstance(value, list)
-            arguments.extend(value if spread else [value])
-        keywords: dict[str, tuple[Any, Place]] = {}
-        for word in node.keywords:
-            value, place = self._value(word.value), self._place(word.value)
-            if word.arg is not None:
-                keywords[word.arg] = value, place
-            elif isinstance(value, dict):
-                keywords.update({key: (inner, place) for key, inner in value.items()})
-        if name == "dict" and not arguments:
-            return {key: value for key, (value, _) in keywords.items()}
-        if name in _PURE and not keywords:
-            return self._pure(node, name, arguments)
-        if name in _ENVIRONMENT:
-            return self._outside(arguments)
-        if name.endswith("path.join"):
-            return self._path(node, arguments)
+    def _called(
+        self, node: ast.Call, name: str, held: Any, arguments: list[Any], keywords: Keywords
+    ) -> Any:
         defined = self._named(node.func) if isinstance(node.func, ast.Name) else None
+        if isinstance(held, Made | Parsed) and held.of is not None:
+            defined = held.of.methods.get(name.rpartition(".")[2])
+            arguments = [held, *arguments]
         if isinstance(defined, Defined) and not isinstance(defined.node, ast.ClassDef):
             return self._enter(defined, arguments, keywords)
-        if name.rpartition(".")[2] in _PARSES:
-            return self._parsed(node, name)
-        made = Made(name, self._place(node))
+        if name.rpartition(".")[2] in command_line.PARSES:
+            parsed = command_line.parsed(name, held, arguments, keywords, self._arguments)
+            unknown = Unknown(ast.unparse(node)[:200], "the arguments are known in a run alone")
+            return unknown if parsed is None else parsed
+        if name.endswith(".cli") and arguments and isinstance(arguments[0], Defined):
+            return self._given(arguments[0])
+        made = Made(name, self._place(node), of=defined if isinstance(defined, Defined) else None)
         made.given.update({at: (value, made.place) for at, value in enumerate(arguments)})
         made.given.update(keywords)
-        if isinstance(node.func, ast.Attribute):
-            owner = self._scope_of(node.func.value)
-            if name.endswith(".add_argument") and isinstance(owner, Made):
-                self._add_argument(owner, arguments, keywords)
-                return None
+        if name.endswith(".add_argument") and isinstance(held, Made):
+            command_line.add(held, arguments, keywords, self._arguments)
+            return None
+        if made.of is not None:
+            self._begun(made, made.of, arguments, keywords)
         self.script.calls.append(made)
+        if len(self.script.commands) < _MOST_COMMANDS:
+            self.script.commands.extend(commands.of_call(made, self._shipped, self._maybe))
         return made
 
-    def _scope_of(self, node: ast.expr) -> Any:
-        return self._named(node) if isinstance(node, ast.Name) else None
-
-    def _pure(self, node: ast.Call, name: str, arguments: list[Any]) -> Any:
-        try:
-            if any(isinstance(one, Unknown | Made | Parsed | Defined) for one in arguments):
-                raise ValueError
-            result = _PURE[name](*arguments)
-            return result if isinstance(result, str | bool) else bounded(result)
-        except (TypeError, ValueError, ArithmeticError):
-            return Unknown(ast.unparse(node)[:200], "it is known in a run alone")
-
-    def _outside(self, arguments: list[Any]) -> Any:
-        name = arguments[0] if arguments and isinstance(arguments[0], str) else "it"
-        if name in self._environment:
-            return self._environment[name]
-        if len(arguments) > 1:
-            return arguments[1]
-        return Unknown(name, f"{name} has no value in what was read")
-
-    def _path(self, node: ast.Call, arguments: list[Any]) -> Any:
-        last = arguments[-1] if arguments else None
-        if not isinstance(last, str) or not last:
-            return Unknown(ast.unparse(node)[:200], "it is known in a run alone")
-        known = [one if isinstance(one, str) else "{" + _shown(one) + "}" for one in arguments]
-        return "/".join(known)[:_MOST_LENGTH]
-
-    def _add_argument(
-        self, parser: Made, arguments: list[Any], keywords: Mapping[str, tuple[Any, Place]]
+    def _begun(
+        self, held: Made | Parsed, of: Defined, arguments: Sequence[Any], keywords: Keywords
     ) -> None:
-        """An argument of the script's own command line, with its default."""
-        names = [one for one in arguments if isinstance(one, str)]
-        if not names:
-            return
-        long = next((name for name in names if name.startswith("--")), names[0])
-        dest = keywords.get("dest", (long.lstrip("-").replace("-", "_"), None))[0]
-        default = keywords["default"][0] if "default" in keywords else None
-        if default is None and keywords.get("action", ("",))[0] == "store_true":
-            default = False
-        if "default" not in keywords and default is None:
-            default = Unknown(str(dest), f"{long} is an argument that is not given")
-        for name in (str(dest), long.lstrip("-"), long.lstrip("-").replace("-", "_")):
-            if name in self._arguments:
-                default = self._arguments[name]
-        parser.attributes[str(dest)] = default, parser.place
+        """What a class does with what is made of it."""
+        if "__init__" in of.methods:
+            self._enter(of.methods["__init__"], [held, *arguments], keywords)
+        if "__post_init__" in of.methods:
+            self._enter(of.methods["__post_init__"], [held], {})
 
-    def _parsed(self, node: ast.Call, name: str) -> Any:
-        """The arguments that a parser gives."""
-        held = self._scope_of(node.func.value) if isinstance(node.func, ast.Attribute) else None
-        made = held if isinstance(held, Made) else None
-        if made is None and isinstance(node.func, ast.Attribute):
-            inner = self._value(node.func.value)
-            made = inner if isinstance(inner, Made) else None
-        if made is None:
-            return Unknown(ast.unparse(node)[:200], "the arguments are known in a run alone")
-        if name.endswith(("parse_args", "parse_known_args")):
-            return Parsed({key: value for key, (value, _) in made.attributes.items()})
-        classes = made.argument(0) if 0 in made.given else made.argument("dataclass_types")
-        several = classes if isinstance(classes, list) else [classes]
-        found = []
-        for one in several:
-            fields = dict(one.fields) if isinstance(one, Defined) else {}
-            given = {k.replace("-", "_"): v for k, v in self._arguments.items()}
-            fields.update({k: v for k, v in given.items() if k in fields or not fields})
-            found.append(Parsed(fields))
+    def _given(self, of: Defined) -> Parsed:
+        """The arguments that a class of the script's declares."""
+        given = {key: value for key, value in self._arguments.items() if key in of.fields}
+        found = Parsed({**of.fields, **given}, of=of)
+        self._begun(found, of, [], {})
         return found
 
-    def _enter(
-        self,
-        defined: Defined,
-        arguments: Sequence[Any],
-        keywords: Mapping[str, tuple[Any, Place]],
-    ) -> Any:
-        """What a function of the script returns."""
+    def _enter(self, defined: Defined, arguments: Sequence[Any], keywords: Keywords) -> Any:
         node = defined.node
         if isinstance(node, ast.ClassDef):
             return None
-        self._called.add(node.name)
-        unknown = Unknown(node.name, "it is known in a run alone")
+        self._entered.add(node.name)
         if self._depth >= _DEEPEST:
-            return unknown
+            return Unknown(node.name, "it is known in a run alone")
+        self._depth += 1
+        self._scopes.append(self._parameters(node, arguments, keywords))
+        try:
+            done, value = self._block(node.body)
+        except _Jump:
+            return None
+        finally:
+            self._scopes.pop()
+            self._depth -= 1
+        return value if done else None
+
+    def _parameters(
+        self,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        arguments: Sequence[Any],
+        keywords: Keywords,
+    ) -> dict[str, Any]:
+        """What a function is called with: arguments, defaults, and what the command line gives to
+        parameters of a class of the script's."""
         scope: dict[str, Any] = {}
-        names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+        listed = [*node.args.posonlyargs, *node.args.args]
+        names = [one.arg for one in listed]
         defaults = node.args.defaults
         for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
             scope[name] = self._value(default)
@@ -481,73 +387,16 @@ class _Follower:
                 scope[one.arg] = self._value(value)
         scope.update(zip(names, arguments, strict=False))
         scope.update({name: value for name, (value, _) in keywords.items()})
-        for name in (*names, *(one.arg for one in node.args.kwonlyargs)):
-            scope.setdefault(name, Unknown(name, f"{name} is what {node.name} is called with"))
-        self._depth += 1
-        self._scopes.append(scope)
-        try:
-            done, value = self._block(node.body)
-        finally:
-            self._scopes.pop()
-            self._depth -= 1
-        return value if done else None
-
-
-def _computed(node: ast.expr, values: list[Any]) -> Any:
-    """An operator on known values. Raises TypeError, ValueError, ArithmeticError."""
-    if isinstance(node, ast.BinOp):
-        left, right = values
-        if isinstance(left, str) and isinstance(right, str) and isinstance(node.op, ast.Add):
-            if len(left) + len(right) > _MOST_LENGTH:
-                raise ValueError
-            return left + right
-        if isinstance(left, list) and isinstance(right, list) and isinstance(node.op, ast.Add):
-            if len(left) + len(right) > _MOST_LENGTH:
-                raise ValueError
-            return [*left, *right]
-        if not all(isinstance(one, int | float) for one in values):
-            raise TypeError
-        if isinstance(node.op, ast.Pow):
-            if abs(right) > 64 or abs(left) > 10**6:
-                raise ValueError
-            return bounded(left**right)
-        if type(node.op) not in _OPERATORS:
-            raise TypeError
-        return bounded(_OPERATORS[type(node.op)](left, right))
-    if isinstance(node, ast.UnaryOp):
-        if isinstance(node.op, ast.Not):
-            return not values[0]
-        if not isinstance(values[0], int | float):
-            raise TypeError
-        return -values[0] if isinstance(node.op, ast.USub) else values[0]
-    if isinstance(node, ast.BoolOp):
-        result = values[0]
-        for value in values[1:]:
-            if bool(result) != isinstance(node.op, ast.And):
-                break
-            result = value
-        return result
-    assert isinstance(node, ast.Compare)
-    for op, left, right in zip(node.ops, values, values[1:], strict=False):
-        if isinstance(op, ast.In | ast.NotIn):
-            holds = (left in right) == isinstance(op, ast.In)
-        else:
-            holds = bool(_COMPARED[type(op)](left, right))
-        if not holds:
-            return False
-    return True
-
-
-def _dotted(node: ast.expr) -> str:
-    """``a.b.c`` of names; of anything else its last parts."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if isinstance(node, ast.Name):
-        parts.append(node.id)
-    return ".".join(reversed(parts))
-
-
-def _shown(value: Any) -> str:
-    return value.text if isinstance(value, Unknown) else str(value)[:100]
+        for parameter in (*listed, *node.args.kwonlyargs):
+            name = parameter.arg
+            if not arguments and not keywords and name in self._arguments:
+                scope[name] = self._arguments[name]
+            if name in scope:
+                continue
+            of = parameter.annotation
+            held = self._named(of) if isinstance(of, ast.Name) else None
+            if isinstance(held, Defined) and isinstance(held.node, ast.ClassDef):
+                scope[name] = self._given(held)
+            else:
+                scope[name] = Unknown(name, f"{name} is what {node.name} is called with")
+        return scope

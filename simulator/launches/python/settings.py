@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rollcast.simulator.launches.python.texts import settled
 from rollcast.simulator.launches.python.values import Defined, Made, Parsed
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.launch import Given
@@ -75,7 +76,7 @@ class _Taker:
                     f"{key} is {had.value} in {had.place}, and {value} in {place}; the first counts"
                 )
             return
-        self.given[key] = Given(key, value, place, self._sure)
+        self.given[key] = Given(key, settled(value), place, self._sure)
 
 
 def _of(table: Mapping[Any, str], argument: int | str) -> str:

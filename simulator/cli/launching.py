@@ -60,7 +60,9 @@ def asked(
             raise ScenarioError(flag, f"is {number:g}; give a number of {what}, at least 1")
     name, release = _released(options.stack)
     launch = read_launch(path, command, name, _variables(options.environment))
-    launch = launch if release is None else replace(launch, release=release)
+    if release is not None:
+        notes = tuple(note for note in launch.notes if note != launch.told)
+        launch = replace(launch, release=release, told="", notes=notes)
     more = Asked(
         options.gpus,
         options.steps,

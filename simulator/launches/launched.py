@@ -27,6 +27,7 @@ class Launched:
     """A launch, read without running it.
 
     stack: name of its folder in `simulator.stacks`. release: as the launch tells it, or None.
+    told: what tells it, and which defaults hold, in a sentence; empty where nothing does.
     settings: by our key (`settings.MEANINGS`), what was given and what that implies. defaults: what
     the stack takes for keys that were not given; their place is the stack. given: all that was
     given, by the stack's keys, in the order of reading. unknown: keys of ``given`` that the stack's
@@ -37,6 +38,7 @@ class Launched:
     stack: str
     settings: Settings
     release: str | None = None
+    told: str = ""
     defaults: Settings = field(default_factory=dict)
     given: tuple[Given, ...] = ()
     unknown: tuple[Given, ...] = ()

@@ -152,6 +152,6 @@ def _chosen(
         given,
         {**machine, **chosen.machine},
         chosen.entry,
-        reader.sources.files,
+        reader.sources,
         [*reader.notes, *chosen.notes],
     )

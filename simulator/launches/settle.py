@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Launched, Unresolved
+from rollcast.simulator.launches.release import told
+from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.launch import ENTRY, Given, Launch
 from rollcast.simulator.stacks.settings import Place, Setting, Settings
@@ -36,21 +37,21 @@ def settled(
     found: Iterable[Given],
     around: Mapping[str, Setting],
     entry: str,
-    files: Sequence[Path],
+    sources: Sources,
     notes: Iterable[str],
 ) -> Launched:
     """A launch. found: what was given, `Unknown` values included. around: what the machine's own
     words say, such as ``#SBATCH --nodes``, by our key, for what the stack is not told. Raises
     ScenarioError for a setting of the stack's with two values of equal right."""
-    launch, told = stack.launch, list(notes)
-    best = _best(launch, [negated(launch, item) for item in found], told)
+    launch, said = stack.launch, list(notes)
+    best = _best(launch, [negated(launch, item) for item in found], said)
     given = tuple(item for item in best if not isinstance(item.value, Unknown))
     unresolved = tuple(
         Unresolved(item.key, item.value.text, item.place, item.value.why)
         for item in best
         if isinstance(item.value, Unknown)
     )
-    begun = Given(ENTRY, entry, Place(files[0].name if files else entry), 9)
+    begun = Given(ENTRY, entry, Place(sources.files[0].name if sources.files else entry), 9)
     read = dict(launch.read([*given, begun]))
     missing = {launch.ours[item.key][0] for item in unresolved if item.key in launch.ours}
     for ours, setting in around.items():
@@ -58,17 +59,20 @@ def settled(
             read[ours] = setting
     if stack.implied:
         read.update({one.key: one for one in stack.implied(read)})
-    defaults: Settings = launch.unsaid(read, Place(stack.name), stack.implied)
+    release = told(stack, given, sources)
+    defaults: Settings = launch.unsaid(read, Place(stack.name), stack.implied, release.release)
     return Launched(
         stack=stack.name,
         settings=read,
+        release=release.release,
+        told=release.words,
         defaults={ours: one for ours, one in defaults.items() if ours not in missing},
         given=given,
         unknown=tuple(item for item in given if item.key not in launch.ours),
         unresolved=unresolved,
         entry=entry,
-        files=tuple(files),
-        notes=tuple(told),
+        files=tuple(sources.files),
+        notes=tuple([release.words] * bool(release.words) + said),
     )
 
 

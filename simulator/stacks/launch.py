@@ -28,6 +28,8 @@ folder::
       april: [{words: --partial, since: 0.9}, {words: a sampler of your own, until: 0.9}]
     entries: [main_ppo, "recipe.*.main_*"]     # modules, scripts and commands that launch it
     shipped: [ppo_trainer]     # configurations that come with it, whose values are the defaults
+    packages: [verl]           # as pip, images and repositories name it
+    versions: [verl/version/version]   # files of its own sources that say their version
     calls:                     # of a script of Python: their keys by argument
       "*GRPOConfig": {"*": "*"}                  # each argument is a key
       LoraConfig: {r: lora_r, true: use_peft}    # true: of the call itself
@@ -203,7 +205,9 @@ class Launch:
     change of a run, by the change's name in `calibration.judge.advice`. entries: what launches it,
     as dotted names, the last parts of which may be all that is given; ``*`` is any text. shipped:
     names of configurations that come with the stack. calls: keys by the arguments of calls. starts,
-    classes, constants: what the stack gives to scripts of Python that launch it."""
+    classes, constants: what the stack gives to scripts of Python that launch it. packages: its
+    names where packages, images and repositories are named. versions: files of its own sources
+    that say their version."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]
@@ -216,6 +220,8 @@ class Launch:
     starts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
 
     @cached_property
     def ours(self) -> Mapping[str, tuple[str, int, Key]]:
@@ -276,23 +282,34 @@ class Launch:
         able = (key for key in keys if key.within(span))
         return min(able, key=lambda key: not key.current(release, span), default=None)
 
+    def bounds(self, theirs: str) -> Span:
+        """The releases that have a key of theirs; any for one that the table does not have."""
+        keys = [key for _, _, key in self.meanings.get(theirs, ())]
+        since, until = _bounds(key.since for key in keys), _bounds(key.until for key in keys)
+        return Span(min(since, key=_ordered, default=None), max(until, key=_ordered, default=None))
+
+    def known_in(self, theirs: str, release: str) -> bool:
+        """Whether a release has a key, as far as the table knows it."""
+        meanings = self.meanings.get(theirs, ())
+        return not meanings or any(key.holds(release) for _, _, key in meanings)
+
+    def told_by(self, given: Iterable[Given]) -> tuple[Given | None, Given | None]:
+        """Of what was given the key that is there since the latest release, and the one that is
+        gone by the earliest; None where none is bounded so, or the two exclude each other."""
+        given = list(given)
+        begun = [one for one in given if self.bounds(one.key).since is not None]
+        gone = [one for one in given if self.bounds(one.key).until is not None]
+        low = max(begun, key=lambda one: _ordered(self.bounds(one.key).since or ""), default=None)
+        high = min(gone, key=lambda one: _ordered(self.bounds(one.key).until or ""), default=None)
+        clash = low and high and _later(self.bounds(low.key).since, self.bounds(high.key).until)
+        return (low, None) if clash else (low, high)
+
     def _span(self, run: Settings) -> Span:
         """The releases that have the keys of a run."""
-        used = [self.meanings[one.theirs] for one in run.values() if one.theirs in self.meanings]
-        since = [_bounds(key.since for _, _, key in meanings) for meanings in used]
-        until = [_bounds(key.until for _, _, key in meanings) for meanings in used]
-        return Span(
-            max(
-                (min(bounds, key=_ordered) for bounds in since if bounds),
-                key=_ordered,
-                default=None,
-            ),
-            min(
-                (max(bounds, key=_ordered) for bounds in until if bounds),
-                key=_ordered,
-                default=None,
-            ),
-        )
+        spans = [self.bounds(one.theirs) for one in run.values()]
+        since = [span.since for span in spans if span.since is not None]
+        until = [span.until for span in spans if span.until is not None]
+        return Span(max(since, key=_ordered, default=None), min(until, key=_ordered, default=None))
 
     def advised(self, run: Settings, seen: Span = ANY) -> dict[str, str]:
         """Their settings for a change of a run, by change: in the words and keys of the release
@@ -484,9 +501,14 @@ def load_launch(path: Path) -> Launch:
             if ours not in keys:
                 said = f"{entry.words!r} names a setting that the table has no key for"
                 raise ValueError(f"{where}: {said}")
-    entries, shipped = (tuple(map(str, data.get(name, ()))) for name in ("entries", "shipped"))
-    tables = {name: data.get(name, {}) for name in ("calls", "starts", "classes", "constants")}
-    return replace(launch, advice=advice, entries=entries, shipped=shipped, **tables)
+    lists: dict[str, Any] = {
+        name: tuple(map(str, data.get(name, ())))
+        for name in ("entries", "shipped", "packages", "versions")
+    }
+    tables: dict[str, Any] = {
+        name: data.get(name, {}) for name in ("calls", "starts", "classes", "constants")
+    }
+    return replace(launch, advice=advice, **lists, **tables)
 
 
 def _entry(kind: type[_Kind], name: str, entry: Any, where: str) -> _Kind:

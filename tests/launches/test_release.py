@@ -1,0 +1,96 @@
+"""The release that a launch tells, and the defaults that hold then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollcast.simulator.cli.launching import LaunchOptions, asked
+from rollcast.simulator.launches.launched import Launched
+from rollcast.simulator.launches.read import read_launch
+from rollcast.simulator.stacks.stack import all_stacks
+
+RUN = "python3 -m verl.trainer.main_ppo data.train_batch_size=8 actor_rollout_ref.rollout.n=4"
+
+
+def launched(folder: Path, text: str, **beside: str) -> Launched:
+    (folder / ".git").mkdir()
+    for name, content in {"run.sh": text, **beside}.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    return read_launch(folder / "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("line", "release"),
+    [
+        ("pip install verl==0.5.0", "0.5.0"),
+        ("uv pip install 'verl[vllm,gpu] == 0.4.1'", "0.4.1"),
+        ("pip install git+https://github.com/volcengine/verl.git@v0.6.0", "0.6.0"),
+        ("git clone -b v0.3.1 https://github.com/volcengine/verl", "0.3.1"),
+        ("# docker run verlai/verl:app-verl0.5-sglang0.4.9", "0.5"),
+        ("docker run whatcanyousee/verl:v0.4 true", "0.4"),
+        ("pip install 'verl>=0.5.0' vllm==0.8.4 my-verl==0.2.0", None),
+        ("docker run nvcr.io/nvidia/pytorch:24.08-py3 overl1.2.3", None),
+    ],
+)
+def test_a_pin_or_an_image_tells_it(tmp_path: Path, line: str, release: str | None) -> None:
+    launch = launched(tmp_path, f"{line}\n{RUN}\n")
+    assert launch.release == release
+    if release is not None:
+        assert f"defaults of verl {release}, as run.sh, line 1 says" in launch.notes
+    old = release is not None and release < "0.9"
+    assert launch.known["engine.max_seqs"].value == (1024 if old else 256)
+
+
+def test_what_lies_beside_a_launch_tells_it(tmp_path: Path) -> None:
+    launch = launched(tmp_path, f"{RUN}\n", requirements_txt="torch\nverl==0.5.0\n")
+    assert (launch.release, launch.told) == (
+        "0.5.0",
+        "defaults of verl 0.5.0, as requirements.txt, line 2 says",
+    )
+    sources = tmp_path / "verl" / "version"
+    sources.mkdir(parents=True)
+    (sources / "version").write_text("0.3.1.dev\n", encoding="utf-8")
+    assert read_launch(tmp_path / "run.sh").release == "0.3.1"  # before what is installed beside
+    assert read_launch(tmp_path / "run.sh").files == (tmp_path / "run.sh",)
+
+
+def test_a_project_is_the_stack_by_its_name_alone(tmp_path: Path) -> None:
+    config = "actor: {path: m}\ngconfig: {n_samples: 2}\ntrain_dataset: {batch_size: 4}\n"
+    (tmp_path / "config.yaml").write_text(config, encoding="utf-8")
+    project = '[tool.x]\nversion = "9.9"\n[project]\nname = "{}"\nreadme = "a"\nversion = "1.0.4"\n'
+    for name, release in (("areal", "1.0.4"), ("mine", None)):
+        (tmp_path / "pyproject.toml").write_text(project.format(name), encoding="utf-8")
+        assert read_launch(tmp_path / "config.yaml", stack="areal").release == release
+
+
+def test_keys_tell_a_range_and_a_release_without_them_is_not_believed(tmp_path: Path) -> None:
+    table = all_stacks()["verl"].launch
+    new = "algorithm.rollout_correction.bypass_mode"
+    since = table.bounds(new).since
+    launch = launched(tmp_path, f"{RUN} {new}=True\n")
+    assert launch.release is None
+    assert launch.told == f"defaults of the newest verl: {new} tells {since} or newer"
+    (tmp_path / "run.sh").write_text(f"pip install verl==0.3.0\n{RUN} {new}=True\n", "utf-8")
+    launch = read_launch(tmp_path / "run.sh")
+    assert launch.release is None
+    assert launch.told.startswith("run.sh, line 1 says verl 0.3.0, which has no algorithm.rollout")
+    old = "actor_rollout_ref.actor.fsdp_config.grad_offload"
+    (tmp_path / "run.sh").write_text(f"{RUN} {old}=True\n", "utf-8")
+    launch = read_launch(tmp_path / "run.sh")
+    until = table.bounds(old).until
+    assert launch.told == f"defaults of verl before {until}, which has no {old} any more"
+    assert launch.known["engine.max_seqs"].value == 1024
+
+
+def test_the_user_says_it_over_the_launch(tmp_path: Path) -> None:
+    more = "actor_rollout_ref.model.path=Qwen/Qwen3-8B data.max_response_length=64"
+    launched(tmp_path, f"pip install verl==0.9.0\n{RUN} {more}\n")
+    for stack, release, seqs in ((None, "0.9.0", 256), ("verl-0.5", "0.5", 1024)):
+        found = asked(tmp_path / "run.sh", LaunchOptions("h100-sxm", stack=stack))
+        assert found.launch.release == release
+        assert found.value("engine.max_seqs") == seqs
+        assert any("verl 0.9.0" in note for note in found.launch.notes) == (stack is None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -128,6 +128,7 @@ def compare(
     no_plot: args.NoPlot = False,
     as_json: args.Json = False,
     draws: args.Draws = None,
+    control: args.Controls = None,
 ) -> None:
     """Simulate one scenario under several policies and compare them.
 
@@ -143,10 +144,13 @@ def compare(
 
     checked = _load(scenario, settings, seed, trust_modules, out, force, draws)
     variants = _variants(checked, policy or [checked.policy_name], also or ())
+    planes = _controls(control or (), draws)
     with progress("", sum(variant.steps for variant in variants) * (1 + (draws or 0))) as advance:
         results = run_all(variants, advance)
         ranked = None
-        if draws is None:
+        if planes:
+            results |= _run_controls(checked, planes)
+        elif draws is None:
             ranked = ranking.from_short_runs(results, keep_on)
         elif draws:
             ranked = ranking.redraw(results, draws, advance)
@@ -367,6 +371,26 @@ def _variants(scenario: Scenario, names: list[str], also: Sequence[str]) -> list
         label = f"{variants[0].policy_name}, {setting}"
         variants.append(replace(changed.with_policy(names[0]), policy_name=visible(label)))
     return variants
+
+
+def _controls(names: Sequence[str], draws: int | None) -> dict[str, Callable[..., Any]]:
+    """The control planes of ``--control``. Raises ScenarioError."""
+    if not names:
+        return {}
+    from rollcast.simulator.virtual.control import load_control
+
+    if draws:
+        raise ScenarioError("--draws", "redraws policies alone; leave it out with --control")
+    return {name: load_control(name) for name in names}
+
+
+def _run_controls(
+    scenario: Scenario, planes: Mapping[str, Callable[..., Any]]
+) -> dict[str, Result]:
+    """Their rows, which have no intervals."""
+    from rollcast.simulator.virtual.control import run_control
+
+    return {name: run_control(scenario, plane, name) for name, plane in planes.items()}
 
 
 def _write_run(result: Result, bars: Sequence[Bar], out: Path, force: bool, *, plot: bool) -> None:

@@ -49,6 +49,16 @@ Draws = Annotated[
         "approximation; 0: none.",
     ),
 ]
+Controls = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--control",
+        metavar="MODULE:FUNCTION",
+        help="Add a row: your async control plane on the same engines, in virtual time. It is "
+        "`async def rollout(engine, prompts)`, which returns a batch's groups, or `async def "
+        "main(training)`. Its code is run. Repeatable.",
+    ),
+]
 Policies = Annotated[
     list[str] | None,
     typer.Option(

@@ -143,6 +143,16 @@ def _cell(value: Any) -> Any:
     return "" if isinstance(value, float) and math.isnan(value) else value
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes a text, whole or not at all."""
+    work = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        work.write_text(text, "utf-8")
+        os.replace(work, path)
+    finally:
+        work.unlink(missing_ok=True)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes strict JSON; numbers that are not finite become null."""
     with path.open("w", encoding="utf-8") as file:

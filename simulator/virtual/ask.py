@@ -82,7 +82,7 @@ class Answer:
     @property
     def version(self) -> int:
         """Of the weights that made the oldest token; of the engine if there is none."""
-        return self.versions[0].version if self.versions else self.ask.version
+        return self.versions[0].version if self.versions else max(self.ask.version, 0)
 
 
 def _is_ids(prompt: Any) -> bool:
@@ -134,7 +134,7 @@ class Ask:
         self.reply, self.tokens, self.request_id, self.asked = reply, tokens, request_id, asked
         self.turn = conversation.turn
         self.prompt_tokens = conversation.context
-        self.placed, self.version = -1, 0
+        self.placed, self.version = -1, -1
         self.parts: list[VersionTokens] = []
         self.known = False
         self.leaving = False
@@ -143,6 +143,16 @@ class Ask:
         self.start_s = -1.0
         self.rollout: Rollout
         self.shown: Rollout
+
+    @property
+    def unit(self) -> str:
+        """What the journal calls its rollout."""
+        return f"{self.shown.group}.{self.shown.index}"
+
+    @property
+    def started(self) -> bool:
+        """Whether an engine has had it."""
+        return self.version >= 0
 
     @property
     def made(self) -> int:

@@ -40,7 +40,8 @@ class Fleet:
     replies: lengths and rewards in place of the scenario's. count_sent: whether a prompt is as long
     as what is sent, and not as the scenario says. faults: what goes wrong when. error_share: of
     requests that fail as they would be answered, drawn from ``seed``. routing: of requests to no
-    engine in particular, in place of the scenario's.
+    engine in particular, in place of the scenario's. units: whether the journal says of each
+    rollout that it was dispatched, and trained, failed or evicted (aborted); else its user does.
 
     engines: one for each replica. journal: what happened. record: the same in rollcast's tables.
     Raises ScenarioError where the scenario does not fit its GPUs, VirtualError without a clock.
@@ -56,6 +57,7 @@ class Fleet:
         faults: Collection[Fault] = (),
         error_share: float = 0.0,
         routing: str | None = None,
+        units: bool = True,
         seed: int = 0,
     ) -> None:
         found = clock or current()
@@ -84,6 +86,8 @@ class Fleet:
         self._asks = 0
         self._pending: dict[Ask, None] = {}
         self._groups: dict[tuple[int, int], int] = {}
+        self._units = units
+        self._evicted: set[str] = set()
         self._error_share, self._random = error_share, random.Random(seed)
         self._training: tuple[TrainBatch, Pending] | None = None
         self._syncing: Pending | None = None
@@ -198,6 +202,9 @@ class Fleet:
             ask.version = self.cluster.replicas[number].version
             self.flying[ask.key] = ask
             engine.asks[ask] = None
+            if self._units and (ask.unit in self._evicted or not (ask.turn or ask.parts)):
+                self._evicted.discard(ask.unit)
+                self.journal.dispatched(ask.unit, ask.version)
         if rollouts:
             self.cluster.submit(rollouts)
 
@@ -266,7 +273,17 @@ class Fleet:
         self._close(ask)
         self.record.drop(ask.shown)
         self.journal.add("error", ask.request_id, replica=ask.placed, status=error.status)
+        if self._units and ask.placed >= 0 and ask.started:
+            self.journal.failed(ask.unit)
         ask.pending.set(error=error)
+
+    def discard(self, answers: Iterable[Answer], why: str = "discarded") -> None:
+        """Notes that answers are given up on purpose: nobody will train on them."""
+        for answer in answers:
+            self.record.drop(answer.ask.shown)
+            if self._units and answer.ask.unit not in self._evicted:
+                self._evicted.add(answer.ask.unit)
+                self.journal.evicted(answer.ask.unit, why)
 
     def _take(self, ask: Ask, segment: Segment) -> None:
         """Takes in a segment of a request."""
@@ -331,6 +348,9 @@ class Fleet:
             ask.reply.environment_s,
             ask,
         )
+        if self._units and finish == "abort" and ask.started:
+            self._evicted.add(ask.unit)
+            self.journal.evicted(ask.unit, "aborted")
         ask.pending.set(answer)
 
     # Trainer and weights
@@ -344,6 +364,11 @@ class Fleet:
         pending = self.pending("the trainer")
         self._training = batch, pending
         self.journal.add("train", batch.step, rollouts=sum(len(g.rollouts) for g in batch.groups))
+        if self._units:
+            for group in batch.groups:
+                for rollout in group.rollouts:
+                    oldest = rollout.tokens_by_version[0].version if rollout.new_tokens else 0
+                    self.journal.trained(f"{rollout.group}.{rollout.index}", batch.step, oldest)
         return pending
 
     def _train_groups(self, groups: Groups) -> Iterable[TrainGroup]:

@@ -4,6 +4,7 @@ comparisons."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rollcast.simulator.loop.accounting import TokenAccounting
 from rollcast.simulator.plan import StepPlan
@@ -23,7 +24,6 @@ class Record:
         self._step = self._accounting.begin_step(plan, 0.0)
         self._trained: StepRecord | None = None
         self._open: dict[Rollout, None] = {}
-        self._dropped: list[Rollout] = []
 
     @property
     def step(self) -> int:
@@ -41,10 +41,13 @@ class Record:
             self._end(now_s)
         step = self._step
         step.rollout_end_s = now_s
-        self._accounting.training(step, batch)
-        for group in batch.groups:
-            for rollout in group.rollouts:
-                self._open.pop(rollout, None)
+        groups = []
+        for group in batch.groups:  # a rollout counts once, however often it is trained on
+            first = [rollout for rollout in dict.fromkeys(group.rollouts) if rollout in self._open]
+            for rollout in first:
+                del self._open[rollout]
+            groups.append(replace(group, rollouts=tuple(first)))
+        self._accounting.training(step, replace(batch, groups=tuple(groups)))
         if batch.final:
             self._accounting.rollout_phase(step)
 

@@ -195,12 +195,13 @@ def plan(
 ) -> None:
     """Find the GPUs, their split and the policy for a whole run.
 
-    Takes a scenario, or a launch as rollcast check does, with the options of one (--gpu to --env).
+    Takes a scenario, or a launch as rollcast check does, with the options of one (--gpu, --model to
+    --env).
 
     The question is the scenario's section plan, changed by these options; what neither says gets a
     sensible default. Exits with 3 if no choice meets the limits, and names the nearest one.
     """
-    from rollcast.simulator.cli.launching import LaunchOptions, numbers, scenario_or_launch
+    from rollcast.simulator.cli.launching import LaunchOptions, gpus_to_choose, scenario_or_launch
     from rollcast.simulator.cli.plan_question import with_flags
     from rollcast.simulator.cli.plan_table import show_plan
     from rollcast.simulator.planner import planner
@@ -212,9 +213,10 @@ def plan(
     options = LaunchOptions(
         gpu, None, model, mean_tokens, prompt_tokens, None, stack, environment or ()
     )
-    found = scenario_or_launch(scenario, options, numbers(gpus, "--gpus"), trust(trust_modules))
+    held = gpus_to_choose(gpus)
+    found = scenario_or_launch(scenario, options, held, trust(trust_modules))
     raw = override(found, settings or (), seed)
-    raw = with_flags(raw, run, choose or (), limit or (), objective, quality or ())
+    raw = with_flags(raw, run, choose or (), limit or (), objective, quality or (), held)
     if workers is not None and workers < 1:
         raise ScenarioError("--workers", f"is {workers}; give at least 1")
     try:

@@ -100,7 +100,8 @@ Choose = Annotated[
         "--choose",
         "--vary",
         metavar="key=VALUE,VALUE",
-        help="Values to choose from: gpus=16,32,64 (their split is found), gpu, placement, "
+        help="Values to choose from: gpus=16,32,64 or gpus=64xh100,32xh200 (their split is "
+        "found), gpu, placement, "
         "tensor_parallel, or any key: workload.group_size=8,16. Keys that change together: "
         "cluster.replicas=cluster.trainer_gpus=4,8. Repeatable.",
     ),
@@ -195,5 +196,9 @@ Variables = Annotated[
 ]
 PlanGpus = Annotated[
     str | None,
-    typer.Option("--gpus", metavar="N,N", help="Of a launch: numbers of GPUs to choose from."),
+    typer.Option(
+        "--gpus",
+        metavar="N,N|NxKIND,...",
+        help="GPUs to choose from, as --choose gpus: 8,16,32, or 64xh100,32xh200.",
+    ),
 ]

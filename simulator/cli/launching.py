@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollcast.simulator.errors import ScenarioError
 
@@ -74,12 +74,12 @@ def asked(
 
 
 def scenario_or_launch(
-    path: Path, options: LaunchOptions, gpus: Sequence[int], trust_modules: Trust
+    path: Path, options: LaunchOptions, gpus: Sequence[int | str], trust_modules: Trust
 ) -> RawScenario:
     """A scenario's file as it is, or the scenario of a launch.
 
-    gpus: numbers to choose from, of a launch. trust_modules: whether modules that a scenario names
-    may be imported. Raises ScenarioError for flags of a launch beside a scenario.
+    gpus: to choose from, as in ``plan.choose.gpus``. trust_modules: whether modules that a scenario
+    names may be imported. Raises ScenarioError for flags of a launch beside a scenario.
     """
     from rollcast.simulator.scenario.file import RawScenario, read_scenario
     from rollcast.simulator.scenario.trust import require_trust
@@ -87,37 +87,41 @@ def scenario_or_launch(
     if path.suffix in _SCENARIOS and not path.is_dir():
         raw = read_scenario(path, True)
         if isinstance(raw.data.get("workload"), dict):
-            flags = [*options.given, *(["--gpus"] if gpus else [])]
-            if flags:
+            if options.given:
                 raise ScenarioError(
-                    flags[0],
+                    options.given[0],
                     "is of a launch; in a scenario change the file, or use --set and --choose",
                 )
             with raw.locating():
                 require_trust(raw.data, trust_modules, path.name)
             return raw
-    found = asked(path, replace(options, gpus=gpus[0] if gpus else None))
+    counted = [_counted(value) for value in gpus]
+    if options.gpu is None and counted:
+        options = replace(options, gpu=counted[0][1])
+    found = asked(path, replace(options, gpus=counted[0][0] if counted else None))
     data = dict(found.scenario.raw.data)
-    plan: dict[str, Any] = {}
-    if found.draft.steps is not None:
-        plan["run"] = {"steps": found.draft.steps}
-    if gpus:
-        plan["choose"] = {"gpus": list(gpus)}
+    plan = {} if found.draft.steps is None else {"run": {"steps": found.draft.steps}}
     sources = {part.key: part.source for part in found.parts}
     return RawScenario({**data, "plan": plan} if plan else data, {}, found.name, Path(), sources)
 
 
-def numbers(text: str | None, flag: str) -> list[int]:
-    """Of ``8,16,32``. Raises ScenarioError naming the flag."""
-    if text is None:
-        return []
+def _counted(value: int | str) -> tuple[int, str | None]:
+    from rollcast.simulator.scenario.plan_section import gpus_of
+
     try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = [0]
-    if min(found) < 1:
-        raise ScenarioError(flag, f"{text!r} is no list of numbers above 0, such as 8,16,32")
-    return found
+        return gpus_of(value)
+    except ScenarioError as error:
+        raise ScenarioError("--gpus", error.message) from None
+
+
+def gpus_to_choose(text: str | None) -> list[int | str]:
+    """Of ``8,16`` or ``64xh100,32xh200``. Raises ScenarioError (``--gpus``)."""
+    listed: list[int | str] = []
+    for part in () if text is None else text.split(","):
+        value = int(part) if part.strip().isascii() and part.strip().isdigit() else part.strip()
+        _counted(value)
+        listed.append(value)
+    return listed
 
 
 def _released(stack: str | None) -> tuple[str | None, str | None]:

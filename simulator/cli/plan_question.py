@@ -17,9 +17,10 @@ def with_flags(
     limits: Sequence[str] = (),
     objective: str | None = None,
     quality: Sequence[str] = (),
+    gpus: Sequence[int | str] = (),
 ) -> RawScenario:
-    """The scenario with its section ``plan`` changed by the flags. Raises ScenarioError naming the
-    flag."""
+    """The scenario with its section ``plan`` changed by the flags. gpus: of ``--gpus``. Raises
+    ScenarioError naming the flag."""
     section = raw.data.get("plan")
     if section is not None and not isinstance(section, Mapping):
         return raw  # an error when it is read
@@ -33,6 +34,11 @@ def with_flags(
         asked["quality"] = "--quality", _pairs(quality, "--quality", "april=1.05")
     if choose:
         asked["choose"] = "--choose", parse_choose(choose)
+    if gpus:
+        _, others = asked.get("choose", ("", {}))
+        if "gpus" in others:
+            raise ScenarioError("--gpus", "is the same as --choose gpus; give one of them")
+        asked["choose"] = "--gpus", {**others, "gpus": list(gpus)}
     if objective is not None:
         asked["objective"] = "--objective", objective
     plan, flags = dict(section or {}), dict[str, str]()

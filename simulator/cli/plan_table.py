@@ -12,7 +12,7 @@ from rollcast.simulator.cli.tables import show_phases
 from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Planned, Row
 from rollcast.simulator.planner.write import document
-from rollcast.simulator.results.figures import NAMED
+from rollcast.simulator.results.figures import NAMED, hours
 from rollcast.simulator.results.write import plain
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ _HEADINGS = {
     "front": "front",
     "GPUs": "GPUs",
     "split": "split",
-    **{name: NAMED[name].heading for name in _FIGURES},
+    **{name: NAMED[name].heading for name in _FIGURES[:2]},
+    "chance": "meets\nlimits",
+    **{name: NAMED[name].heading for name in _FIGURES[2:]},
 }
 _FIRST_TO_GO = (*reversed(_FIGURES[3:]), "break_even", "front", "split")
 _MOST_ROWS = 16
@@ -56,7 +58,11 @@ def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | Non
         screen.print(sentence, markup=False, style="bold" if planned.recommended else "yellow")
     screen.print()
     shown = planned.notable(_MOST_ROWS // 2)[:_MOST_ROWS]
-    columns = [name for name in _HEADINGS if name != "break_even" or planned.baseline is not None]
+    known = {
+        "break_even": planned.baseline is not None,
+        "chance": any(row.chances for row in shown),
+    }
+    columns = [name for name in _HEADINGS if known.get(name, True)]
     grid, left_out = fitted(
         screen, columns, _FIRST_TO_GO, lambda kept: _table(shown, kept, screen.width)
     )
@@ -92,6 +98,8 @@ def _notes(
         note += " ~: from a short simulation."
     if planned.baseline is not None and "break_even" not in left_out:
         note += f" Pays up to: {NAMED['break_even'].meaning}."
+    if any(row.chances for row in shown):
+        note += " Meets limits: share of draws within the limits of hours and cost."
     if left_out:
         labels = ", ".join(one_line(_HEADINGS[name]) for name in left_out)
         note += f" For {labels}, make the terminal wider."
@@ -121,13 +129,14 @@ def _table(rows: Sequence[Row], columns: Sequence[str], width: int) -> Table:
             overflow="fold",
         )
     for name, row in zip(names, rows, strict=True):
-        cells = _cells(row)
+        cells = _cells(row, rows[0].run_cost.hours)
         style = "dim" if row.beyond else None
         grid.add_row(Text(name), *(Text(cells[column]) for column in columns), style=style)
     return grid
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: Row, like: float) -> dict[str, str]:
+    """like: hours in whose unit all are shown."""
     values, about = row.plain(), "" if row.exact else "~"
     cells = {name: NAMED[name].text(values) for name in _FIGURES}
     spread = ""
@@ -139,6 +148,7 @@ def _cells(row: Row) -> dict[str, str]:
         "front": "*" if row.on_front else "",
         "GPUs": f"{row.setup.gpus} {row.setup.kinds}".strip(),
         "split": words.split(row),
-        "hours": f"{about}{cells['hours']}{spread}",
+        "hours": f"{about}{hours(row.run_cost.hours, like)}{spread}",
+        "chance": words.chance(row),
         "cost": f"{about}{cells['cost']}",
     }

@@ -28,7 +28,8 @@ class Row:
     exact: simulated for the last rung's steps. beyond: sentences of broken limits. on_front:
     whether no choice within the limits of GPUs and staleness beats it in hours and cost.
     break_even: updates at which the best synchronous choice equals it, as a multiple of that one's.
-    hours, usd: 90 % intervals of the finalists; chances: of meeting each limit of these, by name.
+    hours, usd: 90 % intervals of the last rung's; chances: of meeting each limit of these, by name,
+    of other rows as if they spread like the best one.
     """
 
     choice: Choice
@@ -43,6 +44,11 @@ class Row:
     hours: Interval | None = None
     usd: Interval | None = None
     chances: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def chance(self) -> float | None:
+        """Of meeting all limits of hours and cost, which go together; None without draws."""
+        return min(self.chances.values(), default=None)
 
     def plain(self) -> dict[str, Any]:
         """A row of plan.json, as JSON types."""

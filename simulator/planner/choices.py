@@ -13,7 +13,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner.held import Held, Same
 from rollcast.simulator.policies import is_synchronous
 from rollcast.simulator.scenario.file import RawScenario, override
-from rollcast.simulator.scenario.plan_section import CLUSTER_KEYS
+from rollcast.simulator.scenario.plan_section import CLUSTER_KEYS, gpus_of
 from rollcast.simulator.scenario.scenario import Outline, Scenario, build_scenario
 
 MOST_CHOICES = 20_000
@@ -141,8 +141,9 @@ def _enumerated(
             if key not in CLUSTER_KEYS
             for part in key.split("=")
         }
-        if "gpu" in chosen:
-            others = {"gpu": chosen["gpu"], **others}
+        kind = gpus_of(chosen["gpus"])[1] if "gpus" in chosen else None
+        if kind or "gpu" in chosen:
+            others = {"gpu": kind or chosen["gpu"], **others}
         try:
             splits = list(_splits(cluster, chosen, others))
         except ScenarioError as error:
@@ -172,7 +173,7 @@ def _splits(
     stages = int(others.get("cluster.pipeline_parallel", cluster.stages))
     placement = str(chosen.get("placement", cluster.placement))
     fixed = {"cluster.placement": placement, "cluster.tensor_parallel": tensor}
-    held = int(chosen.get("gpus", cluster.gpus))
+    held = gpus_of(chosen.get("gpus", cluster.gpus))[0]
     gpus = held - cluster.other_gpus
     if "cluster.replicas" in others or "cluster.trainer_gpus" in others:
         yield fixed

@@ -79,7 +79,8 @@ class Objective:
         """(name, sentence) of each broken limit."""
         limits = self.limits
         if limits.hours is not None and run_cost.hours > limits.hours:
-            yield "hours", f"the limit of {hours(limits.hours)} ({hours(run_cost.hours)})"
+            taken = hours(run_cost.hours, like=limits.hours)
+            yield "hours", f"the limit of {hours(limits.hours)} ({taken})"
         if limits.usd is not None and run_cost.usd is not None and run_cost.usd > limits.usd:
             yield "usd", f"the limit of {usd(limits.usd)} ({usd(run_cost.usd)})"
         if limits.gpus is not None and setup.gpus > limits.gpus:

@@ -171,9 +171,12 @@ class Search:
         rows = [_with_break_even(row, baseline, asked) for row in rows]
         allowed = [row for row in rows if not row.beyond]
         top = allowed[0] if allowed else min(rows, key=self._rank)
+        rows = [self._with_chances(row, top) for row in rows]
+        allowed = [row for row in rows if not row.beyond]
         final = [row for row in (allowed or [top]) if row.exact][:FINALISTS]
-        wins = self._wins(top, final)
         by_name = {row.choice.name: row for row in rows}
+        top = by_name[top.choice.name]
+        wins = self._wins(top, final)
         sure = self._sure(top, rows) if allowed else None
         if sure is not None:
             rows = [sure if row.choice.name == sure.choice.name else row for row in rows]
@@ -291,17 +294,13 @@ class Search:
         where that is the best one, or none is found."""
         if not top.chances or min(top.chances.values()) >= SURE:
             return None
-        for row in rows:  # best first; finalists have their draws
-            if not row.beyond and row.chances and min(row.chances.values()) >= SURE:
+        likely = [
+            row for row in rows if not row.beyond and min(row.chances.values(), default=0) >= SURE
+        ]
+        for row in likely:  # best first; those of the last rung have their draws
+            if row.measured.factors:
                 return row
-        likely = self.objective.chances  # as far as others spread like the best one
-        further = [
-            row
-            for row in rows
-            if not (row.beyond or row.chances)
-            and np.isfinite(row.run_cost.updates)
-            and min(likely(row.run_cost, top.measured.factors).values()) >= SURE
-        ][:FURTHER]
+        further = [row for row in likely if np.isfinite(row.run_cost.updates)][:FURTHER]
         tasks = [
             Task(row.choice, row.measured.steps, whole=max(1, round(row.run_cost.updates)))
             for row in further
@@ -312,6 +311,12 @@ class Search:
                 if min(known.chances.values()) >= SURE:
                     return known
         return None
+
+    def _with_chances(self, row: Row, top: Row) -> Row:
+        """A row without draws of its own, with its chances if it spreads like the best one."""
+        if row.measured.factors:
+            return row
+        return replace(row, chances=self.objective.chances(row.run_cost, top.measured.factors))
 
     def _with_interval(self, row: Row, drawn: Measured) -> Row:
         low, high = ends(drawn.factors).tolist()

@@ -58,6 +58,13 @@ def others(row: Row) -> str:
     return ", ".join(f"{k} {v}" for k, v in row.choice.chosen.items() if k not in known)
 
 
+def chance(row: Row) -> str:
+    """The chance that it meets the limits, for a table; empty where it is not known."""
+    if row.chance is None:
+        return ""
+    return f"{'' if row.measured.factors else '~'}{row.chance:.0%}"
+
+
 def takes(row: Row, *, intervals: bool = True) -> str:
     """Hours and cost of the whole run."""
     run = row.run_cost
@@ -113,6 +120,8 @@ _LIMITS: Mapping[str, Callable[[float], str]] = {"hours": hours, "usd": usd}
 
 def chances(row: Row, limits: LimitSection, sure: Row | None) -> list[str]:
     """How likely it meets each limit that its interval crosses, and what is surer."""
+    if not row.measured.factors and (limits.hours is not None or limits.usd is not None):
+        return ["No intervals were computed: how likely it meets the limits is not known."]
     crossed = {name: chance for name, chance in row.chances.items() if chance < _CERTAIN}
     if not crossed:
         return []
@@ -133,14 +142,14 @@ def chances(row: Row, limits: LimitSection, sure: Row | None) -> list[str]:
 
 def _rivals(rivals: Sequence[Rival], objective: ObjectiveName) -> str:
     if not rivals:
-        return "No other choice is close."
+        return "No other choice was simulated as far: short simulations put the others behind."
     goal = OBJECTIVES[objective]
     near = [rival for rival in rivals if rival.wins is not None and rival.wins > SURE]
     if not near:
         first = rivals[0]
         sentence = f"Next best: {choice(first.row)}, {first.behind:.0%} worse in {goal}"
         if first.wins is None:
-            return f"{sentence}."
+            return f"{sentence}; without intervals, how sure that order is is not known."
         held = "all" if first.wins == 0 else f"{1 - first.wins:.0%} of the"
         return f"{sentence}; the order held in {held} draws."
     sentence = "; ".join(
@@ -157,6 +166,8 @@ def unmet(nearest: Row, limits: LimitSection, give_up: Mapping[str, Row]) -> tup
         f"No choice meets the limits. The nearest is {choice(nearest)}: "
         f"{takes(nearest)}; it exceeds {' and '.join(nearest.beyond)}."
     ]
+    if nearest.chance:
+        sentences.append(f"It meets those of hours and cost in {nearest.chance:.0%} of the draws.")
     for name, row in give_up.items():
         value = getattr(limits, name)
         sentences.append(

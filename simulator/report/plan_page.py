@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -30,6 +31,8 @@ _FIGURES = tuple(
     NAMED[name] for name in ("break_even", "staleness_max", "length_bias", "bubble_fraction")
 )
 _NARROW = _FIGURES[:2]
+
+_CHANCE = "share of draws within the limits of hours and cost; ~: if spread like the best choice"
 
 BEST_ROWS, MOST_ROWS, MOST_POINTS, MOST_NAMED = 6, 200, 300, 12
 
@@ -92,7 +95,8 @@ def _subtitle(planned: Planned) -> str:
 
 def _tiles(row: Row) -> Markup:
     measured, run = row.measured, row.run_cost
-    figures = [("whole run", hours(run.hours), _interval(words.between(row.hours, hours)))]
+    alike = partial(hours, like=run.hours)
+    figures = [("whole run", hours(run.hours), _interval(words.between(row.hours, alike)))]
     if run.usd is not None:
         figures.append(("cost", usd(run.usd), _interval(words.between(row.usd, usd))))
     figures += [
@@ -149,6 +153,7 @@ def _point(row: Row, chosen: bool) -> Point:
 
 
 def _choices(planned: Planned) -> Markup:
+    limited = any(row.chances for row in planned.rows)
     columns = (
         parts.Column("policy", text=True),
         parts.Column(
@@ -156,10 +161,16 @@ def _choices(planned: Planned) -> Markup:
         ),
         parts.Column("whole run", "hours of it, and their 90 % interval"),
         parts.Column(NAMED["cost"].label, NAMED["cost"].meaning),
+        *([parts.Column("meets limits", _CHANCE)] if limited else []),
         *(parts.Column(f.label, f.meaning, narrow=f in _NARROW) for f in _FIGURES),
     )
-    rows = [_line(row, row is planned.chosen) for row in planned.notable(BEST_ROWS)]
-    more = [_line(row, row is planned.chosen) for row in planned.rows[:MOST_ROWS]]
+    like = planned.rows[0].run_cost.hours
+
+    def line(row: Row) -> Line:
+        return _line(row, row is planned.chosen, limited, partial(hours, like=like))
+
+    rows = [line(row) for row in planned.notable(BEST_ROWS)]
+    more = [line(row) for row in planned.rows[:MOST_ROWS]]
     rest = len(planned.rows) - len(more)
     every = f"The first {len(more)}, and {rest:,} more in plan.csv" if rest else f"All {len(more)}"
     return parts.section(
@@ -170,17 +181,18 @@ def _choices(planned: Planned) -> Markup:
     )
 
 
-def _line(row: Row, chosen: bool) -> Line:
+def _line(row: Row, chosen: bool, limited: bool, long: Callable[[float], str]) -> Line:
     values = row.plain()
     details = [words.split(row), words.others(row)]
     cells: Sequence[Content] = (
         parts.breakable(row.choice.policy),
         [f"{row.setup.gpus} {row.setup.kinds}", *map(parts.below, filter(None, details))],
         [
-            f"{'' if row.exact else '~'}{hours(row.run_cost.hours)}",
-            parts.below(words.between(row.hours, hours)) if row.hours else None,
+            f"{'' if row.exact else '~'}{long(row.run_cost.hours)}",
+            parts.below(words.between(row.hours, long)) if row.hours else None,
         ],
         NAMED["cost"].text(values),
+        *([words.chance(row)] if limited else []),
         *(figure.text(values) for figure in _FIGURES),
     )
     return Line(cells, chosen=chosen, apart=bool(row.beyond))
@@ -193,10 +205,13 @@ def _phases(planned: Planned) -> Content:
     ]
     if not rows:
         return None
+    spread = (
+        "; of the finalists with 90 % intervals" if any(row.hours for row in planned.rows) else ""
+    )
     return parts.section(
         "A step by phase",
         phase_table(rows),
-        about="Seconds of a mean step; of the finalists with 90 % intervals.",
+        about=f"Seconds of a mean step{spread}.",
     )
 
 
@@ -258,7 +273,7 @@ def _unrun(unrun: Sequence[Unrun]) -> Content:
             (
                 parts.breakable(choice.choice.name),
                 str(choice.setup.gpus),
-                hours(choice.estimate.hours),
+                hours(choice.estimate.hours, like=unrun[0].estimate.hours),
                 cost(choice.estimate.usd, choice.estimate.gpu_hours),
             )
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+from rollcast.simulator.costs.presets.gpus import load_gpu, named_gpu
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import (
     POSITIVE,
@@ -149,8 +150,8 @@ class PlanSection(Options):
         Mapping[str, Any] | None,
         Doc(
             "values to choose from, a list for each key: any key of the scenario, gpu, gpus"
-            " (their split is found), placement, tensor_parallel, policy; KEY=KEY for keys "
-            "that change together. null: a sensible set"
+            " (numbers, or 64xh100 with their kind; their split is found), placement, "
+            "tensor_parallel, policy; KEY=KEY for keys that change together. null: a sensible set"
         ),
     ] = None
     limits: Annotated[LimitSection, Doc("limits of the whole run")] = field(
@@ -197,15 +198,41 @@ class PlanSection(Options):
             number(factor, join("plan.quality", str(name)), Above(0, 1000))
 
 
+_GPUS = re.compile(r"(\d{1,9})\s*(?:[x*\u00d7]\s*)?([a-z].*)", re.IGNORECASE)
+
+
+def gpus_of(value: Any) -> tuple[int, str | None]:
+    """The number of a choice of ``gpus``, and its preset where it names a kind: ``64xh100``, or
+    ``64 h100-sxm``. Raises ScenarioError (``plan.choose.gpus``)."""
+    place = "plan.choose.gpus"
+    match = _GPUS.fullmatch(value.strip()) if isinstance(value, str) else None
+    number, kind = (int(match[1]), match[2]) if match else (value, None)
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise wrong(
+            place, "a list of numbers of 1 or more, each alone or with its kind (64xh100)", value
+        )
+    if kind is None:
+        return number, None
+    known = named_gpu(kind) or kind
+    load_gpu(known, place)
+    return number, known
+
+
 def check_cluster_choice(choose: Mapping[str, Any]) -> None:
     """Raises ScenarioError for wrong values of ``gpu``, ``gpus``, ``placement`` and
     ``tensor_parallel``, and for keys of the cluster that these decide."""
-    for key, least in (("gpus", 1), ("tensor_parallel", 1)):
-        for value in choose.get(key, ()):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise wrong(
-                    f"plan.choose.{key}", f"a list of whole numbers of {least} or more", value
-                )
+    counted = [gpus_of(value) for value in choose.get("gpus", ())]
+    if any(counted.count(one) > 1 for one in counted):
+        raise ScenarioError("plan.choose.gpus", "holds the same GPUs twice")
+    if "gpu" in choose and any(kind for _, kind in counted):
+        raise ScenarioError(
+            "plan.choose.gpu", "is in gpus already, which names kinds; give one of them"
+        )
+    for value in choose.get("tensor_parallel", ()):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise wrong(
+                "plan.choose.tensor_parallel", "a list of whole numbers of 1 or more", value
+            )
     known = ("colocated", "disaggregated")
     for value in choose.get("placement", ()):
         if value not in known:

@@ -157,13 +157,14 @@ def test_a_launch_is_planned_as_it_is(call: Call, tmp_path: Path) -> None:
     """The scenario of the launch, its steps as the run, the numbers of GPUs as choices."""
     out = tmp_path / "planned"
     code, _, error = call(
-        *("plan", SMALL, "--gpu", "h100-sxm", "--gpus", "8,16", "--mean-tokens", 300),
+        *("plan", SMALL, "--gpus", "16xh100,8xh200", "--mean-tokens", 300),
         *("--policy", "sync", "--no-intervals"),
         *("--out", out),
     )
     assert code == 0, error
     plan = json.loads((out / "plan.json").read_text("utf-8"))
-    assert {row["gpus"] for row in plan["rows"]} == {8, 16}
+    held = {(row["gpus"], row["gpu"]) for row in plan["rows"]}
+    assert held == {(16, "h100-sxm"), (8, "h200-sxm")}
     assert "300 steps" in json.dumps(plan)
 
 
@@ -172,7 +173,9 @@ def test_a_launch_is_planned_as_it_is(call: Call, tmp_path: Path) -> None:
     [
         ((SMALL, "--gpu", "h100-sxm", "--gpus", "8,x"), "--gpus"),
         (("examples/april.yaml", "--gpu", "h100-sxm"), "--gpu: is of a launch"),
-        (("examples/april.yaml", "--gpus", "8"), "--gpus: is of a launch"),
+        (("examples/april.yaml", "--gpus", "8xnone"), "--gpus: unknown GPU 'none'"),
+        (("examples/april.yaml", "--gpus", "h100=8"), "--gpus: must be a list of numbers"),
+        (("examples/april.yaml", "--gpus", "8", "--choose", "gpus=4"), "--gpus: is the same"),
         ((SMALL,), "which GPU"),
     ],
 )

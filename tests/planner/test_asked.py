@@ -17,6 +17,8 @@ from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.results.figures import hours
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.plan_section import LimitSection, PlanSection, amount
+from rollcast.simulator.studies.simulate import load, simulate
+from rollcast.simulator.studies.uncertainty import uncertainty
 from rollcast.simulator.values import read
 from tests.planner.test_plan import SCENARIO
 
@@ -87,7 +89,7 @@ def test_a_chance_is_the_share_of_draws_within_the_limit(
 
 def test_a_limit_that_the_interval_crosses_is_told_with_a_surer_choice(tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
-    busy = SCENARIO.replace("batch_groups: 8", "batch_groups: 128")
+    busy = SCENARIO.replace("batch_groups: 8", "batch_groups: 32")
     path.write_text(f"{busy}cost: {{scale: {{sync_sd: 0.05, switch_sd: 0.05}}}}\n")
     choose = {"gpus": [2, 4, 8], "placement": ["colocated"], "tensor_parallel": [1]}
     section = {"run": {"steps": 100}, "choose": choose, "objective": "usd"}
@@ -109,6 +111,50 @@ def test_a_limit_that_the_interval_crosses_is_told_with_a_surer_choice(tmp_path:
     assert surer
     assert f"of the draws: {words.choice(surer[0])}" in said
     assert found.rows[0].plain()["hours_chance"] == chance
+    assert {row.choice.name: row.chance for row in found.rows} == by_brute_force(path, limit)
+    likely = [row for row in found.rows if (row.chance or 0) >= 0.9 and not row.beyond]
+    assert surer[0] == min(likely, key=lambda row: row.run_cost.usd or 0)
+
+
+def by_brute_force(path: Path, limit: float) -> dict[str, float]:
+    """The chance of each choice of 2, 4 and 8 colocated GPUs to take at most so many hours for 100
+    updates, from the draws of its own run."""
+    chances = {}
+    for gpus in (2, 4, 8):
+        placed = (f"cluster.replicas={gpus}", f"cluster.trainer_gpus={gpus}", "steps=40")
+        colocated = ("cluster.placement=colocated", "cluster.tensor_parallel=1")
+        result = simulate(load(path, *placed, *colocated).with_policy("sync"))
+        mean_s = result.summary["step_s"]
+        ratios = uncertainty(result, steps=100).draws["step_s"][:512] / mean_s
+        within = ratios * (100 * mean_s / 3600) <= limit
+        name = f"gpus {gpus}, placement colocated, tensor_parallel 1, sync"
+        chances[name] = float(np.mean(within))
+    return chances
+
+
+def test_without_intervals_nothing_is_said_of_draws(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO)
+    choose = {"gpus": [4, 8], "placement": ["colocated"], "tensor_parallel": [1]}
+    section = {"run": {"steps": 100}, "choose": choose, "limits": {"hours": 900}}
+    found = plan(path, section, ["sync", "april"], workers=1, intervals=False)
+    said = " ".join([*found.sentences, *found.changes])
+    assert "No intervals were computed: how likely it meets the limits is not known." in said
+    assert "without intervals, how sure that order is is not known" in said
+    assert "of the draws" not in said
+    assert "all draws" not in said
+    assert all(row.chance is None for row in found.rows)
+
+
+def test_choices_without_draws_have_chances_as_the_best_one_spreads(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO)
+    section = {"run": {"steps": 100}, "choose": {"gpus": [4, 8]}, "limits": {"hours": 900}}
+    found = plan(path, section, ["sync", "april", "one_step_off"], workers=1)
+    short = [row for row in found.rows if not row.measured.factors]
+    assert short
+    assert all(words.chance(row) == "~100%" for row in short)
+    assert all(row.chance is not None for row in found.rows)
 
 
 def test_a_limit_far_above_says_nothing(tmp_path: Path) -> None:

@@ -103,6 +103,37 @@ def test_keys_that_go_together_and_keys_alone() -> None:
     assert [c.settings["cluster.replicas"] for c in found if isinstance(c, Choice)] == [4, 4, 8, 8]
 
 
+def test_numbers_of_gpus_with_their_kinds() -> None:
+    """64 of one kind or 32 of the other, and 8 of the scenario's own."""
+    chosen = {"gpus": ["64xh100-sxm", "32 x H200", 8], "placement": ["colocated"]}
+    asked = question(RAW, read(PlanSection, {"choose": chosen}, "plan"), ["sync"])
+    found = enumerated(asked.cluster, asked.choose, ["sync"])
+    held = {
+        (scenario.shape.held_gpus, scenario.gpu.name)
+        for choice in found
+        if isinstance(choice, Choice) and choice.settings["cluster.tensor_parallel"] == 4
+        for scenario in [choice.scenario(RAW)]
+        if scenario.gpu is not None
+    }
+    assert held == {(64, "h100-sxm"), (32, "h200-sxm"), (8, RAW.data["gpu"])}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"gpus": ["8xh100", "8 h100-sxm"]}, "the same GPUs twice"),
+        ({"gpus": ["8xh100"], "gpu": ["h200-sxm"]}, "give one of them"),
+        ({"gpus": ["8xnone"]}, "unknown GPU 'none'"),
+        ({"gpus": ["h100"]}, "each alone or with its kind"),
+        ({"gpus": ["0xh100"]}, "1 or more"),
+        ({"gpus": [True]}, "1 or more"),
+    ],
+)
+def test_gpus_that_cannot_be_chosen(chosen: dict[str, list[object]], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        question(RAW, read(PlanSection, {"choose": chosen}, "plan"))
+
+
 def test_what_is_not_chosen_stays() -> None:
     found = enumerated(CLUSTER, {"placement": ["colocated", "disaggregated"]}, ["sync"])
     assert [c.settings for c in found if isinstance(c, Choice)] == [

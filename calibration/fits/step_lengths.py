@@ -157,7 +157,7 @@ class LengthsFit:
         mu, log_sd, logit, log_runaway, slope = self.values if theta is None else theta
         total, share = math.exp(log_sd), 1 / (1 + math.exp(-logit))
         return {
-            "median_tokens": math.exp(min(mu, 16.0)),
+            "median_tokens": math.exp(min(max(mu, _BOUNDS[0][0]), 16.0)),
             "between_sd": min(total * math.sqrt(share), 5.0),
             "within_sd": min(total * math.sqrt(1 - share), 5.0),
             "runaway": min(math.exp(log_runaway), 0.9) if self.cut else 0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ LEAST_STEPS = 3
 LEAST_PART = 6
 """Steps of a part of a run that is told from the rest."""
 _OTHER_SIZE, _OTHER_SPEED = 0.15, 0.3  # log ratios
+_OTHER_LENGTHS = 1.0  # log ratio of medians, more than half of it in one step
 _QUIET = 4.0  # times the noise of the medians on both sides
 
 
@@ -119,9 +121,10 @@ def _with_updates(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def changes(steps: Steps) -> tuple[Change, ...]:
-    """Where batch size, cap or speed at equal tokens changes for good."""
+    """Where batch size, cap, lengths or speed at equal tokens change for good, at once."""
     changed = _of_sizes(steps)
-    start = changed[-1].place if changed else 0
+    changed.extend(_of_lengths(steps))
+    start = max((change.place for change in changed), default=0)
     changed.extend(_of_speed(steps, start))
     return tuple(sorted(changed, key=lambda change: change.place))
 
@@ -152,6 +155,23 @@ def _of_sizes(steps: Steps) -> list[Change]:
         ):
             what = f"responses are cut at {longest[at]:.0f} tokens, at {longest[before]:.0f} before"
             changed.append(Change(int(at), int(steps.number[at]), what))
+    return changed
+
+
+def _of_lengths(steps: Steps) -> list[Change]:
+    """Where responses become several times as long, or as short, from one step to the next: where a
+    run collapses, or its task changes."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logs = np.log(steps.column("mean_new_tokens"))
+    known = np.flatnonzero(np.isfinite(logs))
+    changed = []
+    for place in range(LEAST_PART, len(known) - LEAST_PART + 1):
+        behind, ahead = logs[known[place - LEAST_PART : place]], logs[known[place:][:LEAST_PART]]
+        jump, shift = ahead[0] - behind[-1], float(np.median(ahead) - np.median(behind))
+        if abs(shift) > _OTHER_LENGTHS and 2 * jump / shift > 1:
+            at = int(known[place])
+            what = f"responses are {math.exp(shift):.2g} times as long as before"
+            changed.append(Change(at, int(steps.number[at]), what))
     return changed
 
 

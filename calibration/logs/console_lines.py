@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from copy import copy, deepcopy
 from functools import cache
 
 from rollcast.calibration.logs import recognise
 from rollcast.calibration.logs.formats import configs
 from rollcast.calibration.logs.formats.configs import Given
-from rollcast.calibration.logs.formats.console import Piece, pieces
+from rollcast.calibration.logs.formats.console import Piece, pieces, plain
 from rollcast.calibration.logs.opened import Reached
 from rollcast.calibration.logs.readers import readers
 from rollcast.calibration.logs.scanned import COMMAND, CONSOLE, RESOLVED, Reader, Scanned, Take
@@ -53,11 +54,11 @@ class ConsoleLines(Reader):
         starts, cues = _starts(readers())
         lines = self.scanned.file.lines(tally, cues, self._open, since, whole)
         for at, line, self._ended in lines:
-            start = starts.search(line)
+            begun = {match.lastgroup for match in starts.finditer(plain(line))}
             used, wrong = False, ""
             for piece in pieces(line):
                 try:
-                    used = self._feed(at, piece, start and start.lastgroup) or used
+                    used = self._feed(at, piece, begun) or used
                 except (RecordError, ValueError) as error:
                     wrong = str(error)
                 used = self._config.feed(at, piece) or used
@@ -66,17 +67,18 @@ class ConsoleLines(Reader):
             elif used:
                 tally.used += 1
 
-    def _feed(self, line: int, piece: Piece, begins: str | None) -> bool:
-        """Whether a piece belongs to a row. begins: the stack of which the line begins a row.
+    def _feed(self, line: int, piece: Piece, begun: Collection[str | None]) -> bool:
+        """Whether a piece belongs to a row. begun: the stacks of which the line begins a row.
         Raises RecordError for a row that cannot be read, or is cut off."""
         used = False
-        stack = None if begins is None else recognise.named(begins)
-        if stack is not None and stack.console is not None:
-            console, _ = self._consoles.get(stack.name) or (stack.console(), "")
-            self._consoles[stack.name] = (console, piece.actor)
+        for begins in filter(None, begun):
+            stack = recognise.named(begins)
+            if stack is not None and stack.console is not None:
+                console, _ = self._consoles.get(stack.name) or (stack.console(), "")
+                self._consoles[stack.name] = (console, piece.actor)
         for name, (console, actor) in self._consoles.items():
             was_open = console.open
-            if name != begins and not (was_open and actor == piece.actor):
+            if name not in begun and not (was_open and actor == piece.actor):
                 continue
             rows = list(console.feed(line, piece.text))
             if rows and not self._ended and not console.open:

@@ -131,15 +131,18 @@ def gathered(
                 "that they did, since generation_s is then a wait"
             )
         rows = _rows(stack, whole, settings, overlapped, _counts(rollouts))
-        if whole.repeated:
-            notes.append(f"{whole.repeated} steps are logged more than once: the later counts")
+        if whole.again:
+            held = f"{min(whole.again)} to {max(whole.again)}"
+            notes.append(
+                f"steps logged more than once: {len(whole.again)} ({held}); the later counts"
+            )
     steps = _steps(rows, rollouts)
     if steps.empty:
         raise _nothing(scanned, stack)
     if len(steps) > _LEAST_ALIKE and steps["step_s"].nunique() == 1 and steps["step_s"].all():
         notes.append(
-            f"every step takes {seconds(steps['step_s'].iloc[0])}: the log times the whole run "
-            "alone, with its start and validations, and not what a step's time depends on"
+            f"every step has the same time, {seconds(steps['step_s'].iloc[0])}, a mean of the run "
+            "with its start and validations: what a step's time depends on is not known"
         )
     gaps = _gaps(stack, steps, rollouts, requests, dumped.some_unnamed and size is None)
     if stack.tool_tokens_inside and (steps["max_turns"] > 2).any():

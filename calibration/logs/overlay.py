@@ -33,12 +33,12 @@ class Step:
 
 @dataclass(slots=True)
 class Series:
-    """Steps of one file or several. repeated: steps logged again with other numbers."""
+    """Steps of one file or several. again: steps logged again with other numbers."""
 
     kind: int
     file: str
     steps: dict[int, Step] = field(default_factory=dict)
-    repeated: int = 0
+    again: frozenset[int] = frozenset()
 
     @property
     def begins(self) -> int:
@@ -52,12 +52,15 @@ def series(stack: StackLog, rows: Sequence[Metrics], kind: int, file: str) -> Se
     same = 0
     first: int | None = None
     again: set[int] = set()
+    gone: set[int] = set()
+    twice: set[int] = set()  # in a row
+    last: int | None = None
     for row in rows:
         values = stack.known(row.values)
         if not values:
             continue
         place = Place(file, row.line)
-        known = result.steps.get(row.step)
+        known, before, last = result.steps.get(row.step), last, row.step
         if first is None:
             first = row.step
         if known is None:
@@ -70,7 +73,8 @@ def series(stack: StackLog, rows: Sequence[Metrics], kind: int, file: str) -> Se
         ):
             known.values.update(values)
             continue
-        result.repeated += 1
+        if row.step == before:
+            twice.add(row.step)
         if row.step == first and len(result.steps) > 1 and row.step not in again:
             raise LogError(
                 f"{place}: step {row.step} begins anew after step "
@@ -83,12 +87,20 @@ def series(stack: StackLog, rows: Sequence[Metrics], kind: int, file: str) -> Se
         if resumed:  # what a run had done beyond the point where it went on from is gone
             for later in [s for s in result.steps if s > row.step and s not in again]:
                 del result.steps[later]
+                gone.add(later)
     if len(result.steps) == 1 and same >= _SAME:
         [step] = result.steps
         raise LogError(
             f"{result.steps[step].place}: {same + 1} rows are all of step {step}; "
             "each step needs a number of its own"
         )
+    if len(twice) > _SAME and 2 * len(twice) > len(result.steps):
+        at = min(twice)
+        raise LogError(
+            f"{result.steps[at].place}: step {at} and most others are logged twice in a row with "
+            "other numbers: two runs are mixed; import one at a time"
+        )
+    result.again = frozenset(again | (gone & result.steps.keys()))
     return result if result.steps else None
 
 
@@ -118,7 +130,7 @@ def _two(stack: StackLog, a: Series, b: Series) -> Series:
             a.kind,
             a.file,
             {**kept, **late.steps},
-            a.repeated + b.repeated + len(early.steps) - len(kept),
+            a.again | b.again | (early.steps.keys() - kept.keys()),
         )
     steps = dict(a.steps)
     resumed = not common and a.kind == b.kind
@@ -137,7 +149,7 @@ def _two(stack: StackLog, a: Series, b: Series) -> Series:
         )
     if b.begins < a.begins and not resumed:
         steps[a.begins].first = a.begins in b.steps and b.steps[a.begins].first
-    return Series(a.kind, a.file, steps, max(a.repeated, b.repeated))
+    return Series(a.kind, a.file, steps, a.again | b.again)
 
 
 _TOLD_BY = ("mean_new_tokens", "step_s", "generation_s", "update_s", "orchestrator_step_s")

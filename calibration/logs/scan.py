@@ -45,6 +45,9 @@ _DUMP = re.compile(r"(?i)(?:[\w.-]*rollout[\w.-]*|[a-z]{0,8}[_-]?\d+)\.pth?")
 """Names of dumped rollouts; checkpoints, of which folders are full, have others."""
 _JSON = re.compile(rb"\{(?!')|\[\s*[\[{\]]")
 """How a file of mappings begins; ``[2026-03-01 ...`` is a console's clock."""
+_CONTROLS = bytes({*range(9), *range(14, 27), *range(28, 32)})
+_MOST_CONTROLS = 0.02
+"""Share of a text: a machine that stopped leaves zero bytes in its logs."""
 
 
 def scan(file: LogFile, take: Take) -> Scanned:
@@ -85,7 +88,7 @@ def _begin(scanned: Scanned, take: Take) -> Reader | None:
             if file.inner.endswith((".pkl", ".pickle")):
                 scanned.tally.lines = 1
                 scanned.tally.skip(0, "a pickle can run code, and is not loaded")
-    elif b"\0" in start:
+    elif b"\0" in start and _controls(start) > _MOST_CONTROLS:
         scanned.looked_at = False
     else:
         return _text(scanned, start, take)
@@ -93,6 +96,10 @@ def _begin(scanned: Scanned, take: Take) -> Reader | None:
 
 
 # Binary files
+
+
+def _controls(text: bytes) -> float:
+    return 1 - len(text.translate(None, _CONTROLS)) / len(text)
 
 
 def _torch(content: bytes) -> Iterator[Mapping[str, Any]]:

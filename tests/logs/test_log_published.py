@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rollcast.calibration.logs.errors import LogError
 from rollcast.calibration.logs.gather import read_log
 from tests.logs.genuine import log
 
@@ -129,7 +131,7 @@ def test_a_run_of_trl_that_times_itself_alone(
     assert log.steps["step"].tolist() == list(range(window, updates + 1, window))
     assert log.steps["step_s"].to_numpy() == pytest.approx(each_s, rel=0.01)
     assert log.steps["step_s"].nunique() == 1
-    said = [note for note in log.notes if note.startswith("every step takes ")]
+    said = [note for note in log.notes if note.startswith("every step has the same time, ")]
     assert len(said) == (len(log.steps) > 3)
 
 
@@ -142,3 +144,61 @@ def test_a_state_of_trl_with_the_seconds_of_the_run(tmp_path: Path) -> None:
     history[3]["step_time"] = 7.0  # of its own: then the others have none
     path.write_text(json.dumps({"log_history": [*history, whole], "logging_steps": 5}))
     assert read_log([path]).steps["step_s"].count() == 1
+
+
+VERL = "step:{} - response_length/mean:{} - timing_s/gen:3.0 - timing_s/step:{}"
+
+
+def _rows(count: int = 12) -> list[str]:
+    return [VERL.format(n, 100.0 + n, 5.0 + n / 100) for n in range(1, count + 1)]
+
+
+BAR = "Training Progress:  3%|#  | {0}/12 [00:10<00:20, 1.21s/it]"
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda n, line: line.replace(" - ", " \x1b[0m-\x1b[1m "),
+        lambda n, line: BAR.format(n) + line,  # a bar's end is not flushed
+        lambda n, line: ("\0" * 9 if n == 7 else "") + line,  # of a machine that stopped
+        lambda n, line: f"(TaskRunner pid=9) {line}\n(vLLMHttpServer pid=7) GET /health",
+        lambda n, line: f"{line}\r",
+        lambda n, line: f"step:{n} - val-core/gsm8k/acc/mean@1:0.5\n{line}",
+    ],
+)
+def test_rows_are_found_in_whatever_is_around_them(
+    around: Callable[[int, str], str], tmp_path: Path
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"{around(n, line)}\n" for n, line in enumerate(_rows(), start=1)))
+    log = read_log([path])
+    assert log.stack == "verl"
+    assert log.steps["step"].tolist() == list(range(1, 13))
+    assert log.steps["mean_new_tokens"].tolist() == [100.0 + n for n in range(1, 13)]
+
+
+def test_rows_of_two_runs_that_take_turns_are_refused(tmp_path: Path) -> None:
+    others = [VERL.format(n, 900.0 + n, 50.0 + n) for n in range(1, 13)]
+    both = [line for pair in zip(_rows(), others, strict=True) for line in pair]
+    (tmp_path / "train.log").write_text("\n".join(both))
+    with pytest.raises(LogError, match="twice in a row with other numbers: two runs are mixed"):
+        read_log([tmp_path / "train.log"])
+
+
+def test_steps_that_a_resumed_run_repeats_are_counted(tmp_path: Path) -> None:
+    again = [VERL.format(n, 200.0 + n, 6.0) for n in range(8, 15)]
+    (tmp_path / "train.log").write_text("\n".join(_rows() + again))
+    log = read_log([tmp_path / "train.log"])
+    assert log.steps["mean_new_tokens"].tolist()[6:9] == [107.0, 208.0, 209.0]
+    assert "steps logged more than once: 5 (8 to 12); the later counts" in log.notes
+
+
+@pytest.mark.parametrize("kept", ["response_length/me", "response_length/mean:10"])
+def test_a_row_that_ends_before_its_times_is_told(kept: str, tmp_path: Path) -> None:
+    lines = _rows()
+    lines[4] = lines[4][: lines[4].index(kept) + len(kept)]
+    (tmp_path / "train.log").write_text("".join(f"{line}\n" for line in lines))
+    log = read_log([tmp_path / "train.log"])
+    assert 5 not in log.steps["step"].tolist()
+    assert log.unread == 1

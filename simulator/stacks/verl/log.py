@@ -13,6 +13,8 @@ from rollcast.simulator.stacks.settings import whole as setting
 from rollcast.simulator.stacks.syntax.numbers import VALUE, number
 
 _OFF = "training/off_policy/"
+_OF_A_STEP = ("response_length/", "critic/score/")
+"""Keys that stand before the times."""
 _TIMED = ("timing_s/", "timing/")
 _POLL_S = 2.0
 """V1's replay buffer (verl/trainer/ppo/v1/replay_buffer.py, ``poll_interval``, which no setting
@@ -33,7 +35,8 @@ def row(text: str) -> Parsed:
         elif pair is None and ":" in piece and "/" in piece.partition(":")[0]:
             values[piece.partition(":")[0]] = piece
         last = piece
-    if ":" not in last and not any(key.startswith(_TIMED) for key in values):
+    timed = any(key.startswith(_TIMED) for key in values)
+    if not timed and (":" not in last or any(key.startswith(_OF_A_STEP) for key in values)):
         raise RecordError(f"it is cut off after {len(text)} characters, before its times")
     return (None, values) if values else None
 

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection
+from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -46,6 +47,11 @@ NOT_LOOKED_AT = (
     "_thread",
     "builtins",
     "signal",
+    "datetime",
+    "_pydatetime",
+    "pandas",
+    "numpy",
+    "pydantic",
 )
 """Modules whose names are left alone: of the kernel itself, of what runs tests, and those that are
 replaced name by name."""
@@ -78,6 +84,7 @@ class Installation:
             self._virtual[id(old)] = (old, new)
         self._replace_names()
         self._replace_in_threading()
+        self._replace_dates()
         self._set(asyncio.runners, "_cancel_all_tasks", cancel_all_tasks)
         for owner, name, new in [*refusals(kernel), *socket_methods(kernel)]:
             self._set(owner, name, new)
@@ -153,7 +160,6 @@ class Installation:
             (os._exit, on_clock(exit_now, os._exit)),
             (os.urandom, on_clock(random_bytes, os.urandom)),
             (asyncio.SelectorEventLoop, Loop),
-            (datetime.datetime, virtual_datetime(kernel)),
         ]
         for name in ("monotonic", "perf_counter"):
             whole, ns = getattr(time, name), getattr(time, f"{name}_ns")
@@ -192,6 +198,35 @@ class Installation:
                 sys.modules["uvloop"] = was
 
         self._undo.append(undo)
+
+    def _replace_dates(self) -> None:
+        """`datetime.datetime` in modules of Python source, also in those that are imported later.
+        C extensions derive types from the real one, which stays where it is."""
+        double = virtual_datetime(self._kernel)
+        module = ModuleType("datetime")
+        module.__dict__.update(vars(datetime), datetime=double)
+        doubles = {id(datetime.datetime): double, id(datetime): module}
+        self._virtual[id(datetime.datetime)] = (datetime.datetime, double)
+        self._virtual[id(datetime)] = (datetime, module)
+
+        def replace(names: dict[str, Any]) -> None:
+            if not str(names.get("__file__", "")).endswith(".py"):
+                return
+            for name, value in list(names.items()):
+                if id(value) in doubles:
+                    names[name] = doubles[id(value)]
+                    self._undo.append(lambda v=value, n=name: names.__setitem__(n, v))  # type: ignore[misc]
+
+        for names in _namespaces():
+            replace(names)
+        execute = SourceFileLoader.exec_module
+
+        def exec_module(loader: SourceFileLoader, made: ModuleType) -> None:
+            execute(loader, made)
+            if not made.__name__.startswith(NOT_LOOKED_AT):
+                replace(made.__dict__)
+
+        self._set(SourceFileLoader, "exec_module", exec_module)
 
     def _replace_in_threading(self) -> None:
         kernel = self._kernel

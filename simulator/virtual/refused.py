@@ -14,17 +14,27 @@ from rollcast.simulator.virtual.kernel import Kernel
 from rollcast.simulator.virtual.report import caller
 
 
-def _by_ray() -> bool:
+def _called_by(package: str) -> bool:
     frame: Any = sys._getframe(1)
     while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).split(".")[0] == "ray":
+        if str(frame.f_globals.get("__name__", "")).split(".")[0] == package:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _while_importing() -> bool:
+    """Whether a module asks for it as it is imported: for its version, mostly, and at once."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             return True
         frame = frame.f_back
     return False
 
 
 def _refuse(call: str, why: str) -> None:
-    if _by_ray():
+    if _called_by("ray"):
         call, why = "ray", "real Ray runs in processes of its own; call the actor's class instead"
     raise RefusedError(f"{call} is out of reach of the virtual clock: {why}; at {caller()}")
 
@@ -39,7 +49,7 @@ def refusals(kernel: Kernel) -> list[tuple[Any, str, Any]]:
         original = getattr(owner, name)
 
         def refused(*args: Any, **options: Any) -> Any:
-            if kernel.mine():
+            if kernel.mine() and not _while_importing():
                 _refuse(call, PROCESS)
             return original(*args, **options)
 

@@ -29,8 +29,10 @@ def virtual_datetime(kernel: Kernel) -> type[Any]:
     class datetime(_DateTime, metaclass=_Like):  # noqa: N801
         """`datetime.datetime` on the virtual clock; what it makes is of the real class."""
 
+        __slots__ = ()  # as large as the real one, which C extensions check
+
         def __new__(cls, *args: Any, **options: Any) -> Any:
-            return _DateTime(*args, **options)
+            return _DateTime.__new__(_DateTime if cls is datetime else cls, *args, **options)
 
         @classmethod
         def now(cls, tz: Any = None) -> Any:

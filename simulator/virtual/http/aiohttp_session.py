@@ -65,6 +65,8 @@ class Answered:
 
     async def json(self, *_: Any, **__: Any) -> Any:
         """The whole body as JSON."""
+        if self._response.stream is None and self.content_type == "application/json":
+            return self._response.body
         return json_module.loads(await self.read() or b"null")
 
     def raise_for_status(self) -> None:

@@ -98,7 +98,7 @@ class Sampling:
         wants = self.body.get("logprobs")
         choice["logprobs"] = None
         if wants is not None and wants is not False:
-            choice["logprobs"] = self._logprobs(answer)
+            choice["logprobs"] = self._logprobs(answer, int(wants))
         if self.body.get("return_token_ids"):
             choice["token_ids"] = answer.token_ids
             prompt = answer.ask.prompt
@@ -107,7 +107,7 @@ class Sampling:
         choice["rollcast"] = extra(answer)
         return choice
 
-    def _logprobs(self, answer: Answer) -> dict[str, Any]:
+    def _logprobs(self, answer: Answer, wants: int) -> dict[str, Any]:
         ids = answer.token_ids
         tokens = [f"token_id:{token}" for token in ids]
         if self.chat:
@@ -116,7 +116,7 @@ class Sampling:
         return {
             "tokens": tokens,
             "token_logprobs": [LOGPROB] * len(ids),
-            "top_logprobs": [{token: LOGPROB} for token in tokens],
+            "top_logprobs": [{token: LOGPROB} for token in tokens] if wants > 1 else None,
             "text_offset": list(range(len(ids))),
         }
 

@@ -1,0 +1,171 @@
+"""SkyRL's fully asynchronous trainer, whole (skyrl/train/fully_async_trainer.py, with its own
+fully_async_trainer_sim.py): workers, staleness manager, buffer and loop, unchanged. Replaced: its
+base class, its generator, the inference client and what makes tensors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import types
+import typing
+from typing import Any
+
+from plane import BATCH, GROUP, Adapter, Quiet, group_of, unit
+
+from rollcast.simulator.virtual import laws
+from rollcast.simulator.virtual.fleet import Fleet
+
+STALENESS, WORKERS = 2, 48
+Names = types.SimpleNamespace
+
+
+class _Timer:
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> bool:
+        return False
+
+
+class _Gauge:
+    def set(self, *_: Any) -> None: ...
+
+    @contextlib.contextmanager
+    def timed_phase(self, *_: Any) -> Any:
+        yield
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **options: None
+
+
+class _Loader(list[Any]):
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Trains for two epochs. fails: prompts at which the generator raises."""
+    import typing_extensions
+
+    typed_dict, typing.TypedDict = typing.TypedDict, typing_extensions.TypedDict
+    try:
+        import skyrl.train.fully_async_trainer as plane
+        import skyrl.train.fully_async_trainer_sim as sim
+    finally:
+        typing.TypedDict = typed_dict
+
+    journal = fleet.journal
+    for module in (plane, sim):
+        module.logger, module.ResumeMode = Quiet(), Names(NONE=0)
+    plane.Timer, plane.tqdm = _Timer, lambda *args, **options: Quiet()
+    plane.prepare_generator_input = lambda prompts, n, *args, **options: (
+        {"prompts": prompts},
+        [prompts[0]["uid"]] * n,
+    )
+    plane.get_sampling_params_for_backend = lambda *args: None
+    answers: dict[str, Any] = {}
+
+    class Generator:
+        async def generate(self, given: Any, disable_tqdm: bool = True) -> Any:
+            name = given["prompts"][0]["uid"]
+            number = int(name)
+            journal.dispatched(unit(number), fleet.updates)
+            if number in fails:
+                await asyncio.sleep(1.0)
+                raise RuntimeError("the environment died")
+            answers[name] = await group_of(fleet, number)
+            return given
+
+    class Client:
+        async def pause_generation(self) -> None:
+            await asyncio.sleep(0.0)
+
+        async def resume_generation(self) -> None:
+            await asyncio.sleep(0.0)
+
+        def increment_weight_version(self) -> None: ...
+
+    class Trainer(sim.FullyAsyncTrainerSim):
+        def __init__(self, steps_per_epoch: int, epochs: int) -> None:
+            self.resume_mode, self._step_sleep = 0, 0.0
+            asynchronous = Names(simulate_weight_sync_seconds=fleet.scenario.cost.sync_s)
+            self.cfg = Names(
+                trainer=Names(
+                    eval_interval=0,
+                    ckpt_interval=0,
+                    hf_save_interval=0,
+                    epochs=epochs,
+                    max_training_steps=None,
+                    update_ref_every_epoch=False,
+                    fully_async=asynchronous,
+                ),
+                generator=Names(
+                    n_samples_per_prompt=GROUP,
+                    inference_engine=Names(backend="vllm"),
+                    sampling_params=None,
+                ),
+                environment=Names(env_class="x"),
+            )
+            self.mini_batch_size, self.max_staleness_steps = BATCH, STALENESS
+            self.num_parallel_generation_workers = WORKERS
+            self.sample_full_batch = False
+            self._gen_buffer_maxsize = BATCH * (STALENESS + 1)
+            self._phase_gauge = self._loop_gauges = _Gauge()
+            self._ray_gpu_monitor = self._vllm_metrics_scraper = None
+            self.has_critic, self.ref_model = False, None
+            self.num_steps_per_epoch = steps_per_epoch
+            self.total_training_steps = steps_per_epoch * epochs
+            self.all_metrics, self.all_timings = {}, {}
+            self.tracker = Names(log=lambda *args, **options: None, finish=lambda: None)
+            self.generator, self.inference_engine_client = Generator(), Client()
+            prompts = [[{"uid": str(i)}] for i in range(steps_per_epoch * BATCH)]
+            self.train_dataloader = _Loader(prompts)
+            self.async_train_dataloader = plane._AsyncDataloader(self.train_dataloader, BATCH)
+            self._staleness_manager = plane._AsyncStalenessManager(WORKERS, BATCH, STALENESS)
+
+        def _profiler_start(self) -> None: ...
+
+        _profiler_stop = _profiler_step = _profiler_start
+
+        def convert_generation_group_mini_batch_to_training_input(
+            self, groups: Any, *_: Any
+        ) -> Any:
+            names = [group.generator_output["prompts"][0]["uid"] for group in groups]
+            self.taken = names
+            for name in names:
+                journal.trained(unit(int(name)), fleet.updates)
+            return groups
+
+        async def _run_training(self, *args: Any, **options: Any) -> Any:
+            await fleet.train([answers.pop(name) for name in self.taken])
+            await fleet.sync()
+            return {}
+
+        def init_weight_sync_state(self) -> None:
+            super().init_weight_sync_state()
+            self.dispatch.finalize_pending_saves = lambda _: None
+
+    trainer = Trainer(steps, 1)
+    await trainer.train()
+    return {"manager": str(trainer._staleness_manager._stat)}
+
+
+ADAPTER = Adapter(
+    packages=("skyrl",),
+    absent=(
+        *("torch", "torchdata", "cloudpathlib", "loguru", "ray", "aiohttp", "omegaconf"),
+        *("jaxtyping", "transformers", "hydra", "skyrl_gym", "peft", "wandb", "tqdm"),
+        *("skyrl.train.trainer", "skyrl.train.generators", "skyrl.train.utils", "skyrl.backends"),
+        *("skyrl.train.dataset", "skyrl.train.config"),
+    ),
+    drive=drive,
+    policy="fully_async(max_staleness=2, in_flight=3)",
+    laws=(
+        lambda tried: laws.conserved(tried.journal, patience_steps=40),
+        lambda tried: laws.admission_bounded(tried.journal, STALENESS, BATCH),
+    ),
+)

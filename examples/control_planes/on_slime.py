@@ -1,0 +1,74 @@
+"""slime's fully asynchronous rollout: its worker thread, its loops and its queue, unchanged
+(slime/rollout/fully_async_rollout.py). Replaced: the call of the engines, and the data source."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from plane import BATCH, GROUP, Adapter, group_of, unit
+
+from rollcast.simulator.virtual import laws
+from rollcast.simulator.virtual.fleet import Fleet
+
+
+def drive(fleet: Fleet, steps: int, concurrency: int = 32) -> dict[str, Any]:
+    """Generates, trains and syncs, as slime's train_async.py does."""
+    import slime.rollout.fully_async_rollout as rollout
+    from slime.utils.types import Sample
+
+    class State:
+        def __init__(self, args: Any) -> None:
+            self.sampling_params: dict[str, Any] = {}
+
+    async def generate(
+        args: Any, group: list[Any], sampling_params: Any = None, evaluation: bool = False
+    ) -> list[Any]:
+        answers = await group_of(fleet, group[0].index, len(group))
+        for sample, answer in zip(group, answers, strict=True):
+            sample.status, sample.answer = Sample.Status.COMPLETED, answer
+        return group
+
+    class Source:
+        def __init__(self) -> None:
+            self.number, self.again = 0, list[Any]()
+
+        def get_samples(self, count: int) -> list[Any]:
+            if self.again:
+                return [self.again.pop(0)]
+            self.number += 1
+            fleet.journal.dispatched(unit(self.number - 1), fleet.updates)
+            return [[Sample(index=self.number - 1) for _ in range(GROUP)]]
+
+        def add_samples(self, groups: list[Any]) -> None:
+            self.again += groups
+
+    rollout.GenerateState, rollout.generate_and_rm_group = State, generate
+    args = types.SimpleNamespace(
+        sglang_server_concurrency=concurrency // 4,
+        rollout_num_engines=4,
+        rollout_num_gpus=4,
+        rollout_num_gpus_per_engine=1,
+        rollout_global_dataset=True,
+        rollout_batch_size=BATCH,
+    )
+    source = Source()
+    for step in range(steps):
+        groups = rollout.generate_rollout_fully_async(args, step, source)
+        for group in groups:
+            fleet.journal.trained(unit(group[0].index), step)
+        fleet.train([[sample.answer for sample in group] for group in groups]).wait()
+        fleet.sync().wait()
+    return {"prompts": source.number}
+
+
+ADAPTER = Adapter(
+    packages=("slime",),
+    absent=("torch", "ray", "slime.rollout.rm_hub", "sglang_router"),
+    drive=drive,
+    policy="fully_async(in_flight=2)",
+    laws=(
+        lambda tried: laws.conserved(tried.journal),
+        lambda tried: laws.waiting_bounded(tried.journal, 2 * 32 + BATCH),
+    ),
+)

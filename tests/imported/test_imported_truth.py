@@ -6,6 +6,7 @@ import math
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rollcast.calibration import importing as outcomes
@@ -21,6 +22,7 @@ from rollcast.simulator.launches.parts import given
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw, load, simulate
 from tests.imported import truth
+from tests.imported.whole import simulated_step_s
 
 DUMPED = [name for name, form in truth.FORMS.items() if form.level > 1]
 BARE = [name for name in truth.FORMS if name not in DUMPED]
@@ -58,6 +60,23 @@ def test_the_level_and_the_replay(
     [predicted] = [each for each in found.judged if each.mode == "predict"]
     assert predicted.total_covered
     assert len(predicted.number) == truth.STEPS // 3
+
+
+@pytest.mark.parametrize("stack", list(truth.FORMS))
+def test_the_step_that_is_printed_is_the_file_s(
+    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow" if stack == "trl" else "json", reason="parquet needs pyarrow")
+    log, found = _found(stack, tmp_path, monkeypatch)
+    assert found.step is not None
+    simulated_s = simulated_step_s(log, found, tmp_path / "mine")
+    assert found.step.seconds == pytest.approx(simulated_s, rel=0.01)
+    assert found.step.low_s <= simulated_s <= found.step.high_s
+    # and the truth's own: without noise, and to go on as it was
+    measured_s = float(np.median(found.used.whole_s[found.used.quiet]))
+    assert found.step.low_s <= measured_s <= found.step.high_s
+    if log.level > 1:
+        assert simulated_s == pytest.approx(measured_s, rel=0.1)
 
 
 @pytest.mark.parametrize("stack", [name for name in truth.FORMS if truth.FORMS[name].gpu])

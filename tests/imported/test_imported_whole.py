@@ -12,20 +12,18 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from rollcast.calibration.fits.noise import going_on
-from rollcast.calibration.importing import FAR_OFF, HOPELESS, Outcome, outcome, refusal
+from rollcast.calibration.importing import FAR_OFF, HOPELESS, outcome, refusal
 from rollcast.calibration.judge.hold_out import Judged, forecast
-from rollcast.calibration.logs import write
 from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
-from rollcast.calibration.logs.run_log import RunLog
-from rollcast.calibration.pages.import_file import to_json
 from rollcast.simulator.cli.app import main
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.launches.parts import given
 from rollcast.simulator.scenario.file import RawScenario
-from rollcast.simulator.studies.simulate import from_raw, load, simulate
+from rollcast.simulator.studies.simulate import from_raw, simulate
 from tests.imported import truth
 from tests.imported.test_imported_cli import _call, _rows
+from tests.imported.whole import simulated_step_s
 from tests.logs import genuine, written
 
 SAID = ("qwen2.5-7b", "a100-80gb")
@@ -38,40 +36,13 @@ GENUINE = [
 ]
 
 
-def _simulated_s(log: RunLog, found: Outcome, folder: Path) -> float:
-    """A step of the written file."""
-    write.write(folder, log, found.parts, False, to_json(log, found), "")
-    assert found.step is not None
-    scenario = load(folder / "scenario.yaml", f"steps={found.step.steps}")
-    return float(simulate(scenario).summary["step_s"])
-
-
-@pytest.mark.parametrize("stack", list(truth.FORMS))
-def test_the_step_that_is_printed_is_the_file_s(
-    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("pyarrow" if stack == "trl" else "json", reason="parquet needs pyarrow")
-    log = read_log([truth.write(stack, tmp_path, monkeypatch)])
-    parts = draft(log, given(truth.MODEL, truth.FORMS[stack].gpu))
-    found = outcome(log, parts, advised=False)
-    assert found.step is not None
-    simulated_s = _simulated_s(log, found, tmp_path / "mine")
-    assert found.step.seconds == pytest.approx(simulated_s, rel=0.01)
-    assert found.step.low_s <= simulated_s <= found.step.high_s
-    # and the truth's own: without noise, and to go on as it was
-    measured_s = float(np.median(found.used.whole_s[found.used.quiet]))
-    assert found.step.low_s <= measured_s <= found.step.high_s
-    if log.level > 1:
-        assert simulated_s == pytest.approx(measured_s, rel=0.1)
-
-
 @pytest.mark.parametrize(("name", "said"), GENUINE)
 def test_of_genuine_logs_too(name: str, said: tuple[str, ...], tmp_path: Path) -> None:
     log = read_log([genuine.log(name)])
     found = outcome(log, draft(log, given(*said)), advised=False)
     assert found.step is not None
     assert found.fit is not None
-    simulated_s = _simulated_s(log, found, tmp_path / "mine")
+    simulated_s = simulated_step_s(log, found, tmp_path / "mine")
     assert found.step.seconds == pytest.approx(simulated_s, rel=0.01)
     if said:  # a whole run of a fitted roofline, against the fit's own arithmetic
         ahead = list(range(1, found.step.steps + 1))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SCENARIOS = (".yaml", ".yml")
 MOST = 1e8
+NO_LIMIT = 100_000  # steps with which a launch says that epochs or somebody end it
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ def scenario_or_launch(
         options = replace(options, gpu=counted[0][1])
     found = asked(path, replace(options, gpus=counted[0][0] if counted else None))
     data = dict(found.scenario.raw.data)
-    plan = {} if found.draft.steps is None else {"run": {"steps": found.draft.steps}}
+    steps = found.draft.steps
+    plan = {} if steps is None or steps >= NO_LIMIT else {"run": {"steps": steps}}
     sources = {part.key: part.source for part in found.parts}
     return RawScenario({**data, "plan": plan} if plan else data, {}, found.name, Path(), sources)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.errors import ScenarioError
@@ -13,7 +13,7 @@ from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Row
 from rollcast.simulator.planner.choices import Choice
 from rollcast.simulator.planner.estimate import estimate
-from rollcast.simulator.planner.measure import Failure, Measured, Task
+from rollcast.simulator.planner.measure import Failure, Measured, Simulator, Task
 from rollcast.simulator.planner.question import Question
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.knobs import Knob, knobs_of
@@ -26,14 +26,8 @@ SPREADS = (0.7, 1.4)  # factors on the spread of lengths, at the same mean, to t
 BOUND = 0.25  # share of draws in which the trainer bounds a step, from which its settings are tried
 WORTH = 0.03  # of a step, below which a setting is not worth a sentence
 TRIED = 4  # settings that are simulated
+RIVALS = 2  # the nearest finalists that may change places
 NEAR = 0.5  # largest relative fall of a price worth a sentence
-
-
-class Simulator(Protocol):
-    """Who makes simulations."""
-
-    def simulate(self, what: str, tasks: Sequence[Task]) -> list[Measured | Failure]:
-        """Their results, in order."""
 
 
 def what_would_change(
@@ -97,7 +91,7 @@ def _knobs(search: Simulator, asked: Question, best: Row) -> list[str]:
                 tried.append((found.step_s(), knob, value, choice))
     tried.sort(key=lambda one: one[0])
     firsts = {knob.key: one for one in reversed(tried) for knob in one[1:2]}
-    likely = sorted(firsts.values(), key=lambda one: one[0])[:TRIED]
+    likely = sorted(firsts.values(), key=lambda one: one[0])[: asked.rungs.tries(TRIED)]
     if not likely:
         return []
     steps = asked.rungs.brief
@@ -153,7 +147,7 @@ def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:
 
 def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[Row]) -> list[str]:
     """Whether finalists change places at the `SPREADS`."""
-    others = [row for row in finalists if row.choice.name != best.choice.name]
+    others = [row for row in finalists if row.choice.name != best.choice.name][:RIVALS]
     if not others or not asked.intervals:
         return []
     sentences = []
@@ -164,7 +158,10 @@ def _spread(search: Simulator, asked: Question, best: Row, finalists: Sequence[R
         those = [best, *others]
         tasks = [Task(row.choice, asked.rungs.brief, more) for row in those]
         values = []
-        for row, result in zip(those, search.simulate("other lengths", tasks), strict=True):
+        results = search.simulate("other lengths", tasks)
+        if any(isinstance(result, Measured) and not result.settled for result in results):
+            return []  # too short to compare
+        for row, result in zip(those, results, strict=True):
             if isinstance(result, Failure):
                 values.append(math.inf)
                 continue

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.planner.choices import Choice
@@ -178,6 +178,13 @@ class Failure:
     """A task that could not be done. problem: a sentence for the user."""
 
     problem: str
+
+
+class Simulator(Protocol):
+    """Who makes simulations."""
+
+    def simulate(self, what: str, tasks: Sequence[Task]) -> list[Measured | Failure]:
+        """Their results, in order."""
 
 
 def run_task(raw: RawScenario, task: Task) -> Measured | Failure:

@@ -30,7 +30,8 @@ class Question:
 
     apart: policies whose trainer needs its own GPUs. quality: updates to the target by policy, over
     synchronous ones. intervals: whether to compute intervals. narrowed: a sentence on what the user
-    chose, and what was left open.
+    chose, and what was left open. open_policies: whether nobody chose policies, so that their
+    numbers may be refined.
     """
 
     raw: RawScenario
@@ -45,6 +46,7 @@ class Question:
     rungs: Rungs = field(default_factory=Rungs)
     intervals: bool = True
     narrowed: str = ""
+    open_policies: bool = False
 
     def plain(self) -> dict[str, Any]:
         """The question as plain data, for its digest."""
@@ -111,6 +113,7 @@ def question(
         Rungs.of(batch.groups * batch.group_size),
         intervals,
         _narrowed(asked_for, opened),
+        "policy" in opened,
     )
 
 

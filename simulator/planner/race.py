@@ -56,7 +56,11 @@ class Rungs:
     @property
     def brief(self) -> int:
         """Steps that show what a change of one choice brings."""
-        return max(self.second * self.last // Rungs().last, LEAST[0])
+        return max(self.second * self.last // Rungs().last, LEAST[1])
+
+    def tries(self, most: int) -> int:
+        """Changes to try of so many that could be."""
+        return max(2, most * self.last // Rungs().last)
 
     def places(self, candidates: int, kinds: int = 1) -> tuple[int, int, int]:
         """Candidates of each rung: within a share of brute force and the most steps, less one long

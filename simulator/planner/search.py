@@ -21,6 +21,7 @@ from rollcast.simulator.planner.journal import Journal, digest
 from rollcast.simulator.planner.measure import Failure, Measured, Task
 from rollcast.simulator.planner.question import Question
 from rollcast.simulator.planner.race import Candidate, Results, race
+from rollcast.simulator.planner.refine import refined
 from rollcast.simulator.planner.whole_run import RunCost, quality_of
 from rollcast.simulator.planner.workers import Died, Workers
 from rollcast.simulator.policies import parse_labelled, spell
@@ -66,7 +67,27 @@ class Search:
         if not results.measured:
             raise self._none_possible()
         self._run_baseline(candidates, results)
-        return self._answer(results)
+        told = self._refine(results) if asked.open_policies else ()
+        return self._answer(results, told)
+
+    def _refine(self, results: Results) -> tuple[str, ...]:
+        """Adds the best choice with better numbers in its policies, simulated for the last rung;
+        sentences on numbers that are faster and learn from something else."""
+        best = next((row for row in self._rows(results) if row.exact and not row.beyond), None)
+        if best is None:
+            return ()
+        found = refined(self, self.asked, best)
+        choice = None if found.policy is None else replace(best.choice, policy=found.policy)
+        if choice is not None and choice not in self.choices:
+            self._estimate([choice])
+            if self.choices[-1] == choice:
+                i = len(self.choices) - 1
+                [outcome] = self._simulate_candidates([(i, self.asked.rungs.last)])
+                if isinstance(outcome, Measured):
+                    results.measured[i] = outcome
+                    results.final.append(i)
+                    results.steps += outcome.steps
+        return found.sentences
 
     def _run_baseline(self, candidates: Sequence[Candidate], results: Results) -> None:
         """Simulates the best synchronous choice for the last rung, if the race did not. One that
@@ -162,7 +183,7 @@ class Search:
 
     # The answer
 
-    def _answer(self, results: Results) -> Planned:
+    def _answer(self, results: Results, told: tuple[str, ...]) -> Planned:
         asked, objective = self.asked, self.objective
         rows = self._with_intervals(self._rows(results))
         sync = [row for row in rows if row.choice.synchronous]
@@ -200,7 +221,7 @@ class Search:
                 *words.chances(top, objective.limits, sure),
                 *sentences[2:],
             )
-            changes = what_would_change(self, asked, top, final, rows)
+            changes = (*told, *what_would_change(self, asked, top, final, rows))
         else:
             give_up = self._give_up(rows)
             sentences = words.unmet(top, objective.limits, give_up)
@@ -369,11 +390,12 @@ def _known(entry: Mapping[str, Any] | None) -> Measured | Failure | None:
 
 
 def by_cause(problems: Sequence[tuple[str, str]]) -> list[Impossible]:
-    """(problem, choice) pairs grouped by the problem's text without numbers and names of hardware,
-    the most common first; a group shows its first problem."""
+    """(problem, choice) pairs grouped by the problem's text without numbers, names of hardware and
+    what fills the memory, the most common first; a group shows its first problem."""
     by_problem: dict[str, list[tuple[str, str]]] = {}
     for problem, choice in problems:
-        cause = re.sub(r"\d[\d,.]*", "#", problem)
+        cause = re.sub(r"\d[\d,.]*", "#", problem.partition(", of which")[0])
+        cause = re.sub(r"^[\w.]+: (?=out of memory)", "", cause)  # the key that would lift it
         cause = re.sub(r"[a-z0-9]+-(?:sxm|pcie|nvl)\S*", "#", cause)
         by_problem.setdefault(cause, []).append((problem, choice))
     grouped = [

@@ -84,7 +84,7 @@ def recommendation(
     """Two or three sentences: what to run, what it takes, and how near the others are."""
     more = others(row)
     first = f"Run {choice(row)}{', ' + more if more else ''}."
-    assumed = ", an assumed length (set plan.run to yours)" if work.assumed else ""
+    assumed = ", an assumed length (say yours with --run, or plan.run)," if work.assumed else ""
     quality = f", at {row.quality:g} times the updates" if row.quality != 1 else ""
     second = (
         f"{work.text[0].upper()}{work.text[1:]}{assumed} take {takes(row)}{quality}. "

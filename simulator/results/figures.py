@@ -32,7 +32,7 @@ def hours(value: float, like: float | None = None) -> str:
     stand in one line; None: its own."""
     size = value if like is None else like
     if size >= 96:
-        return f"{value / 24:.1f} days"
+        return f"{value / 24:,.{1 if value < 2400 else 0}f} days"
     if size >= 1:
         return f"{value:.0f} h" if value >= 10 else f"{value:.1f} h"
     if size >= 1 / 30:

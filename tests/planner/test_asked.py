@@ -149,8 +149,9 @@ def test_without_intervals_nothing_is_said_of_draws(tmp_path: Path) -> None:
 def test_choices_without_draws_have_chances_as_the_best_one_spreads(tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(SCENARIO)
-    section = {"run": {"steps": 100}, "choose": {"gpus": [4, 8]}, "limits": {"hours": 900}}
-    found = plan(path, section, ["sync", "april", "one_step_off"], workers=1)
+    choose = {"gpus": [4, 8], "placement": ["colocated"], "tensor_parallel": [1, 2]}
+    section = {"run": {"steps": 100}, "choose": choose, "limits": {"hours": 900}}
+    found = plan(path, section, ["sync", "april", "partial_rollout"], workers=1)
     short = [row for row in found.rows if not row.measured.factors]
     assert short
     assert all(words.chance(row) == "~100%" for row in short)
@@ -224,6 +225,7 @@ def test_other_text_is_left_to_the_reader(text: str) -> None:
 
 def test_one_unit_a_line() -> None:
     assert hours(139.0) == "5.8 days"
+    assert hours(24_000.0) == "1,000 days"
     assert hours(139.0, like=91.0) == "139 h"
     assert hours(61.0, like=100.0) == "2.5 days"
 

@@ -251,7 +251,8 @@ def test_larger_steps_are_simulated_fewer_times(rollouts: int, count: int, kinds
     steps = rungs.first, rungs.second, rungs.last
     assert all(a <= b for a, b in zip(steps, (6, 16, 40), strict=True))
     assert all(a >= b for a, b in zip(steps, (4, 8, 12), strict=True))
-    assert rungs.brief >= 4
+    assert 8 <= rungs.brief <= usual.brief
+    assert 2 <= rungs.tries(8) <= 8
     places = rungs.places(count, kinds)
     assert places[0] >= min(count, kinds)
     least = (max(6, kinds), 3, 2)

@@ -4,6 +4,7 @@ Registered with the command line by entry point, so that the simulator need not 
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ def register(app: typer.Typer) -> None:
     app.command()(replay)
     app.command()(probe)
     app.command()(export)
+    app.command()(doctor)
 
 
 def run(
@@ -182,6 +184,47 @@ def export(
         checked = replace(checked.with_policy(policy), raw=raw)
     names = write(checked, to, out)
     print(f"wrote {out}/: {', '.join(names)}", file=sys.stderr)
+
+
+def doctor(
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[SCENARIO.yaml]",
+            show_default=False,
+            help="Scenario file; without one, this machine and a tiny model.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    trust_modules: TrustModules = False,
+    as_json: Json = False,
+) -> None:
+    """Say what this machine can do, and what a scenario would meet on it.
+
+    It compares versions with those that were tested, starts trainer and engine with a tiny batch,
+    each in a process of its own, and times weight transfers and iterations: one line each, with a
+    verdict. It takes a minute or two with the built-in model. Exit code: 0 if nothing was found
+    that would fail, 1 if something would, 2 if the scenario itself is wrong.
+    """
+    from rollcast.engine.doctor.doctor import examine
+    from rollcast.engine.doctor.findings import exit_code, show, to_json
+    from rollcast.simulator.cli.progress import progress_bar
+    from rollcast.simulator.scenario.file import override, read_scenario
+
+    raw = None
+    if scenario is not None:
+        raw = override(read_scenario(scenario, trust(trust_modules)), settings or (), None)
+    elif settings:
+        raise typer.BadParameter("--set needs a scenario", param_hint="--set")
+    with progress_bar("", None, text="packages") as update:
+        on_stage = update and (lambda stage: update(text=stage))
+        found = list(examine(raw, on_stage))
+    if as_json:
+        print(json.dumps(to_json(found), indent=1))
+    else:
+        show(found)
+    if code := exit_code(found):
+        raise typer.Exit(code)
 
 
 def _read(

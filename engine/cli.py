@@ -129,6 +129,15 @@ def probe(
             ),
         ),
     ] = False,
+    limit_s: Annotated[
+        float | None,
+        typer.Option(
+            "--limit",
+            metavar="SECONDS",
+            min=1.0,
+            help="Begin no further batch after this time; their order is random.",
+        ),
+    ] = None,
     settings: Settings = None,
     seed: Seed = None,
     trust_modules: TrustModules = False,
@@ -149,7 +158,7 @@ def probe(
     spec = build_run(raw)
     with progress_bar("batches", None) as update:
         on_step = update and (lambda done, all_: update(completed=done, total=all_))
-        measured = measure(spec, on_step, beside_only=beside)
+        measured = measure(spec, on_step, beside_only=beside, limit_s=limit_s)
     write_json_file(output, measured, "-o")
     print(f"wrote {output}", file=sys.stderr)
 
@@ -199,7 +208,7 @@ def doctor(
     trust_modules: TrustModules = False,
     as_json: Json = False,
 ) -> None:
-    """Say what this machine can do, and what a scenario would meet on it.
+    """Say what would run here: this machine, or a scenario on it.
 
     It compares versions with those that were tested, starts trainer and engine with a tiny batch,
     each in a process of its own, and times weight transfers and iterations: one line each, with a

@@ -98,12 +98,14 @@ def probe(
     on_step: Callable[[int, int], None] | None = None,
     *,
     beside_only: bool = False,
+    limit_s: float | None = None,
 ) -> dict[str, Any]:
     """Times every shape and burst; returns the content of a probe's file.
 
     on_step: called with the numbers done and in all. beside_only: only how replica and trainer slow
-    each other. Raises ScenarioError or EngineError where something cannot start, ScenarioError
-    (``--beside``) where these two are not apart.
+    each other. limit_s: seconds after which no further one is begun; their order is random. Raises
+    ScenarioError or EngineError where something cannot start, ScenarioError (``--beside``) where
+    these two are not apart.
     """
     adapter(spec.engine.name).prepare(local_files=not isinstance(spec.model, str))
     from rollcast.engine.provenance import provenance
@@ -112,7 +114,7 @@ def probe(
     if beside_only and beside is None:
         message = "needs a replica and a trainer apart from it (cluster.placement: disaggregated)"
         raise ScenarioError("--beside", message)
-    done = [] if beside_only else _shapes_and_bursts(spec, on_step)
+    done = [] if beside_only else _shapes_and_bursts(spec, on_step, limit_s)
     return {
         "schema": PROBE_SCHEMA,
         "provenance": provenance(spec.engine.device),
@@ -124,7 +126,7 @@ def probe(
 
 
 def _shapes_and_bursts(
-    spec: RunSpec, on_step: Callable[[int, int], None] | None
+    spec: RunSpec, on_step: Callable[[int, int], None] | None, limit_s: float | None
 ) -> list[dict[str, Any]]:
     """A row each, with a speed probe after it."""
     task, path = start_task(spec)
@@ -142,8 +144,11 @@ def _shapes_and_bursts(
     ]
     rng.shuffle(wanted)
     done: list[dict[str, Any]] = []
+    began_s = time.perf_counter()
     try:
         for number, item in enumerate([*wanted[:WARM_UP], *wanted]):
+            if limit_s is not None and time.perf_counter() - began_s > limit_s:
+                break
             if isinstance(item, Shape):
                 groups = list(_batch(item, trainer.vocab_size, longest, rng))
                 metrics = trainer.step(groups, shared_prefix=item.shared_prefix, version=0)

@@ -1,0 +1,397 @@
+"""The first eight minutes on new hardware: does what was built on CPUs hold here?
+
+    python -m benchmarks.on_gpu [--out on-gpu] [--engine vllm] [--model FOLDER_OR_HUB_NAME]
+
+Runs `rollcast doctor`, compares both layouts of the trainer, probes engine and trainer, makes two
+synchronous real runs, calibrates on them, forecasts a run under a policy that the calibration has
+not seen, makes that run, and compares. Each stage is a process of its own with a limit on its time;
+one that fails or is late does not end the others. Without ``--model`` a random model is made, whose
+responses end by chance: of 0.6M parameters on a CPU, of 150M on a GPU. ``--out`` gets small files:
+``summary.json`` (a line a stage), ``provenance.json``, and what each stage measured.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.measure import keep
+from benchmarks.runner import ROOT, fails_in_words, parser, progress, write_json
+from rollcast.engine.doctor import child
+from rollcast.engine.doctor.doctor import OWN
+from rollcast.simulator.errors import ScenarioError
+
+LIMIT_S = 480.0
+"""Of all stages together."""
+
+UNSEEN = "april(over_sampling=2)"
+RUNS = {"sync-0": ("sync", 0), "sync-1": ("sync", 1), "unseen": (UNSEEN, 2)}
+GRADIENT = {"float32": 1e-3, "bfloat16": 5e-2}
+"""Allowed relative difference between the gradient norms of the two layouts, by type."""
+ENOUGH = 5
+"""Updates, and bursts, of a probe that calibrate takes."""
+
+CALIBRATED = {"replay": 0.10, "predict": 0.25}
+"""Allowed errors of the forecast of the whole run; short runs, so more than a campaign's."""
+
+
+class StageError(Exception):
+    """Why a stage failed, in one sentence."""
+
+
+@dataclass(slots=True)
+class Line:
+    """A stage's outcome. verdict: ok, off (it ran, but does not hold), failed, or skipped."""
+
+    stage: str
+    verdict: str
+    seconds: float
+    says: str
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Campaign:
+    """What the stages share. work: whole run folders. out: what is kept."""
+
+    out: Path
+    work: Path
+    device: str
+    until: float
+    scenario: Path = Path()
+    lines: list[Line] = field(default_factory=list)
+
+    def rollcast(self, *words: object, limit_s: float) -> child.Done:
+        """The command line, in a process of its own. Raises StageError where it fails."""
+        return self.python("-m", "rollcast", *words, limit_s=limit_s)
+
+    def python(self, *words: object, limit_s: float) -> child.Done:
+        """This Python. Raises StageError where it fails, or no time is left."""
+        left_s = min(limit_s, self.until - time.monotonic())
+        if left_s < 5:
+            raise StageError("no time was left for it")
+        more = {"PYTHONPATH": str(ROOT)}
+        more |= {"OMP_NUM_THREADS": "1"} if self.device == "cpu" else {}
+        done = child.python([str(word) for word in words], left_s, more=more)
+        if done.code != 0 and not (done.code == 1 and words[2:3] == ("doctor",)):
+            raise StageError(done.reason)
+        return done
+
+    def stage(self, name: str, run: Callable[[], Line], after: Sequence[str] = ()) -> None:
+        """Runs one and notes its line. after: stages without which it cannot be."""
+        progress(f"{name} ...")
+        began = time.monotonic()
+        done = {line.stage for line in self.lines if line.verdict in ("ok", "off")}
+        if missing := [other for other in after if other not in done]:
+            line = Line(name, "skipped", 0.0, f"needs {missing[0]}")
+        else:
+            try:
+                line = run()
+            except StageError as error:
+                line = Line(name, "failed", 0.0, str(error))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                line = Line(name, "failed", 0.0, f"{type(error).__name__}: {error}")
+        line.stage, line.seconds = name, round(time.monotonic() - began, 1)
+        self.lines.append(line)
+        progress(f"  {line.verdict}, {line.seconds:.0f} s: {line.says}")
+        write_json(self.out / "summary.json", [asdict(line) for line in self.lines])
+
+
+def scenario(device: str, engine: str, model: str, quick: bool) -> dict[str, Any]:
+    """What is run: on a GPU more and longer rollouts."""
+    gpu = device != "cpu"
+    batch = 4 if quick else 16 if gpu else 8
+    return {
+        "cluster": {"placement": "colocated", "replicas": 1},
+        "engine": {
+            "name": engine,
+            "model": model,
+            "device": device,
+            "dtype": "bfloat16" if gpu else "float32",
+            "max_seqs": 256 if gpu else 64,
+            "max_batched_tokens": 8192 if gpu else 1024,
+            "kv_tokens": 262_144 if gpu else 16_384,
+            "block_tokens": 32,
+            "task": {"name": "collatz", "style": "bare"},
+            "trainer": {"loss": {"name": "dapo"}, "learning_rate": 1e-5, "microbatch_tokens": 4096},
+            "save": {"every": 1000, "final": False},
+        },
+        "workload": {
+            "batch_groups": batch,
+            "group_size": 8,
+            "prompt_tokens": 6,
+            "max_new_tokens": 512 if gpu else 128,
+            "lengths": {
+                "family": "lognormal",
+                "median_tokens": 60,
+                "between_sd": 0.3,
+                "within_sd": 0.6,
+            },
+        },
+        "policy": [],
+        **({} if gpu else {"cost": OWN["cost"]}),  # of a GPU nothing is known before
+        "steps": 2 if quick else 8 if gpu else 5,
+        "seed": 0,
+    }
+
+
+def make_model(folder: Path, large: bool) -> None:
+    """A random model with the built-in task's tokenizer: so few tokens that responses end by
+    chance."""
+    code = (
+        "import sys, torch; from pathlib import Path;"
+        "from transformers import Qwen3Config, Qwen3ForCausalLM;"
+        "from rollcast.engine.tasks import tokenizer; from rollcast.engine.doctor import training;"
+        "folder, large = Path(sys.argv[1]), sys.argv[2] == 'True';"
+        "training.model_in(folder);"
+        "torch.manual_seed(0);"
+        "large and Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer.VOCABULARY),"
+        "hidden_size=1024, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=8,"
+        "num_key_value_heads=4, head_dim=128, max_position_embeddings=2048,"
+        "tie_word_embeddings=False, bos_token_id=None, eos_token_id=tokenizer.END_ID,"
+        "pad_token_id=tokenizer.PAD_ID)).to(torch.bfloat16).save_pretrained(folder)"
+    )
+    done = child.python(["-c", code, str(folder), str(large)], 120, more={"PYTHONPATH": str(ROOT)})
+    if done.code != 0:
+        raise ScenarioError("--model", f"no random model could be made: {done.reason}")
+
+
+def doctor(campaign: Campaign) -> Line:
+    """What the machine can do."""
+    done = campaign.rollcast("doctor", campaign.scenario, "--json", limit_s=180)
+    told = json.loads(done.out)
+    write_json(campaign.out / "doctor.json", told)
+    found = told["findings"]
+    bad = [f"{f['about']}: {f['says']}" for f in found if f["verdict"] in ("fails", "warning")]
+    says = "; ".join(bad) or f"{len(found)} findings, nothing to mend"
+    return Line("", "failed" if told["fails"] else "ok", 0.0, says, {"findings": len(found)})
+
+
+def layouts(campaign: Campaign) -> Line:
+    """The trainer's two layouts on the same batch: equal gradients, and which is faster."""
+    done = campaign.python("-m", "benchmarks.on_gpu", "--layouts", campaign.scenario, limit_s=120)
+    told = json.loads(done.out.strip().splitlines()[-1])
+    write_json(campaign.out / "layouts.json", told)
+    difference, ratio = told["gradient_difference"], told["dense_s"] / told["shared_s"]
+    says = f"gradient norms differ by {difference:.1e}; sharing {told['prompt_tokens']} prompt "
+    says += f"tokens is {ratio:.1f} times as fast, by {told['kernel']}"
+    verdict = "ok" if difference <= GRADIENT[told["dtype"]] else "off"
+    return Line("", verdict, 0.0, says, {"gradient_difference": difference, "ratio": ratio})
+
+
+def compare_layouts(scenario: Path) -> dict[str, Any]:
+    """In a process of its own: one batch with a long shared prompt, dense and shared."""
+    from random import Random
+
+    import torch
+
+    from rollcast.engine.config import build_run
+    from rollcast.engine.edges import SampledGroup, SampledRollout
+    from rollcast.engine.engines import prepare_for
+    from rollcast.engine.start import start_task, start_trainer
+    from rollcast.engine.trainer.kernels import kernel_for
+    from rollcast.simulator.scenario.file import read_scenario
+
+    raw = read_scenario(scenario)
+    prepare_for(raw.data)
+    spec = build_run(raw)
+    _, path = start_task(spec)
+    trainer: Any = start_trainer(spec, path)
+    vocabulary = trainer.vocab_size
+    rng, prompt_tokens, response_tokens = Random(0), 768, 64
+
+    def draw(count: int) -> list[int]:
+        return [rng.randrange(vocabulary) for _ in range(count)]
+
+    rollouts = [
+        SampledRollout(draw(response_tokens), [-4.0] * response_tokens, [0] * response_tokens, r)
+        for r in (0.0, 1.0) * 4
+    ]
+    group = SampledGroup(draw(prompt_tokens), rollouts, [r.reward for r in rollouts])
+    norms, seconds = {}, {}
+    for shared in (False, True):
+        trainer = start_trainer(spec, path)
+        for number in range(2):  # the first loads kernels, and has the weights of the other layout
+            began = time.perf_counter()
+            metrics = trainer.step([group], shared_prefix=shared, version=0)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            seconds[shared] = time.perf_counter() - began
+            if number == 0:
+                norms[shared] = metrics.grad_norm
+    model = trainer.model
+    width = getattr(model.config, "head_dim", 64)
+    kernel = kernel_for(torch.empty(1, 1, 1, width, dtype=model.dtype, device=model.device))
+    return {
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "prompt_tokens": prompt_tokens,
+        "dense_s": seconds[False],
+        "shared_s": seconds[True],
+        "gradient_norm": norms[False],
+        "gradient_difference": abs(norms[True] - norms[False]) / norms[False],
+        "kernel": type(kernel).__name__,
+        "peak_bytes": metrics.peak_bytes,
+    }
+
+
+def probe(campaign: Campaign, seconds: float) -> Line:
+    """Costs of engine and trainer by shape."""
+    file = campaign.out / "probe.json"
+    words = ("probe", campaign.scenario, "-o", file, "--limit", seconds)
+    campaign.rollcast(*words, limit_s=seconds + 60)
+    told = json.loads(file.read_text())
+    says = f"{len(told['updates'])} updates and {len(told['bursts'])} bursts"
+    return Line("", "ok", 0.0, says)
+
+
+def real_run(campaign: Campaign, name: str) -> Line:
+    """One real run, and what of it is worth keeping."""
+    policy, seed = RUNS[name]
+    folder = campaign.work / name
+    words = ("run", campaign.scenario, "--out", folder, "--no-plot", "--seed", seed)
+    campaign.rollcast(*words, "--set", f"policy={policy}", limit_s=120)
+    keep(folder, campaign.out / name)
+    summary = json.loads((folder / "summary.json").read_text())
+    worst = summary["sync_log_prob_difference"]
+    step_s = summary["makespan_s"] / summary["steps"]
+    says = f"{policy}: {step_s:.2f} s a step, "
+    says += f"{summary['rollout_tokens_per_s']:,.0f} tokens/s; syncs take "
+    says += f"{summary['sync_s'] / summary['steps']:.3f} s, and log-probabilities then differ by "
+    says += f"{worst:.1e} nats at most"
+    figures = {"step_s": step_s, "sync_log_prob_difference": worst}
+    return Line("", "ok", 0.0, says, figures)
+
+
+def calibrate(campaign: Campaign) -> Line:
+    """Costs and lengths from the synchronous runs and the probe."""
+    runs = [campaign.out / name for name in RUNS if name != "unseen"]
+    words: list[object] = ["calibrate", *runs, "-o", campaign.out / "fitted.json"]
+    file, says = campaign.out / "probe.json", f"fitted.json, on {len(runs)} synchronous runs"
+    told = json.loads(file.read_text()) if file.is_file() else {}
+    if min(len(told.get(rows, ())) for rows in ("updates", "bursts")) >= ENOUGH:
+        words += ["--probe", file]
+    else:
+        says += ", without a probe that is long enough"
+    campaign.rollcast(*words, limit_s=90)
+    return Line("", "ok", 0.0, says)
+
+
+def forecast(campaign: Campaign, mode: str) -> Line:
+    """The unseen policy's run, forecast by the fit."""
+    words = ("validate", campaign.out / "fitted.json", campaign.out / "unseen", "--mode", mode)
+    done = campaign.rollcast(*words, "--json", limit_s=90)
+    told = json.loads(done.out)
+    write_json(campaign.out / f"{mode}.json", told)
+    error = whole_run_error(told)
+    says = f"the whole run of {UNSEEN} is off by {error:+.1%}"
+    return Line("", "ok" if abs(error) <= CALIBRATED[mode] else "off", 0.0, says, {"error": error})
+
+
+def whole_run_error(told: Mapping[str, Any]) -> float:
+    """Forecast over measured makespan of a validation's only run, less 1."""
+    (run,) = told["runs"]
+    return float(run["total"]["error"])
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """What it ran on: versions, GPU, driver, commit; no names or paths of a machine."""
+    code = (
+        "import json; from rollcast.engine.provenance import provenance;"
+        f"print(json.dumps(provenance({device!r})))"
+    )
+    done = child.python(["-c", code], 120, more={"PYTHONPATH": str(ROOT)})
+    found: dict[str, Any] = {}
+    if done.code == 0:
+        found = json.loads(done.out.strip().splitlines()[-1])
+    found["driver"] = _told("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    found["commit"] = _told("git", "-C", str(ROOT), "rev-parse", "HEAD")
+    return found
+
+
+def _told(*words: str) -> str | None:
+    """The first line that a program prints; None where it is not there or fails."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.strip().splitlines() if done.returncode == 0 else []
+    return lines[0] if lines else None
+
+
+def table(lines: Sequence[Line]) -> str:
+    """The outcome of each stage."""
+    return "\n".join(
+        f"{line.stage:10} {line.verdict:8} {line.seconds:5.0f} s  {line.says}" for line in lines
+    )
+
+
+@fails_in_words
+def main() -> int:
+    """All stages; exit code 0 where all hold, 1 where one does not, 2 for a user's mistake."""
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, default=Path("on-gpu"))
+    options.add_argument("--engine", default=None, help="vllm or transformers; default: installed")
+    options.add_argument("--model", default=None, help="folder, or a name on the hub")
+    options.add_argument("--quick", action="store_true", help="the least of everything")
+    options.add_argument("--layouts", type=Path, help="(one stage, by itself)")
+    given = options.parse_args()
+    if given.layouts is not None:
+        print(json.dumps(compare_layouts(given.layouts)))
+        return 0
+    from rollcast.engine.doctor.packages import engines_ready
+
+    ready = engines_ready()
+    if not ready:
+        raise ScenarioError("--engine", "none is installed; see rollcast doctor")
+    if given.engine is not None and given.engine not in ready:
+        raise ScenarioError("--engine", f"{given.engine} is none of {', '.join(ready)}")
+    out = given.out.resolve()
+    if out.exists() and any(out.iterdir()):
+        raise ScenarioError("--out", f"{given.out} is there already, and not empty")
+    out.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + LIMIT_S
+    told = provenance("cpu")
+    device = "cuda" if told.get("gpu") else "cpu"
+    write_json(out / "provenance.json", {**told, "device": device})
+    work = Path(tempfile.mkdtemp())
+    try:
+        model = given.model
+        if model is None:
+            model = str(work / "model")
+            make_model(work / "model", device != "cpu")
+        campaign = Campaign(out, work, device, until, work / "scenario.yaml")
+        asked = scenario(device, given.engine or ready[0], model, given.quick)
+        campaign.scenario.write_text(yaml.safe_dump(asked, sort_keys=False))
+        run_all(campaign, 15.0 if given.quick else 60.0)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    print(table(campaign.lines))
+    progress(f"wrote {given.out}/")
+    return int(any(line.verdict != "ok" for line in campaign.lines))
+
+
+def run_all(campaign: Campaign, probe_s: float) -> None:
+    """Every stage, in an order in which the most telling come first."""
+    campaign.stage("doctor", lambda: doctor(campaign))
+    campaign.stage("layouts", lambda: layouts(campaign))
+    for name in RUNS:
+        campaign.stage(name, lambda name=name: real_run(campaign, name))  # type: ignore[misc]
+    campaign.stage("probe", lambda: probe(campaign, probe_s))
+    campaign.stage("calibrate", lambda: calibrate(campaign), after=("sync-0", "sync-1"))
+    for mode in CALIBRATED:
+        after = ("calibrate", "unseen")
+        campaign.stage(mode, lambda mode=mode: forecast(campaign, mode), after)  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

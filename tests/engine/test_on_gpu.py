@@ -1,0 +1,90 @@
+"""benchmarks.on_gpu: a stage that fails does not lose the rest; what it runs is a scenario."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is not installed (rollcast[hf])")
+
+from benchmarks import on_gpu
+from benchmarks.on_gpu import RUNS, Campaign, Line, StageError
+from rollcast.engine.config import build_run
+from rollcast.engine.doctor import child
+from rollcast.engine.doctor.training import model_in
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import from_raw
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Campaign:
+    return Campaign(tmp_path, tmp_path, "cpu", time.monotonic() + 60)
+
+
+def test_a_stage_that_fails_does_not_lose_the_rest(campaign: Campaign) -> None:
+    def fails() -> Line:
+        raise StageError("it crashed")
+
+    def breaks() -> Line:
+        raise KeyError("runs")
+
+    campaign.stage("a", fails)
+    campaign.stage("b", breaks)
+    campaign.stage("c", lambda: Line("", "off", 0.0, "wrong by half", {"error": 0.5}))
+    campaign.stage("d", lambda: Line("", "ok", 0.0, "right"), after=("c",))
+    campaign.stage("e", lambda: Line("", "ok", 0.0, "right"), after=("a", "c"))
+    told = json.loads((campaign.out / "summary.json").read_text())
+    assert [(line["stage"], line["verdict"]) for line in told] == [
+        ("a", "failed"),
+        ("b", "failed"),
+        ("c", "off"),
+        ("d", "ok"),
+        ("e", "skipped"),
+    ]
+    assert [line["says"] for line in told][:2] == ["it crashed", "KeyError: 'runs'"]
+    assert on_gpu.table(campaign.lines).count("\n") == 4
+
+
+def test_a_stage_has_what_time_is_left(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+
+    def python(words: Any, limit_s: float, given: str = "", more: Any = None) -> child.Done:
+        limits.append(limit_s)
+        return child.Done(None, "", "", limit_s)
+
+    monkeypatch.setattr(child, "python", python)
+    with pytest.raises(StageError, match="did not end within 30 s"):
+        campaign.rollcast("probe", limit_s=30)
+    campaign.until = time.monotonic() + 20
+    with pytest.raises(StageError, match="did not end within 20 s"):
+        campaign.rollcast("probe", limit_s=30)
+    campaign.until = time.monotonic() + 2
+    with pytest.raises(StageError, match="no time was left"):
+        campaign.rollcast("probe", limit_s=30)
+    assert limits == pytest.approx([30, 20], abs=0.5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_it_runs_is_a_scenario(device: str, tmp_path: Path) -> None:
+    model_in(tmp_path)
+    raw = RawScenario(on_gpu.scenario(device, "transformers", str(tmp_path), quick=False))
+    spec = build_run(raw, elsewhere=True)
+    assert spec.in_process
+    assert spec.engine.device == device
+    for policy, _ in RUNS.values() if device == "cpu" else ():
+        assert from_raw(raw, f"policy={policy}").policy is not None
+
+
+def test_where_it_ran_is_told_without_names_of_the_machine() -> None:
+    told = on_gpu.provenance("cpu")
+    assert told["driver"] is None
+    assert {"date", "versions", "processor", "gpu", "commit"} <= told.keys()
+    assert "/" not in json.dumps(told).replace("\\/", "")
+
+
+def test_the_error_of_a_whole_run() -> None:
+    assert on_gpu.whole_run_error({"runs": [{"total": {"error": -0.04}}]}) == -0.04

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.runner import RESULTS, ROOT, parser, read_json, timed, write_json
-from rollcast.simulator.studies.compare import compare
+from rollcast.simulator.studies.compare import run_each
 from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.studies.ranking import from_short_runs, redraw
 from rollcast.simulator.studies.redrawn import redrawn
@@ -72,7 +72,7 @@ def speedup_row(
     """The second policy's speed-up over the first: the quick interval, and that of whole runs."""
     scenario = load(ROOT / "examples" / f"{example}.yaml", *settings)
     scenarios = [scenario.with_policy(policy) for policy in policies]
-    results, run_s, _ = timed(lambda: compare(scenarios))
+    results, run_s, _ = timed(lambda: run_each(scenarios))
     quick, quick_s, _ = timed(lambda: from_short_runs(results))
     point = float(quick.step_s[0] / quick.step_s[1])
     ratios = [made.draws[:, 0] / made.draws[:, 1] for made in (quick, redraw(results, draws))]

@@ -4,10 +4,12 @@ next, and what is said of it."""
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -27,8 +29,10 @@ from rollcast.simulator.explore.work import (
 )
 from rollcast.simulator.planner.whole_run import Work
 from rollcast.simulator.report.timeline import timelines
+from rollcast.simulator.results.figures import hours, interval
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.studies.simulate import from_raw, load, simulate
 from tests.conftest import Cli
 from tests.scenarios import TINY
@@ -279,6 +283,34 @@ def test_the_view_says_hours_cost_and_what_is_impossible(tiny: Scenario) -> None
     assert "one_step_off: overlaps training with rollout" in answers
     assert answers.count('class="run"') == 2
     assert "$" in view(asked(price=2.0), here, [])[0]
+
+
+def test_the_headline_has_the_interval_of_the_chosen_policy(tiny: Scenario) -> None:
+    here = [outcome(Choice(tiny.raw, chain)) for chain in ("sync", "april")]
+    drawn = outcome(Choice(tiny.raw, "april", drawn=True))
+    assert drawn.figures is not None
+    assert drawn.figures.factors
+    low, high = ends(drawn.figures.factors).tolist()
+    took = drawn.figures.run_cost(asked().work, drawn.gpus, None).hours
+    wanted = interval([by * took for by in (low, high)], partial(hours, like=took))
+    said, _ = view(asked(), here, [], drawn)
+    assert f"take {hours(took)} ({wanted}) and" in said
+    assert "times as fast as sync" in said
+    assert "(" not in view(asked(), here, [])[0].partition("take")[2].partition("and")[0]
+
+
+@pytest.mark.parametrize(
+    ("run", "steps"),
+    [
+        ({"steps": 300}, 300),
+        ({"prompts": 1000, "epochs": 2}, 500),
+        ({"trained_rollouts": "4k"}, 500),
+    ],
+)
+def test_the_whole_run_is_that_of_the_plan(run: dict[str, Any], steps: int) -> None:
+    text = f"{TINY}plan: {{run: {json.dumps(run)}}}\n"
+    scenario = from_raw(parse_scenario(text), "workload.batch_groups=4", "workload.group_size=2")
+    assert starts(knobs(scenario))["steps"] == steps
 
 
 def test_a_chosen_policy_that_cannot_run_is_said_first(tiny: Scenario) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.plan import Batch
 from rollcast.simulator.studies.bootstrap import BLOCK_STEPS, block_rows
-from rollcast.simulator.studies.compare import compare, table, warnings_of
+from rollcast.simulator.studies.compare import run_each, table, warnings_of
 from rollcast.simulator.studies.ranking import Ranking, from_short_runs, redraw
 from rollcast.simulator.studies.simulate import load
 from rollcast.simulator.values.chance import Drawn
@@ -48,7 +48,7 @@ def test_equal_policies_may_change_places() -> None:
 def test_short_runs_draw_policies_alike() -> None:
     """So that a policy has no interval against itself, and costs that all share drop out."""
     scenario = load(EXAMPLES / "april.yaml", "steps=3", "workload.batch_groups=8")
-    results = compare([scenario.with_policy(p) for p in ("one = sync", "other = sync")])
+    results = run_each([scenario.with_policy(p) for p in ("one = sync", "other = sync")])
     found = from_short_runs(results)
     assert found.speedup("other") == pytest.approx((1.0, 1.0))
     assert np.ptp(found.draws[:, 0]) > 0.1 * found.step_s[0]
@@ -64,7 +64,7 @@ def test_a_speedup_is_per_rollout_and_smaller_updates_are_told() -> None:
         ),
         scenario.with_policy("pods(keep=2)"),
     ]
-    results = compare(scenarios)
+    results = run_each(scenarios)
     whole, half, pods = table(results, from_short_runs(results))
     assert half["speedup"] == pytest.approx(whole["step_s"] / half["step_s"] / 2)
     assert half["speedup_low"] <= half["speedup"] <= half["speedup_high"]
@@ -81,7 +81,7 @@ def test_a_preset_of_few_prompts_widens_a_speedup() -> None:
     widths = []
     for lengths in ({"preset": "qwen3-30b-a3b-thinking"}, dict(preset)):
         scenario = load(EXAMPLES / "april.yaml", *small, f"workload.lengths={json.dumps(lengths)}")
-        found = from_short_runs(compare([scenario.with_policy(p) for p in ("sync", "april")]))
+        found = from_short_runs(run_each([scenario.with_policy(p) for p in ("sync", "april")]))
         low, high = found.speedup(found.names[1])
         widths.append(high - low)
     assert widths[0] > 1.1 * widths[1] > 0
@@ -90,7 +90,7 @@ def test_a_preset_of_few_prompts_widens_a_speedup() -> None:
 def test_redrawn_runs_differ_from_one_another_and_agree_with_short_runs() -> None:
     scenario = load(EXAMPLE, "steps=12")
     chosen = ["sync", "april(over_sampling=2)"]
-    results = compare([scenario.with_policy(policy) for policy in chosen])
+    results = run_each([scenario.with_policy(policy) for policy in chosen])
     ranking = redraw(results, 10)
     assert ranking.draws.shape == (10, 2)
     assert len({float(value) for value in ranking.draws[:, 0]}) == 10
@@ -135,7 +135,7 @@ def test_roofline_costs_are_drawn_too() -> None:
     for each in drawn:
         assert each.trainer_of.gpu is each.gpu
         assert each.gpu.gemm_bandwidth_efficiency <= 1.0
-    ranking = redraw(compare([scenario.with_policy("sync")]), 10)
+    ranking = redraw(run_each([scenario.with_policy("sync")]), 10)
     assert np.ptp(ranking.draws) > 0.05 * ranking.draws.mean()
 
 

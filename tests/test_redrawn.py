@@ -10,7 +10,7 @@ import pytest
 
 from rollcast.simulator.scenario.file import read_scenario
 from rollcast.simulator.studies import redrawn as module
-from rollcast.simulator.studies.compare import compare
+from rollcast.simulator.studies.compare import run_each
 from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.studies.ranking import redraw
 from rollcast.simulator.studies.redrawn import (
@@ -96,7 +96,7 @@ def test_shares_of_draws_are_by_side_the_largest_first() -> None:
 
 def test_a_comparison_by_whole_runs_has_intervals_of_phases() -> None:
     scenario = from_raw(read_scenario(EXAMPLES / "april.yaml"), *SMALL)
-    results = compare([scenario.with_policy(name) for name in ("sync", "april")])
+    results = run_each([scenario.with_policy(name) for name in ("sync", "april")])
     redraw(results, 10)
     for result in results.values():
         assert result.summary["draws"] == 10

@@ -22,7 +22,7 @@ from rollcast.simulator.results.metrics import gpu_lanes
 from rollcast.simulator.results.scale import around, marks
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies import ranking
-from rollcast.simulator.studies.compare import compare
+from rollcast.simulator.studies.compare import run_each
 from rollcast.simulator.studies.simulate import Result, from_raw, load, simulate
 from tests.scenarios import TINY
 
@@ -61,7 +61,7 @@ def read(page: str) -> Counter[str]:
 @pytest.fixture(scope="module")
 def results() -> dict[str, Result]:
     scenario = from_raw(parse_scenario(TINY), "steps=24")
-    return compare([scenario.with_policy(p) for p in ("sync", "april", "pods(keep=2)")])
+    return run_each([scenario.with_policy(p) for p in ("sync", "april", "pods(keep=2)")])
 
 
 def test_a_comparison_is_one_page(results: dict[str, Result]) -> None:
@@ -84,7 +84,7 @@ def test_few_steps_and_one_policy_make_a_page(results: dict[str, Result]) -> Non
 
 def test_a_label_is_reproduced_with_its_chain(results: dict[str, Result]) -> None:
     scenario = results["sync"].scenario
-    labelled = compare([scenario.with_policy("sync"), scenario.with_policy("mine = april")])
+    labelled = run_each([scenario.with_policy("sync"), scenario.with_policy("mine = april")])
     page = comparison_page(labelled, None, draws=20)
     assert "--policy &#x27;mine = april&#x27; --draws 20" in page
 
@@ -132,7 +132,7 @@ def test_a_large_run_is_a_small_picture() -> None:
     scenario = from_raw(
         parse_scenario(TINY), "steps=20", "cluster.replicas=96", "workload.batch_groups=96"
     )
-    found = compare([scenario.with_policy("sync")])
+    found = run_each([scenario.with_policy("sync")])
     assert len(comparison_page(found, None).encode()) < 200_000
     drawn = timeline_of(found["sync"].run, "sync", found["sync"].summary, 20)
     assert drawn is not None

@@ -13,7 +13,7 @@ from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies import sampling_error, uncertainty
-from rollcast.simulator.studies.compare import compare, warnings_of
+from rollcast.simulator.studies.compare import compare, run_each, warnings_of
 from rollcast.simulator.studies.ranking import from_short_runs
 from rollcast.simulator.studies.sampling_error import FEW, SamplingError, sampling_error_of
 from rollcast.simulator.studies.short_runs import kind_of
@@ -92,7 +92,7 @@ def test_a_longer_run_s_error_is_that_of_what_was_simulated() -> None:
 
 
 def test_a_comparison_says_it_once() -> None:
-    results = compare([scenario(policy=policy) for policy in ("sync", "one_step_off")])
+    results = run_each([scenario(policy=policy) for policy in ("sync", "one_step_off")])
     from_short_runs(results)
     told = [said for said in warnings_of(results) if "are few" in said]
     assert len(told) == 1
@@ -169,3 +169,11 @@ def test_one_is_put_in_and_no_other_moves() -> None:
     assert put_in.max_prompt_tokens == base.max_prompt_tokens
     result = simulate(replace(scenario(), workload=put_in))
     assert result.summary["makespan_s"] > simulate(scenario()).summary["makespan_s"]
+
+
+def test_compare_warns_of_too_few_steps_in_python() -> None:
+    few = [scenario("steps=4", policy=policy) for policy in ("sync", "april")]
+    with pytest.warns(UserWarning, match="under april, 4 steps are too few") as caught:
+        compare(few)
+    assert len(caught) == 1  # none of sync, whose steps are alone
+    assert caught[0].filename == __file__

@@ -11,7 +11,7 @@ from rollcast.simulator.check.question import Question
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies import ranking
-from rollcast.simulator.studies.compare import compare
+from rollcast.simulator.studies.compare import run_each
 
 OnStep = Callable[[StepRecord], None] | None
 LONG_TAIL = 0.25
@@ -63,7 +63,7 @@ def _tail(question: Question, found: Forecast, on_step: OnStep) -> Iterator[Odd]
     try:
         scenario = found.result.scenario
         variants = [scenario, scenario.with_policy("april")]
-        results = compare(variants, on_step)
+        results = run_each(variants, on_step)
         ranked = ranking.from_short_runs(results)
     except RollcastError:
         yield Odd(waits)

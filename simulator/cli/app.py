@@ -139,14 +139,13 @@ def compare(
     from rollcast.simulator.cli import tables
     from rollcast.simulator.results.folder import write_folder
     from rollcast.simulator.studies import ranking
-    from rollcast.simulator.studies.compare import compare as run_all
-    from rollcast.simulator.studies.compare import write_comparison
+    from rollcast.simulator.studies.compare import run_each, write_comparison
 
     checked = _load(scenario, settings, seed, trust_modules, out, force, draws)
     variants = _variants(checked, policy or [checked.policy_name], also or ())
     planes = _controls(control or (), draws)
     with progress("", sum(variant.steps for variant in variants) * (1 + (draws or 0))) as advance:
-        results = run_all(variants, advance)
+        results = run_each(variants, advance)
         ranked = None
         if planes:
             results |= _run_controls(checked, planes)

@@ -134,7 +134,7 @@ class Page:
 
     async def _answer(self) -> None:
         """Asks in waves and shows the answer after each: the chosen policy and sync, other
-        policies, other numbers of GPUs."""
+        policies, the interval of the chosen one, other numbers of GPUs."""
         values = dict(self._values)
         try:
             raw = chosen(self._scenario, values)
@@ -147,12 +147,13 @@ class Page:
         first = list(dict.fromkeys((SYNCHRONOUS, chain)))
         others = [name for name in names.values() if name not in first]
         waves = [[Choice(raw, name) for name in names] for names in (first, others)]
+        waves.append([Choice(raw, chain, drawn=True)])
         for scale in _ELSEWHERE:
             try:
-                elsewhere = chosen(self._scenario, values, scale)
+                scaled = chosen(self._scenario, values, scale)
             except RollcastError:
                 continue  # fewer GPUs than a replica has
-            waves.append([Choice(elsewhere, name) for name in (*first, *others)])
+            waves.append([Choice(scaled, name) for name in (*first, *others)])
         gpu = values.get("gpu") or (self._scenario.gpu.name if self._scenario.gpu else "")
         gpu = "" if self._scenario.trainer_gpu else gpu
         price = values.get("usd_per_hour", 0.0)
@@ -166,7 +167,8 @@ class Page:
                 here = sorted(
                     placed(outcomes, (0, 1)), key=lambda outcome: order.index(outcome.chain)
                 )
-                self._show(*view(asked, here, placed(outcomes, range(2, len(waves)))))
+                elsewhere = placed(outcomes, range(3, len(waves)))
+                self._show(*view(asked, here, elsewhere, *placed(outcomes, (2,))))
                 if len(outcomes) == sum(map(len, waves)):
                     self._answers.props("aria-busy=false")
         except BrokenProcessPool:

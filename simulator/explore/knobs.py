@@ -14,6 +14,7 @@ from rollcast.simulator.policies import registry
 from rollcast.simulator.policies.spelling import read_terms, spell_term
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.scenario.sections import validate
 from rollcast.simulator.values import declared
 from rollcast.simulator.workload.length_specs import DrawnLengths, PresetLengths, length_presets
 from rollcast.simulator.workload.solved import solved_lengths
@@ -217,7 +218,7 @@ def _mean_length(part: str, workload: Mapping[str, Any]) -> list[Knob]:
 def _run(scenario: Scenario) -> list[Knob]:
     part, steps = "The run", (20, 50, 100, 200, 500, 1000, 2000, 5000)
     label = "Steps of the whole run"
-    result = [_slider(part, "steps", label, steps, max(scenario.steps, 1), "{:,}".format)]
+    result = [_slider(part, "steps", label, steps, _whole(scenario), "{:,}".format)]
     if scenario.gpu is not None and scenario.trainer_gpu is None:  # two prices have no slider
         presets = [gpu.usd_per_hour for gpu in gpu_presets().values()]
         result.append(
@@ -231,6 +232,15 @@ def _run(scenario: Scenario) -> list[Knob]:
             )
         )
     return result
+
+
+def _whole(scenario: Scenario) -> int:
+    """Updates of the whole run: of ``plan.run`` where the scenario has one."""
+    asked = validate(scenario.raw.data).plan
+    if asked is None or asked.run is None:
+        return max(scenario.steps, 1)
+    batch = scenario.plan.batch
+    return asked.run.updates(batch.groups, batch.group_size)
 
 
 def _with(values: Iterable[Any], current: Any) -> tuple[Any, ...]:

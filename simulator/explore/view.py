@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rollcast.simulator.explore.work import Outcome
 from rollcast.simulator.planner.measure import Measured
@@ -16,8 +17,9 @@ from rollcast.simulator.report.markup import Content, Markup, joined, tag
 from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.timeline import timelines
 from rollcast.simulator.report.words import bias, time_spent
-from rollcast.simulator.results.figures import NAMED, cost, factor, hours
+from rollcast.simulator.results.figures import NAMED, cost, factor, hours, interval, usd
 from rollcast.simulator.results.phases import bound_text
+from rollcast.simulator.studies.interval import ends
 
 _FIGURES = tuple(
     NAMED[name] for name in ("step_s", "bubble_fraction", "staleness_mean", "length_bias")
@@ -50,16 +52,33 @@ class Ran:
         """Text of the whole run's cost."""
         return cost(self.run_cost.usd, self.run_cost.gpu_hours)
 
+    @property
+    def takes(self) -> str:
+        """Text of the whole run's hours and cost, with 90 % intervals where it has draws."""
+        run, texts = self.run_cost, [hours(self.run_cost.hours), self.cost]
+        if self.figures.factors:
+            low, high = ends(self.figures.factors).tolist()
+            around = (min(low, 1.0), max(high, 1.0))
+            texts[0] += (
+                f" ({interval([by * run.hours for by in around], partial(hours, like=run.hours))})"
+            )
+            if run.usd is not None:
+                texts[1] += f" ({interval([by * run.usd for by in around], usd)})"
+        return " and ".join(texts)
+
 
 def view(
-    asked: Asked, here: Sequence[Outcome], elsewhere: Sequence[Outcome]
+    asked: Asked,
+    here: Sequence[Outcome],
+    elsewhere: Sequence[Outcome],
+    drawn: Outcome | None = None,
 ) -> tuple[Markup, Markup]:
     """The answer in sentences; the table and pictures. here, elsewhere: outcomes on these GPUs, and
-    on half and twice as many."""
+    on half and twice as many. drawn: the chosen policy's, with draws for its interval."""
     run = _ran(asked, here)
     sync = next((outcome for outcome in run if outcome.chain == SYNCHRONOUS), None)
     chosen = next((outcome for outcome in run if outcome.chain == asked.chain), None)
-    drawn = {ran.chain: ran.outcome for ran in (sync, chosen) if ran is not None}
+    pictured = {ran.chain: ran.outcome for ran in (sync, chosen) if ran is not None}
     answers = [
         _table(asked, run, chosen, sync),
         parts.section(
@@ -73,13 +92,15 @@ def view(
         parts.notes([] if chosen is None else chosen.figures.warnings),
         parts.section(
             "Where the time goes",
-            timelines([outcome.timeline for outcome in drawn.values()]),
-            time_bars({chain: outcome.use for chain, outcome in drawn.items()}),
+            timelines([outcome.timeline for outcome in pictured.values()]),
+            time_bars({chain: outcome.use for chain, outcome in pictured.items()}),
         )
-        if drawn
+        if pictured
         else None,
         _front(asked, run, _ran(asked, elsewhere)),
     ]
+    if drawn is not None and chosen is not None:
+        chosen = next(iter(_ran(asked, [drawn])), chosen)
     return _headline(asked, chosen, sync, here), joined(answers)
 
 
@@ -113,9 +134,8 @@ def _headline(
     if chosen is None:
         why = next((outcome.problem for outcome in here if outcome.chain == asked.chain), "")
         return sentence(f"{asked.chain} cannot run here: {_reason(why)}")
-    lead = f"{asked.work.text} under {chosen.chain} take {hours(chosen.run_cost.hours)}"
-    lead += f" and {chosen.cost}"
-    if sync is not None and sync is not chosen:
+    lead = f"{asked.work.text} under {chosen.chain} take {chosen.takes}"
+    if sync is not None and sync.chain != chosen.chain:
         ratio = sync.run_cost.hours / chosen.run_cost.hours
         lead += f": {ratio:.2f} times as fast as {SYNCHRONOUS}"
     figures = chosen.figures

@@ -23,15 +23,16 @@ LEAST_STEPS, MOST_STEPS = 6, 8
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A scenario under a chain of policies."""
+    """A scenario under a chain of policies. drawn: whether to draw its interval."""
 
     raw: RawScenario
     chain: str
+    drawn: bool = False
 
     @property
     def key(self) -> str:
         """Equal for equal results."""
-        return json.dumps([self.raw.data, self.chain], sort_keys=True, default=str)
+        return json.dumps([self.raw.data, self.chain, self.drawn], sort_keys=True, default=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def outcome(choice: Choice) -> Outcome:
     return Outcome(
         choice.chain,
         gpus=s["gpus"],
-        figures=measured(result),
+        figures=measured(result, steps if choice.drawn else None),
         use=gpu_use(result.run),
         timeline=timeline_of(result.run, choice.chain, s),
     )

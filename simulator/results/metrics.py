@@ -328,11 +328,11 @@ def run_summary(run: Run, scenario: str, policy: str, seed: int, **more: Any) ->
         **summarise(run),
         **more,
         **(late := timeout_summary(run)),
-        "warnings": [*run.warnings, *_short(run), *_stale(run), *timeout_warnings(late)],
+        "warnings": [*run.warnings, *short(run), *_stale(run), *timeout_warnings(late)],
     }
 
 
-def _short(run: Run) -> list[str]:
+def short(run: Run) -> list[str]:
     """A warning for a run without a steady state."""
     steady, count = steady_of(run), len(run.steps)
     if steady.known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -82,6 +83,15 @@ class RunSection(Options):
         """Counts may be written as 40k. Raises ScenarioError."""
         counts = {key: amount(item, _TIMES) for key, item in mapping(value, field).items()}
         return read(cls, counts, field)
+
+    def updates(self, groups: int, group_size: int) -> int:
+        """Updates of batches of which every group is used, and every rollout trained on."""
+        if self.steps is not None:
+            return self.steps
+        if self.prompts is not None:
+            return max(1, math.ceil(self.prompts * self.epochs / groups))
+        assert self.trained_rollouts is not None
+        return max(1, math.ceil(self.trained_rollouts / (groups * group_size)))
 
     def agree(self) -> None:
         """One measure of what is trained, and one only."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.figures import FIGURES
 from rollcast.simulator.results.folder import is_ours
+from rollcast.simulator.results.metrics import short
 from rollcast.simulator.results.phases import said
 from rollcast.simulator.results.steady import per_rollout, trained_a_step
 from rollcast.simulator.results.write import write_rows, write_run
@@ -25,6 +27,21 @@ SAME = 0.01
 
 
 def compare(
+    scenarios: Sequence[Scenario], on_step: Callable[[StepRecord], None] | None = None
+) -> dict[str, Result]:
+    """Runs each scenario; results by policy, in order. Gives a Python warning (UserWarning) for
+    every policy whose steps are too few, which would make a speed-up wrong.
+
+    Raises as `run_each`.
+    """
+    results = run_each(scenarios, on_step)
+    for name, result in results.items():
+        for text in short(result.run):
+            warnings.warn(f"under {name}, {text}", stacklevel=2)
+    return results
+
+
+def run_each(
     scenarios: Sequence[Scenario], on_step: Callable[[StepRecord], None] | None = None
 ) -> dict[str, Result]:
     """Runs each scenario; results by policy, in order.
@@ -47,7 +64,7 @@ def compare(
 
 def warnings_of(results: Mapping[str, Result]) -> list[str]:
     """The runs' warnings, each once; of "too few steps", the one that asks for the most."""
-    warnings: list[str] = []
+    told: list[str] = []
     few: list[tuple[int, str]] = []
     for name, result in results.items():
         for text in result.summary["warnings"]:
@@ -55,9 +72,9 @@ def warnings_of(results: Mapping[str, Result]) -> list[str]:
                 few.append(
                     (result.summary["sampling_error"]["enough_steps"], f"under {name}, {text}")
                 )
-            elif text not in warnings:
-                warnings.append(text)
-    return [*warnings, *([max(few)[1]] if few else ()), *_other_batches(results)]
+            elif text not in told:
+                told.append(text)
+    return [*told, *([max(few)[1]] if few else ()), *_other_batches(results)]
 
 
 def _other_batches(results: Mapping[str, Result]) -> list[str]:

@@ -209,6 +209,11 @@ class TrainerConfig(Options):
         Doc("seed of the order of groups over minibatches; left out: the seed of the run"),
     ] = 0
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether dense passes keep only each layer's input."""
+        return self.checkpoint == "all"
+
     def agree(self) -> None:
         """An importance weight has something to compare with."""
         if self.loss.importance_cap is not None and self.old_log_probs != "trainer":

@@ -18,6 +18,7 @@ from rollcast.engine.errors import UnsupportedModelError
 from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.moe import Router, RouterSums
+from rollcast.engine.trainer.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,10 @@ class LogProbModel:
         autocast: bool = False,
         head_chunk_tokens: int | None = None,
         router: Router | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.model = model
+        self._ranks = ranks or Ranks()
         self.temperature = temperature
         self.autocast = autocast
         self.head_chunk_tokens = head_chunk_tokens
@@ -81,13 +84,15 @@ class LogProbModel:
 
     @property
     def device(self) -> torch.device:
-        """The model's device."""
-        return self.model.device
+        """The device of the passes."""
+        device: torch.device = self._ranks.device or self.model.device
+        return device
 
     @property
     def low_precision(self) -> bool:
         """Whether activations are in a 16-bit type."""
-        return self.autocast or self.model.dtype in (torch.bfloat16, torch.float16)
+        short = self.model.dtype in (torch.bfloat16, torch.float16)
+        return self.autocast or self._ranks.low_precision or short
 
     def precision(self) -> AbstractContextManager[Any]:
         """The context of forwards."""
@@ -147,6 +152,10 @@ class LogProbModel:
         index = torch.tensor(positions, device=hidden.device)
         targets = torch.tensor([t for e in examples for t in e.response], device=hidden.device)
         rows = hidden.flatten(0, 1).index_select(0, index)
+        found: Tensor = self._ranks.run_head(partial(self._chunked, targets), rows)
+        return found
+
+    def _chunked(self, targets: Tensor, rows: Tensor) -> Tensor:
         if self.head_chunk_tokens is None:
             return self._head_log_probs(rows, targets)
         chunks = zip(
@@ -165,13 +174,51 @@ class LogProbModel:
             logits = logits / self.temperature
         return -functional.cross_entropy(logits, targets, reduction="none")
 
+    def sequence_log_probs(self, ids: Tensor) -> Tensor:
+        """Log-probabilities (temperature 1) of each token but the first, [tokens - 1], of one
+        sequence [1, tokens]; without gradient, in the weights' own type."""
+
+        def chosen(targets: Tensor, rows: Tensor) -> Tensor:
+            chunk = self.head_chunk_tokens or len(rows)
+            pairs = zip(torch.split(rows, chunk), torch.split(targets, chunk), strict=True)
+            found = [
+                self.head(part).float().log_softmax(-1).gather(1, wanted[:, None])[:, 0]
+                for part, wanted in pairs
+            ]
+            return torch.cat(found)
+
+        def run() -> tuple[Tensor]:
+            rows = self.decoder(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
+            return (self._ranks.run_head(partial(chosen, ids[0, 1:]), rows),)
+
+        with torch.no_grad():
+            found: Tensor = self._ranks.run(run)[0]
+        return found
+
+    def logits(self, ids: Tensor) -> Tensor:
+        """The model's own logits of rows of tokens, without gradient."""
+
+        def run(_: Tensor) -> Tensor:
+            logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
+            return logits
+
+        nothing = torch.zeros((), device=self.device)
+        with torch.no_grad():
+            found: Tensor = self._ranks.run(lambda: (self._ranks.run_head(run, nothing),))[0]
+        return found
+
     def _check_head(self) -> None:
         """Refuses models whose logits are not the head of the last hidden state (scaled or capped
         logits)."""
         ids = torch.tensor([[1, 0, 1]], device=self.device)
+
+        def apart() -> tuple[Tensor]:
+            hidden = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
+            return (self._ranks.run_head(self.head, hidden),)
+
         with in_mode(self.model, training=False), torch.no_grad():
-            expected = self.model(input_ids=ids, use_cache=False).logits.float()
-            got = self.head(self.decoder(input_ids=ids, use_cache=False).last_hidden_state).float()
+            expected = self.logits(ids).float()
+            got = self._ranks.run(apart)[0].float()
         if expected.shape != got.shape or not torch.allclose(got, expected, 1e-3, 1e-3):
             raise UnsupportedModelError(
                 f"{type(self.model).__name__} changes its logits after the output embedding "

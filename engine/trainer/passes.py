@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -51,7 +52,8 @@ class Work:
 
     old: the trainer's log-probabilities before the first update, by example; empty where the
     sampled ones are the ratio's denominator. totals: what the loss averages over. balance: expert
-    counts of the update; None without the routers' loss.
+    counts of the update; None without the routers' loss. parts: of each microbatch loss, auxiliary
+    loss, sum of ratios and clipped tokens, on the device until all are done.
     """
 
     shared_prefix: bool
@@ -60,6 +62,7 @@ class Work:
     old: dict[Example, Tensor] = field(default_factory=dict)
     totals: LossTotals = ONE
     balance: RouterBalance | None = None
+    parts: list[Tensor] = field(default_factory=list)
 
 
 class Passes:
@@ -68,35 +71,41 @@ class Passes:
     def __init__(self, model: PreTrainedModel, config: TrainerConfig, ranks: Ranks) -> None:
         self._model, self._config, self._ranks = model, config, ranks
         self._reuse: PrefixReuse | None = None
-        with self.gathered():
-            self._runner = LogProbModel(
+        with self.weights():
+            self.runner = LogProbModel(
                 model,
                 temperature=config.temperature,
-                autocast=config.autocast,
+                autocast=bool(config.autocast),
                 head_chunk_tokens=config.head_chunk_tokens,
                 router=Router.of(model.config.get_text_config(), config.router_aux_coefficient),
+                ranks=ranks,
             )
 
     @property
     def router(self) -> Router | None:
         """The model's routers, where their loss counts."""
-        return self._runner.router
+        return self.runner.router
 
     @contextmanager
-    def gathered(self, clock: Clock | None = None) -> Iterator[None]:
-        """Whole weights within; the enclosed code does not change them."""
-        with nullcontext() if clock is None else clock("forward"):
-            self._ranks.gather()
+    def weights(self, work: Work | None = None) -> Iterator[None]:
+        """Weights for passes within, which do not change them: by layer where the ranks can and the
+        layout lets them, else whole."""
+        if not self._by_layer(work):
+            with nullcontext() if work is None else work.clock("forward"):
+                self._ranks.gather()
         try:
             yield
         finally:
             self._ranks.scatter()
 
+    def _by_layer(self, work: Work | None) -> bool:
+        return self._ranks.by_layer and not (work is not None and work.shared_prefix)
+
     def prefix_reuse(self) -> PrefixReuse:
         """Made on first use: a model without a shared prefix can be trained dense."""
         if self._reuse is None:
             self._reuse = PrefixReuse(
-                self._runner,
+                self.runner,
                 backend=self._config.prefix_backend,
                 checkpoint=self._config.checkpoint,
                 offload=self._config.offload_prefix,
@@ -105,21 +114,52 @@ class Passes:
 
     def accumulate(self, examples: Sequence[Example], work: Work) -> None:
         """Adds the gradients of this rank's share of the loss, and the sums of all ranks."""
-        packing = self._packing(examples, work)
+        packing, passes = self._packing(examples, work)
         sums = Sums(
             computed_tokens=packing.tokens,
             padding_tokens=packing.padding_tokens,
             microbatches=packing.microbatches,
         )
-        mine = replace(work, sums=sums)
-        with self._ranks.together(waiting=work.clock("gradient")):
+        mine = replace(work, sums=sums, parts=[])
+        with self._one_for_all(work):
             for batch in packing.dense:
-                with self._runner.checkpointed(self._config.checkpoint == "all"):
-                    self._train(batch, partial(self._runner.dense, batch), mine)
+                with self.runner.checkpointed(self._config.recomputes):
+                    self._train(batch, partial(self.runner.dense, batch), mine)
+            for _ in range(passes - len(packing.dense)):
+                with self.runner.checkpointed(self._config.recomputes):
+                    self._idle(mine)
             for group in packing.shared:
                 self._train_shared(group, mine)
+            _add_up(mine)
         for counted in self._ranks.exchange(sums):
             work.sums.add(counted)
+        if not isfinite(work.sums.loss + work.sums.aux_loss):
+            raise NonFiniteLoss(
+                f"the loss of an update is {work.sums.loss}; the weights are those from before "
+                "this step"
+            )
+
+    def _one_for_all(self, work: Work) -> AbstractContextManager[None]:
+        """Within passes of all ranks, an exception of one: raised by all where none waits for it in
+        the middle of a pass."""
+        if self._by_layer(work):
+            return self._ranks.bound()
+        return self._ranks.together(waiting=work.clock("gradient"))
+
+    def _idle(self, work: Work) -> None:
+        """A pass without gradient, beside one of the other ranks."""
+        with work.clock("forward"):
+            forward = self._run(partial(self.runner.dense, [_NOTHING]))
+        with work.clock("backward"):
+            forward.log_probs.backward(torch.zeros_like(forward.log_probs))
+
+    def _run(self, call: Callable[[], Forward]) -> Forward:
+        def both() -> tuple[Tensor, Forward]:
+            forward = call()
+            return forward.log_probs, forward
+
+        forward: Forward = self._ranks.run(both)[1]
+        return forward
 
     def _train_shared(self, group: SharedGroup, work: Work) -> None:
         """Phases A, B and C of one group."""
@@ -138,9 +178,8 @@ class Passes:
 
     def _train(self, batch: Sequence[Example], run: Callable[[], Forward], work: Work) -> None:
         """Forward, loss and backward of a microbatch."""
-        sums = work.sums
         with work.clock("forward"):
-            forward = run()
+            forward = self._run(run)
             log_probs = forward.log_probs
             sampled = torch.cat([torch.tensor(e.sampled, dtype=log_probs.dtype) for e in batch])
             sampled = sampled.to(log_probs.device)
@@ -152,21 +191,15 @@ class Passes:
                     correction = importance_weights(old, sampled, cap)
             parts = policy_loss(self._config.loss, work.totals, batch, log_probs, old, correction)
             loss = parts.loss
+            aux_loss = torch.zeros_like(loss)
             if work.balance is not None and forward.router is not None:
                 aux_loss = work.balance.loss(forward.router)
-                sums.aux_loss += float(aux_loss.detach())
                 loss = loss + aux_loss
-            if not torch.isfinite(loss):
-                raise NonFiniteLoss(
-                    f"the loss of a microbatch of {len(batch)} rollouts is {loss.item()}; the "
-                    "weights are those from before this step"
-                )
         with work.clock("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
-        sums.loss += float(parts.loss.detach())
-        sums.ratio += float(parts.ratio_sum)
-        sums.clipped += float(parts.clipped)
-        sums.tokens += parts.trained_tokens
+        found = (parts.loss, aux_loss, parts.ratio_sum, parts.clipped)
+        work.parts.append(torch.stack([one.detach().double() for one in found]))
+        work.sums.tokens += parts.trained_tokens
 
     def observe(
         self, examples: Sequence[Example], work: Work, *, keep: bool
@@ -185,11 +218,13 @@ class Passes:
             if balance is not None and router is not None:
                 balance.count(router, times)
 
-        packing = self._packing(examples, work)
+        packing, passes = self._packing(examples, work)
         with in_mode(self._model, training=False), torch.no_grad(), work.clock("log_prob"):
-            with self.gathered(), self._ranks.together():
+            with self.weights(work), self._one_for_all(work):
                 for batch in packing.dense:
-                    note(batch, self._runner.dense(batch))
+                    note(batch, self._run(partial(self.runner.dense, batch)))
+                for _ in range(passes - len(packing.dense)):
+                    self._run(partial(self.runner.dense, [_NOTHING]))
                 for group in packing.shared:
                     reuse = self.prefix_reuse()
                     with reuse.engaged():
@@ -208,7 +243,7 @@ class Passes:
         balance: RouterBalance | None,
     ) -> None:
         """Shares the results among the ranks: a later update may deal the examples differently."""
-        device = self._model.device
+        device = self.runner.device
         if log_probs is not None:
             by_place = {
                 place: log_probs[e].cpu() for place, e in enumerate(examples) if e in log_probs
@@ -218,13 +253,36 @@ class Passes:
         if balance is not None:
             balance.count_all(self._ranks.exchange(balance.counted()), device)
 
-    def _packing(self, examples: Sequence[Example], work: Work) -> Packing:
-        """The microbatches of this rank's share."""
+    def _packing(self, examples: Sequence[Example], work: Work) -> tuple[Packing, int]:
+        """The microbatches of this rank's share, and how many dense passes every rank makes."""
         every = shares(examples, self._ranks.count, shared_prefix=work.shared_prefix)
         budget_tokens = self._config.microbatch_tokens
-        return plan_packing(
-            every[self._ranks.number],
+        plan = partial(
+            plan_packing,
             shared_prefix=work.shared_prefix,
             budget_tokens=budget_tokens,
             suffix_budget_tokens=self._config.suffix_microbatch_tokens or budget_tokens,
         )
+        mine = plan(every[self._ranks.number])
+        if not self._by_layer(work):
+            return mine, len(mine.dense)
+        return mine, max(len(plan(share).dense) for share in every)
+
+
+_NOTHING = Example(0, (0,), (0,), (0.0,), (False,), 0.0)
+
+
+def _add_up(work: Work) -> None:
+    """Takes the figures of all microbatches from the device, at once."""
+    if work.parts:
+        loss, aux_loss, ratio, clipped = read(torch.stack(work.parts).sum(0))
+        work.sums.loss += loss
+        work.sums.aux_loss += aux_loss
+        work.sums.ratio += ratio
+        work.sums.clipped += clipped
+
+
+def read(figures: Tensor) -> list[float]:
+    """Figures from the device, which has to be waited for."""
+    numbers: list[float] = figures.tolist()
+    return numbers

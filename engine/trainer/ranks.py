@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -15,12 +16,17 @@ class Ranks:
     order. Raises RankLostError where another rank does not.
 
     number: of this rank, from 0. count: of all ranks. group: of torch.distributed, over their CPUs,
-    for work beside training; None for one alone.
+    for work beside training; None for one alone. by_layer: a dense pass gathers one layer at a
+    time, so that all ranks make equally many. low_precision: passes compute in a 16-bit type.
+    device: of the passes; None is the model's.
     """
 
     number: int = 0
     count: int = 1
     group: Any = None
+    by_layer: bool = False
+    low_precision: bool = False
+    device: Any = None
 
     def gather(self) -> None:
         """Makes the model's weights whole in every rank."""
@@ -34,6 +40,14 @@ class Ranks:
 
     def drop(self) -> None:
         """Deletes the gradients and leaves each rank its shard of the weights."""
+
+    def run(self, call: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """Runs a forward pass; its first result is a tensor that its backward begins from."""
+        return call()
+
+    def run_head(self, call: Callable[[Any], Any], hidden: Any) -> Any:
+        """Runs what uses the head alone, once a forward pass, on the decoder's output."""
+        return call(hidden)
 
     def exchange(self, value: T) -> list[T]:
         """The value of each rank, by number."""

@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rollcast.engine.trainer.export import write_model
 from rollcast.engine.trainer.losses import LossTotals
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.moe import RouterBalance
-from rollcast.engine.trainer.passes import Passes, Work
+from rollcast.engine.trainer.passes import Passes, Work, read
 from rollcast.engine.trainer.pulse import Pulse
 from rollcast.engine.trainer.ranks import Ranks
 from rollcast.engine.trainer.shard_files import ShardWriter, require_files
@@ -109,7 +110,7 @@ class Trainer:
         if self.config.loss.drop_zero_variance:
             varied = {e.group for e in examples if e.advantage != 0}
             examples = [e for e in examples if e.group in varied]
-        work = Work(shared_prefix, Clock(self.model.device))
+        work = Work(shared_prefix, Clock(self._passes.runner.device))
         if self._begun is not None or not final:
             self._step_part(examples, work, final)
             return self._metrics(examples, work)
@@ -141,8 +142,9 @@ class Trainer:
         return self._passes.observe(examples, work, keep=True)
 
     def _reset_peak(self) -> None:
-        if self.model.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.model.device)
+        device = self._passes.runner.device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
 
     def _hand_back(self) -> None:
         if self._hands_back:
@@ -161,7 +163,7 @@ class Trainer:
                 self._old_log_probs(examples, work)
                 begun.totals += LossTotals.of(examples)
                 updates = final and begun.totals.trained_tokens > 0
-                with self._passes.gathered(work.clock):
+                with self._passes.weights(work):
                     self._passes.accumulate(examples, work)
                     if updates:
                         self._reduce(work.clock)
@@ -194,7 +196,7 @@ class Trainer:
         if self._passes.router is not None and work.balance is None:
             work.balance = self._passes.observe(examples, work, keep=False)
         self._optimizer.zero_grad(set_to_none=True)
-        with self._passes.gathered(work.clock):
+        with self._passes.weights(work):
             self._passes.accumulate(examples, work)
             self._reduce(work.clock)
         self._apply(work)
@@ -217,14 +219,15 @@ class Trainer:
                         self._parameters, float("inf") if limit is None else limit
                     )
                 )
-            if not torch.isfinite(norm):
+            (norm,) = read(norm.reshape(1))
+            if not isfinite(norm):
                 raise NonFiniteLoss(
-                    f"the norm of the gradient is {norm.item()}; the weights are those from before "
+                    f"the norm of the gradient is {norm}; the weights are those from before "
                     "this step"
                 )
         with work.clock("optimizer"), self._ranks.bound():
             self._optimizer.step()
-        work.sums.grad_norm += float(norm)
+        work.sums.grad_norm += norm
         work.sums.updates += 1
 
     def weights(self) -> Mapping[str, Tensor]:
@@ -235,20 +238,21 @@ class Trainer:
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `engine.edges.Trainer.log_probs`; by the model's own forward pass."""
         rows: list[list[float]] = []
-        with self._passes.gathered(), in_mode(self.model, training=False), torch.no_grad():
-            for tokens in sequences if self._ranks.number == 0 else ():
-                ids = torch.tensor([[*tokens]], device=self.model.device)
-                logits = self.model(input_ids=ids).logits[0, :-1].float()
-                chosen = logits.log_softmax(-1).gather(1, ids[0, 1:, None])
-                rows.append([float(value) for value in chosen[:, 0].tolist()])
+        runner = self._passes.runner
+        asked = sequences if self._ranks.number == 0 or self._ranks.by_layer else ()
+        with self._passes.weights(), in_mode(self.model, training=False):
+            for tokens in asked:
+                ids = torch.tensor([[*tokens]], device=runner.device)
+                rows.append(read(runner.sequence_log_probs(ids)))
+        rows = rows if self._ranks.number == 0 else []
         self._hand_back()
         return rows
 
     def pulse(self) -> Beat:
         """See `engine.trainer.pulse`; all ranks take it at the same time."""
-        with self._passes.gathered():
+        with self._passes.weights():
             if self._pulse is None:
-                self._pulse = Pulse(self.model)
+                self._pulse = Pulse(self._passes.runner)
             return self._pulse.take()
 
     def save(self, folder: Path) -> Mapping[str, Any]:
@@ -344,7 +348,7 @@ class Trainer:
         sums, seconds = work.sums, work.clock.seconds
         updates, tokens = max(1, sums.updates), max(1, sums.tokens)
         trained = sum(e.trained_tokens for e in examples)
-        device = self.model.device
+        device = self._passes.runner.device
         return TrainMetrics(
             log_prob_s=seconds["log_prob"],
             forward_s=seconds["forward"],

@@ -18,7 +18,7 @@ from rollcast.engine.edges import SampledGroup, TrainerSave
 from rollcast.engine.errors import RankLostError
 from rollcast.engine.trainer import Trainer, TrainerConfig
 from rollcast.engine.trainer.saved import model_tensors, optimizer_tensors
-from rollcast.engine.trainer.sharded import Sharded
+from rollcast.engine.trainer.sharded import Sharded, Sharding
 from rollcast.engine.trainer.shards import held, whole, whole_ones
 from rollcast.simulator.errors import RunError
 
@@ -38,6 +38,8 @@ class Case:
     overrides: dict[str, Any] = field(default_factory=dict)
     start: TrainerSave | None = None
     folder: Path | None = None
+    by_layer: bool = True
+    mixed: bool = False
 
 
 @dataclass
@@ -55,7 +57,8 @@ class Found:
 def make(case: Case, ranks: bool) -> tuple[Any, Trainer]:
     dtype = torch.float64 if case.float64 else torch.float32
     model = build(case.kind, dtype, **case.overrides)
-    trainer = Trainer(model, case.config, Sharded(model, "cpu") if ranks else None)
+    sharded = Sharded(model, "cpu", Sharding(case.by_layer, case.mixed)) if ranks else None
+    trainer = Trainer(model, case.config, sharded)
     if case.start is not None:
         trainer.load(case.start)
     return model, trainer

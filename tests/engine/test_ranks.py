@@ -81,7 +81,8 @@ def cases(draw: st.DrawFn) -> Case:
         checkpoint=draw(st.sampled_from(["none", "prefix", "all"])),
     )
     tied = {"tie_word_embeddings": draw(st.booleans())}
-    return Case([parts], kind, config, draw(st.booleans()), overrides=tied)
+    shared, by_layer = draw(st.booleans()), draw(st.booleans())
+    return Case([parts], kind, config, shared, overrides=tied, by_layer=by_layer)
 
 
 @settings(
@@ -188,7 +189,9 @@ def test_what_fails_in_one_rank_fails_in_all_and_leaves_nothing(
     config = TrainerConfig(learning_rate=1e-2)
     if how.isdecimal():
         config = dataclasses.replace(config, minibatches=2, epochs=2)
-    found = ranks.run(count, fail, Case([STEP], shared=shared, config=config), how)
+    by_layer = how.isdecimal() or how == "gradient"
+    case = Case([STEP], shared=shared, config=config, by_layer=by_layer)
+    found = ranks.run(count, fail, case, how)
     raised, said, off = found[0]
     assert {(kind_, said_) for kind_, said_, _ in found} == {(kind, said)}
     assert raised == kind

@@ -64,6 +64,9 @@ check: $(VENV)/.installed  ## Types, lint, formatting, import contracts
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
 
+memory-proof: $(ENGINE)   ## measures the trainer's memory for real models without a GPU
+	ROLLCAST_MEMORY_PROOF=1 $(ENGINE_PYTHON) -m pytest -q -n 0 tests/engine/test_memory_proof.py
+
 bench: $(VENV)/.installed  ## Speed and memory of the simulator and of imports
 	$(VENV)/bin/python -m benchmarks.speed
 

@@ -129,7 +129,8 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
             "overlaps training with rollout, which needs replica and trainer on devices of their "
             "own: cluster.placement: disaggregated",
         )
-    trainer = trainer_config(engine.trainer, model.seed, sampling)
+    trainer = trainer_config(engine.trainer, model.seed, sampling, engine.dtype)
+    _check_offload(trainer, model.cluster)
     _check_streaming(policy.plan(plan, policy.init()), trainer)
     _check_engine(engine, model.cluster, counts.max_new_tokens)
     _check_devices(model.cluster, engine)
@@ -349,10 +350,13 @@ def _check_here(engine: EngineSection, cluster: ClusterSection) -> None:
 
 
 def trainer_config(
-    options: Mapping[str, Any] | None, seed: int, sampling: Sampling | None = None
+    options: Mapping[str, Any] | None,
+    seed: int,
+    sampling: Sampling | None = None,
+    dtype: str = "float32",
 ) -> TrainerConfig:
-    """The trainer's settings; its temperature is that of ``sampling``. Raises ScenarioError with
-    the key."""
+    """The trainer's settings; its temperature is that of ``sampling``. dtype: the engine's, in
+    which passes compute. Raises ScenarioError with the key."""
     sampling = sampling or Sampling()
     defaults = {"seed": seed, "temperature": sampling.temperature}
     config = read(TrainerConfig, options or {}, TrainerConfig.FIELD, defaults=defaults)
@@ -362,6 +366,9 @@ def trainer_config(
             f"is {config.temperature:g}, but tokens are sampled at {sampling.temperature:g}; "
             "leave it out",
         )
+    if config.autocast is None:
+        mixed = dtype == "bfloat16" and config.dtype == "float32"
+        config = replace(config, autocast=mixed)
     if (sampling.top_p < 1 or sampling.top_k > 0) and config.old_log_probs != "trainer":
         raise config.refuse(
             "old_log_probs",
@@ -369,6 +376,15 @@ def trainer_config(
             "with are of the truncated distribution, and the trainer's are of the whole one",
         )
     return config
+
+
+def _check_offload(trainer: TrainerConfig, cluster: ClusterSection) -> None:
+    if trainer.offload and cluster_shape(cluster).trainer_gpus == 1:
+        raise trainer.refuse(
+            "offload",
+            "is true, but the trainer has one rank; make cluster.trainer_gpus 2 or more, or leave "
+            "it out",
+        )
 
 
 def _sampling(options: Mapping[str, Any] | None) -> Sampling:

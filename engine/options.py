@@ -30,7 +30,7 @@ GRPO_EPSILON = 1e-6
 
 Aggregation = Literal["sequence_mean", "token_mean"]
 OldLogProbs = Literal["sampled", "trainer"]
-Checkpoint = Literal["none", "prefix", "all"]
+Checkpoint = Literal["auto", "none", "prefix", "all"]
 Backend = Literal["attention", "cache"]
 """How suffixes read the prefix: by `engine.trainer.attention`, or by an ordinary DynamicCache that
 copies the prefix for every suffix (slower and larger, but it needs nothing from the model's
@@ -105,14 +105,18 @@ GSPO = LossConfig(clip_low=3e-4, clip_high=4e-4, sequence_ratio=True)
 LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": GSPO}
 
 _COUNT = AtLeast(1)
+FINEST_RATE = 0.02 * 2**-9
+"""AdamW moves a weight by about its learning rate, and bfloat16 (8 bits of precision) rounds a
+change below 2^-9 of the weight away; 0.02 is the usual spread of initial weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerConfig(Options):
     """How a step updates the weights.
 
-    The model keeps its own type and device; a bfloat16 model is trained in bfloat16 weights, where
-    small updates round away, so ``autocast`` over float32 weights is the safer bfloat16.
+    Weights and AdamW's moments are in ``dtype``; passes compute in the engine's type
+    (``engine.dtype``). So with bfloat16 engines float32 weights are gathered, or cast, to bfloat16
+    for the passes, and gradients are reduced in float32.
     """
 
     FIELD = "engine.trainer"
@@ -120,6 +124,13 @@ class TrainerConfig(Options):
     loss: Annotated[LossConfig, Doc("loss: a name or a mapping of settings")] = field(
         default_factory=lambda: GRPO
     )
+    dtype: Annotated[
+        Literal["float32", "bfloat16"],
+        Doc(
+            "type of the trainer's weights and optimiser states; with bfloat16 small updates round "
+            "away"
+        ),
+    ] = "float32"
     learning_rate: Annotated[float, POSITIVE, Doc("learning rate of AdamW", unit="per step")] = 1e-6
     betas: Annotated[
         tuple[float, float],
@@ -168,13 +179,27 @@ class TrainerConfig(Options):
             unit="factor",
         ),
     ] = 1.0
-    autocast: Annotated[bool, Doc("whether passes compute in bfloat16 with float32 weights")] = (
-        False
-    )
+    autocast: Annotated[
+        bool | None,
+        Doc(
+            "whether passes compute in bfloat16 with float32 weights; null: where engine.dtype is "
+            "bfloat16"
+        ),
+    ] = None
+    offload: Annotated[
+        bool,
+        Doc(
+            "whether weights, gradients and optimiser states stay in host memory, where the "
+            "optimiser then works; for trainers of several ranks"
+        ),
+    ] = False
     checkpoint: Annotated[
         Checkpoint,
-        Doc("activation checkpointing: none, prefix (the shared prefix) or all"),
-    ] = "none"
+        Doc(
+            "activation checkpointing: none, prefix (the shared prefix), all, or auto (all on a "
+            "GPU of which the activations of one microbatch would take a quarter, else none)"
+        ),
+    ] = "auto"
     offload_prefix: Annotated[
         bool,
         Doc(
@@ -185,7 +210,10 @@ class TrainerConfig(Options):
     head_chunk_tokens: Annotated[
         int | None,
         _COUNT,
-        Doc("tokens per chunk of the output head, which keeps no logits; null: all at once"),
+        Doc(
+            "tokens per chunk of the output head, which keeps no logits; null: 1,024 where the "
+            "logits of a microbatch take more than 1 GB, else all at once"
+        ),
     ] = None
     router_aux_coefficient: Annotated[
         float | None,
@@ -209,13 +237,15 @@ class TrainerConfig(Options):
         Doc("seed of the order of groups over minibatches; left out: the seed of the run"),
     ] = 0
 
-    @property
-    def recomputes(self) -> bool:
-        """Whether dense passes keep only each layer's input."""
-        return self.checkpoint == "all"
-
     def agree(self) -> None:
-        """An importance weight has something to compare with."""
+        """An importance weight has something to compare with, and updates are not rounded away."""
+        if self.dtype == "bfloat16" and self.learning_rate < FINEST_RATE:
+            raise self.refuse(
+                "learning_rate",
+                f"is {self.learning_rate:g}, but bfloat16 weights of 0.02, which is usual, change "
+                f"from about {FINEST_RATE:.0e} on: make engine.trainer.dtype float32 (with "
+                "engine.dtype bfloat16, passes still compute in bfloat16)",
+            )
         if self.loss.importance_cap is not None and self.old_log_probs != "trainer":
             raise self.refuse(
                 "loss.importance_cap",

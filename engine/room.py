@@ -1,8 +1,9 @@
 """Whether a model fits the devices of a scenario, by the sizes of its files.
 
-Counted is what is needed for any batch: a replica's weights; the trainer's weights, gradients and
-AdamW's two moments, all in the scenario's type. Activations and the KV pool come on top: a model
-that passes may still be too large.
+Counted is what is needed for any batch: a replica's weights in the engine's type; the trainer's
+weights, gradients and AdamW's two moments in its own, as the ledger of `rollcast check` has them.
+Activations, gathered layers and the KV pool come on top: a model that passes may still be too
+large.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from rollcast.engine.options import TrainerConfig
 from rollcast.simulator.errors import ScenarioError
 
 _BYTES = {"float32": 4, "bfloat16": 2}
@@ -48,8 +50,8 @@ class Devices:
     shared: bool = False
 
 
-def require_room(count: int, dtype: str, devices: Devices) -> None:
-    """Raises ScenarioError where a model of so many parameters cannot fit."""
+def require_room(count: int, dtype: str, trainer: TrainerConfig, devices: Devices) -> None:
+    """Raises ScenarioError where a model of so many parameters cannot fit. dtype: the engine's."""
     weights = count * _BYTES[dtype]
     held, room = weights / devices.width, devices.share * devices.device_bytes
     if held > room:
@@ -59,15 +61,24 @@ def require_room(count: int, dtype: str, devices: Devices) -> None:
             f"has {_said(room)} of it (engine.gpu_memory_utilization {devices.share:g}); raise "
             "either",
         )
-    held = _TRAINER_COPIES * weights / devices.ranks
+    held = state_bytes(count, trainer, devices.ranks)
     room = devices.device_bytes * (1 - devices.share if devices.shared else 1)
     if held > room:
         raise ScenarioError(
             "cluster.trainer_gpus",
-            f"is {devices.ranks}: weights, gradients and optimiser in {dtype} take {_said(held)} "
-            f"of a GPU, of which the trainer has {_said(room)}; a smaller model, bfloat16 or "
-            "larger GPUs would fit",
+            f"is {devices.ranks}: weights, gradients and optimiser in {trainer.dtype} take "
+            f"{_said(held)} of a GPU, of which the trainer has {_said(room)}; more ranks, "
+            "engine.trainer.offload (with two or more), a smaller model or larger GPUs would fit",
         )
+
+
+def state_bytes(count: int, trainer: TrainerConfig, ranks: int) -> float:
+    """Bytes that a rank's GPU holds of a trainer's state: its shards, gradients included; without
+    ranks and with bfloat16 passes over float32 weights, the cast weights too."""
+    if trainer.offload:
+        return 0.0
+    cast = _BYTES["bfloat16"] * count if ranks == 1 and trainer.autocast else 0
+    return _TRAINER_COPIES * _BYTES[trainer.dtype] * count / ranks + cast
 
 
 def _said(size: float) -> str:

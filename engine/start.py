@@ -234,7 +234,10 @@ class TrainerStart:
         model = self._loaded()
         from rollcast.engine.trainer.trainer import Trainer as TorchTrainer
 
-        return TorchTrainer(model, self.trainer, hands_back=self.engine.sleep)
+        model.to(self.engine.device)
+        return TorchTrainer(
+            model, self.trainer, hands_back=self.engine.sleep, sends=self.engine.dtype
+        )
 
     def meet(self) -> Any:
         """Rank 0's meeting point."""
@@ -250,8 +253,14 @@ class TrainerStart:
         from rollcast.engine.trainer.trainer import Trainer as TorchTrainer
 
         sharded.join(place, rank.number, rank.count, self.engine.device)
-        ranks = sharded.Sharded(model, self.engine.device)
-        return TorchTrainer(model, self.trainer, ranks, hands_back=self.engine.sleep)
+        mixed = bool(self.trainer.autocast) and self.trainer.dtype == "float32"
+        sharding = sharded.Sharding(mixed=mixed, offload=self.trainer.offload)
+        # A layer at a time goes to the device, and a shard of it stays there.
+        ranks = sharded.Sharded(model, self.engine.device, sharding)
+        config = replace(self.trainer, autocast=False)
+        return TorchTrainer(
+            model, config, ranks, hands_back=self.engine.sleep, sends=self.engine.dtype
+        )
 
     def _loaded(self) -> Any:
         adapter(self.engine.name).prepare(local_files=not isinstance(self.model, str))
@@ -263,11 +272,10 @@ class TrainerStart:
         model: Any  # transformers' own types of ``to`` are of no use
         try:
             with no_bars():
-                dtype = getattr(torch, self.engine.dtype)
+                dtype = getattr(torch, self.trainer.dtype)
                 model = AutoModelForCausalLM.from_pretrained(
                     path, dtype=dtype, trust_remote_code=False
                 )
-            model.to(self.engine.device)
         except Exception as error:  # of several libraries, each with a base of its own
             message = f"the model in {path.name} cannot be loaded: {sentence(error)}"
             raise ScenarioError("engine.model", message) from error
@@ -289,7 +297,7 @@ def require_fit(spec: RunSpec, path: Path) -> None:
         shape.trainer_gpus,
         shape.colocated and not spec.engine.sleep,
     )
-    require_room(parameters(path), spec.engine.dtype, devices)
+    require_room(parameters(path), spec.engine.dtype, spec.trainer, devices)
 
 
 def _gpus_here() -> int:

@@ -84,8 +84,10 @@ def policy_loss(
     lengths = [len(example.response) for example in examples]
     repeats = torch.tensor(lengths, device=device)
     advantages = torch.tensor([e.advantage for e in examples], dtype=dtype, device=device)
-    advantages = advantages.repeat_interleave(repeats)
-    weights = _weights(config, totals, examples, dtype, device).repeat_interleave(repeats)
+    advantages = advantages.repeat_interleave(repeats, output_size=sum(lengths))
+    weights = _weights(config, totals, examples, dtype, device).repeat_interleave(
+        repeats, output_size=sum(lengths)
+    )
 
     # A masked token must not reach the exponential: its ratio may overflow, and 0 * inf is nan.
     log_ratio = torch.where(trained > 0, log_probs - old_log_probs, 0.0)
@@ -96,7 +98,11 @@ def policy_loss(
         sums = torch.stack([part.sum() for part in torch.split(log_ratio.detach(), lengths)])
         # Same value and gradient as the sequence-level loss: d/dx of the mean over tokens of
         # exp(x_t - stop(x_t) + stop(mean)) is that of exp(mean).
-        log_ratio = log_ratio - log_ratio.detach() + (sums / counts).repeat_interleave(repeats)
+        log_ratio = (
+            log_ratio
+            - log_ratio.detach()
+            + (sums / counts).repeat_interleave(repeats, output_size=sum(lengths))
+        )
     ratio = log_ratio.exp()
     plain = ratio * advantages
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high) * advantages

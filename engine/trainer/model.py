@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -19,6 +20,9 @@ from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.moe import Router, RouterSums
 from rollcast.engine.trainer.ranks import Ranks
+
+CHUNK_TOKENS, MOST_LOGITS_BYTES = 1024, 1_000_000_000
+"""Where float32 logits of a microbatch take more bytes, the head takes so many tokens at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +49,15 @@ class Rows:
         ids = torch.zeros((len(sequences), width), dtype=torch.long)
         for row, tokens in enumerate(sequences):
             ids[row, : len(tokens)] = torch.tensor(tokens)
-        lengths = torch.tensor([len(tokens) for tokens in sequences])
-        real = torch.arange(width)[None, :] < lengths[:, None]
-        return cls(ids.to(device), real.flatten().nonzero()[:, 0].to(device))
+        real = [np.arange(len(tokens)) + row * width for row, tokens in enumerate(sequences)]
+        return cls(ids.to(device), torch.tensor(np.concatenate(real)).to(device))
 
 
 class LogProbModel:
     """The model's decoder and head, called apart so that only positions that predict response
     tokens go through the head. temperature: logits are divided by it. autocast: compute in
     bfloat16. head_chunk_tokens: compute the head for so many tokens at a time, and again in the
-    backward, without keeping logits; None: all at once."""
+    backward, without keeping logits; None: where logits are large."""
 
     def __init__(
         self,
@@ -156,15 +159,19 @@ class LogProbModel:
         return found
 
     def _chunked(self, targets: Tensor, rows: Tensor) -> Tensor:
-        if self.head_chunk_tokens is None:
+        chunk = self._chunk(len(rows))
+        if chunk >= len(rows):
             return self._head_log_probs(rows, targets)
-        chunks = zip(
-            torch.split(rows, self.head_chunk_tokens),
-            torch.split(targets, self.head_chunk_tokens),
-            strict=True,
-        )
+        chunks = zip(torch.split(rows, chunk), torch.split(targets, chunk), strict=True)
         again = partial(checkpoint, self._head_log_probs, use_reentrant=False)
         return torch.cat([again(chunk, wanted) for chunk, wanted in chunks])
+
+    def _chunk(self, rows: int) -> int:
+        """Rows that go through the head at a time."""
+        if self.head_chunk_tokens is not None:
+            return self.head_chunk_tokens
+        vocabulary: int = self.model.config.get_text_config().vocab_size
+        return CHUNK_TOKENS if rows * vocabulary * 4 > MOST_LOGITS_BYTES else max(1, rows)
 
     def _head_log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         logits = self.head(hidden)
@@ -179,7 +186,7 @@ class LogProbModel:
         sequence [1, tokens]; without gradient, in the weights' own type."""
 
         def chosen(targets: Tensor, rows: Tensor) -> Tensor:
-            chunk = self.head_chunk_tokens or len(rows)
+            chunk = self._chunk(len(rows))
             pairs = zip(torch.split(rows, chunk), torch.split(targets, chunk), strict=True)
             found = [
                 self.head(part).float().log_softmax(-1).gather(1, wanted[:, None])[:, 0]

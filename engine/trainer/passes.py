@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from rollcast.engine.errors import NonFiniteLoss
-from rollcast.engine.options import TrainerConfig
+from rollcast.engine.options import Checkpoint, TrainerConfig
 from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.clock import Clock
 from rollcast.engine.trainer.losses import ONE, LossTotals, importance_weights, policy_loss
@@ -82,6 +83,19 @@ class Passes:
             )
 
     @property
+    def _checkpoint(self) -> Checkpoint:
+        """What is recomputed: asked for, or by memory."""
+        config = self._config
+        if config.checkpoint != "auto":
+            return config.checkpoint
+        device = self.runner.device
+        if device.type != "cuda" or config.prefix_backend == "cache":
+            return "none"
+        room_bytes = torch.cuda.get_device_properties(device).total_memory / 4
+        kept_bytes = config.microbatch_tokens * kept_bytes_per_token(self._model.config)
+        return "all" if kept_bytes > room_bytes else "none"
+
+    @property
     def router(self) -> Router | None:
         """The model's routers, where their loss counts."""
         return self.runner.router
@@ -107,7 +121,7 @@ class Passes:
             self._reuse = PrefixReuse(
                 self.runner,
                 backend=self._config.prefix_backend,
-                checkpoint=self._config.checkpoint,
+                checkpoint=self._checkpoint,
                 offload=self._config.offload_prefix,
             )
         return self._reuse
@@ -123,10 +137,10 @@ class Passes:
         mine = replace(work, sums=sums, parts=[])
         with self._one_for_all(work):
             for batch in packing.dense:
-                with self.runner.checkpointed(self._config.recomputes):
+                with self.runner.checkpointed(self._checkpoint == "all"):
                     self._train(batch, partial(self.runner.dense, batch), mine)
             for _ in range(passes - len(packing.dense)):
-                with self.runner.checkpointed(self._config.recomputes):
+                with self.runner.checkpointed(self._checkpoint == "all"):
                     self._idle(mine)
             for group in packing.shared:
                 self._train_shared(group, mine)
@@ -267,6 +281,13 @@ class Passes:
         if not self._by_layer(work):
             return mine, len(mine.dense)
         return mine, max(len(plan(share).dense) for share in every)
+
+
+def kept_bytes_per_token(config: Any) -> float:
+    """Activations that a 16-bit pass keeps without recomputation: 34 bytes a layer and hidden unit
+    (Korthikanti et al., arXiv 2205.05198, without attention's squares)."""
+    text = config.get_text_config()
+    return 34.0 * text.hidden_size * text.num_hidden_layers
 
 
 _NOTHING = Example(0, (0,), (0,), (0.0,), (False,), 0.0)

@@ -26,17 +26,17 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from rollcast.engine.edges import SavedFile
 from rollcast.engine.errors import RankLostError, sentence
+from rollcast.engine.trainer.ranks import Ranks
 from rollcast.simulator.errors import RunError
 
 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # said of one process
 
 
 class ShardWriter:
-    """Writes one save after another. number: of this rank. group: the ranks', for the CPU; None for
-    one alone."""
+    """Writes one save after another, each of this rank's shards."""
 
-    def __init__(self, number: int, group: Any = None) -> None:
-        self._number, self._group = number, group
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
         self._thread: threading.Thread | None = None
         self._files: Mapping[str, SavedFile] = {}
         self._failure: BaseException | None = None
@@ -54,8 +54,8 @@ class ShardWriter:
         future = dcp.async_save(
             dict(tensors),
             storage_writer=writer,
-            process_group=self._group,
-            no_dist=self._group is None,
+            process_group=self._ranks.group,
+            no_dist=self._ranks.group is None,
         )
         self._thread = threading.Thread(target=self._finish, args=(future, folder), daemon=True)
         self._thread.start()
@@ -81,7 +81,7 @@ class ShardWriter:
     def _finish(self, future: Any, folder: Path) -> None:
         try:
             future.result()
-            mine = sorted(folder.glob(f"shard-{self._number + 1:05}-*.safetensors"))
+            mine = sorted(folder.glob(f"shard-{self._ranks.number + 1:05}-*.safetensors"))
             self._files = {path.name: saved_file(path) for path in mine}
             _sync_folder(folder)
             self._failure = None

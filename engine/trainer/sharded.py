@@ -89,7 +89,14 @@ class Joined(Ranks):
 
     def __init__(self) -> None:
         self.number, self.count = dist.get_rank(), dist.get_world_size()
-        self.group = dist.new_group(backend="gloo")
+        self._group: Any = None
+
+    @property
+    def group(self) -> Any:
+        """See `engine.trainer.ranks.Ranks`."""
+        if self._group is None:
+            self._group = dist.new_group(backend="gloo")
+        return self._group
 
     def exchange(self, value: T) -> list[T]:
         """The value of each rank; it is pickled."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -20,14 +21,19 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def whole_ones(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, Tensor]:
+def whole_ones(
+    tensors: Mapping[str, Tensor], *, keep: bool = True, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
     """The whole tensors, tied ones once; empty without ``keep``, where only the other ranks need
-    the call."""
+    the call. dtype: of those that are floating point, cast before they are gathered."""
     gathered: dict[str, Tensor] = {}
     known: dict[int, str] = {}
     for name, tensor in tensors.items():
         twin = known.setdefault(id(tensor), name)
         if twin == name:
+            tensor = tensor.detach()
+            if dtype is not None and tensor.is_floating_point():
+                tensor = tensor.to(dtype)
             full = whole(tensor)
             if keep:
                 gathered[name] = full

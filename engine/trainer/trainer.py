@@ -55,7 +55,8 @@ class Trainer:
     others counts as ``gradient_s``. Only rank 0 returns weights and state. Raises RankLostError
     where another rank is lost.
 
-    hands_back: whether cached GPU memory is freed after each update, for others on the GPU.
+    hands_back: whether cached GPU memory is freed after each update, for others on the GPU. sends:
+    torch's type of what `weights` returns; None for the model's own.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class Trainer:
         ranks: Ranks | None = None,
         *,
         hands_back: bool = False,
+        sends: str | None = None,
     ) -> None:
         self.model = model
+        self._sends = None if sends is None else getattr(torch, sends)
         self._hands_back = hands_back
         self.config = config or TrainerConfig()
         self._ranks = ranks or Ranks()
@@ -85,10 +88,13 @@ class Trainer:
             betas=self.config.betas,
             eps=self.config.adam_epsilon,
             weight_decay=self.config.weight_decay,
+            # One pass over the shard, without copies of it; on a CPU for offloaded shards alone,
+            # as it rounds differently.
+            fused=self._passes.runner.device.type == "cuda" or None,
         )
         self._shuffle = random.Random(self.config.seed)
         self._begun: _Begun | None = None
-        self._files = ShardWriter(self._ranks.number, self._ranks.group)
+        self._files = ShardWriter(self._ranks)
 
     def step(
         self,
@@ -233,7 +239,7 @@ class Trainer:
     def weights(self) -> Mapping[str, Tensor]:
         """See `engine.edges.Trainer.weights`."""
         tensors: Mapping[str, Tensor] = self.model.state_dict(keep_vars=True)
-        return whole_ones(tensors, keep=self._ranks.number == 0)
+        return whole_ones(tensors, keep=self._ranks.number == 0, dtype=self._sends)
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `engine.edges.Trainer.log_probs`; by the model's own forward pass."""

@@ -13,6 +13,7 @@ import torch
 from saves import saved
 from tiny_models import build, make_groups, response_log_probs
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from rollcast.engine.edges import SampledGroup, TrainerSave
 from rollcast.engine.errors import RankLostError
@@ -40,6 +41,7 @@ class Case:
     folder: Path | None = None
     by_layer: bool = True
     mixed: bool = False
+    pure: bool = False
 
 
 @dataclass
@@ -52,6 +54,17 @@ class Found:
     save: TrainerSave | None
     metrics: Any
     held: dict[str, tuple[int, int]]  # elements in this process, of weights and of moments
+
+
+@dataclass
+class Drift:
+    """made_whole: elements of the largest tensor that was, by torch's DTensor."""
+
+    losses: list[float]
+    moved: dict[str, Tensor]
+    made_whole: int
+    types: set[str]
+    policies: set[Any]
 
 
 def make(case: Case, ranks: bool) -> tuple[Any, Trainer]:
@@ -159,6 +172,42 @@ def lose(case: Case) -> str:
     except RankLostError as error:
         return str(error)
     return ""
+
+
+def drift(case: Case, steps: int, ranks: bool = True) -> Drift:
+    """How far so many updates on one batch take the weights, each with its loss; and what is made
+    whole meanwhile."""
+    dtype = torch.bfloat16 if case.pure else torch.float32
+    model = build(case.kind, dtype, **case.overrides)
+    sharded = Sharded(model, "cpu", Sharding(case.by_layer, case.mixed)) if ranks else None
+    trainer = Trainer(model, case.config, sharded)
+    before = {name: t.float().clone() for name, t in trainer.weights().items()}
+    counted: list[int] = []
+    full = DTensor.full_tensor
+
+    def counting(tensor: Any, **options: Any) -> Tensor:
+        counted.append(tensor.numel())
+        found: Tensor = full(tensor, **options)
+        return found
+
+    DTensor.full_tensor = counting  # type: ignore[method-assign]
+    try:
+        groups = groups_of(case.steps[0][0], 0)
+        losses = [
+            trainer.step(groups, shared_prefix=case.shared, version=0).loss for _ in range(steps)
+        ]
+    finally:
+        DTensor.full_tensor = full  # type: ignore[method-assign]
+    after = {name: t.float() for name, t in trainer.weights().items()}
+    moved = {name: after[name] - before[name] for name in after}
+    held = {str(t.dtype) for t in (*model.parameters(), *moments(trainer))}
+    policies = {m._get_fsdp_state()._mp_policy for m in sharded._modules} if sharded else set()
+    return Drift(losses, moved, max(counted, default=0), held, policies)
+
+
+def moments(trainer: Trainer) -> list[Tensor]:
+    states = trainer._optimizer.state.values()
+    return [t for state in states for name, t in state.items() if name != "step"]
 
 
 def export(case: Case, folder: Path, dtype: str) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ def test_a_pulse_takes_time_and_nothing_else(tiny_model: Any) -> None:
     states = torch.get_rng_state(), random.getstate()
     tiny_model.train()
     try:
-        pulse = Pulse(tiny_model)
+        pulse = Pulse(LogProbModel(tiny_model))
         beats = [pulse.take() for _ in range(3)]
         assert tiny_model.training
     finally:
@@ -44,6 +44,6 @@ def test_rows_are_no_longer_than_the_context(tiny_model: Any, monkeypatch: Any) 
 
     monkeypatch.setattr(pulse.Pulse, "_pass", noted)
     monkeypatch.setattr(tiny_model.config, "max_position_embeddings", 100)
-    assert pulse.Pulse(tiny_model).take() == Beat(1.0, 1.0)
+    assert pulse.Pulse(LogProbModel(tiny_model)).take() == Beat(1.0, 1.0)
     assert seen[0] == (20, 100)
     assert seen.count((1, 8)) == 1 + pulse.SHORT_REPEATS

@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from rank_cases import Case, Found, export, fail, looks, lose, train  # noqa: E402
+from rank_cases import Case, Found, drift, export, fail, looks, lose, train  # noqa: E402
 from rank_processes import RankProcesses  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
@@ -36,7 +36,7 @@ STEP = [SHAPES]
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[RankProcesses]:
-    processes = RankProcesses(3)
+    processes = RankProcesses(4)
     yield processes
     processes.close()
 
@@ -110,6 +110,53 @@ def test_in_float32_it_differs_by_rounding_alone(ranks: RankProcesses, shared: b
     scale = max(float(g.abs().max()) for g in truth.gradients.values())
     assert scale > 0.01
     assert largest(found.gradients, truth.gradients) < 1e-6 * max(scale, 1.0)
+
+
+def likeness(a: dict[str, Any], b: dict[str, Any]) -> float:
+    """The cosine between two ways."""
+    ours, theirs = (torch.cat([way[name].flatten() for name in sorted(way)]) for way in (a, b))
+    return float(torch.nn.functional.cosine_similarity(ours, theirs, dim=0))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_mixed_precision_is_one_process_within_its_rounding(
+    ranks: RankProcesses, count: int
+) -> None:
+    """Float32 shards, bfloat16 passes, float32 reduction. At a rate below bfloat16's resolution the
+    weights go where float32's go, and bfloat16 weights do not."""
+    config = TrainerConfig(learning_rate=2e-5, max_grad_norm=None)
+    case = Case([STEP], config=config, float64=False)
+    truth = drift(case, 6, ranks=False)
+    found, *others = ranks.run(count, drift, dataclasses.replace(case, mixed=True), 6)
+    pure = drift(dataclasses.replace(case, pure=True), 6, ranks=False)
+    off, pure_off = (
+        max(abs(a - b) for a, b in zip(other.losses, truth.losses, strict=True))
+        for other in (found, pure)
+    )
+    assert off < 0.02 < pure_off
+    assert likeness(found.moved, truth.moved) > 0.95
+    assert likeness(pure.moved, truth.moved) < 0.8
+    assert found.types == {"torch.float32"}
+    (policy,) = found.policies
+    assert (policy.param_dtype, policy.reduce_dtype) == (torch.bfloat16, torch.float32)
+    assert all(other.losses == found.losses for other in others)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_update_makes_nothing_whole_but_a_norm(ranks: RankProcesses, shared: bool) -> None:
+    """Neither weights, nor gradients, nor moments are gathered outside of FSDP's own passes."""
+    case = Case([STEP], float64=False, shared=shared, config=TrainerConfig(minibatches=2))
+    for found in ranks.run(2, drift, case, 2):
+        assert found.made_whole == 1
+
+
+def test_four_ranks_by_layer_are_one_process(ranks: RankProcesses) -> None:
+    """More ranks than some have microbatches for: these make passes of no gradient."""
+    case = Case(
+        [[SHAPES[:2]], STEP],
+        config=TrainerConfig(learning_rate=1e-3, microbatch_tokens=17, checkpoint="all"),
+    )
+    require_equal(ranks.run(4, train, case)[0], train(case, False))
 
 
 def test_more_ranks_than_groups(ranks: RankProcesses) -> None:

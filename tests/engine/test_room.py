@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from rollcast.engine.room import Devices, parameters, require_room
+from rollcast.engine.options import TrainerConfig
+from rollcast.engine.room import Devices, parameters, require_room, state_bytes
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 from rollcast.simulator.errors import ScenarioError
 
 GPU = 80_000_000_000
@@ -20,6 +24,7 @@ GPU = 80_000_000_000
         (8_000_000_000, "float32", Devices(GPU, 0.9), "cluster.trainer_gpus"),  # 128 of 80
         (8_000_000_000, "float32", Devices(GPU, 0.9, ranks=2), None),
         (8_000_000_000, "bfloat16", Devices(GPU, 0.3, shared=True), "cluster.trainer_gpus"),
+        (8_000_000_000, "offload", Devices(GPU, 0.3, ranks=2, shared=True), None),
         (70_000_000_000, "bfloat16", Devices(GPU, 0.9), "cluster.tensor_parallel"),  # 140 of 72
         (70_000_000_000, "bfloat16", Devices(GPU, 0.9, width=2, ranks=8), None),
     ],
@@ -27,13 +32,28 @@ GPU = 80_000_000_000
 def test_what_cannot_fit_is_refused(
     count: int, dtype: str, devices: Devices, field: str | None
 ) -> None:
+    """dtype: the trainer's; the engine computes in bfloat16."""
+    if dtype == "offload":
+        trainer = TrainerConfig(offload=True)
+    else:
+        trainer = TrainerConfig(dtype=dtype, learning_rate=1e-4)  # type: ignore[arg-type]
     if field is None:
-        require_room(count, dtype, devices)
+        require_room(count, "bfloat16", trainer, devices)
         return
     with pytest.raises(ScenarioError) as caught:
-        require_room(count, dtype, devices)
+        require_room(count, "bfloat16", trainer, devices)
     assert caught.value.field == field
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_the_states_are_those_of_the_ledger(ranks: int) -> None:
+    """Of `rollcast check`: float32 shards of weights, gradients and both moments."""
+    model = load_model("qwen2.5-7b", "model")
+    ledger = RooflineTrainer(model=model, gpu=load_gpu("h100-sxm"), gpus=ranks)._states
+    assert sum(ledger.values()) == pytest.approx(
+        state_bytes(int(model.parameters), TrainerConfig(), ranks), rel=0.01
+    )
 
 
 def test_parameters_are_those_of_the_files(tiny_path: Path, tiny_model: Any) -> None:

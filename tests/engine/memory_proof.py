@@ -1,0 +1,125 @@
+"""The trainer's memory on one of many GPUs, by torch's own tracker, with tensors that have no
+content: ``python memory_proof.py MODEL RANKS TOKENS`` prints GiB of an update's passes and of its
+optimiser step.
+
+The trainer is as it is built: its sharding, its passes, its optimiser. Only what would read a
+figure or talk to another rank answers by itself. Device memory is that of a fake CPU, whose
+attention keeps nothing that is quadratic, as flash attention does on a GPU. Not in it:
+fragmentation, NCCL's buffers, CUDA's context, the kernels' own workspaces.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from rollcast.engine.edges import SampledGroup, SampledRollout
+from rollcast.engine.options import TrainerConfig
+from rollcast.engine.trainer import passes, sharded, trainer
+from rollcast.engine.trainer.model import LogProbModel
+from rollcast.engine.trainer.sharded import Sharded, Sharding
+
+GIB = float(1 << 30)
+SHAPES = {
+    "7b": (3584, 18944, 28, 28, 4, 152_064),
+    "32b": (5120, 27648, 64, 40, 8, 152_064),
+    "small": (512, 1536, 8, 8, 2, 16_384),
+}
+"""Hidden size, MLP, layers, heads, key-value heads and vocabulary, as Qwen2.5 has them."""
+
+
+class Alone(Sharded):
+    """A rank that hears from the others what it says itself."""
+
+    group = None
+    tracker: Any = None
+
+    def run(self, call: Any) -> Any:
+        if self.tracker is not None:
+            self.tracker.reset_mod_stats()  # of the microbatch before; peaks stay
+        return super().run(call)
+
+    def exchange(self, value: Any) -> list[Any]:
+        return [value] * self.count
+
+
+def measure(
+    name: str, ranks: int, tokens: int, sharding: Sharding, **options: Any
+) -> dict[str, float]:
+    """Peak GiB of a rank: ``passes`` (forward and backward) and ``optimizer`` (its step), of the
+    second update of two, each of two microbatches of one rollout."""
+    hidden, mlp, layers, heads, kv_heads, vocabulary = SHAPES[name]
+    config = Qwen2Config(
+        hidden_size=hidden,
+        intermediate_size=mlp,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        vocab_size=vocabulary,
+        max_position_embeddings=tokens + 1,
+        tie_word_embeddings=False,
+        use_cache=False,
+    )
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    mesh = init_device_mesh("cpu", (ranks,))
+    replaced: dict[tuple[Any, str], Any] = {
+        (sharded, "init_device_mesh"): lambda *_: mesh,
+        (passes, "read"): lambda figures: [0.0] * figures.numel(),
+        (trainer, "read"): lambda figures: [0.0] * figures.numel(),
+        (LogProbModel, "_check_head"): lambda self: None,
+    }
+    kept = {(owner, name): getattr(owner, name) for owner, name in replaced}
+    try:
+        for (owner, name), call in replaced.items():
+            setattr(owner, name, call)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return _peaks(model.to_empty(device="cpu"), tokens, sharding, options)
+    finally:
+        for (owner, name), call in kept.items():
+            setattr(owner, name, call)
+        dist.destroy_process_group()
+
+
+def _peaks(model: Any, tokens: int, sharding: Sharding, options: Any) -> dict[str, float]:
+    made = Alone(model, "cpu", sharding)
+    settings = {"checkpoint": "all", "microbatch_tokens": tokens} | options
+    ours = trainer.Trainer(model, TrainerConfig(**settings), made)
+    optimizer = ours._optimizer
+    tracker = FSDPMemTracker(made._root, optimizer)
+    tracker.track_inputs(())
+    made.tracker = tracker
+    peaks: dict[str, float] = {}
+
+    def note(what: str) -> None:
+        totals = tracker.get_tracker_snapshot("peak")
+        peaks[what] = max(parts["Total"] for parts in totals.values()) / GIB
+        now = tracker.get_tracker_snapshot("current")
+        tracker._peak_mem_snap = now
+        tracker._peak_mem = {device: parts["Total"] for device, parts in now.items()}
+
+    optimizer.register_step_pre_hook(lambda *_: note("passes"))
+    optimizer.register_step_post_hook(lambda *_: note("optimizer"))
+    response = [5] * (tokens - 15)
+    rollout = SampledRollout(response, [-1.0] * len(response), [0] * len(response), 1.0)
+    group = SampledGroup([3] * 16, [rollout] * 2 * made.count, [0.0, 1.0])
+    for version in range(2):
+        with tracker:
+            ours.step([group], shared_prefix=False, version=version)
+        tracker.reset_mod_stats()
+    return peaks
+
+
+if __name__ == "__main__":
+    name, ranks, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    print(json.dumps(measure(name, ranks, tokens, Sharding(mixed=True))))

@@ -13,6 +13,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 def test_a_pulse_takes_time_and_nothing_else(tiny_model: Any) -> None:
     import torch
 
+    from rollcast.engine.trainer.model import LogProbModel
     from rollcast.engine.trainer.pulse import Pulse
 
     before = {name: value.clone() for name, value in tiny_model.state_dict().items()}
@@ -35,6 +36,7 @@ def test_a_pulse_takes_time_and_nothing_else(tiny_model: Any) -> None:
 def test_rows_are_no_longer_than_the_context(tiny_model: Any, monkeypatch: Any) -> None:
     from rollcast.engine.edges import Beat
     from rollcast.engine.trainer import pulse
+    from rollcast.engine.trainer.model import LogProbModel
 
     seen = []
 
@@ -44,6 +46,7 @@ def test_rows_are_no_longer_than_the_context(tiny_model: Any, monkeypatch: Any) 
 
     monkeypatch.setattr(pulse.Pulse, "_pass", noted)
     monkeypatch.setattr(tiny_model.config, "max_position_embeddings", 100)
-    assert pulse.Pulse(LogProbModel(tiny_model)).take() == Beat(1.0, 1.0)
+    runner = LogProbModel(tiny_model)
+    assert pulse.Pulse(runner).take() == Beat(1.0, 1.0)
     assert seen[0] == (20, 100)
     assert seen.count((1, 8)) == 1 + pulse.SHORT_REPEATS

@@ -287,7 +287,7 @@ def kept_bytes_per_token(config: Any) -> float:
     """Activations that a 16-bit pass keeps without recomputation: 34 bytes a layer and hidden unit
     (Korthikanti et al., arXiv 2205.05198, without attention's squares)."""
     text = config.get_text_config()
-    return 34.0 * text.hidden_size * text.num_hidden_layers
+    return 34.0 * int(text.hidden_size) * int(text.num_hidden_layers)
 
 
 _NOTHING = Example(0, (0,), (0,), (0.0,), (False,), 0.0)

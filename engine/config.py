@@ -234,7 +234,15 @@ def _check_cluster(cluster: ClusterSection) -> None:
             f"is {cluster.pipeline_parallel}; the real engine supports one stage, so make it 1"
         )
         raise ScenarioError("cluster.pipeline_parallel", message)
-    cluster_shape(cluster)  # refuses more ranks than the devices that they share
+    shape = cluster_shape(cluster)
+    engines = shape.replicas * shape.gpus_per_replica
+    if shape.colocated and shape.trainer_gpus > engines:
+        raise ScenarioError(
+            "cluster.trainer_gpus",
+            f"is {shape.trainer_gpus}, but colocated replicas hold only {engines} GPUs (replicas x "
+            "tensor_parallel), and the real engine's ranks share theirs; raise replicas, or use "
+            "placement: disaggregated",
+        )
 
 
 def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:

@@ -87,7 +87,6 @@ def settings(*pairs: str) -> list[str]:
         (("steps: 3", "steps:\t- 3"), ["line 21", "not valid YAML"]),
         (("steps: 3", "steps: &a [*a]"), ["steps", "refers to itself"]),
         (("cost:\n", "cost:\n  roofline: {}\n"), ["cost", "exactly one"]),
-        (("replicas: 2", "replicas: 2, trainer_gpus: 3"), ["cluster.trainer_gpus", "colocated"]),
         ((POLICY, "policy: [{pods: {keep: 5}}]\n"), ["policy.pods.keep", "group of 4"]),
         (
             (POLICY, "policy: [{sagc: {first: 4, candidates: [2, 4]}}, {pods: {keep: 3}}]\n"),

@@ -57,6 +57,28 @@ def test_what_is_left_out_has_a_default() -> None:
     assert isinstance(scenario.world(), SimulatedCluster)
 
 
+def test_a_colocated_trainer_may_have_gpus_without_an_engine() -> None:
+    """Rollouts as with its engines alone, updates as on all its GPUs, which the run holds."""
+    gpus = {"model": "qwen3-8b", "gpu": "h100-sxm", "steps": 2}
+    roofline = {"roofline": {"offload_optimizer": True}}
+
+    def run(replicas: int, trainer: int) -> dict[str, Any]:
+        cluster = {"replicas": replicas, "trainer_gpus": trainer}
+        return dict(simulate(built(**gpus, cost=roofline, cluster=cluster)).summary)
+
+    both, engines, trainer = run(3, 4), run(3, 3), run(4, 4)
+    assert both["rollout_s"] == pytest.approx(engines["rollout_s"])
+    assert both["train_s"] == pytest.approx(trainer["train_s"])
+    assert both["train_s"] < engines["train_s"]
+    assert both["gpus"] == 4
+    assert both["gpu_hours"] == pytest.approx(4 * both["makespan_s"] / 3600)
+    [warning] = [text for text in both["warnings"] if "cluster.trainer_gpus" in text]
+    assert "1 of the trainer's 4 GPUs have no engine" in warning
+    assert not any("no engine" in text for text in engines["warnings"] + trainer["warnings"])
+    with pytest.raises(ScenarioError, match=r"of one kind"):
+        built(**gpus, cost=roofline, cluster={"trainer_gpus": 2, "trainer_gpu": "a100-80gb"})
+
+
 def test_prompts_come_again_where_their_number_is_given() -> None:
     assert built().plan.prompts.dataset is None
     scenario = built("workload.prompts=6", "steps=3")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -38,6 +38,11 @@ from rollcast.simulator.stacks.stack import Stack
 COMMAND = 1
 """How sure what a launch's own command says is; see `Given`."""
 _MOST_CALLS = 1_000
+_DEEPSPEED = {
+    *("deepspeed", "deepspeed_config", "accelerate.deepspeed_config_file"),
+    "accelerate.deepspeed_config.deepspeed_config_file",
+}
+_ZERO = re.compile(r"zero([0-3])(_offload)?")
 _LEAST = 2
 """Keys of a stack that make a launch without a known entry one of it."""
 
@@ -135,7 +140,7 @@ class Reader:
             if script is None or id(script) in seen:
                 continue
             seen.add(id(script))
-            self.notes.extend(script.notes)
+            self.notes.extend(script.notes if script.commands else ())
             for one in reversed(script.commands):
                 doubt = call.maybe or one.maybe
                 started = replace(call, words=one.words, place=one.place, maybe=doubt)
@@ -348,16 +353,21 @@ class _OneRead:
                 )
             else:
                 found.append(Given(f"{launcher}.{key}", value_of(value), at, COMMAND))
+        found.extend(self._deepspeed(found))
         return [item for item in found if item.key in self._stack.launch.ours]
 
     def _deepspeed(self, flags: Sequence[Given]) -> list[Given]:
-        """What the configuration that ``--deepspeed`` names says, where the stack's table has keys
-        of it."""
+        """What DeepSpeed's configuration says that a flag or accelerate names, where the stack's
+        table has keys of it."""
         if not any(key.startswith("deepspeed.") for key in self._stack.launch.ours):
             return []
         found: list[Given] = []
         for item in flags:
-            if item.key in ("deepspeed", "deepspeed_config") and isinstance(item.value, str):
+            names = item.key in _DEEPSPEED and isinstance(item.value, str)
+            shipped = _ZERO.fullmatch(item.value) if names else None
+            if shipped is not None:
+                found.extend(_shipped(shipped, item.place))
+            elif names:
                 named = known(item.value, item.place)
                 tree = self._file(Option("file", "deepspeed", None, named, item.place))
                 found.extend(Given(k, one.value, one.place, CONFIG) for k, one in leaves(tree))
@@ -472,6 +482,14 @@ class _OneRead:
             self.notes.append(f"{place}: {shown(text)} is not read: {why}")
             return
         raise ScenarioError(str(place), f"calls another file that is not there: {shown(text)}")
+
+
+def _shipped(name: re.Match[str], place: Place) -> Iterator[Given]:
+    """A configuration of DeepSpeed's that comes with a trainer, such as ``zero3_offload``."""
+    below = "deepspeed.zero_optimization"
+    yield Given(f"{below}.stage", int(name[1]), place, CONFIG)
+    for part in ("offload_optimizer", "offload_param")[: (name[1] == "3") + 1 if name[2] else 0]:
+        yield Given(f"{below}.{part}.device", "cpu", place, CONFIG)
 
 
 def _value(leaf: Leaf) -> object:

@@ -4,7 +4,7 @@ adds."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rollcast.simulator.costs.presets.provenance import figures
@@ -209,23 +209,10 @@ def _cap(known: Settings) -> Part:
 def _cluster(known: Settings, overlapped: bool) -> Iterable[Part]:
     parts = cluster_parts(known, overlapped, WHAT)
     _check_dealt(known, {part.key: part for part in parts})
-    parts = [_shared(part, parts) for part in parts]
     if (stages := whole(known, "run.engine_pipeline_parallel")) and stages > 1:
         source = known["run.engine_pipeline_parallel"].source
         parts.append(Part("cluster.pipeline_parallel", stages, source))
     return parts
-
-
-def _shared(part: Part, parts: Sequence[Part]) -> Part:
-    """A colocated trainer's GPUs, of which the engines share some alone: those."""
-    by_key = {one.key: one.value for one in parts}
-    shared = by_key["cluster.replicas"] * by_key["cluster.tensor_parallel"]
-    if part.key != "cluster.trainer_gpus" or by_key["cluster.placement"] != "colocated":
-        return part
-    if part.value <= shared:
-        return part
-    why = f"assumed: engines have {shared} of the trainer's {part.value} GPUs ({part.source})"
-    return Part(part.key, shared, why, True)
 
 
 def _check_dealt(known: Settings, parts: Mapping[str, Part]) -> None:

@@ -19,7 +19,10 @@ from rollcast.simulator.values.words import short
 def spelt(launch: Launch, key: str) -> str:
     """A key as the table of a stack spells it, where it is there in another spelling."""
     other = key.replace("-", "_")
-    return other if key not in launch.ours and other in launch.ours else key
+    spellings = [key, other]
+    if launch.form == "--key value":  # argparse takes what a flag begins with
+        spellings += [f"{key}s", f"{other}s"]
+    return next((one for one in spellings if one in launch.ours), key)
 
 
 def negated(launch: Launch, item: Given) -> Given:

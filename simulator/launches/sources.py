@@ -70,7 +70,8 @@ class Sources:
             reason = getattr(error, "strerror", None) or error
             raise ScenarioError(where, f"cannot read {path}: {reason}") from None
         if b"\0" in content:
-            raise ScenarioError(where, f"{path} is no text: it holds NUL bytes")
+            line = content.count(b"\n", 0, content.index(b"\0")) + 1
+            raise ScenarioError(f"{path.name}, line {line}", "is no text: it holds NUL bytes")
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -186,7 +187,7 @@ def _build(read: Outline) -> Scenario:
         needed = longest_context(workload) * plan.batch.group_size
         engine = replace(engine, kv_tokens=needed + engine.block_tokens)
     _check_sizes(model.steps, plan.batch, workload, engine, shape, cluster.routing)
-    whatever = _check_context(model.workload, network, workload)
+    whatever = (*_check_context(model.workload, network, workload), *_without_engine(shape))
     environment = UNLIMITED
     if model.environment is not None or model.reward is not None:
         from rollcast.simulator.workload.environment import environment_spec
@@ -285,8 +286,8 @@ def overlapping(policy: Chain, plan: StepPlan) -> str | None:
 
 
 def cluster_shape(cluster: ClusterSection) -> ClusterShape:
-    """The cluster's GPUs. Raises ScenarioError for a colocated trainer with more than it shares, or
-    with GPUs of another kind."""
+    """The cluster's GPUs. A colocated trainer may have more than it shares with engines, or fewer.
+    Raises ScenarioError for one with GPUs of another kind."""
     colocated = cluster.placement == "colocated"
     if colocated and cluster.trainer_gpu is not None:
         raise ScenarioError(
@@ -297,14 +298,18 @@ def cluster_shape(cluster: ClusterSection) -> ClusterShape:
     replica_gpus = cluster.tensor_parallel * cluster.pipeline_parallel
     rollout_gpus = cluster.replicas * replica_gpus
     trainer_gpus = cluster.trainer_gpus or rollout_gpus
-    if colocated and trainer_gpus > rollout_gpus:
-        raise ScenarioError(
-            "cluster.trainer_gpus",
-            f"is {trainer_gpus}, but colocated replicas hold only {rollout_gpus} GPUs "
-            "(replicas x tensor_parallel x pipeline_parallel); raise replicas, or use placement: "
-            "disaggregated",
-        )
     return ClusterShape(cluster.replicas, replica_gpus, trainer_gpus, colocated)
+
+
+def _without_engine(shape: ClusterShape) -> Iterator[str]:
+    """A warning of a colocated trainer's GPUs that have no engine."""
+    engines = shape.replicas * shape.gpus_per_replica
+    if shape.colocated and shape.trainer_gpus > engines:
+        yield (
+            f"cluster.trainer_gpus: {shape.trainer_gpus - engines} of the trainer's "
+            f"{shape.trainer_gpus} GPUs have no engine and wait while rollouts run; replicas x "
+            f"tensor_parallel x pipeline_parallel is {engines}"
+        )
 
 
 def _other_gpus(section: CostSection) -> int:

@@ -38,8 +38,8 @@ class ClusterSection(Options):
     placement: Annotated[
         Literal["colocated", "disaggregated"],
         Doc(
-            "colocated: replicas and trainer take turns on the same GPUs; disaggregated: "
-            "each has its own"
+            "colocated: replicas and trainer take turns on the same GPUs, of which either may have "
+            "more; disaggregated: each has its own"
         ),
     ] = "colocated"
     replicas: Annotated[

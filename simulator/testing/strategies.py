@@ -251,11 +251,11 @@ def costs(draw: st.DrawFn) -> TableCost:
 
 @st.composite
 def shapes(draw: st.DrawFn) -> ClusterShape:
-    """One to four replicas, and a trainer on their GPUs or on one of its own."""
+    """One to four replicas, and a trainer on their GPUs, and maybe more, or on its own."""
     return ClusterShape(
         replicas=draw(st.integers(1, 4)),
         gpus_per_replica=1,
-        trainer_gpus=1,
+        trainer_gpus=draw(st.integers(1, 6)),
         colocated=draw(st.booleans()),
     )
 

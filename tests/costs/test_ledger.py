@@ -129,6 +129,25 @@ def test_parts_add_up_and_none_is_negative(options: dict[str, Any], colocated: b
 
 
 @settings(max_examples=examples(30), deadline=None)
+@given(options=OPTIONS)
+def test_gpus_of_a_colocated_trainer_without_an_engine_hold_its_states_alone(
+    options: dict[str, Any],
+) -> None:
+    both = ledger(options, {"replicas": 2, "trainer_gpus": 4})
+    shared = ledger(options, {"replicas": 4, "trainer_gpus": 4})
+    assert [both.pools[name].gpus for name in ("colocated", "trainer")] == [2, 2]
+    assert "trainer" not in shared.pools
+    for phase in TRAINS:
+        parts = {h.role: h.bytes for h in shared.of(phase, "colocated") if h.role != "engine"}
+        for pool in ("colocated", "trainer"):
+            held = {h.role: h.bytes for h in both.of(phase, pool) if h.role != "engine"}
+            assert held.keys() == parts.keys()
+            assert all(held[role].get("weights") == parts[role].get("weights") for role in held)
+        assert both.total(phase, "trainer") <= both.total(phase, "colocated")
+    assert both.peak.pool != "trainer"
+
+
+@settings(max_examples=examples(30), deadline=None)
 @given(options=OPTIONS, gpus=st.sampled_from([4, 8, 16]))
 def test_more_gpus_never_need_more_of_each(options: dict[str, Any], gpus: int) -> None:
     few, more = (

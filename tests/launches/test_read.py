@@ -343,6 +343,31 @@ def test_a_table_without_keys_turns_on_what_it_is_of(tmp_path: Path) -> None:
     assert values(both)["run.recompute_frequency"] == 2
 
 
+def test_accelerate_names_deepspeeds_configuration_and_swift_a_shipped_one(tmp_path: Path) -> None:
+    written(tmp_path, "c/zero2.json", '{"zero_optimization": {"stage": 2}}')
+    config = (
+        "deepspeed_config: {deepspeed_config_file: c/zero2.json}\ndistributed_type: DEEPSPEED\n"
+    )
+    written(tmp_path, "c/two.yaml", config)
+    flags = "--num_generations 4 --max_completion_length 64"
+    for before, after, stage, host in [
+        ("--config_file c/two.yaml", "", 2, False),
+        ("--deepspeed_config_file c/zero2.json", "", 2, False),
+        ("", "--deepspeed zero1", 1, False),
+        ("", "--deepspeed zero3_offload", 3, True),
+    ]:
+        launch = launched(tmp_path, f"accelerate launch {before} grpo.py {flags} {after}\n")
+        assert values(launch)["run.zero_stage"] == stage
+        assert values(launch).get("run.cpu_optimizer", False) == host
+
+
+def test_a_flag_may_lack_its_plural_as_argparse_has_it(tmp_path: Path) -> None:
+    launch = launched(tmp_path, "trl grpo --num_train_epoch 6 --num_generation 4 --beta 0\n")
+    assert values(launch)["run.epochs"] == 6
+    assert values(launch)["workload.group_size"] == 4
+    assert not launch.unknown
+
+
 def test_a_file_is_looked_for_where_the_script_went(tmp_path: Path) -> None:
     written(tmp_path, "src/r1/local/zero3.json", '{"zero_optimization": {"stage": 3}}')
     written(tmp_path, "local/zero3.json", '{"zero_optimization": {"stage": 2}}')
@@ -494,7 +519,7 @@ HOSTILE = {
     "twice.toml": ("a = 1\na = 2\n", "is no TOML"),
     "digits.json": ('{"a": ' + "9" * 9_999 + "}", "too many digits"),
     "deep.py": ("(" * 5_000, "is no Python"),
-    "nul.sh": (b"a\0b\n", "NUL"),
+    "nul.sh": (b"a\nb\0b\n", "nul.sh, line 2: is no text: it holds NUL"),
     "latin.sh": (b"ok\n\xff\n", "line 2: is not text in UTF-8"),
     "doubled.sh": ("A=aa\nwhile :; do A=$A$A; done\n", "without end"),
     "calls.sh": ("f() { f; }\nf\n", "f calls itself without end"),
@@ -502,6 +527,7 @@ HOSTILE = {
     "loops.sh": ("for i in {1..999}; do for j in {1..999}; do :; done; done\n", "20,000 commands"),
     "braces.sh": ("echo " + "{a,b}" * 40, "without end"),
     "open.sh": ("$(" * 5_000, "nested too deeply"),
+    "pieces.sh": ("A=a\n" + "A=$A$X\nA+=b\n" * 9_999, "without end"),
     "evals.sh": ('A=\'eval "$A"\'\neval "$A"\n', "without end"),
     "words.sh": (f"{VERL} " + "a.b=1 " * 9_999, "5,000 words"),
 }

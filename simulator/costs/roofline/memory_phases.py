@@ -104,12 +104,17 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
     pools = [Pool(SHARE, cost.gpu.name, engine_gpus, capacity * cost.kv_memory_utilization)]
     if colocated:
         pools.append(Pool("colocated", cost.gpu.name, engine_gpus, limit))
+        if trainer.gpus > engine_gpus:
+            pools.append(Pool("trainer", cost.gpu.name, trainer.gpus - engine_gpus, limit))
     else:
         pools.append(Pool("trainer", trainer.gpu.name, trainer.gpus, limit))
         pools.append(Pool("engine", cost.gpu.name, engine_gpus, capacity))
     engine = [*_engine(cost, batch, colocated)]
     beside = {h.phase: h.total for h in engine if h.pool == "colocated"}
-    holdings = [*engine, *_trainer(cost, batch, colocated, beside.get("update", 0.0))]
+    pool = "colocated" if colocated else "trainer"
+    holdings = [*engine, *_trainer(cost, batch, pool, beside.get("update", 0.0))]
+    if colocated and trainer.gpus > engine_gpus:
+        holdings += _trainer(cost, batch, "trainer", 0.0)
     for role, other in trainer.others:
         if role.gpus:
             name = role.name
@@ -175,11 +180,10 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
         yield _holding("sync", "engine", pool, generating)
 
 
-def _trainer(
-    cost: RooflineCost, batch: Batch, colocated: bool, beside_bytes: float
-) -> Iterator[Holding]:
-    """What the trainer, and models that share its GPUs, hold in every phase beside an engine."""
-    trainer, pool = cost.trainer_of, "colocated" if colocated else "trainer"
+def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -> Iterator[Holding]:
+    """What the trainer, and models that share its GPUs, hold in every phase. pool: of which GPUs.
+    beside_bytes: of an engine on them."""
+    trainer, colocated = cost.trainer_of, cost.placement == "colocated"
     use = use_of(trainer, batch)
     away = colocated and cost.offload_optimizer
     resting = trainer.resting(states=not away)

@@ -364,7 +364,7 @@ class Expressions(ABC):
             if isinstance(more, list):
                 self._bind(node.func.value, [*held, *more])
             else:
-                self._unread(node, spelt(more))
+                self._unread(node, ast.unparse(node.args[0])[:200])
             return False
         if isinstance(held, str | dict):
             try:

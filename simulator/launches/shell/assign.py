@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollcast.simulator.launches.pieces import shown
 from rollcast.simulator.launches.shell.arithmetic import UndecidedError
-from rollcast.simulator.launches.shell.expand import Array, TooLongError, Value
+from rollcast.simulator.launches.shell.expand import Array, TooLongError, Value, bounded
 from rollcast.simulator.launches.shell.session import Session
 from rollcast.simulator.launches.shell.syntax import Assignment, Word
 
@@ -42,9 +42,7 @@ def assign(session: Session, assignment: Assignment) -> None:
             value = held.copy()
             value.items[0] = (*held.items.get(0, ()), *text)
         elif assignment.append:
-            value = (*(held if isinstance(held, tuple) else ()), *text)
-            if sum(len(piece.text) for piece in value) > 1_000_000:
-                raise TooLongError
+            value = bounded((*(held if isinstance(held, tuple) else ()), *text))
         else:
             value = text
     variables[assignment.name] = value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from rollcast.simulator.launches.pieces import (
@@ -34,7 +34,7 @@ from rollcast.simulator.stacks.settings import Place
 
 LONGEST = 1_000_000
 """Characters of one variable."""
-MOST_FIELDS = 5_000
+MOST_FIELDS, _MOST_PIECES = 5_000, 5_000
 OUTSIDE = re.compile(
     r"HOME|USER|PWD|HOSTNAME|TMPDIR|RANDOM|PATH|PYTHONPATH|RANK|WORLD_SIZE|LOCAL_RANK"
     r"|(?:SLURM|WANDB|HF|CUDA|NCCL|RAY|MASTER|VLLM|MLP|NODE)_\w*|\w*(?:_KEY|_TOKEN|_HOST|_IP|_ADDR)"
@@ -104,7 +104,7 @@ class Expander:
     def text(self, word: Word) -> Text:
         """A word as one text, as in an assignment. Raises TooLongError."""
         parts = [self._joined(part) for part in self._tilde(word.parts)]
-        return _bounded(tuple(piece for part in parts for piece in part))
+        return bounded(tuple(piece for part in parts for piece in part))
 
     def pattern(self, word: Word) -> str | None:
         """A word as a pattern, in which what is quoted matches itself; None where unknown."""
@@ -186,7 +186,7 @@ class Expander:
                     continue
             for number, text in enumerate(texts):
                 if number and there:
-                    found.append(_bounded(tuple(now)))
+                    found.append(bounded(tuple(now)))
                     now, there = [], False
                 if quoted:
                     now.extend(text)
@@ -201,7 +201,7 @@ class Expander:
                     line_of = piece.place.line
                     for at, bit in enumerate(pieces):
                         if at and there:
-                            found.append(_bounded(tuple(now)))
+                            found.append(bounded(tuple(now)))
                             now, there = [], False
                         if bit:
                             now.append(
@@ -209,7 +209,7 @@ class Expander:
                             )
                             there = True
         if there:
-            found.append(_bounded(tuple(now)))
+            found.append(bounded(tuple(now)))
         return found
 
     def _listed(self, part: Part) -> list[Text] | None:
@@ -422,10 +422,22 @@ def absent(text: Text) -> str:
     return match[1] or match[2]
 
 
-def _bounded(text: Text) -> Text:
-    if sum(len(piece.text) for piece in text) > LONGEST or len(text) > LONGEST // 10:
+def bounded(text: Text) -> Text:
+    """The text in as few pieces as say the same. Raises TooLongError."""
+    found: list[Piece] = []
+    for piece in text:
+        last = found[-1] if found else None
+        if last is not None and not (last.why or piece.why) and _alike(last, piece):
+            found[-1] = replace(last, text=last.text + piece.text)
+        else:
+            found.append(piece)
+    if len(found) > _MOST_PIECES or sum(len(piece.text) for piece in found) > LONGEST:
         raise TooLongError
-    return text
+    return tuple(found)
+
+
+def _alike(one: Piece, other: Piece) -> bool:
+    return one.place == other.place and one.maybe == other.maybe
 
 
 def _trimmed(text: str, op: str, pattern: str) -> str | None:

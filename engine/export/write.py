@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollcast.engine.export.planned import memory_of, planned
+from rollcast.engine.export.planned import planned
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.folder import write_folder
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.stacks.exported import PLAN_FILE
-from rollcast.simulator.stacks.exporting import Export, shell_array
+from rollcast.simulator.stacks.exporting import Export, Planned, shell_array
 from rollcast.simulator.stacks.stack import exporters
 from rollcast.simulator.values import choice
 
@@ -29,10 +29,11 @@ def export(scenario: Scenario, stack: str, out: Path) -> list[str]:
     stacks = exporters()
     stack = choice(stack, "--to", tuple(stacks))
     try:
-        made = stacks[stack].export(planned(scenario))
+        plan = planned(scenario, stacks[stack])
+        made = stacks[stack].export(plan)
     except ScenarioError as error:
         raise scenario.raw.locate(error) from None
-    files = _files(scenario, stack, made)
+    files = _files(scenario, stack, made, plan)
     if out.is_dir() and any(out.iterdir()):
         raise ScenarioError("--out", f"{out} is not empty; give another folder")
 
@@ -44,7 +45,7 @@ def export(scenario: Scenario, stack: str, out: Path) -> list[str]:
     return list(files)
 
 
-def _files(scenario: Scenario, stack: str, made: Export) -> dict[str, str]:
+def _files(scenario: Scenario, stack: str, made: Export, plan: Planned) -> dict[str, str]:
     files = {}
     if made.hook is not None:
         files[PLAN_FILE] = made.exported.text()
@@ -52,11 +53,11 @@ def _files(scenario: Scenario, stack: str, made: Export) -> dict[str, str]:
         files[ARGUMENTS] = shell_array(made.settings, _HERE)
     else:
         files[ARGUMENTS] = shell_array(made.settings)
-    files[README] = _readme(scenario, stack, made)
+    files[README] = _readme(scenario, stack, made, plan)
     return files
 
 
-def _readme(scenario: Scenario, stack: str, made: Export) -> str:
+def _readme(scenario: Scenario, stack: str, made: Export, plan: Planned) -> str:
     model = scenario.raw.data.get("model")
     named = f" `model` was {model} there." if isinstance(model, str) and "/" not in model else ""
     installs = ""
@@ -74,7 +75,7 @@ def _readme(scenario: Scenario, stack: str, made: Export) -> str:
                 "With `ray job submit`, `PYTHONPATH` of the runtime environment must hold this "
                 "folder too.\n"
             )
-    notes = "".join(f"- {note}\n" for note in (*made.notes, *_memory(scenario), *_always(made)))
+    notes = "".join(f"- {note}\n" for note in (*made.notes, *_memory(stack, plan), *_always(made)))
     return f"""# {scenario.name} for {stack}
 
 The plan `{made.exported.policy}` of rollcast's scenario {scenario.name}.{named}
@@ -97,15 +98,20 @@ the metrics `rollcast/*` and the step's batch are what `rollcast simulate` says.
 """
 
 
-def _memory(scenario: Scenario) -> tuple[str, ...]:
-    """On what the simulated trainer's fit in memory hangs."""
-    given = [f"{key} {value}".lower() for key, value in memory_of(scenario).items() if value]
-    if not given:
-        return ()
-    return (
-        f"The plan fits in memory with a trainer of: {', '.join(given)}. Set the same in the "
-        "stack: these are not among the arguments, but for the tokens of a microbatch.",
-    )
+def _memory(stack: str, plan: Planned) -> tuple[str, ...]:
+    """On what the simulated fit in memory rests."""
+    notes = []
+    if plan.memory:
+        notes.append(
+            "That the plan fits in memory rests on the arguments for offloading, recomputation, "
+            "microbatches and the engine's share: check the plan again before you change one."
+        )
+    if plan.unsaid:
+        notes.append(
+            f"It also rests on {', '.join(plan.unsaid)} of the scenario, for which {stack} has no "
+            "argument that rollcast knows: see that the run does the same."
+        )
+    return tuple(notes)
 
 
 def _always(made: Export) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from rollcast.simulator.plan import StepPlan
 from rollcast.simulator.policies import spell
 from rollcast.simulator.policy import Chain
 from rollcast.simulator.stacks.exported import Exported, trained_size
+from rollcast.simulator.stacks.settings import Settings
 from rollcast.simulator.world import ClusterShape
 
 MODEL = '"${MODEL:?the folder of the Hugging Face model}"'
@@ -25,7 +26,8 @@ class Planned:
     prefix_caching: the engine's. group_affinity: whether the router keeps a group together.
     minibatches: optimiser steps of an update. parallel: sizes above 1 of the trainer's groups of
     GPUs, by the scenario's key. microbatch_tokens: tokens of one pass; None where passes have
-    another size.
+    another size. memory: settings by our key that the fit in memory rests on, beside the passes;
+    unsaid: keys of the scenario for which the stack has no setting. run: the trainer's strategy.
     """
 
     policy: Chain
@@ -45,6 +47,9 @@ class Planned:
     parallel: Mapping[str, int] = field(default_factory=dict)
     microbatch_tokens: int | None = None
     gpus_per_node: int = 8
+    memory: Mapping[str, object] = field(default_factory=dict)
+    unsaid: tuple[str, ...] = ()
+    run: Settings = field(default_factory=dict)
 
     @property
     def exported(self) -> Exported:
@@ -80,9 +85,11 @@ class Planned:
 
     @property
     def passes(self) -> dict[str, object]:
-        """The trainer's groups of GPUs and the size of its passes, by our key."""
+        """The trainer's groups of GPUs, the size of its passes and what else memory rests on, by
+        our key."""
         packed = {"run.dynamic_batches": True, "run.max_pass_tokens": self.microbatch_tokens}
-        return {**self.parallel, **(packed if self.microbatch_tokens is not None else {})}
+        passes = packed if self.microbatch_tokens is not None else {}
+        return {**self.parallel, **passes, **self.memory}
 
     def nodes(self, gpus: int, field: str) -> tuple[int, int]:
         """(nodes, GPUs of each). Raises ScenarioError where they do not fill whole nodes."""

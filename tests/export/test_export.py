@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,11 +17,16 @@ import pytest
 
 from rollcast.engine.export.planned import planned
 from rollcast.engine.export.write import export
+from rollcast.simulator.check.question import question as from_launch
 from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.launches.draft import Asked
+from rollcast.simulator.launches.parts import given as parts_given
+from rollcast.simulator.launches.read import read_launch
 from rollcast.simulator.plan import Batch, Launch, StepPlan
 from rollcast.simulator.policies import POLICIES
-from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.scenario.ledger import roofline_of
 from rollcast.simulator.stacks.exported import PLAN_FILE, read_exported
+from rollcast.simulator.stacks.exporting import MODEL
 from rollcast.simulator.stacks.slime.limits import LIMITS as SLIME
 from rollcast.simulator.stacks.stack import exporters
 from rollcast.simulator.stacks.verl.limits import LIMITS as VERL
@@ -450,28 +456,131 @@ def test_hooks_of_earlier_exports_are_found() -> None:
     assert (slime.Adapter, verl.make_sampler) == (Adapter, make_sampler)
 
 
-def test_the_whole_run_is_exported_and_not_what_was_simulated(tmp_path: Path) -> None:
+def test_the_whole_run_is_exported_and_not_what_was_simulated() -> None:
     assert planned(scenario(steps=8)).steps == 8
-    assert planned(scenario(steps=8, plan={"run": {"steps": 500}})).steps == 500
-    with pytest.raises(ScenarioError, match="is not in steps"):
-        planned(scenario(plan={"run": {"prompts": 500}}))
+    for run, steps in (
+        ({"steps": 500}, 500),
+        ({"prompts": 500, "epochs": 3}, 375),  # of four a batch
+        ({"trained_rollouts": "4k"}, 250),  # of sixteen
+    ):
+        assert planned(scenario(steps=8, plan={"run": run})).steps == steps
+    halved = scenario("pods(keep=2)", plan={"run": {"trained_rollouts": 4000}})
+    assert planned(halved).steps == 500
+    filtered = scenario("dynamic_sampling", plan={"run": {"prompts": 500}})
+    with pytest.raises(ScenarioError, match="since the policy rejects groups") as caught:
+        planned(filtered)
+    assert caught.value.field == "plan.run.prompts"
 
 
-def test_the_readme_says_what_the_fit_in_memory_hangs_on(tmp_path: Path) -> None:
-    plain = scenario()
-    assert "fits in memory" not in _exported_readme(plain, tmp_path / "linear")
-    roofline = {"trainer": {"optimizer_on_host": True, "microbatch_tokens": 4096}}
-    priced = scenario(
-        model="qwen3-0.6b",
-        gpu="h100-sxm",
-        cost={"roofline": roofline},
-        engine={"kv_tokens": None},
-    )
-    text = _exported_readme(priced, tmp_path / "roofline")
-    assert "recompute full, microbatch_tokens 4096, optimizer_on_host true" in text
-    assert "memory_utilization" in text
+MEMORY = {
+    "model": "qwen3-0.6b",
+    "gpu": "h100-sxm",
+    "engine": {"kv_tokens": None},
+}
+COLOCATED = {"placement": "colocated", "replicas": 8, "trainer_gpus": 8}
 
 
-def _exported_readme(of: Scenario, out: Path) -> str:
-    export(of, "slime", out)
-    return (out / "README.md").read_text("utf-8")
+@pytest.mark.parametrize(
+    ("stack", "roofline", "args"),
+    [
+        (
+            "verl",
+            {"kv_memory_utilization": 0.6, "offload_optimizer": True, "engine_sleep": "none"},
+            {
+                "actor_rollout_ref.actor.fsdp_config.param_offload=True",
+                "actor_rollout_ref.actor.fsdp_config.optimizer_offload=True",
+                "actor_rollout_ref.rollout.gpu_memory_utilization=0.6",
+                "actor_rollout_ref.rollout.free_cache_engine=False",
+            },
+        ),
+        (
+            "verl",
+            {"trainer": {"recompute": "none", "microbatch_rollouts": 2, "batching": "padded"}},
+            {
+                "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+                "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+            },
+        ),
+        (
+            "verl",
+            {"trainer": {"backend": "fsdp2", "states_on_host": True}},
+            {
+                "actor_rollout_ref.actor.strategy=fsdp2",
+                "actor_rollout_ref.actor.fsdp_config.offload_policy=True",
+            },
+        ),
+        (
+            "verl",
+            {"trainer": {"tensor_parallel": 2, "recompute": "full", "optimizer_on_host": True}},
+            {
+                "model_engine=megatron",
+                "++actor_rollout_ref.actor.megatron.override_transformer_config."
+                "recompute_granularity=full",
+                "++actor_rollout_ref.actor.optim.override_optimizer_config."
+                "optimizer_cpu_offload=True",
+            },
+        ),
+        (
+            "slime",
+            {
+                "kv_memory_utilization": 0.7,
+                "trainer": {
+                    "recompute": "full",
+                    "optimizer_on_host": True,
+                    "microbatch_tokens": 4096,
+                },
+            },
+            {
+                "--max-tokens-per-gpu 4096",
+                "--sglang-mem-fraction-static 0.7",
+                "--recompute-granularity full",
+                "--recompute-method uniform",
+                "--optimizer-cpu-offload",
+            },
+        ),
+    ],
+)
+def test_what_the_fit_in_memory_rests_on_is_exported(
+    stack: str, roofline: dict[str, object], args: set[str], tmp_path: Path
+) -> None:
+    """In the stack's words; and what rollcast reads of these is the scenario's again."""
+    priced = scenario(**MEMORY, cluster=COLOCATED, cost={"roofline": roofline})
+    out = tmp_path / "out"
+    export(priced, stack, out)
+    lines = (out / "args.sh").read_text("utf-8").splitlines()
+    given = [line.strip() for line in lines if line.startswith("  ")]
+    assert set(given) >= args
+    assert "fits in memory rests on the arguments" in (out / "README.md").read_text("utf-8")
+    entry = {"verl": "python3 -m verl.trainer.main_ppo", "slime": "python3 train.py"}[stack]
+    text = " ".join([entry, *given]).replace(MODEL.strip('"'), "Qwen/Qwen3-0.6B")
+    words = shlex.split(text)
+    launch = read_launch(None, words, stack)
+    asked = Asked(None, None, 20.0, 3, parts_given("qwen3-0.6b", "h100-sxm"))
+    again = from_launch(launch, asked).scenario.cost
+    ours, theirs = roofline_of(priced.cost), roofline_of(again)
+    assert ours is not None
+    assert theirs is not None
+    for name in ("offload_optimizer", "kv_memory_utilization"):
+        assert getattr(theirs, name) == getattr(ours, name), name
+    for name in _MEMORY_OF_THE_TRAINER:
+        if getattr(ours.trainer_of, name) is None:
+            continue  # the stack's own
+        assert getattr(theirs.trainer_of, name) == getattr(ours.trainer_of, name), name
+
+
+_MEMORY_OF_THE_TRAINER = (
+    *("recompute", "microbatch_rollouts", "microbatch_tokens"),
+    *("optimizer_on_host", "states_on_host"),
+    *("offload_activations", "tensor_parallel", "weights"),
+)
+
+
+def test_what_a_stack_cannot_be_told_is_told_to_the_reader(tmp_path: Path) -> None:
+    roofline = {"offload_optimizer": False, "trainer": {"offload_activations": True}}
+    priced = scenario(**MEMORY, cluster=COLOCATED, cost={"roofline": roofline})
+    export(priced, "slime", tmp_path / "slime")
+    text = (tmp_path / "slime" / "README.md").read_text("utf-8")
+    assert "cost.roofline.trainer.offload_activations: true" in text
+    assert "cost.roofline.offload_optimizer: false" in text
+    export(scenario(), "slime", tmp_path / "linear")
+    assert "memory" not in (tmp_path / "linear" / "README.md").read_text("utf-8")

@@ -140,7 +140,7 @@ def _settings(plan: Planned, launch: Launch) -> list[str]:
         "engine.prefix_caching": plan.prefix_caching,
         **plan.passes,
     }
-    return [f"--sglang-server-concurrency {plan.max_seqs}", *launch.written(settings)]
+    return [f"--sglang-server-concurrency {plan.max_seqs}", *launch.written(settings, run=plan.run)]
 
 
 def _notes(plan: Planned, hooked: bool) -> tuple[str, ...]:

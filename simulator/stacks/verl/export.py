@@ -219,4 +219,4 @@ def _settings(plan: Planned, launch: Launch, streamed: bool = False) -> list[str
         "run.steps": plan.steps,
         **plan.passes,
     }
-    return [*([MEGATRON] if plan.parallel else []), *launch.written(settings)]
+    return [*([MEGATRON] if plan.parallel else []), *launch.written(settings, run=plan.run)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.calibration.importing import outcome, with_what_if
+from rollcast.calibration.importing import Outcome, outcome, with_what_if
 from rollcast.calibration.judge.asked import asked
 from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
@@ -18,11 +18,15 @@ from tests.imported.test_imported_cli import _call, _rows
 from tests.logs import written
 
 
-def _seconds(folder: Path, *texts: str, stack: str = "") -> tuple[float, float]:
-    """Now, and as asked."""
+def _found(folder: Path, stack: str = "") -> Outcome:
     log = read_log([folder])
     said = given(truth.MODEL, truth.FORMS[stack].gpu) if stack else ()
-    found = with_what_if(outcome(log, draft(log, said), advised=False), asked(texts))
+    return outcome(log, draft(log, said), advised=False)
+
+
+def _seconds(found: Outcome, *texts: str) -> tuple[float, float]:
+    """Now, and as asked."""
+    found = with_what_if(found, asked(texts))
     assert found.step is not None
     assert found.what_if is not None
     changed = found.what_if[1]
@@ -33,12 +37,13 @@ def _seconds(folder: Path, *texts: str, stack: str = "") -> tuple[float, float]:
 def test_generation_grows_with_the_lengths(tmp_path: Path) -> None:
     """The table's generation and update are in proportion to the mean, beside 1 s of rest."""
     written.table(tmp_path / "run.csv", _rows(40))
-    now, longer = _seconds(tmp_path / "run.csv", "mean_tokens=600")
+    found = _found(tmp_path / "run.csv")
+    now, longer = _seconds(found, "mean_tokens=600")
     assert longer - 1 == pytest.approx(2 * (now - 1), rel=0.15)
-    _, same = _seconds(tmp_path / "run.csv", "mean_tokens=300")
+    _, same = _seconds(found, "mean_tokens=300")
     assert same == pytest.approx(now, rel=0.05)
-    _, tail = _seconds(tmp_path / "run.csv", "longest_tokens=1400")
-    _, short = _seconds(tmp_path / "run.csv", "longest_tokens=900")
+    _, tail = _seconds(found, "longest_tokens=1400")
+    _, short = _seconds(found, "longest_tokens=900")
     assert short < tail
 
 
@@ -46,10 +51,10 @@ def test_generation_grows_with_the_lengths(tmp_path: Path) -> None:
 def test_of_dumps_and_of_figures(
     stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = truth.write(stack, tmp_path, monkeypatch)
-    now, longer = _seconds(folder, "mean_tokens=1200", stack=stack)
+    found = _found(truth.write(stack, tmp_path, monkeypatch), stack)
+    now, longer = _seconds(found, "mean_tokens=1200")
     assert 1.2 < longer / now < 2.5
-    now, half = _seconds(folder, "batch_groups=8", stack=stack)
+    now, half = _seconds(found, "batch_groups=8")
     assert half < now
 
 

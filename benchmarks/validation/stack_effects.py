@@ -5,16 +5,15 @@ effects have a mean of 0, so that stacks of which little was measured are drawn 
 (partial pooling: Gelman and Hill 2007, chapter 12), and those of fewer than `FEWEST` sources have
 none. Stacks are normal; sources, with the rest of their runs, have Student's t, since one in ten is
 far off for reasons that its page does not tell (Lange, Little and Taylor 1989). The forecast's own
-draws give an error of known variance. How wide an interval has to be is counted, not derived: so
-that it holds nine of ten of the runs that the model was fitted to, each source counting as one.
+draws give an error of known variance. Intervals are drawn from a normal, so that the t's scale is
+widened to hold nine of ten of its sources.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ _LEAST_SD = 0.02
 FREEDOM = 4.0  # degrees of a source's t
 _ROUNDS = 5  # of weights and variances in turn
 FEWEST = 3  # sources of a stack that has an effect of its own
-HALF_90 = 1.6449  # half of a normal's middle 90 %, in standard deviations
+WIDENED = 2.1318 / 1.6449  # half of the middle 90 % of that t, over a normal's
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +50,13 @@ class Effect:
 @dataclass(frozen=True)
 class StackEffects:
     """A fitted model. between_stacks: a standard deviation. between_sources, within: scales of t.
-    weights: of the observed by their sources, 1 for one that is not far off. widened: how many
-    times as wide as the variances say an interval has to be."""
+    weights: of the observed by their sources, 1 for one that is not far off."""
 
     between_stacks: float
     between_sources: float
     within: float
     observed: Sequence[Observed]
     weights: Sequence[float]
-    widened: float = 1.0
 
     def of(self, stack: str) -> Effect:
         """For a source of ``stack`` that was not seen; also of a stack that was not."""
@@ -70,7 +67,7 @@ class StackEffects:
         shared = known * variances[0] * np.array([one.stack == stack for one in self.observed])
         weights = np.linalg.solve(covariance, shared)
         left = variances[0] - float(shared @ weights)
-        sd = self.widened * math.sqrt(left + variances[1] + variances[2])
+        sd = math.sqrt(left + WIDENED**2 * (variances[1] + variances[2]))
         return Effect(math.exp(float(weights @ _logs(self.observed))), sd)
 
 
@@ -99,25 +96,7 @@ def fit(observed: Sequence[Observed]) -> StackEffects:
         sds = np.exp(np.clip(best.x, math.log(_LEAST_SD), 2.0))
         weights = _weights(observed, design, sds**2)
     stacks, sources, within = sds.tolist()
-    found = StackEffects(stacks, sources, within, observed, weights.tolist())
-    return replace(found, widened=_widened(found))
-
-
-def _widened(fitted: StackEffects) -> float:
-    """The 90th percentile, each source counting as one, of how far off the observed are, over that
-    of a normal; 1 at least."""
-    off, shares = [], []
-    runs = Counter(one.source for one in fitted.observed)
-    effects = {one.stack: fitted.of(one.stack) for one in fitted.observed}
-    for one in fitted.observed:
-        effect = effects[one.stack]
-        error = abs(math.log(one.ratio / effect.factor))
-        off.append(error / math.hypot(effect.sd, one.sd))
-        shares.append(1.0 / runs[one.source])
-    order = np.argsort(off)
-    reached = np.cumsum(np.array(shares)[order]) / len(runs)
-    place = min(int(np.searchsorted(reached, 0.9)), len(off) - 1)
-    return max(float(np.array(off)[order][place]) / HALF_90, 1.0)
+    return StackEffects(stacks, sources, within, observed, weights.tolist())
 
 
 def _value(found: object) -> float:

@@ -40,7 +40,8 @@ class StackPreset:
     weights travel; per_tensor_s of that, the mechanism's where None. rest_s: of a step outside
     every phase. loop_s, loop_per_rollout_s: that its loop adds to an engine's iteration, beside the
     engine's own host. fixed, phase_factors: of the phases of a step. Spreads: factors within which
-    the truth is taken to lie. cuda_graphs: None if unknown. sources: of the groups of figures, and
+    the truth is taken to lie. cuda_graphs: None if unknown. max_seqs: of an engine, where the stack
+    sets it. sources: of the groups of figures, and
     ``settings`` of engine, graphs, sleep, offload and sync. measured: whether any figure is from a
     run of the stack itself.
     """
@@ -62,6 +63,7 @@ class StackPreset:
     engine_sleep: Sleep = "discard"
     offload_optimizer: bool = True
     per_tensor_s: float | None = None
+    max_seqs: int | None = None
 
 
 def _preset(name: str, own: Mapping[str, Any]) -> StackPreset:

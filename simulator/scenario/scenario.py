@@ -182,7 +182,8 @@ def _build(read: Outline) -> Scenario:
         trainer_gpu=cluster.trainer_gpu,
         padded_tokens=longest_context(workload),
     )
-    engine, no_pool = _engine(model.engine, cost, network, gpu, cluster)
+    section = _of_the_stack(model.engine, model.cost, read.raw)
+    engine, no_pool = _engine(section, cost, network, gpu, cluster)
     if no_pool is not None:  # as large as its workload needs: `check_memory` says that it is not
         needed = longest_context(workload) * plan.batch.group_size
         engine = replace(engine, kv_tokens=needed + engine.block_tokens)
@@ -320,6 +321,18 @@ def _other_gpus(section: CostSection) -> int:
     from rollcast.simulator.costs.trainer.roles import roles_apart
 
     return sum(role.gpus for role in roles_apart(roofline.trainer))
+
+
+def _of_the_stack(section: EngineSection, cost: CostSection, raw: RawScenario) -> EngineSection:
+    """The engine's limits, with the rollouts that the scenario's stack runs at once where nobody
+    gave them: no more than the tokens of an iteration."""
+    stack = None if cost.of_the_roofline is None else cost.of_the_roofline.stack
+    if stack is None or "max_seqs" in (raw.data.get("engine") or {}):
+        return section
+    from rollcast.simulator.costs.stacks import STACKS
+
+    most = STACKS[stack].max_seqs or section.max_seqs
+    return replace(section, max_seqs=min(most, section.max_batched_tokens))
 
 
 def _engine(

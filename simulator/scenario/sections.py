@@ -81,7 +81,8 @@ class EngineSection(Options):
         int,
         Between(1, 1_000_000),
         Doc(
-            "maximum number of rollouts running at once on a replica",
+            "maximum number of rollouts running at once on a replica; where it is left out, as "
+            "cost.roofline.stack sets it (verl up to 0.8 and SkyRL: 1024, slime: 512)",
             unit="rollouts",
             source="vLLM's default",
         ),

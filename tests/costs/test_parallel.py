@@ -329,3 +329,56 @@ def test_copies_of_published_refits() -> None:
         optimizer_bytes = 12 * load_model(name).parameters / gpus
         seconds = optimizer_bytes / figures("trainer").pageable_down_bytes_per_s
         assert seconds == pytest.approx(sum(others) / 2, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "sharding", "links"), [(1, "fsdp", 8), (2, "zero1", 4), (8, "zero1", 1)]
+)
+def test_rings_leave_a_node_over_the_links_of_all_of_its_gpus(
+    tensor: int, sharding: str, links: int
+) -> None:
+    """Where a link is slow: what two nodes share crosses once, over as many links as there are
+    GPUs with a part of it."""
+    slow, eight_bytes = 1e9, 8e9
+    one = trainer(
+        16,
+        tensor_parallel=tensor,
+        sharding=sharding,
+        network_bytes_per_s=slow,
+        exchange_bytes_per_parameter=6.0,
+    ).layout
+    sharers = 16 // tensor
+    ring_s = (
+        eight_bytes * (sharers - 1) / sharers / (links * slow * one.options.collective_efficiency)
+    )
+    assert one._ring_s(eight_bytes, sharers, sharers) == pytest.approx(ring_s)
+    near = replace(one.options, network_bytes_per_s=1e15)
+    assert replace(one, options=near)._ring_s(eight_bytes, sharers, sharers) == pytest.approx(
+        eight_bytes * (sharers - 1) / sharers / one.rate_bytes_per_s(8)
+    )
+
+
+HYBRID = load_model("qwen3.5-9b")
+
+
+def test_recurrent_layers_that_are_not_split_are_computed_by_each_gpu() -> None:
+    """On links that take no time: with four GPUs to a copy, projections and states of the
+    recurrent layers take four times as long as where they are split."""
+
+    def forward_s(model: Any, tensor: int, split: bool) -> float:
+        one = trainer(8, model, FREE, tensor_parallel=tensor, split_recurrent=split)
+        return phases(one)["forward"]
+
+    assert forward_s(QWEN, 4, False) == forward_s(QWEN, 4, True)
+    assert forward_s(HYBRID, 1, False) == forward_s(HYBRID, 1, True)
+    split, whole = forward_s(HYBRID, 4, True), forward_s(HYBRID, 4, False)
+    share = HYBRID.recurrent_parameters / (HYBRID.parameters - HYBRID.vocab * HYBRID.hidden * 2)
+    assert 1 + 2.0 * share < whole / split < 1 + 4.0 * share + 0.5
+    times = [
+        trainer(8, HYBRID, FREE, tensor_parallel=4, split_recurrent=s)._unit_times
+        for s in (True, False)
+    ]
+    assert times[1].attention_token == pytest.approx(4 * times[0].attention_token)
+    again = 3 * 2 * HYBRID.recurrent_parameters
+    products = 4 * FREE.bf16_flop_per_s * FREE.gemm_flop_efficiency
+    assert times[1].token - times[0].token == pytest.approx(again / products)

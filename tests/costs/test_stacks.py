@@ -21,6 +21,8 @@ from rollcast.simulator.costs.stacks import STACKS, Stack, no_step_measured
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.scenario.scenario import build_scenario
 from rollcast.simulator.stacks.stack import all_stacks, exporters, logged, priced
 from rollcast.simulator.values import given
 from rollcast.simulator.values.chance import Drawn, Levels
@@ -47,8 +49,9 @@ def test_every_stack_has_figures_and_a_source() -> None:
 def test_a_version_takes_the_preset_nearest_to_it() -> None:
     for version in ("0.3", "0.4"):
         assert STACKS[f"verl-{version}"] == STACKS["verl-0.5"]
-    for version in ("0.6", "0.7", "0.8", "0.9"):  # 0.6 was the first with CUDA graphs
-        assert STACKS[f"verl-{version}"] == STACKS["verl"]
+    for version in ("0.6", "0.7"):  # 0.6 was the first with CUDA graphs
+        assert STACKS[f"verl-{version}"] == STACKS["verl-0.8"]
+    assert STACKS["verl-0.9"] == STACKS["verl"]
     assert STACKS["miles"] == STACKS["relax"] == STACKS["slime"] != STACKS["vime"]
 
 
@@ -74,6 +77,37 @@ def test_a_stack_sets_what_nobody_gave() -> None:
     assert (cost().loop_s, cost().opening_s) == (0, 0)
     assert cost(stack="slime").sync == WeightSync("cuda_ipc", per_tensor_s=0.0)
     assert cost(stack="deepspeed-chat").engine is None
+
+
+@pytest.mark.parametrize(
+    ("stack", "given", "most"),
+    [
+        ("verl-0.5", "", 1024),
+        ("verl", "", 256),
+        ("slime", "", 512),
+        ("nemo-rl", "", 256),
+        ("verl-0.7", "{max_seqs: 64}", 64),
+        ("verl-0.7", "{max_batched_tokens: 600}", 600),
+    ],
+)
+def test_a_stack_says_how_many_rollouts_its_engines_run_at_once(
+    stack: str, given: str, most: int
+) -> None:
+    text = f"""
+model: qwen3-8b
+gpu: h100-sxm
+cluster: {{placement: colocated, replicas: 1, tensor_parallel: 1, trainer_gpus: 1}}
+workload:
+  batch_groups: 4
+  group_size: 4
+  prompt_tokens: 50
+  max_new_tokens: 100
+  lengths: {{mean_tokens: 60}}
+cost: {{roofline: {{stack: {stack}}}}}
+engine: {given or "{}"}
+"""
+    engine = build_scenario(parse_scenario(text)).engine
+    assert engine.max_seqs == most <= engine.max_batched_tokens
 
 
 def test_unknown_graphs_are_drawn_and_forecast_as_the_stack_has_them_by_default() -> None:

@@ -57,11 +57,16 @@ class Model(ModelOptions):
             )
             near = self._grouped_parameters(self.head_dim, self.kv_heads, 2)
             total = self.full_layers * seeing_all + self.windowed_layers * near
+        return total + self.recurrent_parameters + self._indexer_parameters
+
+    @property
+    def recurrent_parameters(self) -> int:
+        """Of ``attention_parameters`` those of linear attention and state spaces."""
         keys, values = self._linear_widths
         linear = self.hidden * (2 * keys + 3 * values + 2 * self.linear_value_heads)
         space = self.state_space
-        recurrent = space.layers * space.parameters(self.hidden) if space else 0
-        return total + self.linear_layers * linear + recurrent + self._indexer_parameters
+        spaces = space.layers * space.parameters(self.hidden) if space else 0
+        return self.linear_layers * linear + spaces
 
     def _grouped_parameters(self, head_dim: int, kv_heads: int, projections: int) -> int:
         """Of one layer with grouped queries, whose keys and values take ``projections``."""
@@ -359,11 +364,15 @@ class Model(ModelOptions):
         else:
             full = (3 * self.heads + 4 * self.kv_heads) * self.head_dim
             full += self.heads * self.head_dim if self.attention_gate else 0
+        return (self.attention_layers * full + self.recurrent_elements_per_token) / self.layers
+
+    @property
+    def recurrent_elements_per_token(self) -> int:
+        """Elements of one token that all recurrent layers make."""
         keys, values = self._linear_widths
-        elements = self.attention_layers * full + self.linear_layers * (4 * keys + 4 * values)
-        if self.state_space:
-            elements += self.state_space.layers * self.state_space.elements_per_token
-        return elements / self.layers
+        space = self.state_space
+        spaces = space.layers * space.elements_per_token if space else 0
+        return self.linear_layers * (4 * keys + 4 * values) + spaces
 
     def experts_touched(self, tokens: float) -> float:
         """Expected distinct experts of a layer that ``tokens`` tokens reach."""

@@ -288,6 +288,13 @@ class TrainerOptions(Options):
             "memory alone"
         ),
     ] = True
+    split_recurrent: Annotated[
+        bool,
+        Doc(
+            "whether GPUs of a tensor-parallel group split linear-attention and state-space "
+            "layers; false: each computes them in whole"
+        ),
+    ] = True
     context_parallel: Annotated[
         Gpus, Doc("context-parallel degree (ring attention)", unit="GPUs")
     ] = 1

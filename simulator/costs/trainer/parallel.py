@@ -157,12 +157,13 @@ class Layout:
 
     # --- how fast it talks ---
 
-    def rate_bytes_per_s(self, span: int) -> float:
-        """Of each GPU in a collective over ``span`` neighbouring GPUs."""
+    def rate_bytes_per_s(self, span: int, rings: int = 1) -> float:
+        """Of each GPU in a collective over ``span`` neighbouring GPUs, which leaves a node over the
+        network links of ``rings`` of its GPUs."""
         options = self.options
         link = self.gpu.link_bytes_per_s(min(span, options.gpus_per_node))
         if span > options.gpus_per_node:
-            link = min(link, options.network_bytes_per_s)
+            link = min(link, rings * options.network_bytes_per_s)
         return link * options.collective_efficiency
 
     @property
@@ -174,13 +175,17 @@ class Layout:
         """All weights, gathered once for one pass; 0 where they are not shared."""
         if self.options.kept not in ("fsdp", "hybrid"):
             return 0.0
-        return math.fsum(self._ring_s(COMPUTE_BYTES * w, self.sharers(n)) for w, n in self.parts)
+        return math.fsum(self._ring_s(COMPUTE_BYTES * w, self.sharers(n), n) for w, n in self.parts)
 
-    def _ring_s(self, size_bytes: float, sharers: int) -> float:
-        """An all-gather or reduce-scatter: (n - 1) / n of the bytes leave each GPU."""
-        hybrid = self.options.kept == "hybrid"
-        span = min(self._data_span, self.options.gpus_per_node) if hybrid else self._data_span
-        return gather_s(size_bytes, sharers, self.rate_bytes_per_s(span))
+    def _ring_s(self, size_bytes: float, sharers: int, copies: int) -> float:
+        """An all-gather or reduce-scatter among ``sharers`` of ``copies`` GPUs: (n - 1) / n of the
+        bytes leave each GPU. Rings begin at each of the sharers in a node and share its links, so
+        that all bytes leave a node once (NCCL, one ring a network card)."""
+        options, span = self.options, self._data_span
+        if options.kept == "hybrid":
+            span = min(span, options.gpus_per_node)
+        near = max(1, options.gpus_per_node * copies // self._data_span)
+        return gather_s(size_bytes, sharers, self.rate_bytes_per_s(span, min(near, sharers)))
 
     def exchange_s(self, microbatches: int) -> float:
         """Gradients of a step: reduce-scatters where states are shared (and with ``zero1`` a gather
@@ -191,11 +196,11 @@ class Layout:
             shared = self.sharers(copies)
             times = microbatches if options.reduce_every_microbatch else 1
             if options.kept == "none":
-                total += 2 * self._ring_s(size, copies)
+                total += 2 * self._ring_s(size, copies, copies)
             elif options.kept in ("zero1", "zero2"):
-                total += self._ring_s(size + COMPUTE_BYTES * weights, copies)
+                total += self._ring_s(size + COMPUTE_BYTES * weights, copies, copies)
             else:
-                total += times * self._ring_s(size, shared)
+                total += times * self._ring_s(size, shared, copies)
             if options.kept == "hybrid" and copies > shared:
                 nodes, rate = copies // shared, self.rate_bytes_per_s(self._data_span)
                 total += times * all_reduce_s(size / shared, nodes, rate)

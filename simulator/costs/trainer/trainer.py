@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from rollcast.simulator.costs.base import TrainCost, TrainLoad
-from rollcast.simulator.costs.memory.training import layer_bytes
+from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES, layer_bytes
 from rollcast.simulator.costs.presets.one_layer import mtp_layer
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.trainer.memory import TrainerMemory
@@ -144,7 +144,10 @@ class RooflineTrainer(TrainerMemory):
             traffic += self.traffic_per_adapted_byte
         moved = self._moved_s_per_byte / layout.share
         kept = layer_bytes(model)
-        kept_bytes = model.layers * kept.whole
+        again = 0 if self.split_recurrent else self.tensor_parallel - 1  # on the group's other GPUs
+        dense_flop += again * 2 * model.recurrent_parameters
+        made_again = again * ACTIVATION_BYTES * model.recurrent_elements_per_token
+        kept_bytes = model.layers * kept.whole + made_again
         window, seen = self._window, [kind for kind in model.reaches if kind.seen_tokens]
         near = sum(kind.layers * kind.flop * kind.seen_tokens / window for kind in seen)
         far = sum(kind.layers * kind.flop for kind in model.reaches if not kind.seen_tokens)
@@ -158,7 +161,7 @@ class RooflineTrainer(TrainerMemory):
             launched_expert=model.sparse_layers * self.expert_launch_s,
             pair=far / attention,
             near_pair=near / attention,
-            attention_token=model.linear_attention_flop_per_token / attention,
+            attention_token=(1 + again) * model.linear_attention_flop_per_token / attention,
             attention_product_share=2 * model.attention_parameters / model.linear_flop_per_token,
             attention_moved_share=(kept.stream / 2 + kept.attention) / kept.whole,
             prompt_token=model.vision_flop_per_prompt_token / products,

@@ -21,7 +21,14 @@ from benchmarks.validation.published_runs import (
     parts,
     published_sources,
 )
-from benchmarks.validation.run_phases import GROUP, Effects, Forecast, forecast
+from benchmarks.validation.run_phases import (
+    DRAWS,
+    GROUP,
+    STEPS,
+    Effects,
+    Forecast,
+    forecast,
+)
 from benchmarks.validation.stack_effects import Effect, Observed, StackEffects, fit
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs.stacks import FOLDERS, UNKNOWN
@@ -36,6 +43,7 @@ WIDTH = 2.2  # of the median interval, from low to high
 SIZE = 0.2  # of a ratio that is forecast well
 TIED = 0.1  # sides of a step as long as each other
 TOLD = 0.02  # a stack's factor is told from here on
+BARE_STEPS = 4  # of synchronous forecasts to which effects are fitted
 
 
 @dataclass(frozen=True)
@@ -193,8 +201,9 @@ def stack_texts(effects: Mapping[str, StackEffects]) -> Iterator[str]:
 
 def _bare(run: PublishedRun) -> Forecast | str:
     """The forecast without effects, to which they are fitted, or why there is none."""
+    steps = STEPS if run.scenario["policy"] else BARE_STEPS
     try:
-        return forecast(run, seeds=1)
+        return forecast(run, steps=steps, seeds=1, draws=DRAWS // 2)
     except RollcastError as error:
         return str(error)
 

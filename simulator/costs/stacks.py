@@ -37,7 +37,8 @@ class StackPreset:
     """A stack in figures.
 
     engine: None for one of its own, of which nothing is known. colocated, disaggregated: how
-    weights travel; per_tensor_s of that, the mechanism's where None. rest_s: of a step outside
+    weights travel; per_tensor_s of that, the mechanism's where None, and apart_per_tensor_s to GPUs
+    of their own, where it differs. rest_s: of a step outside
     every phase. loop_s, loop_per_rollout_s: that its loop adds to an engine's iteration, beside the
     engine's own host. fixed, phase_factors: of the phases of a step. Spreads: factors within which
     the truth is taken to lie. cuda_graphs: None if unknown. max_seqs: of an engine, where the stack
@@ -63,6 +64,7 @@ class StackPreset:
     engine_sleep: Sleep = "discard"
     offload_optimizer: bool = True
     per_tensor_s: float | None = None
+    apart_per_tensor_s: float | None = None
     max_seqs: int | None = None
 
 

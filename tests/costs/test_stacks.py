@@ -77,6 +77,11 @@ def test_a_stack_sets_what_nobody_gave() -> None:
     assert (cost().loop_s, cost().opening_s) == (0, 0)
     assert cost(stack="slime").sync == WeightSync("cuda_ipc", per_tensor_s=0.0)
     assert cost(stack="deepspeed-chat").engine is None
+    assert cost("disaggregated", stack="skyrl-0.1").sync == WeightSync(
+        "nccl_per_tensor", per_tensor_s=8.5e-3
+    )
+    assert cost(stack="skyrl-0.1").sync == WeightSync("cuda_ipc")
+    assert cost("disaggregated", stack="skyrl").sync == WeightSync("nccl_packed")
 
 
 @pytest.mark.parametrize(

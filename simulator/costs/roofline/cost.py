@@ -116,9 +116,11 @@ class RooflineCost(RooflineOptions, CostModel):
         """How the stack sends weights on this cluster."""
         if self.trainer_of.weights == "lora":
             return WeightSync("adapter")
-        colocated = self.placement == "colocated"
-        mechanism = stack.colocated if colocated else stack.disaggregated
-        return WeightSync(mechanism, per_tensor_s=stack.per_tensor_s)
+        if self.placement == "colocated":
+            return WeightSync(stack.colocated, per_tensor_s=stack.per_tensor_s)
+        apart_s = stack.apart_per_tensor_s
+        each_s = stack.per_tensor_s if apart_s is None else apart_s
+        return WeightSync(stack.disaggregated, per_tensor_s=each_s)
 
     def agree(self) -> None:
         """The model's heads and layers can be dealt to the GPUs of a replica, and options agree."""

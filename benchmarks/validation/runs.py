@@ -169,11 +169,10 @@ def judge(rows: Sequence[Row]) -> Judged:
     forecast."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         tried = list(pool.map(_bare, [row.run for row in rows]))
-        kept = [i for i, one in enumerate(tried) if isinstance(one, Forecast)]
-        bare = [one for one in tried if isinstance(one, Forecast)]
-        known = [rows[i] for i in kept]
-        effects: list[Effects] = list(left_out(known, bare))
-        found = list(pool.map(forecast, [row.run for row in known], effects))
+        rows, bare, notes = _forecast_ones(rows, tried)
+        effects: list[Effects] = list(left_out(rows, bare))
+        tried = list(pool.map(_tried, [row.run for row in rows], effects))
+    known, found, more = _forecast_ones(rows, tried)
     judged = [case for row, one in zip(known, found, strict=True) for case in cases(row, one)]
     by_name = {row.name: one for row, one in zip(known, found, strict=True)}
     ratios = list(pairs(published_sources(), by_name))
@@ -181,9 +180,19 @@ def judge(rows: Sequence[Row]) -> Judged:
     return Judged(
         judged,
         [*checks(judged), *ratio_checks(ratios), *bound_checks(known, found)],
-        [f"{rows[i].name}: not forecast, {one}" for i, one in enumerate(tried) if i not in kept],
-        facts={"stacks": "; ".join(stack_texts(all_effects(known, bare)))},
+        [*notes, *more],
+        facts={"stacks": "; ".join(stack_texts(all_effects(rows, bare)))},
     )
+
+
+def _forecast_ones(
+    rows: Sequence[Row], tried: Sequence[Forecast | str]
+) -> tuple[list[Row], list[Forecast], list[str]]:
+    """The runs that have a forecast, with it, and a note for each other."""
+    both = list(zip(rows, tried, strict=True))
+    known = [(row, one) for row, one in both if isinstance(one, Forecast)]
+    notes = [f"{row.name}: not forecast, {one}" for row, one in both if isinstance(one, str)]
+    return [row for row, _ in known], [one for _, one in known], notes
 
 
 def stack_texts(effects: Mapping[str, StackEffects]) -> Iterator[str]:
@@ -202,8 +211,13 @@ def stack_texts(effects: Mapping[str, StackEffects]) -> Iterator[str]:
 def _bare(run: PublishedRun) -> Forecast | str:
     """The forecast without effects, to which they are fitted, or why there is none."""
     steps = STEPS if run.scenario["policy"] else BARE_STEPS
+    return _tried(run, None, steps=steps, seeds=1, draws=DRAWS // 2)
+
+
+def _tried(run: PublishedRun, effects: Effects | None, **most: int) -> Forecast | str:
+    """A forecast with these effects, or why there is none."""
     try:
-        return forecast(run, steps=steps, seeds=1, draws=DRAWS // 2)
+        return forecast(run, effects, **most)
     except RollcastError as error:
         return str(error)
 

@@ -11,6 +11,7 @@ import typing
 from typing import Any
 
 from plane import BATCH, GROUP, Adapter, Quiet, group_of, unit
+from stand_ins import Anything
 
 from rollcast.simulator.virtual import laws
 from rollcast.simulator.virtual.fleet import Fleet
@@ -54,7 +55,11 @@ async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[s
     typed_dict, typing.TypedDict = typing.TypedDict, typing_extensions.TypedDict
     try:
         import skyrl.train.fully_async_trainer as plane
-        import skyrl.train.fully_async_trainer_sim as sim
+
+        try:
+            import skyrl.train.fully_async_trainer_sim as sim
+        except ImportError:  # before their simulated trainer
+            sim = types.SimpleNamespace(FullyAsyncTrainerSim=plane.FullyAsyncRayPPOTrainer)
     finally:
         typing.TypedDict = typed_dict
 
@@ -146,7 +151,10 @@ async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[s
             return {}
 
         def init_weight_sync_state(self) -> None:
-            super().init_weight_sync_state()
+            if isinstance(sim, types.ModuleType):
+                super().init_weight_sync_state()
+            if not hasattr(self, "dispatch") or isinstance(self.dispatch, Anything):
+                self.dispatch = Names(save_weights_for_sampler=Client().resume_generation)
             self.dispatch.finalize_pending_saves = lambda _: None
 
     trainer = Trainer(steps, 1)

@@ -4,6 +4,7 @@ which is a thread here."""
 
 from __future__ import annotations
 
+import inspect
 import queue
 import threading
 from collections import Counter
@@ -52,7 +53,10 @@ def drive(fleet: Fleet, steps: int, in_flight: int = 4 * BATCH) -> dict[str, Any
     version, heartbeat, failed = _Value(), _Value(), threading.Event()
     errors: queue.Queue[Any] = queue.Queue(1)
     with aiohttp_of(fleet):
+        takes = inspect.signature(worker._AsyncRolloutLoop.__init__).parameters
+        newer = {"eos_token_ids": [0], "metrics_queue": queue.Queue()}
         loop = worker._AsyncRolloutLoop(
+            **{name: value for name, value in newer.items() if name in takes},
             model_name="m",
             dataset=[{"prompt": [{"role": "user", "content": f"{i}"}]} for i in range(4096)],
             reward_funcs=[

@@ -54,12 +54,12 @@ def loop_of(job: Job, world: World, on_step: OnStep = None) -> Loop:
 def drive(job: Job, world: World, steps: int, on_step: OnStep = None) -> Run:
     """Runs ``steps`` updates of a job on ``world``. Raises RunError where the run cannot go on, and
     ScenarioError where world or policy refuses the scenario."""
-    with _collecting_seldom():
+    with collecting_seldom():
         return loop_of(job, world, on_step).run(steps)
 
 
 @contextmanager
-def _collecting_seldom() -> Iterator[None]:
+def collecting_seldom() -> Iterator[None]:
     """Has Python look for cycles among its objects less often: a run makes many objects and hardly
     a cycle, and the search was a fifth of its time."""
     young, *older = gc.get_threshold()

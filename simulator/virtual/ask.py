@@ -157,7 +157,8 @@ class Ask:
     @property
     def made(self) -> int:
         """Tokens in its parts."""
-        return sum(part.tokens for part in self.parts)
+        parts = self.parts
+        return parts[0].tokens if len(parts) == 1 else sum(part.tokens for part in parts)
 
     def remember(self, said: Any) -> None:
         """Has requests that begin with this answer found again."""

@@ -62,9 +62,9 @@ class Journal:
         dispatch."""
         self.add("trained", unit, step=step, **({} if version is None else {"version": version}))
 
-    def evicted(self, unit: Any, why: str = "") -> None:
-        """A unit was given up on purpose."""
-        self.add("evicted", unit, **({"why": why} if why else {}))
+    def evicted(self, unit: Any, why: str = "", **more: Any) -> None:
+        """A unit was given up on purpose; more: figures of it."""
+        self.add("evicted", unit, **({"why": why} if why else {}), **more)
 
     def failed(self, unit: Any, why: str = "") -> None:
         """A unit failed, and its owner knows."""

@@ -41,14 +41,18 @@ class Selector:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._real = selectors.DefaultSelector()
+        self._has_sockets = False  # beside the loop's own pipe
 
     def register(self, file: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         """As of `selectors`."""
+        self._has_sockets = len(self._real.get_map()) > 0
         return self._real.register(file, events, data)
 
     def unregister(self, file: Any) -> selectors.SelectorKey:
         """As of `selectors`."""
-        return self._real.unregister(file)
+        key = self._real.unregister(file)
+        self._has_sockets = len(self._real.get_map()) > 1
+        return key
 
     def modify(self, file: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         """As of `selectors`."""
@@ -65,10 +69,6 @@ class Selector:
     def close(self) -> None:
         """As of `selectors`."""
         self._real.close()
-
-    @property
-    def _has_sockets(self) -> bool:
-        return len(self._real.get_map() or ()) > 1  # the loop's own pipe is always there
 
     def ready(self) -> bool:
         """Whether a socket of the loop is ready."""

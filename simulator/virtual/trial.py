@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.simulator.results.write import write_text
+from rollcast.simulator.runs.drive import collecting_seldom
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import Run
 from rollcast.simulator.studies.simulate import load
@@ -62,7 +63,7 @@ def try_control(
     fleet: Fleet | None = None
     bounds = {"virtual_s": virtual_s, "real_s": real_s, "events": events, "fresh": fresh}
     try:
-        with clock(seed, **bounds) as time:  # type: ignore[arg-type]
+        with collecting_seldom(), clock(seed, **bounds) as time:  # type: ignore[arg-type]
             fleet = Fleet(scenario, time, **options)
             value = main(fleet)
             if inspect.iscoroutine(value):

@@ -1,0 +1,219 @@
+"""What the virtual clock and its engines cost, and how true their served ones are to time.
+
+    python -m benchmarks.control_planes [long] [awaits] [hash] [serve]
+
+Writes benchmarks/results/control_planes.json. Each part runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies.simulate import load
+from rollcast.simulator.virtual.ask import Answer
+from rollcast.simulator.virtual.fleet import Fleet
+from rollcast.simulator.virtual.prompts import Prompt
+from rollcast.simulator.virtual.trial import Training, training_of, try_control
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "control_planes.json"
+SCENARIO = ROOT / "examples" / "fully_async.yaml"
+LENGTHS = (
+    "workload.max_new_tokens=2048",
+    "workload.lengths={family: lognormal, median_tokens: 400, between_sd: 0.6, within_sd: 0.4}",
+)
+BATCH_GROUPS, GROUP = 64, 8
+
+
+def scenario(steps: int) -> Scenario:
+    """8 replicas of Qwen3-8B on an H100 each; 512 rollouts a step."""
+    sizes = (f"workload.batch_groups={BATCH_GROUPS}", f"workload.group_size={GROUP}")
+    return load(SCENARIO, f"steps={steps}", *sizes, *LENGTHS)
+
+
+async def fully_async(training: Training) -> None:
+    """Two batches of groups in flight or ready; trains on the first that are whole."""
+    room = asyncio.Semaphore(2 * training.batch_groups)
+    ready: asyncio.Queue[list[Answer]] = asyncio.Queue()
+
+    async def group(prompt: Prompt) -> None:
+        asks = (training.engine.generate(prompt) for _ in range(training.group_size))
+        ready.put_nowait(list(await asyncio.gather(*asks)))
+
+    async def dispatch() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for prompt in training.prompts:
+                await room.acquire()
+                tasks.create_task(group(prompt))
+
+    dispatcher = asyncio.create_task(dispatch())
+    for _ in range(training.steps):
+        batch = [await ready.get() for _ in range(training.batch_groups)]
+        await training.train(batch)
+        for _ in batch:
+            room.release()
+        await training.sync()
+    dispatcher.cancel()
+    await asyncio.gather(dispatcher, return_exceptions=True)
+
+
+def _measured(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    cpu, wall = time.process_time(), time.perf_counter()
+    found = work()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    return {
+        **found,
+        "cpu_s": round(time.process_time() - cpu, 1),
+        "wall_s": round(time.perf_counter() - wall, 1),
+        "peak_gb": round(peak, 2),
+    }
+
+
+def long(steps: int = 1000) -> dict[str, Any]:
+    """1,000 steps of 512 rollouts under an asyncio control plane on 8 replicas."""
+
+    def work() -> dict[str, Any]:
+        tried = try_control(
+            lambda fleet: fully_async(training_of(fleet)), scenario(steps), units=False
+        )
+        tokens = tried.run.ledger.generated_tokens
+        return {"steps": len(tried.run.steps), "virtual_s": round(tried.end_s), "tokens": tokens}
+
+    return _measured(work)
+
+
+def awaits(count: int = 100_000) -> dict[str, Any]:
+    """So many requests awaited at once."""
+
+    async def main(fleet: Fleet) -> int:
+        asks = (fleet.engines[i % 8].generate(Prompt(i // GROUP)) for i in range(count))
+        return len(await asyncio.gather(*asks))
+
+    return _measured(lambda: {"answers": try_control(main, scenario(1), units=False).value})
+
+
+def digest() -> dict[str, Any]:
+    """Of the journal and the tables of a run of 20 steps."""
+    tried = try_control(lambda fleet: fully_async(training_of(fleet)), scenario(20), seed=1)
+    text = tried.journal.text() + repr(list(tried.run.segments.rows()))
+    return {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _child(part: str, **environment: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.control_planes", f"--{part}"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | environment
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def hash_seeds() -> dict[str, Any]:
+    """One seed twice, and under another PYTHONHASHSEED."""
+    found = [_child("digest", PYTHONHASHSEED=seed)["sha256"] for seed in ("1", "1", "77")]
+    return {"equal": len(set(found)) == 1, "sha256": found[0]}
+
+
+REQUESTS, TOKENS = 256, 400
+
+
+async def _ask_all(post: Callable[[int, dict[str, Any]], Any], requests: int) -> list[float]:
+    async def one(number: int) -> float:
+        began = time.perf_counter()
+        asked = {"prompt": f"prompt {number}", "max_tokens": TOKENS}
+        await post(number, asked)
+        return time.perf_counter() - began
+
+    return list(await asyncio.gather(*(one(number) for number in range(requests))))
+
+
+def served(speed: float, requests: int = REQUESTS) -> dict[str, Any]:
+    """As many requests at once to 2 served replicas, and the same in virtual time."""
+    import aiohttp
+
+    settings = ("cluster.replicas=2", "cluster.trainer_gpus=2", *LENGTHS)
+
+    async def virtually(fleet: Fleet) -> list[float]:
+        async def one(number: int) -> float:
+            answer = await fleet.engines[number % 2].generate(f"prompt {number}", TOKENS)
+            return answer.end_s
+
+        return list(await asyncio.gather(*(one(number) for number in range(requests))))
+
+    expected = try_control(virtually, load(SCENARIO, *settings), units=False).value
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = min(probe.getsockname()[1], 65_000)
+    command = [sys.executable, "-m", "rollcast", "serve", str(SCENARIO), "--speed", str(speed)]
+    for setting in settings:
+        command += ["--set", setting]
+    with subprocess.Popen(
+        [*command, "--port", str(port)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdout.readline()
+        try:
+
+            async def main() -> list[float]:
+                limits = aiohttp.TCPConnector(limit=0)
+                async with aiohttp.ClientSession(connector=limits) as session:
+
+                    async def post(number: int, body: dict[str, Any]) -> None:
+                        url = f"http://127.0.0.1:{port + number % 2}/v1/completions"
+                        async with session.post(url, json=body) as answer:
+                            answer.raise_for_status()
+                            await answer.read()
+
+                    return await _ask_all(post, requests)
+
+            seconds = [spent * speed for spent in asyncio.run(main())]
+        finally:
+            process.terminate()
+    mean, mean_expected = sum(seconds) / requests, sum(expected) / requests
+    return {
+        "speed": speed,
+        "requests": requests,
+        "makespan_s": round(max(seconds), 2),
+        "simulated_makespan_s": round(max(expected), 2),
+        "makespan_off": round(max(seconds) / max(expected) - 1, 4),
+        "per_token_off": round(mean / mean_expected - 1, 4),
+    }
+
+
+PARTS: dict[str, Callable[[], Any]] = {
+    "long": lambda: _child("long"),
+    "awaits": lambda: _child("awaits"),
+    "hash": hash_seeds,
+    "serve": lambda: [served(1.0), served(50.0), served(50.0, 1000)],
+}
+INNER: dict[str, Callable[[], Any]] = {"long": long, "awaits": awaits, "digest": digest}
+
+
+def main() -> None:
+    """Runs the parts that are named, or all."""
+    given = sys.argv[1:]
+    if given and given[0].startswith("--"):
+        print(json.dumps(INNER[given[0][2:]]()))
+        return
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for part in given or PARTS:
+        results[part] = PARTS[part]()
+        print(part, json.dumps(results[part], indent=1))
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,411 @@
+"""Defects that control planes had, found by laws: red before their fix, green after it.
+
+    python defects.py /path/to/clones            # git clones called slime, areal, skyrl, prime_rl,
+    python defects.py /path/to/clones slime-2238 # trl and nemo_rl, with their histories
+
+Each side is extracted from its commit and run in a process of its own. Those without a fix are
+open in the newest commit that was read.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from plane import BATCH, GROUP, run
+from run import adapter, scenario
+
+from rollcast.simulator.studies.simulate import simulate
+from rollcast.simulator.virtual import ExitedError, laws
+from rollcast.simulator.virtual.fleet import Fleet
+from rollcast.simulator.virtual.prompts import Reply
+
+STEPS = 30
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One defect. check: raises of a checkout that has it. after: None where it is open."""
+
+    name: str
+    clone: str
+    before: str
+    after: str | None
+    said: str
+    law: str
+    check: Callable[[Path], None]
+    folders: Sequence[str]
+
+
+def _slime(checkout: Path, **trial: Any) -> None:
+    tried = run(adapter("slime"), checkout, scenario(), STEPS, virtual_s=1e5, **trial)
+    laws.conserved(tried.journal, patience_steps=15)
+
+
+def _slime_with_errors(checkout: Path) -> None:
+    _slime(checkout, error_share=0.002)
+
+
+def _areal_recovery(checkout: Path) -> None:
+    """A run that goes on at version 100, as the trainer's recovery tells the manager."""
+
+    async def drive(fleet: Fleet, steps: int) -> None:
+        from areal.infra.staleness_manager import StalenessManager
+        from plane import group_of, unit
+
+        version = [100]
+        provider = types.SimpleNamespace(get_version=lambda: version[0])
+        manager = StalenessManager(provider, 10_000, BATCH, 2)
+        if hasattr(manager, "on_version_recovered"):
+            manager.on_version_recovered(version[0])
+        ready: asyncio.Queue[Any] = asyncio.Queue()
+        tasks: set[Any] = set()
+
+        async def one(number: int) -> None:
+            answers = await group_of(fleet, number)
+            manager.on_rollout_accepted()
+            ready.put_nowait((number, answers))
+
+        number = 0
+        for step in range(steps):
+            batch: list[Any] = []
+            while len(batch) < BATCH:
+                for _ in range(min(manager.get_capacity(), 512)):
+                    manager.on_rollout_enqueued()
+                    manager.on_rollout_submitted()
+                    fleet.journal.dispatched(unit(number), version[0])
+                    tasks.add(asyncio.create_task(one(number)))
+                    number += 1
+                batch.append(await ready.get())
+            for done, _ in batch:
+                fleet.journal.trained(unit(done), version[0])
+            await fleet.train([answers for _, answers in batch])
+            await fleet.sync()
+            version[0] += 1
+        for task in tasks:
+            task.cancel()
+
+    tried = run(adapter("areal"), checkout, scenario(), 4, drive=drive, virtual_s=1e5)
+    laws.admission_bounded(tried.journal, 2, BATCH)
+
+
+def _areal_rejection(checkout: Path) -> None:
+    """A batch in which one rollout is rejected."""
+
+    def drive(fleet: Fleet, steps: int) -> None:
+        import logging
+
+        import areal.core.workflow_executor as plane
+        from plane import group_of, unit
+
+        executor_type = plane.WorkflowExecutor
+        plane.concat_padded_tensors = lambda results: results
+
+        class Workflow(plane.RolloutWorkflow):
+            async def arun_episode(self, engine: Any, data: Any) -> Any:
+                number = data["number"]
+                fleet.journal.dispatched(unit(number), 0)
+                await group_of(fleet, number)
+                return None if number == 5 else {"number": number}
+
+        config = types.SimpleNamespace(
+            max_concurrent_rollouts=64,
+            consumer_batch_size=BATCH,
+            max_head_offpolicyness=2,
+            queue_size=None,
+            enable_rollout_tracing=False,
+            check_trajectory_format=False,
+            dump_to_file=False,
+            fileroot="",
+        )
+        engine = types.SimpleNamespace(get_version=lambda: 0)
+        executor = executor_type(config, engine)
+        executor.initialize(logging.getLogger("areal"), train_data_parallel_size=1)
+        given = [{"number": number} for number in range(BATCH)]
+        got = executor.rollout_batch(given, workflow=Workflow())
+        for result in got or ():
+            fleet.journal.trained(unit(result["number"]), 0)
+        executor.destroy()
+
+    tried = run(adapter("areal"), checkout, scenario(), 1, drive=drive, virtual_s=20_000.0)
+    laws.trains(tried.journal, 2000.0, until_s=tried.end_s)
+
+
+def _skyrl_error(checkout: Path) -> None:
+    """An engine that fails one group: the run must end, and say so."""
+    try:
+        run(adapter("skyrl"), checkout, scenario(), 8, virtual_s=1e5, options={"fails": (37,)})
+    except ExitedError:
+        return
+
+
+def _prime(checkout: Path, steps: int = STEPS, **options: Any) -> Any:
+    chosen = adapter("prime_rl_scheduler")
+    return run(
+        chosen, checkout, scenario(), steps, options=options, virtual_s=1e5, events=5_000_000
+    )
+
+
+def _prime_barrier(checkout: Path) -> None:
+    """A trainer that is slower than the engines, so that the scheduler waits at its barrier."""
+    tried = _prime(checkout, train_s=60.0)
+    updates = [entry.at_s for entry in tried.journal.of("train")]
+    own = simulate(scenario(f"steps={STEPS}").with_policy("one_step_off")).run
+    # What one step off does in as much time, beside a trainer that takes as much longer.
+    most = own.makespan_s + 60.0 * len(updates)
+    assert tried.end_s <= 1.5 * most, (
+        f"{STEPS} steps took {tried.end_s:.0f} s; rollcast's one_step_off needs at most {most:.0f} s "
+        "beside the same trainer: the bound is 1.5 times as long"
+    )
+
+
+def _prime_counted_twice(checkout: Path) -> None:
+    """Long rollouts: what is cancelled must be older than the bound says."""
+    bound = 4
+    tried = _prime(checkout, off_policy=bound, batch=2, over=16.0)
+    for entry in tried.journal.of("evicted"):
+        age = entry.get("loads")
+        assert age > bound, (
+            f"{entry.about} was cancelled at {entry.at_s:g} s after {age} updates of the weights; "
+            f"max_off_policy_steps allows {bound}"
+        )
+
+
+def _prime_off_by_one(checkout: Path) -> None:
+    """Long rollouts: what is trained on must not be older than the bound says."""
+    laws.age_bounded(_prime(checkout, off_policy=2, batch=2, over=16.0).journal, 2)
+
+
+def _trl_staleness_zero(checkout: Path) -> None:
+    """The rollout loop with the trainer's own default for its flights, at max_staleness 0."""
+    source = (checkout / "trl/experimental/async_grpo/async_grpo_trainer.py").read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith(
+            "args.max_inflight_tasks"
+        ):
+            names = types.SimpleNamespace(args=types.SimpleNamespace(max_staleness=0))
+            expression = compile(ast.Expression(node.value), "async_grpo_trainer.py", "eval")
+            in_flight = eval(expression, {"self": names, "samples_per_step": BATCH * GROUP})
+            break
+    replies = lambda number, place, turn: Reply(20, 1.0)  # noqa: E731
+    tried = run(
+        adapter("trl"),
+        checkout,
+        scenario(),
+        3,
+        options={"in_flight": in_flight},
+        replies=replies,
+        virtual_s=1e5,
+    )
+    laws.trains(tried.journal, 1000.0, until_s=tried.end_s)
+
+
+def _nemo_lost_group(checkout: Path) -> None:
+    """A group fails and its slot is removed, not replaced."""
+    tried = run(
+        adapter("nemo_rl"),
+        checkout,
+        scenario(),
+        STEPS,
+        options={"sampler": "InOrder", "replaces": False},
+        error_share=0.002,
+        virtual_s=20_000.0,
+        events=20_000_000,
+    )
+    laws.trains(tried.journal, 2000.0, until_s=tried.end_s)
+
+
+DEFECTS = (
+    Defect(
+        "slime-2238",
+        "slime",
+        "fb393e59c",
+        "7e02052ee",
+        "all finished groups were popped, cut to the target, and the surplus thrown away",
+        "conserved",
+        _slime,
+        ("slime",),
+    ),
+    Defect(
+        "areal-1345",
+        "areal",
+        "9c2ec43f2",
+        "6a84d4ed6",
+        "after a recovery the count of accepted rollouts is 0, so that capacity explodes",
+        "admission_bounded",
+        _areal_recovery,
+        ("areal",),
+    ),
+    Defect(
+        "areal-595",
+        "areal",
+        "32f286cf3",
+        "c6cfb6c35",
+        "waiting counts accepted results alone: after a rejection it never ends",
+        "trains",
+        _areal_rejection,
+        ("areal",),
+    ),
+    Defect(
+        "skyrl-1691",
+        "skyrl",
+        "b66db949b",
+        "de55355e7",
+        "an exception of a worker is swallowed by its task, and the run hangs",
+        "a deadlock",
+        _skyrl_error,
+        ("skyrl",),
+    ),
+    Defect(
+        "prime-rl-1372",
+        "prime_rl",
+        "1947ae9b7",
+        "6aade9b3d",
+        "after the barrier a single group is refilled: one in, one out",
+        "throughput",
+        _prime_barrier,
+        ("src",),
+    ),
+    Defect(
+        "prime-rl-1764",
+        "prime_rl",
+        "f274fa312",
+        "b84a07a25",
+        "the off-policy counter is raised twice an update: rollouts are cancelled at half the bound",
+        "evicted beyond the bound only",
+        _prime_counted_twice,
+        ("src",),
+    ),
+    Defect(
+        "prime-rl-1901",
+        "prime_rl",
+        "7d8da4cbc",
+        "2da1e4ac5",
+        "the off-policy counter is checked before it is raised: one version too many",
+        "age_bounded",
+        _prime_off_by_one,
+        ("src",),
+    ),
+    Defect(
+        "trl-5650",
+        "trl",
+        "f2cd57710",
+        "v1.16.0",
+        "flights default to max_staleness x batch: none at staleness 0",
+        "trains",
+        _trl_staleness_zero,
+        ("trl",),
+    ),
+    Defect(
+        "slime-open",
+        "slime",
+        "624b824a8",
+        None,
+        "a group whose engine fails is logged and lost: neither asked again nor told",
+        "conserved",
+        _slime_with_errors,
+        ("slime",),
+    ),
+    Defect(
+        "nemo-rl-open",
+        "nemo_rl",
+        "7ea279abf",
+        None,
+        "samplers with a gate wait for ever for a group that was removed and not replaced",
+        "trains",
+        _nemo_lost_group,
+        ("nemo_rl",),
+    ),
+)
+
+
+def extract(clone: Path, commit: str, folders: Sequence[str], to: Path) -> None:
+    """Writes the Python files of a commit, without the rest of the clone's work tree."""
+    git_dir = clone / ".git" if (clone / ".git").exists() else clone
+
+    def git(*args: str, given: bytes | None = None) -> bytes:
+        command = ["git", f"--git-dir={git_dir}", *args]
+        return subprocess.run(command, input=given, capture_output=True, check=True).stdout
+
+    listed = git("ls-tree", "-r", commit, "--", *folders).decode().splitlines()
+    files = [(line.split()[2], line.split("\t", 1)[1]) for line in listed]
+    wanted = [(blob, name) for blob, name in files if name.endswith((".py", ".json", ".yaml"))]
+    packed = git("cat-file", "--batch", given="".join(f"{blob}\n" for blob, _ in wanted).encode())
+    at = 0
+    for _, name in wanted:
+        end = packed.index(b"\n", at)
+        head = packed[at:end].split()
+        at = end + 1
+        if head[1] == b"missing":
+            continue
+        size = int(head[2])
+        path = to / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(packed[at : at + size])
+        at += size + 1
+
+
+def side(defect: Defect, checkout: Path) -> tuple[bool, str]:
+    """Whether a checkout passes, and what was said, of a process of its own."""
+    command = [sys.executable, "-W", "ignore", __file__, "--one", defect.name, str(checkout)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    lines = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    return done.returncode == 0, lines[0 if done.returncode == 1 else -1] if lines else ""
+
+
+def main() -> None:
+    """Prints a line for each side; exits with 1 if any is not as it was recorded."""
+    if sys.argv[1:2] == ["--one"]:
+        [defect] = [one for one in DEFECTS if one.name == sys.argv[2]]
+        try:
+            defect.check(Path(sys.argv[3]))
+        except (AssertionError, RuntimeError) as error:
+            print(f"{type(error).__name__}: {error}")
+            sys.exit(1)
+        except Exception as error:
+            if type(error).__module__.startswith("rollcast"):
+                print(f"{type(error).__name__}: {error}")
+                sys.exit(1)
+            raise
+        return
+    clones, names = Path(sys.argv[1]), sys.argv[2:]
+    wrong = 0
+    for defect in DEFECTS:
+        if names and defect.name not in names:
+            continue
+        clone = clones / defect.clone
+        if not clone.exists():
+            print(f"{defect.name:15} skipped: no {clone}")
+            continue
+        print(f"{defect.name:15} {defect.said} (law: {defect.law})")
+        for commit, passes in ((defect.before, False), (defect.after, True)):
+            if commit is None:
+                continue
+            released = clones / f"{defect.clone}-{commit.removeprefix('v')}"
+            if released.is_dir():  # an unpacked wheel
+                passed, said = side(defect, released)
+            elif commit.startswith("v"):
+                print(f"    {commit:10} skipped: unpack the wheel into {released}")
+                continue
+            else:
+                with tempfile.TemporaryDirectory() as folder:
+                    extract(clone, commit, defect.folders, Path(folder))
+                    passed, said = side(defect, Path(folder))
+            wrong += passed is not passes
+            colour = "green" if passed else "red"
+            print(f"    {commit:10} {colour:6} {said[:150]}", flush=True)
+    sys.exit(min(wrong, 1))
+
+
+if __name__ == "__main__":
+    main()

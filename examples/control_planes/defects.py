@@ -77,7 +77,7 @@ def _areal_recovery(checkout: Path) -> None:
             ready.put_nowait((number, answers))
 
         number = 0
-        for step in range(steps):
+        for _ in range(steps):
             batch: list[Any] = []
             while len(batch) < BATCH:
                 for _ in range(min(manager.get_capacity(), 512)):
@@ -164,8 +164,8 @@ def _prime_barrier(checkout: Path) -> None:
     # What one step off does in as much time, beside a trainer that takes as much longer.
     most = own.makespan_s + 60.0 * len(updates)
     assert tried.end_s <= 1.5 * most, (
-        f"{STEPS} steps took {tried.end_s:.0f} s; rollcast's one_step_off needs at most {most:.0f} s "
-        "beside the same trainer: the bound is 1.5 times as long"
+        f"{STEPS} steps took {tried.end_s:.0f} s; rollcast's one_step_off needs at most "
+        f"{most:.0f} s beside the same trainer: the bound is 1.5 times as long"
     )
 
 
@@ -281,7 +281,7 @@ DEFECTS = (
         "prime_rl",
         "f274fa312",
         "b84a07a25",
-        "the off-policy counter is raised twice an update: rollouts are cancelled at half the bound",
+        "the off-policy counter is raised twice an update: cancelled at half the bound",
         "evicted beyond the bound only",
         _prime_counted_twice,
         ("src",),

@@ -108,7 +108,9 @@ async def drive(
             return taken
 
     class Pool:
-        train_clients = clients = [Names(url="a", api_base_url="a", extra_headers={})]
+        def __init__(self) -> None:
+            one = Names(url="a", api_base_url="a", extra_headers={})
+            self.train_clients = self.clients = [one]
 
         async def get_next_client(self) -> Any:
             return self.clients[0]

@@ -11,7 +11,14 @@ from rollcast.calibration.fits import log_responses as own_rollouts
 from rollcast.calibration.fits import model as fits
 from rollcast.calibration.fits.log_scenario import setting
 from rollcast.calibration.fits.model import Drift, Fit
-from rollcast.calibration.fits.steps import LEAST_STEPS, Change, Steps, changes, steps_of
+from rollcast.calibration.fits.steps import (
+    LEAST_STEPS,
+    Change,
+    Steps,
+    changes,
+    other_lengths,
+    steps_of,
+)
 from rollcast.calibration.judge import advice as what_if
 from rollcast.calibration.judge import whole
 from rollcast.calibration.judge.advice import Advice
@@ -67,6 +74,8 @@ def outcome(
     lengths go on after its end. advised: whether to simulate what-ifs.
     """
     steps = steps_of(log)
+    if (other := other_lengths(steps)) is not None:
+        return Outcome(tuple(parts), None, (), (other,), steps, drift, refused=_apart(other))
     changed = changes(steps)
     used = steps.rows(changed[-1].place, len(steps)) if changed else steps
     notes = [f"from step {change.step} on, {change.what}" for change in changed]
@@ -154,6 +163,15 @@ def refusal(judged: Sequence[Judged]) -> str:
             f"or --steps :{first - 1}"
         )
     return ""
+
+
+def _apart(other: Change) -> str:
+    """Why no scenario is made of a run whose responses became others."""
+    return (
+        f"from step {other.step} on, {other.what}: the run is no longer what it was, and no "
+        f"scenario is made of both. Give the steps that are alike, --steps {other.step}: or "
+        f"--steps :{other.step - 1}"
+    )
 
 
 def _drifting(known: Fit, drift: Drift) -> list[str]:

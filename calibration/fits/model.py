@@ -62,7 +62,7 @@ class Fit:
     rollouts: from the rollouts themselves. ratios: measured over forecast of the fitted steps.
     figures: what was timed. speed, length: how the level of a step's seconds at its tokens, and of
     the mean length, walk on at random. trend: change of log lengths a step that still went on at
-    the end of the log; 0 where none is told.
+    the end of the log; 0 where none is told. trend_sd: how sure it is, or that there is none.
     """
 
     parts: tuple[Part, ...]
@@ -82,6 +82,7 @@ class Fit:
     coefficients: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     trend: float = 0.0
+    trend_sd: float = 0.0
 
     @property
     def scenario(self) -> Scenario:
@@ -152,6 +153,9 @@ class Fit:
         """Batches so many steps after the last. sampled: draws the lengths' parameters too."""
         draw = self._drawer(drift, rng, sampled)
         walk = self.length.drawn(list(ahead), rng) if sampled else np.zeros(len(ahead))
+        if sampled and drift == "auto":
+            slope = self.trend_sd * rng.spawn(1)[0].standard_normal()
+            walk = walk + slope * np.array(ahead)
         longer = np.exp(np.clip(self.length.shift + walk, -1.5, 1.5))
         return [draw(step, factor) for step, factor in zip(ahead, longer.tolist(), strict=True)]
 
@@ -243,11 +247,15 @@ def fit(
     batches = batches_of(steps, rollouts, counts, spread)
     timed = figures(steps, log.overlapped)
     known = of_rollouts is not None or steps.has("max_new_tokens")
-    longest_sd = 0.0 if known else spread.longest_sd(counts.batch_groups, counts.group_size)
+    mean = steps.median("mean_new_tokens")
+    longest_sd = 0.0
+    if not known and math.isfinite(mean):
+        most = counts.cap if counts.cap_known else math.inf
+        longest_sd = spread.longest_sd(mean, counts.batch_groups, counts.group_size, most)
     measured = Measured.of(log, steps, parts, batches, timed, longest_sd)
     costs = fit_costs(measured)
     whole = replaced(parts, costs.parts)
-    length, trend = _length(steps, few, of_rollouts)
+    length, trend, trend_sd = _length(steps, few, of_rollouts)
     ratios = np.zeros(0)
     if costs.shape != "none" and not log.overlapped and measured.batches:
         forecast = phases(built(whole, costs.cost), measured.batches).total()
@@ -274,6 +282,7 @@ def fit(
         costs.coefficients,
         (() if of_rollouts is None else of_rollouts.notes) + costs.notes,
         trend,
+        trend_sd,
     )
 
 
@@ -287,19 +296,19 @@ def _level(logs: FloatArray) -> float:
 
 def _length(
     steps: Steps, few: LengthsFit | None, of_rollouts: log_responses.Fitted | None
-) -> tuple[RandomWalk, float]:
-    """Of the logs of the steps' mean lengths: how they walk beside their drift, and the drift that
-    goes on."""
+) -> tuple[RandomWalk, float, float]:
+    """Of the logs of the steps' mean lengths: how they walk beside their drift, the drift that goes
+    on, and how sure it is."""
     if of_rollouts is not None:
         slope = float(of_rollouts.lengths["lengths"]["drift_per_step"])
     elif few is not None:
         slope = few.lengths()["drift_per_step"]
     else:
-        return RandomWalk.still(), 0.0
+        return RandomWalk.still(), 0.0, 0.0
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(steps.column("mean_new_tokens"))
     walk = RandomWalk.of(logs - slope * np.arange(len(logs)))
-    return walk, going_on(logs, slope)
+    return walk, *going_on(logs, slope)
 
 
 def batches_of(

@@ -18,6 +18,7 @@ from rollcast.simulator.studies.bootstrap import block_rows
 
 _MOST_T = 6.0
 _LEAST_SERIES = 12
+_LEAST_SLOPE = 4
 _FAR = 3.0
 """Times the spread about the level nearby, beyond which a value says no more of it."""
 _MOST_MOVED = 1.0
@@ -132,23 +133,29 @@ class RandomWalk:
         return np.asarray(self.at[one] + spread * rng.standard_normal(draws))
 
 
-def going_on(logs: FloatArray, slope: float) -> float:
-    """The change a step of a series with this slope that its later half still shows: the smaller of
-    both, 0 where the later half does not have it beyond twice its error, its neighbours erring
-    together (AR(1); Gardner and McKenzie, Management Science 31, 1985, on trends that fade)."""
+def going_on(logs: FloatArray, slope: float) -> tuple[float, float]:
+    """The change a step of a series with this slope that its later half still shows, and how sure
+    any slope of that half is (standard deviation).
+
+    The change is the smaller of both, 0 where the later half does not have it beyond twice its
+    error, its neighbours erring together (AR(1); Gardner and McKenzie, Management Science 31, 1985,
+    on trends that fade). Of a few values the whole series counts; fewer than four tell no error.
+    """
     places = np.flatnonzero(np.isfinite(logs))
     later = places[places >= len(logs) // 2]
-    if not slope or len(later) < _LEAST_SERIES:
-        return 0.0
+    enough = len(later) >= _LEAST_SERIES
+    later = later if enough else places
+    if len(later) < _LEAST_SLOPE:
+        return 0.0, 0.0
     x, y = later - later.mean(), logs[later] - logs[later].mean()
     recent = float(x @ y / (x @ x))
     left = y - recent * x
     together = float(np.clip(left[1:] @ left[:-1] / max(left @ left, 1e-18), 0.0, 0.95))
-    error = math.sqrt(float(left @ left) / max(len(later) - 2, 1) / float(x @ x))
+    error = math.sqrt(float(left @ left) / (len(later) - 2) / float(x @ x))
     error *= math.sqrt((1 + together) / (1 - together))
-    if recent * slope <= 0 or abs(recent) < 2 * error:
-        return 0.0
-    return math.copysign(min(abs(recent), abs(slope)), slope)
+    if not slope or not enough or recent * slope <= 0 or abs(recent) < 2 * error:
+        return 0.0, error
+    return math.copysign(min(abs(recent), abs(slope)), slope), error
 
 
 def _tamed(logs: FloatArray) -> FloatArray:

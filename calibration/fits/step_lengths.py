@@ -72,13 +72,18 @@ class Spread:
                 high = middle
         return mean * math.exp(high - self.total**2 / 2)
 
-    def longest_sd(self, groups: float, group_size: int) -> float:
-        """Of the log of that, what the spread is off by."""
-        wider = math.exp(self.total_error)
-        other = Spread(self.between * wider, self.within * wider)
-        return abs(
-            math.log(other.longest(1.0, groups, group_size) / self.longest(1.0, groups, group_size))
-        )
+    def longest_sd(self, mean: float, groups: float, group_size: int, most: float) -> float:
+        """Of the log of that, what the spread is off by, where none is longer than ``most``."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(5)
+        logs = [
+            math.log(min(self._wider(off).longest(mean, groups, group_size), most))
+            for off in (0.0, *nodes.tolist())
+        ]
+        return float(np.sqrt(weights @ (np.array(logs[1:]) - logs[0]) ** 2 / weights.sum()))
+
+    def _wider(self, errors: float) -> Spread:
+        times = math.exp(errors * self.total_error)
+        return Spread(times * self.between, times * self.within)
 
 
 def _spread(log_total: float, logit: float, error: float) -> Spread:

@@ -121,10 +121,9 @@ def _with_updates(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def changes(steps: Steps) -> tuple[Change, ...]:
-    """Where batch size, cap, lengths or speed at equal tokens change for good, at once."""
+    """Where batch size, cap or speed at equal tokens changes for good."""
     changed = _of_sizes(steps)
-    changed.extend(_of_lengths(steps))
-    start = max((change.place for change in changed), default=0)
+    start = changed[-1].place if changed else 0
     changed.extend(_of_speed(steps, start))
     return tuple(sorted(changed, key=lambda change: change.place))
 
@@ -158,21 +157,20 @@ def _of_sizes(steps: Steps) -> list[Change]:
     return changed
 
 
-def _of_lengths(steps: Steps) -> list[Change]:
-    """Where responses become several times as long, or as short, from one step to the next: where a
-    run collapses, or its task changes."""
+def other_lengths(steps: Steps) -> Change | None:
+    """Where responses become several times as long, or as short, from one step to the next for
+    good: where a run collapses, or its task changes. The first such place."""
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(steps.column("mean_new_tokens"))
     known = np.flatnonzero(np.isfinite(logs))
-    changed = []
     for place in range(LEAST_PART, len(known) - LEAST_PART + 1):
         behind, ahead = logs[known[place - LEAST_PART : place]], logs[known[place:][:LEAST_PART]]
         jump, shift = ahead[0] - behind[-1], float(np.median(ahead) - np.median(behind))
         if abs(shift) > _OTHER_LENGTHS and 2 * jump / shift > 1:
             at = int(known[place])
             what = f"responses are {math.exp(shift):.2g} times as long as before"
-            changed.append(Change(at, int(steps.number[at]), what))
-    return changed
+            return Change(at, int(steps.number[at]), what)
+    return None
 
 
 def _of_speed(steps: Steps, start: int) -> list[Change]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from rollcast.calibration.fits.log_costs import phases
 from rollcast.calibration.fits.model import Drift, Fit
 from rollcast.calibration.fits.noise import RandomWalk, stretches
 from rollcast.calibration.fits.robust import FloatArray
+from rollcast.calibration.fits.step_lengths import Spread
 from rollcast.calibration.fits.steps import LEAST_STEPS, Steps
 from rollcast.calibration.judge.compared import Compared
 from rollcast.calibration.judge.pace import with_pace
@@ -39,12 +40,14 @@ class Judged(Compared):
     """A forecast of held-out steps against what they took.
 
     mode: with lengths drawn from the fit, or those that the steps had. number: of the steps.
-    fitted_on: how many earlier steps.
+    fitted_on: how many earlier steps. given_error: of the run time had the mean and longest
+    response of each step been known, relative; NaN where that is not forecast.
     """
 
     mode: Mode
     number: NDArray[np.int64]
     fitted_on: int
+    given_error: float = float("nan")
 
 
 def split(steps: Steps) -> tuple[Steps, Steps] | None:
@@ -80,6 +83,18 @@ def hold_out(
     known = fits.fit(log, first, parts, rollouts, graded_too=False)
     if simulated:
         known = with_pace(known, first, drift)
+    return held(known, first, rest, rollouts, drift, simulated)
+
+
+def held(
+    known: Fit,
+    first: Steps,
+    rest: Steps,
+    rollouts: log_responses.Rollouts | None,
+    drift: Drift,
+    simulated: bool,
+) -> tuple[Judged, ...]:
+    """Forecasts of the steps that follow those that were fitted, as in `hold_out`."""
     keep = np.flatnonzero(np.isfinite(rest.whole_s) & ~(rest.column("first") == 1))
     if not known.forecasts or not len(keep):
         return ()
@@ -95,7 +110,14 @@ def hold_out(
             return (judged(lambda going: _of_runs(known, first, ahead, going), "predict"),)
         except (ScenarioError, RunError):
             return ()
-    judgements = [judged(lambda going: forecast(known, ahead, going), "predict")]
+    predicted = judged(lambda going: forecast(known, ahead, going), "predict")
+    spread = Spread.assumed() if known.few is None else known.few.spread
+    figured = fits.batches_of(rest, None, known.counts, spread)
+    likely = [batch for i in keep if (batch := figured[i]) is not None]
+    if len(likely) == len(keep):
+        total_s = float(np.median(forecast(known, ahead, "freeze", likely).sum(axis=1)))
+        predicted = replace(predicted, given_error=total_s / float(predicted.measured_s.sum()) - 1)
+    judgements = [predicted]
     if rollouts is not None:
         batches = log_responses.batches_of(rollouts, rest, known.counts.prompt_tokens)
         own = [batch for i in keep if (batch := batches[i]) is not None]

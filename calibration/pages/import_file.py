@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from datetime import date
 from typing import Any
@@ -86,5 +87,6 @@ def _judged(judged: Judged) -> dict[str, Any]:
         "total_interval_s": [judged.total_low_s, judged.total_high_s],
         "median_error": judged.median_error,
         "total_error": judged.total_error,
+        "given_error": judged.given_error if math.isfinite(judged.given_error) else None,
         "covered": judged.covered,
     }

@@ -34,10 +34,14 @@ def judged(judgement: Judged) -> str:
     first, last = judgement.number[0], judgement.number[-1]
     held = f"step {first}" if first == last else f"steps {first} to {last}"
     inside = "inside" if judgement.total_covered else "outside"
+    given = ""
+    if math.isfinite(judgement.given_error):
+        error = f"{100 * judgement.given_error:+.1f} %"
+        given = f", {error} had the mean and longest response of each been known"
     return (
         f"{held}, {_MODES[judgement.mode]} (fitted to {judgement.fitted_on} earlier steps): "
         f"median error of step time {share(judgement.median_error)}, error of run time "
-        f"{100 * judgement.total_error:+.1f} % ({inside} its 90 % interval); "
+        f"{100 * judgement.total_error:+.1f} % ({inside} its 90 % interval){given}; "
         f"{share(judgement.covered)} of the steps lie inside theirs"
     )
 

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
+from rollcast.calibration.fits.model import Drift, Fit
 from rollcast.calibration.fits.noise import going_on
+from rollcast.calibration.fits.step_lengths import Spread
 from rollcast.calibration.importing import FAR_OFF, HOPELESS, outcome, refusal
-from rollcast.calibration.judge.hold_out import Judged
+from rollcast.calibration.judge.hold_out import Judged, forecast
 from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
 from rollcast.simulator.cli.app import main
@@ -101,10 +103,34 @@ def test_a_change_that_goes_on_has_the_sign_and_at_most_the_size_of_the_whole(
     seed: int, slope: float, steps: int
 ) -> None:
     logs = slope * np.arange(steps) + 0.05 * np.random.default_rng(seed).standard_normal(steps)
-    found = going_on(logs, slope)
+    found, error = going_on(logs, slope)
+    assert 0 < error < 0.01
     assert found * slope >= 0
     assert abs(found) <= abs(slope)
-    assert going_on(logs - slope * np.arange(steps), 0.0) == 0.0
+    assert going_on(logs - slope * np.arange(steps), 0.0)[0] == 0.0
+
+
+def test_lengths_that_are_not_told_to_change_may_change(tmp_path: Path) -> None:
+    """Noise and few steps hide a slope: the interval grows with the steps ahead by what may be."""
+    written.table(tmp_path / "run.csv", _growing(20, 0.0, 20))
+    log = read_log([tmp_path / "run.csv"])
+    found = outcome(log, draft(log), advised=False)
+    assert found.fit is not None
+    assert (found.fit.trend, found.fit.trend_sd > 0) == (0.0, True)
+
+    def width(known: Fit, drift: Drift) -> float:
+        totals = forecast(known, list(range(40, 80)), drift).sum(axis=1)
+        return float(np.std(np.log(totals)))
+
+    assert width(found.fit, "auto") > width(replace(found.fit, trend_sd=0.0), "auto")
+    assert width(found.fit, "freeze") == width(replace(found.fit, trend_sd=0.0), "freeze")
+
+
+def test_a_longest_response_that_is_surely_the_cap_is_sure() -> None:
+    wide = Spread(0.9, 0.4, 0.3)
+    assert wide.longest_sd(600.0, 32, 16, 1024) == 0.0
+    assert wide.longest_sd(600.0, 32, 16, math.inf) > 0.3
+    assert 0 < Spread(0.2, 0.1, 0.3).longest_sd(600.0, 32, 16, 1100) < 0.3
 
 
 # What is too far off
@@ -149,7 +175,9 @@ def test_a_run_that_collapsed_is_refused_and_writes_nothing(
     written.table(path, rows)
     assert _call("import", path, "--out", out) == 2
     printed = capsys.readouterr()
-    assert printed.err.startswith("error: LOG: steps 21 to 30 took 0.6 s each, and ")
+    said = "error: LOG: from step 21 on, responses are 0.0035 times as long as before: "
+    assert printed.err.startswith(said)
+    assert "--steps 21: or --steps :20" in " ".join(printed.err.split())
     assert "what would make it faster" not in printed.out
     assert not out.exists()
     assert _call("import", path, "--out", out, "--steps", ":20", "--no-advise") == 0

@@ -34,6 +34,7 @@ def to_json(findings: Sequence[Finding]) -> dict[str, Any]:
 def show(findings: Sequence[Finding]) -> None:
     """Prints a line each, and a sentence on all of them."""
     from rich.table import Table
+    from rich.text import Text
 
     from rollcast.simulator.cli.console import console
 
@@ -44,7 +45,8 @@ def show(findings: Sequence[Finding]) -> None:
     grid.add_column()
     for finding in findings:
         colour = colours[finding.verdict]
-        grid.add_row(finding.about, f"[{colour}]{finding.verdict}[/]", finding.says)
+        verdict = Text(finding.verdict, style=colour)
+        grid.add_row(Text(finding.about), verdict, Text(finding.says))  # rollcast[hf] is no markup
     screen = console()
     screen.print(grid)
     counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in colours}

@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="transformers is not installed (rollc
 
 from rollcast.engine.config import RunSpec, build_run
 from rollcast.engine.doctor import child, devices, doctor, engine, packages, training
-from rollcast.engine.doctor.findings import Finding, exit_code, to_json
+from rollcast.engine.doctor.findings import Finding, exit_code, show, to_json
 from rollcast.engine.errors import EngineError
 from rollcast.engine.trainer import kernels
 from rollcast.simulator.cli.app import main
@@ -37,6 +37,11 @@ def code(*words: str) -> Any:
 def by_name(found: list[Finding]) -> dict[str, Finding]:
     assert len({finding.about for finding in found}) == len(found)
     return {finding.about: finding for finding in found}
+
+
+def test_what_to_install_is_shown_as_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    show([Finding("engines", "fails", "pip install 'rollcast[hf]'")])
+    assert "pip install 'rollcast[hf]'" in capsys.readouterr().out
 
 
 def test_what_an_engine_does_here(spec: RunSpec) -> None:

@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches import around
-from rollcast.simulator.launches.configs import CONFIG, Configs, parse_tree
-from rollcast.simulator.launches.interpolate import resolve
-from rollcast.simulator.launches.pieces import Text, known, plain, shown
+from rollcast.simulator.launches.one_read import COMMAND, OneRead
+from rollcast.simulator.launches.pieces import known, plain, shown
 from rollcast.simulator.launches.python.follow import follow
 from rollcast.simulator.launches.python.script import Script, Shipped
-from rollcast.simulator.launches.python.settings import settings
 from rollcast.simulator.launches.settle import negated
 from rollcast.simulator.launches.shell.expand import OUTSIDE, Value
 from rollcast.simulator.launches.shell.found import Called, Found
 from rollcast.simulator.launches.sources import Sources
-from rollcast.simulator.launches.values import Leaf, Tree, drop, leaves, merge, put, tree_of
+from rollcast.simulator.launches.values import Leaf
 from rollcast.simulator.launches.words import (
     SURE,
-    Option,
     Program,
     entered,
     options,
     programs,
-    value_of,
 )
 from rollcast.simulator.launches.yaml_tree import read_yaml_tree
 from rollcast.simulator.stacks.launch import Given
-from rollcast.simulator.stacks.settings import Place, Setting
+from rollcast.simulator.stacks.settings import Setting
 from rollcast.simulator.stacks.stack import Stack
 
-COMMAND = 1
-"""How sure what a launch's own command says is; see `Given`."""
 _MOST_CALLS = 1_000
-_DEEPSPEED = {
-    *("deepspeed", "deepspeed_config", "accelerate.deepspeed_config_file"),
-    "accelerate.deepspeed_config.deepspeed_config_file",
-}
-_ZERO = re.compile(r"zero([0-3])(_offload)?")
 _LEAST = 2
 """Keys of a stack that make a launch without a known entry one of it."""
 
@@ -232,7 +220,7 @@ class Reader:
     def _candidate(
         self, call: Called, found: Found, stack: Stack, program: Program, weight: int
     ) -> Candidate:
-        read = _OneRead(self.sources, stack, call.variables, call.folders)
+        read = OneRead(self.sources, stack, call.variables, call.folders)
         after = list(options(call.words[program.at + 1 :], stack.launch.form))
         given = read.of_options(
             after, program, self._script(call, program), self._path(call, program)
@@ -276,7 +264,7 @@ class Reader:
                 return [self._of_overrides(listed, stack, variables) for stack in stacks]
         found = []
         for stack in stacks:
-            read = _OneRead(self.sources, stack, variables)
+            read = OneRead(self.sources, stack, variables)
             given = read.of_file(path)
             if known_keys(stack, given) or len(stacks) == 1:
                 found.append(Candidate(stack, given, 0, "", {}, read.notes))
@@ -286,215 +274,6 @@ class Reader:
         self, listed: Sequence[Leaf], stack: Stack, variables: Mapping[str, Value]
     ) -> Candidate:
         texts = [known(str(leaf.value), leaf.place) for leaf in listed]
-        read = _OneRead(self.sources, stack, variables)
+        read = OneRead(self.sources, stack, variables)
         given = read.of_tree({}, list(options(texts, "key=value")))
         return Candidate(stack, given)
-
-
-class _OneRead:
-    """Reads options and the configurations that they name, for one stack."""
-
-    def __init__(
-        self,
-        sources: Sources,
-        stack: Stack,
-        variables: Mapping[str, Value],
-        folders: Sequence[Path] = (),
-    ) -> None:
-        self._sources, self._stack = sources, stack
-        self._folders = (*folders, sources.folder)
-        self._variables = {k: v for k, v in variables.items() if isinstance(v, tuple)}
-        self._used: set[str] = set()
-        self.notes: list[str] = []
-
-    def of_file(self, path: Path) -> list[Given]:
-        """A configuration and its parents."""
-        configs = Configs(self._sources, self._stack.launch.shipped)
-        tree = configs.composed(path, (), None)
-        self.notes.extend(configs.notes)
-        return self.of_tree(tree, [])
-
-    def of_options(
-        self,
-        given: Sequence[Option],
-        program: Program,
-        script: Script | None,
-        path: Path | None,
-    ) -> list[Given]:
-        """What options say, and the configurations that they name. script: of Python, that is
-        started, and its path."""
-        tree: Tree = {}
-        for option in given:
-            if option.kind == "file":
-                merge(tree, self._file(option))
-        merge(tree, self._primary(given, program, script, path))
-        found = self.of_tree(tree, given)
-        found.extend(self._deepspeed(found))
-        if script is not None and self._stack.launch.calls:
-            more, notes = settings(script.calls, self._stack.launch.calls, CONFIG)
-            found.extend(more)
-            self.notes.extend(notes)
-        return found
-
-    def of_launcher(self, words: Sequence[Text], place: Place) -> list[Given]:
-        """What torchrun, deepspeed or accelerate is told, where the stack's table has keys of
-        theirs: below their names, as is what accelerate's own configuration says."""
-        names = (posixpath.basename(plain(text) or "") for text in words)
-        launcher = next((name for name in names if name in around.LAUNCHERS), "")
-        if not any(key.startswith(f"{launcher}.") for key in self._stack.launch.ours):
-            return []
-        found: list[Given] = []
-        for key, value, at in around.options(words, place):
-            if key == "config_file":
-                leaf = Option("file", launcher, None, value, at)
-                found.extend(
-                    Given(dotted, _value(one), one.place, CONFIG)
-                    for dotted, one in leaves(self._file(leaf))
-                )
-            else:
-                found.append(Given(f"{launcher}.{key}", value_of(value), at, COMMAND))
-        found.extend(self._deepspeed(found))
-        return [item for item in found if item.key in self._stack.launch.ours]
-
-    def _deepspeed(self, flags: Sequence[Given]) -> list[Given]:
-        """What DeepSpeed's configuration says that a flag or accelerate names, where the stack's
-        table has keys of it."""
-        if not any(key.startswith("deepspeed.") for key in self._stack.launch.ours):
-            return []
-        found: list[Given] = []
-        for item in flags:
-            names = item.key in _DEEPSPEED and isinstance(item.value, str)
-            shipped = _ZERO.fullmatch(item.value) if names else None
-            if shipped is not None:
-                found.extend(_shipped(shipped, item.place))
-            elif names:
-                named = known(item.value, item.place)
-                tree = self._file(Option("file", "deepspeed", None, named, item.place))
-                found.extend(Given(k, one.value, one.place, CONFIG) for k, one in leaves(tree))
-        return found
-
-    def of_tree(self, tree: Tree, given: Sequence[Option]) -> list[Given]:
-        """Configurations with overrides put over them, and interpolations resolved."""
-        flags: list[Given] = []
-        over: list[Given] = []
-        for option in given:
-            if option.key in self._used:
-                continue  # it chose a file
-            if option.kind == "drop":
-                drop(tree, option.key.split("."))
-            elif option.kind == "flag":
-                flags.append(Given(option.key, option.value, option.place, COMMAND))
-            elif option.kind == "override" and "@" not in option.key and "/" not in option.key:
-                item = tree_of(option.value, option.place, COMMAND)
-                put(tree, option.key.split("."), item)
-                if isinstance(item, Leaf):
-                    over.append(Given(option.key, item.value, item.place, COMMAND))
-        resolved = resolve(tree, self._variables)
-        found = [Given(key, _value(leaf), leaf.place, leaf.sure) for key, leaf in leaves(resolved)]
-        kept = {(item.key, item.place, item.sure) for item in found}
-        twice = [item for item in over if (item.key, item.place, item.sure) not in kept]
-        return [*twice, *found, *flags]
-
-    def _file(self, option: Option) -> Tree:
-        """A file that an option names, below its key."""
-        configs = Configs(self._sources, self._stack.launch.shipped)
-        written = self._sources.written.get(shown(option.text))
-        if written is not None:
-            text = self._sources.as_text(written)
-            name = shown(option.text)
-            tree = parse_tree(self._sources, text, name, Path(name).suffix, CONFIG)
-        else:
-            path = self._sources.find(option.text, *self._folders)
-            if path is None:
-                self._not_there(option.text, option.place)
-                return {}
-            tree = configs.composed(path, (), option.place)
-        self.notes.extend(configs.notes)
-        if not option.key:
-            return tree
-        below: Tree = {}
-        put(below, option.key.split("."), tree)
-        return below
-
-    def _primary(
-        self,
-        given: Sequence[Option],
-        program: Program,
-        script: Script | None,
-        started: Path | None,
-    ) -> Tree:
-        """Hydra's configuration, by the options for its folder and its name, else by what the
-        script that is started says itself."""
-        named = {
-            option.kind: option for option in given if option.kind in ("path", "name", "folder")
-        }
-        choices = {
-            option.key: str(option.value)
-            for option in given
-            if option.kind == "override" and "." not in option.key
-        }
-        configs = Configs(self._sources, self._stack.launch.shipped, choices)
-        name = named.get("name")
-        if name is None:
-            return self._own(configs, script, started)
-        file = plain(name.text)
-        folder = named.get("path") or named.get("folder")
-        start = folder.text if folder else ()
-        ending = "" if (file or "").endswith(".yaml") else ".yaml"
-        between = known("/", name.place) if start and not shown(start).endswith("/") else ()
-        wanted = (*start, *between, *name.text, *known(ending, name.place))
-        beside = [started.parent] if started else []
-        path = self._sources.find(wanted, *beside, *self._folders)
-        if path is None:
-            shipped = (file or "").removesuffix(".yaml") in self._stack.launch.shipped
-            if shipped or self._of_the_stack(program, shown(start)):
-                self.notes.append(f"{name.place}: {shown(wanted)} is the stack's own; not read")
-            else:
-                self._not_there(wanted, name.place)
-            return {}
-        tree = configs.composed(path, (), name.place)
-        self._used |= configs.used
-        self.notes.extend(configs.notes)
-        return tree
-
-    def _own(self, configs: Configs, script: Script | None, started: Path | None) -> Tree:
-        """The configuration that a script takes by itself, unless it comes with the stack."""
-        if script is None or script.hydra is None or started is None:
-            return {}
-        folder, name = script.hydra
-        path = started.parent / folder / f"{name.removesuffix('.yaml')}.yaml"
-        if name.removesuffix(".yaml") in self._stack.launch.shipped or not path.is_file():
-            return {}
-        tree = configs.composed(path, (), None)
-        self._used |= configs.used
-        self.notes.extend(configs.notes)
-        return tree
-
-    def _of_the_stack(self, program: Program, folder: str) -> bool:
-        """Whether a folder, named from the stack's own module, comes with the stack."""
-        own = entered(self._stack.launch, program) == SURE
-        return own and program.module and not folder.startswith(("/", "$", "~"))
-
-    def _not_there(self, text: Text, place: Place) -> None:
-        """A file that the launch names and that is not there: an error where its name is known."""
-        if plain(text) is None:
-            why = next(piece.why for piece in text if piece.why)
-            self.notes.append(f"{place}: {shown(text)} is not read: {why}")
-            return
-        raise ScenarioError(str(place), f"calls another file that is not there: {shown(text)}")
-
-
-def _shipped(name: re.Match[str], place: Place) -> Iterator[Given]:
-    """A configuration of DeepSpeed's that comes with a trainer, such as ``zero3_offload``."""
-    below = "deepspeed.zero_optimization"
-    yield Given(f"{below}.stage", int(name[1]), place, CONFIG)
-    for part in ("offload_optimizer", "offload_param")[: (name[1] == "3") + 1 if name[2] else 0]:
-        yield Given(f"{below}.{part}.device", "cpu", place, CONFIG)
-
-
-def _value(leaf: Leaf) -> object:
-    """A leaf's value, a text of a script's own file read as what it stands for."""
-    value = leaf.value
-    if isinstance(value, tuple):
-        return value_of(value)
-    return value

@@ -13,7 +13,7 @@ from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.pieces import Text, known
 from rollcast.simulator.launches.python.script import Shipped
 from rollcast.simulator.launches.settle import settled
-from rollcast.simulator.launches.shell.follow import follow
+from rollcast.simulator.launches.shell.follow import follow, follow_command
 from rollcast.simulator.launches.shell.found import Called, Found
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.words import options
@@ -61,10 +61,9 @@ def read_launch(
 def _of_command(
     words: tuple[Text, ...], stacks: Sequence[Stack], environment: Mapping[str, str]
 ) -> Launched:
-    place = Place(COMMAND_LINE)
-    call = Called(words, place, frozenset(), "", _outside(environment))
     sources = Sources(Path.cwd() / "command")
-    return _of_calls(_reader(sources), Found([call]), (), stacks, {}, COMMAND_LINE)
+    found = follow_command(sources, words, COMMAND_LINE, environment)
+    return _of_calls(_reader(sources), found, (), stacks, {}, COMMAND_LINE)
 
 
 def _of_path(

@@ -244,6 +244,24 @@ def test_a_script_calls_another_with_its_arguments(tmp_path: Path) -> None:
     assert values(launch)["workload.group_size"] == 4
 
 
+def test_a_command_that_calls_a_script_gives_it_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, "run.sh", f"B=${{B:-4}}\n{VERL} data.train_batch_size=$1 rollout.n=$B\n")
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        ["bash", "run.sh", "16"],
+        ["./run.sh", "16"],
+        ["env", "A=1", "bash", "run.sh", "16"],
+    ):
+        launch = read_launch(None, words, environment={"B": "8"})
+        assert values(launch)["workload.batch_groups"] == 16
+        assert values(launch)["workload.group_size"] == 8
+        assert str(launch.settings["workload.batch_groups"].place) == "run.sh, line 2"
+    with pytest.raises(ScenarioError, match=r"the command line: calls another file .*: gone\.sh"):
+        read_launch(None, ["bash", "gone.sh"])
+
+
 # Configurations and their parents
 
 

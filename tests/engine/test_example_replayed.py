@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
 from rollcast.engine.config import RunSpec, build_run
+from rollcast.engine.edges import Engine
 from rollcast.engine.start import start_replica, start_task, start_trainer
 from rollcast.engine.world import in_process
 from rollcast.simulator.cluster.replica import EngineSpec
@@ -42,8 +43,9 @@ COST = LinearCost(
 )
 
 
-def scenario(policy: str, model: Path) -> RunSpec:
+def scenario(policy: str, model: Path, engine: str) -> RunSpec:
     options = [
+        f"engine.name={engine}",
         f"engine.model={model}",
         "engine.sampling.temperature=0.02",
         "workload.max_new_tokens=128",
@@ -53,30 +55,36 @@ def scenario(policy: str, model: Path) -> RunSpec:
     return build_run(override(read_scenario(EXAMPLE), options))
 
 
-@pytest.fixture(scope="module")
-def make_run(
-    tiny_path: Path, make_replica: Callable[..., object]
-) -> Iterator[Callable[[str], tuple[RunSpec, Run]]]:
-    """Runs of the example under any policy, each as if its engine had just started.
+MakeRun = Callable[[str, str], tuple[RunSpec, Run]]
 
-    Asks for ``make_replica`` because an engine that ends here must not take others along.
-    """
+
+@pytest.fixture(scope="module")
+def make_run(request: pytest.FixtureRequest, tiny_path: Path) -> Iterator[MakeRun]:
+    """Runs of the example on either engine under any policy, each as if it had just started."""
     from rollcast.engine.tasks.tokenizer import build_tokenizer
 
     build_tokenizer().save_pretrained(tiny_path)
-    given = scenario(POLICIES[0], tiny_path)
-    replica, (task, _) = start_replica(given, tiny_path), start_task(given)
+    replicas: dict[str, Engine] = {}
 
-    def make(policy: str) -> tuple[RunSpec, Run]:
-        spec = scenario(policy, tiny_path)
-        trainer = start_trainer(spec, tiny_path)
+    def make(engine: str, policy: str) -> tuple[RunSpec, Run]:
+        spec = scenario(policy, tiny_path, engine)
+        if engine not in replicas:
+            if engine == "vllm":  # one that ends here must not take others along
+                request.getfixturevalue("make_replica")
+            replicas[engine] = start_replica(spec, tiny_path)
+        replica, (task, _), trainer = (
+            replicas[engine],
+            start_task(spec),
+            start_trainer(spec, tiny_path),
+        )
         replica.load_weights(trainer.weights())
-        replica.version = 0
+        replica.version = 0  # type: ignore[misc]
         world = in_process(replica, trainer, task, spec.seed)
         return spec, run(world, spec.policy, spec.plan, spec.steps)
 
     yield make
-    replica.shutdown()
+    for replica in replicas.values():
+        replica.shutdown()
 
 
 def replay(spec: RunSpec, segments: Segments) -> Run:
@@ -103,11 +111,12 @@ def without_common_tokens(segments: Segments) -> Segments:
     return blind
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_example_is_replayed_to_the_token(
-    make_run: Callable[[str], tuple[RunSpec, Run]], policy: str
-) -> None:
-    spec, real = make_run(policy)
+@pytest.mark.parametrize(
+    ("engine", "policy"),
+    [*(("vllm", policy) for policy in POLICIES), ("transformers", POLICIES[0])],
+)
+def test_the_example_is_replayed_to_the_token(make_run: MakeRun, engine: str, policy: str) -> None:
+    spec, real = make_run(engine, policy)
     simulated = replay(spec, real.segments)
     for column in COLUMNS:
         assert real.segments[column].tolist() == simulated.segments[column].tolist(), column

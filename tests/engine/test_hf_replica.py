@@ -109,7 +109,7 @@ def test_log_probs_are_the_models_own(name: str, tmp_path: Path) -> None:
     assert scored[0] == pytest.approx(truth, abs=2e-5)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     requests=st.lists(st.tuples(st.integers(1, 90), st.integers(1, 30)), min_size=1, max_size=9),
     max_seqs=st.integers(1, 6),

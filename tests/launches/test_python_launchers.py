@@ -164,6 +164,11 @@ def test_what_a_condition_adds_is_open_and_the_rest_is_known(tmp_path: Path) -> 
     assert raw["hf-checkpoint"] == "{U.root()}/Qwen3-4B"
     assert (raw["rollout-batch-size"], raw["n-samples-per-prompt"]) == (8, 4)  # who raises, stops
     assert {item.key for item in launch.unresolved} == {"use-dynamic-batch-size", "num-rollout"}
+    assert not any("whether it is launched" in note for note in launch.notes)
+    last = script.index("U.execute_train")
+    doubted = f"{script[:last]}if U.ready():\n    {script[last:]}"
+    notes = launched(tmp_path, doubted).notes
+    assert any("whether it is launched" in note and "line 11" in note for note in notes)
 
 
 @pytest.mark.parametrize(

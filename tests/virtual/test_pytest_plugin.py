@@ -48,7 +48,7 @@ def test_of_nobody():
 """
 
 
-def _pytest(folder: Path, *options: str) -> str:
+def run_pytest(folder: Path, *options: str) -> str:
     plugin = [] if "rollcast" in _installed() else ["-p", "rollcast.pytest_plugin"]
     command = [sys.executable, "-m", "pytest", "-q", "-rs", *plugin, "-p", "no:cacheprovider"]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -71,10 +71,10 @@ def _installed() -> set[str]:
 def test_the_plug_in(tmp_path: Path) -> None:
     scenario = str(ROOT / "examples" / "fully_async.yaml")
     (tmp_path / "test_mine.py").write_text(TESTS.format(scenario=scenario))
-    without = _pytest(tmp_path)
+    without = run_pytest(tmp_path)
     assert "1 passed, 4 skipped" in without, without
     assert "needs pytest --rollcast" in without
-    said = _pytest(tmp_path, "--rollcast", "--rollcast-seeds", "2")
+    said = run_pytest(tmp_path, "--rollcast", "--rollcast-seeds", "2")
     assert "4 failed, 5 passed" in said, said
     assert "everybody waits and nothing will ever happen" in said
     assert "2 of 84 units are lost" in said or "units are lost: neither trained" in said

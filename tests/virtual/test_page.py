@@ -1,0 +1,55 @@
+"""docs/control_planes.md does what it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.virtual.test_pytest_plugin import ROOT, run_pytest
+
+PAGE = (ROOT / "docs" / "control_planes.md").read_text("utf-8")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A folder with the files of the page."""
+    for code in re.findall(r"```(?:python|yaml)\n(# \S+\n.*?)```", PAGE, re.DOTALL):
+        (tmp_path / code.split()[1]).write_text(code)
+    return tmp_path
+
+
+def test_from_nothing_to_a_failing_test_and_its_remedy(written: Path) -> None:
+    said = run_pytest(written, "--rollcast", "--rollcast-seeds", "2")
+    assert "2 failed" in said, said
+    expected = re.search(r"AssertionError: (\d+ of \d+ units are lost)", PAGE)
+    assert expected is not None
+    assert expected[1] in said, said
+    scheduler = written / "my_scheduler.py"
+    code = scheduler.read_text()
+    assert "del ready[: training.batch_groups]" in PAGE
+    scheduler.write_text(code.replace("ready.clear()", "del ready[: training.batch_groups]"))
+    said = run_pytest(written, "--rollcast")
+    assert "1 passed" in said, said
+
+
+def test_the_comparison_of_the_page(
+    written: Path, monkeypatch: pytest.MonkeyPatch, cli: object
+) -> None:
+    monkeypatch.chdir(written)
+    monkeypatch.syspath_prepend(written)
+    [line] = re.findall(r"^(rollcast compare .*)$", PAGE, re.MULTILINE)
+    code, out, error = cli(*line.split()[1:], "--set", "steps=4")  # type: ignore[operator]
+    assert code == 0, error
+    assert "my_scheduler:main" in out
+
+
+def test_the_files_that_it_names_are_there() -> None:
+    for path in re.findall(r"\((\.\./[\w./]+)\)", PAGE):
+        assert (ROOT / "docs" / path).exists()
+    listed = subprocess.run(
+        ["git", "ls-files", "examples/control_planes"], cwd=ROOT, capture_output=True, text=True
+    ).stdout
+    assert "run.py" in listed or not listed

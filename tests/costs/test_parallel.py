@@ -371,6 +371,11 @@ def test_recurrent_layers_that_are_not_split_are_computed_by_each_gpu() -> None:
 
     assert forward_s(QWEN, 4, False) == forward_s(QWEN, 4, True)
     assert forward_s(HYBRID, 1, False) == forward_s(HYBRID, 1, True)
+    adapters = [
+        trainer(8, HYBRID, FREE, tensor_parallel=4, split_recurrent=split, weights="lora")
+        for split in (True, False)
+    ]
+    assert adapters[0]._unit_times == adapters[1]._unit_times
     split, whole = forward_s(HYBRID, 4, True), forward_s(HYBRID, 4, False)
     share = HYBRID.recurrent_parameters / (HYBRID.parameters - HYBRID.vocab * HYBRID.hidden * 2)
     assert 1 + 2.0 * share < whole / split < 1 + 4.0 * share + 0.5

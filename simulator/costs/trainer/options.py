@@ -292,7 +292,7 @@ class TrainerOptions(Options):
         bool,
         Doc(
             "whether GPUs of a tensor-parallel group split linear-attention and state-space "
-            "layers; false: each computes them in whole"
+            "layers; false: each computes them in whole (weights: full)"
         ),
     ] = True
     context_parallel: Annotated[

@@ -6,17 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rollcast.calibration.fits import placeholders
 from rollcast.calibration.fits.generation import Engines
 from rollcast.calibration.fits.steps import Steps
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.launches.costs import TRAINER, minibatches
-from rollcast.simulator.launches.parts import Part, nested
+from rollcast.simulator.launches.costs import (
+    TRAINER,
+    Step,
+    engine_parts,
+    pass_parts,
+    preset_of,
+    role_parts,
+)
+from rollcast.simulator.launches.parts import Part, nested, replaced
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.scenario.trust import named_modules
-from rollcast.simulator.stacks.settings import value, whole
 
 
 def mapping(parts: Iterable[Part]) -> dict[str, Any]:
@@ -74,27 +82,21 @@ def kv_part(parts: Sequence[Part]) -> Part | None:
 
 
 def cost_parts(log: RunLog, steps: Steps, parts: Sequence[Part]) -> list[Part]:
-    """What the settings say of the costs' shape (``cost.roofline``)."""
-    known, parts_found = log.settings, []
-    eager = known.get("run.enforce_eager")
-    if eager is not None and isinstance(eager.value, bool):
-        source = f"{eager.theirs} is {eager.value} in {eager.place}"
-        parts_found.append(Part("cost.roofline.cuda_graphs", not eager.value, source))
-    passes = sum(steps.has(name) for name in ("log_prob_s", "reference_s"))
-    if steps.has("update_s"):
-        source = "the passes that the log times"
-        parts_found.append(Part(f"{TRAINER}.log_prob_passes", passes, source))
+    """What settings and timed passes say of the costs' shape (``cost.roofline``), as a launch's."""
+    known, preset = log.settings, preset_of(log.stack, log.releases.since)
     size = int(setting(parts, "workload.group_size"))
     rollouts = int(setting(parts, "workload.batch_groups")) * size
-    if (part := minibatches(known, rollouts, size)) is not None:
-        parts_found.append(part)
-    dynamic, rows = value(known, "run.dynamic_batches"), whole(known, "run.micro_batch_rollouts")
-    room = whole(known, "run.max_pass_tokens")
-    if dynamic is True and room:
-        source = known["run.max_pass_tokens"].source
-        parts_found.append(Part(f"{TRAINER}.microbatch_tokens", room, source))
-    elif dynamic is not True and rows:
-        source = known["run.micro_batch_rollouts"].source
-        parts_found.append(Part(f"{TRAINER}.batching", "padded", f"fixed rows a pass: {source}"))
-        parts_found.append(Part(f"{TRAINER}.microbatch_rollouts", rows, source))
-    return parts_found
+    tokens = np.nan_to_num([steps.median(f"mean_{of}_tokens") for of in ("prompt", "new")]).sum()
+    said = {key: setting for key, setting in known.items() if not setting.implied}
+    found = [
+        *engine_parts(said, preset),
+        *pass_parts(known, Step(rollouts, size, max(float(tokens), 1.0))),
+        *role_parts(known, preset),
+    ]
+    seen = []
+    if steps.has("update_s"):
+        passes = sum(steps.has(name) for name in ("log_prob_s", "reference_s"))
+        seen.append(Part(f"{TRAINER}.log_prob_passes", passes, "the passes that the log times"))
+    if steps.has("critic_update_s"):
+        seen.append(Part(f"{TRAINER}.critic", True, "the log times its updates"))
+    return list(replaced(found, seen))

@@ -64,17 +64,18 @@ class Step:
 def cost_parts(known: Settings, preset: str, step: Step) -> Iterator[Part]:
     """The keys of ``cost.roofline`` that the settings give. preset: of the stack's costs."""
     yield Part(f"{ROOFLINE}.stack", preset, "the launch's stack")
-    yield from _engine(known, preset)
+    yield from engine_parts(known, preset)
     yield from _trainer(known, preset)
-    yield from _passes(known, step)
-    yield from _roles(known, preset)
+    yield from pass_parts(known, step)
+    yield from role_parts(known, preset)
 
 
 def _said(known: Settings, key: str, ours: str, found: Any) -> Part:
     return Part(ours, found, known[key].source)
 
 
-def _engine(known: Settings, preset: str) -> Iterator[Part]:
+def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
+    """How the engine runs, and what it leaves of the GPUs' memory beside the trainer."""
     eager, share = value(known, "run.enforce_eager"), value(known, "run.gpu_memory_share")
     if isinstance(eager, bool):
         yield _said(known, "run.enforce_eager", f"{ROOFLINE}.cuda_graphs", not eager)
@@ -179,7 +180,7 @@ def minibatches(known: Settings, rollouts: int, group_size: int) -> Part | None:
     return None
 
 
-def _passes(known: Settings, step: Step) -> Iterator[Part]:
+def pass_parts(known: Settings, step: Step) -> Iterator[Part]:
     """Optimiser steps of an update, and what a microbatch holds."""
     if (part := minibatches(known, step.rollouts, step.group_size)) is not None:
         yield part
@@ -214,7 +215,7 @@ def _log_prob_passes(known: Settings, step: Step) -> Iterator[Part]:
         yield _said(known, rows, f"{TRAINER}.log_prob_microbatch_rollouts", most)
 
 
-def _roles(known: Settings, preset: str) -> Iterator[Part]:
+def role_parts(known: Settings, preset: str) -> Iterator[Part]:
     """Models beside the policy."""
     reference = value(known, "run.reference")
     if isinstance(reference, bool):
@@ -224,6 +225,7 @@ def _roles(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.reference", key, own + reference)
     critic = value(known, "run.critic") is True
     reward = value(known, "run.reward_model") not in (None, False, "")
+    reward = reward and value(known, "run.reward_models") is not False  # its path stands there too
     if critic:
         yield _said(known, "run.critic", f"{TRAINER}.critic", True)
     if reward:

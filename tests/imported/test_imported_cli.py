@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pprint
 import re
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rollcast.calibration.logs.gather import read_log
 from rollcast.calibration.pages.import_page import page
 from rollcast.simulator.cli.app import main
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.parts import given
 from tests.imported import truth
 from tests.logs import written
 
@@ -287,3 +289,45 @@ def test_what_goes_wrong_is_named_and_the_rest_stands(
     assert (found.advice is None) is (broken != "hold_out")
     assert bool(found.judged) is (broken == "what_if.advise")
     assert page(log, found)  # is made of whatever there is
+
+
+def test_what_a_log_says_of_its_costs_is_in_the_scenario(tmp_path: Path) -> None:
+    """A critic, offload, the engine's memory and passes without padding, as of a launch."""
+    given_settings = {
+        "actor_rollout_ref": {
+            "model": {"path": "Qwen/Qwen2.5-7B-Instruct", "use_remove_padding": True},
+            "actor": {
+                "strategy": "fsdp",
+                "ppo_micro_batch_size_per_gpu": 4,
+                "ppo_mini_batch_size": 16,
+                "fsdp_config": {"optimizer_offload": True},
+            },
+            "rollout": {"n": 4, "gpu_memory_utilization": 0.6, "enforce_eager": True},
+        },
+        "data": {"train_batch_size": 16, "max_response_length": 1024},
+        "reward_model": {"enable": False, "model": {"path": "a/b"}},
+        "trainer": {"n_gpus_per_node": 8, "nnodes": 1},
+    }
+    row = (
+        "step:{0} - response_length/mean:{1} - response_length/max:900.0 - prompt_length/mean:100.0"
+        " - timing_s/gen:{2} - timing_s/reward:0.1 - timing_s/old_log_prob:1.0"
+        " - timing_s/values:1.0 - timing_s/update_critic:3.0 - timing_s/update_actor:4.0"
+        " - timing_s/step:{3}\n"
+    )
+    rows = [row.format(n, 400.0 + n % 3, 9.0 + n % 3 / 10, 19.0 + n % 3 / 10) for n in range(1, 13)]
+    path = tmp_path / "train.log"
+    path.write_text(pprint.pformat(given_settings) + "\n" + "".join(rows))
+    log = read_log([path])
+    found = outcome(log, draft(log, given(gpu="a100-80gb")), advised=False)
+    assert found.fit is not None
+    assert found.fit.shape == "roofline"
+    roofline = found.fit.cost["roofline"]
+    assert roofline["cuda_graphs"] is False
+    assert roofline["offload_optimizer"] is True
+    assert roofline["kv_memory_utilization"] == 0.6
+    trainer = roofline["trainer"]
+    assert trainer["critic"] is True
+    assert (trainer["batching"], trainer["microbatch_tokens"]) == ("packed", 4 * 501)
+    assert "reward_passes" not in trainer
+    assert found.step is not None
+    assert found.step.seconds == pytest.approx(19.1, rel=0.05)

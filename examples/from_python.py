@@ -27,7 +27,7 @@ class Hurry(Policy):
 
 def main() -> None:
     """Prints step times and tokens lost, then which GPUs pay."""
-    scenario = load(SCENARIO, "steps=5")
+    scenario = load(SCENARIO, "steps=8")
     policies = ("sync", "april", Hurry(), chain(Hurry(1.2), PrefixReuse()))
     results = compare([scenario.with_policy(policy) for policy in policies])
     for name, result in results.items():

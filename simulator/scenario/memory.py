@@ -16,7 +16,6 @@ from rollcast.simulator.scenario.ledger import (
     ledger_of_batch,
     roofline_of,
 )
-from rollcast.simulator.scenario.remedies import remedies
 from rollcast.simulator.workload.base import (
     TracedWorkload,
     Workload,
@@ -90,6 +89,8 @@ def _cap_of(workload: Workload) -> str:
 
 def _refusal(scenario: Sized, ledger: Ledger) -> ScenarioError:
     """What does not fit, where, by how much, and what would."""
+    from rollcast.simulator.scenario.remedies import remedies  # what a run that fits never needs
+
     phase, name = min(
         ledger.places,
         key=lambda at: (

@@ -35,6 +35,12 @@ _UPDATE = (
     "padding_tokens",
     "microbatches",
     "updates",
+    "mismatch_mean",
+    "mismatch_p99",
+    "mismatch_kl",
+    "entropy",
+    "learning_rate",
+    "tokens_per_s_per_rank",
 )
 
 

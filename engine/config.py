@@ -131,6 +131,9 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
         )
     trainer = trainer_config(engine.trainer, model.seed, sampling, engine.dtype)
     _check_offload(trainer, model.cluster)
+    if trainer.schedule_updates is None:
+        updates = model.steps * trainer.minibatches * trainer.epochs
+        trainer = replace(trainer, schedule_updates=updates)
     _check_streaming(policy.plan(plan, policy.init()), trainer)
     _check_engine(engine, model.cluster, counts.max_new_tokens)
     _check_devices(model.cluster, engine)

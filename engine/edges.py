@@ -273,6 +273,14 @@ class TrainMetrics:
     the loss, without observations. computed_tokens, padding_tokens: fed to the model with gradient
     in one pass over the batch. updates: optimiser steps; 0 without trained tokens. peak_bytes: of
     the CUDA device during the step; None elsewhere.
+
+    mismatch_mean, mismatch_p99, mismatch_kl: of the sampled against the trainer's log-probabilities
+    of trained tokens, in the first update of the step: mean and 99th percentile (to within an
+    eighth) of their absolute difference, nats, and the divergence of the engine's distribution from
+    the trainer's (mean of r - 1 - log r, r the ratio of probabilities). entropy: minus the mean
+    log-probability of those tokens, an estimate of the trainer's, nats. learning_rate: of the last
+    update. equal_rewards: every group's rewards were equal, so that nothing was to be learnt.
+    tokens_per_s_per_rank: computed tokens over the seconds of all phases and the number of ranks.
     """
 
     log_prob_s: float
@@ -293,6 +301,13 @@ class TrainMetrics:
     microbatches: int
     updates: int
     peak_bytes: int | None
+    mismatch_mean: float = 0.0
+    mismatch_p99: float = 0.0
+    mismatch_kl: float = 0.0
+    entropy: float = 0.0
+    learning_rate: float = 0.0
+    equal_rewards: bool = False
+    tokens_per_s_per_rank: float = 0.0
 
     @property
     def total_s(self) -> float:

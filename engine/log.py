@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.engine.edges import Beat, EngineIteration, TrainMetrics
+from rollcast.engine.samples import Sample
 from rollcast.simulator.results.schema import ITERATIONS
 from rollcast.simulator.values.plain import from_plain, to_plain
 
@@ -110,19 +111,23 @@ class Failure:
 @dataclass(slots=True)
 class EngineLog:
     """updates: ``(step, metrics)``. sync_differences: largest difference between engine's and
-    trainer's log-probabilities after each weight sync; sync_check_s: seconds of comparing. pulses:
+    trainer's log-probabilities after each weight sync; sync_means: the mean one; syncs_apart:
+    whether the 99th percentile was above what is usual; sync_check_s: seconds of comparing. pulses:
     ``(steps done, speed probe)``. arrivals: of weights, of replicas in their own processes.
-    saving_s: of each save. faults: actors lost. failures: of environments."""
+    saving_s: of each save. faults: actors lost. failures: of environments. samples: of batches."""
 
     iterations: Iterations = field(default_factory=Iterations)
     updates: list[tuple[int, TrainMetrics]] = field(default_factory=list)
     sync_differences: list[float] = field(default_factory=list)
+    sync_means: list[float] = field(default_factory=list)
+    syncs_apart: list[bool] = field(default_factory=list)
     sync_check_s: list[float] = field(default_factory=list)
     pulses: list[tuple[int, Beat]] = field(default_factory=list)
     arrivals: list[Arrival] = field(default_factory=list)
     saving_s: list[float] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
 
 
 _LISTS: Mapping[str, Any] = {

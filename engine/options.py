@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import cos, pi
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -132,6 +133,24 @@ class TrainerConfig(Options):
         ),
     ] = "float32"
     learning_rate: Annotated[float, POSITIVE, Doc("learning rate of AdamW", unit="per step")] = 1e-6
+    warmup_updates: Annotated[
+        int,
+        AtLeast(0),
+        Doc("optimiser updates over which the learning rate rises from 0", unit="updates"),
+    ] = 0
+    schedule: Annotated[
+        Literal["constant", "linear", "cosine"],
+        Doc("course of the learning rate after the warm-up: constant, or down to 0"),
+    ] = "constant"
+    schedule_updates: Annotated[
+        int | None,
+        _COUNT,
+        Doc(
+            "optimiser updates after which a falling learning rate is 0, warm-up included; null: "
+            "those of the run",
+            unit="updates",
+        ),
+    ] = None
     betas: Annotated[
         tuple[float, float],
         Between(0, 1, below=True),
@@ -237,6 +256,16 @@ class TrainerConfig(Options):
         Doc("seed of the order of groups over minibatches; left out: the seed of the run"),
     ] = 0
 
+    def rate_factor(self, updates: int) -> float:
+        """What the learning rate is multiplied by after so many updates."""
+        if updates < self.warmup_updates:
+            return (updates + 1) / self.warmup_updates
+        if self.schedule == "constant" or self.schedule_updates is None:
+            return 1.0
+        falling = max(1, self.schedule_updates - self.warmup_updates)
+        left = max(0.0, 1 - (updates - self.warmup_updates) / falling)
+        return left if self.schedule == "linear" else (1 - cos(pi * left)) / 2
+
     def agree(self) -> None:
         """An importance weight has something to compare with, and updates are not rounded away."""
         if self.dtype == "bfloat16" and self.learning_rate < FINEST_RATE:
@@ -272,6 +301,11 @@ class SaveOptions(Options):
     ] = 1
     keep: Annotated[
         int, _COUNT, Doc("number of last saves that are kept while it runs", unit="saves")
+    ] = 2
+    samples: Annotated[
+        int,
+        AtLeast(0),
+        Doc("rollouts of each batch whose text is written to samples.jsonl", unit="rollouts"),
     ] = 2
     final: Annotated[
         bool,

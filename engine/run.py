@@ -19,6 +19,7 @@ from rollcast.engine.board import Board, write_board
 from rollcast.engine.config import RunSpec
 from rollcast.engine.hub import copy_tokenizer
 from rollcast.engine.log import EngineLog
+from rollcast.engine.samples import Sampler
 from rollcast.engine.saving import Resumed, Saver, read, require_prompts
 from rollcast.engine.tasks.rewards import REWARD_FUNCTION
 from rollcast.simulator.errors import RunError, ScenarioError
@@ -124,6 +125,7 @@ class _Run:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         in_process = spec.in_process
         self.world = start.start_world(spec) if in_process else start.start_actors(spec, address)
+        self.world.sampler = Sampler(spec.save.samples, spec.trainer.loss)
         world, entries = self.world, [] if resumed is None else resumed.entries
         self._record = RecordedWorld(entries, world, world.shape, world.name, world.go_on)
         self.loop = loop_of(spec, self._record, self._look)
@@ -142,7 +144,13 @@ class _Run:
         if self._out is not None and spec.save.final:
             self._keep_model(checkpoint.place(self._out) / checkpoint.MODEL)
         older = [] if resumed is None or not resumed.saved.older else [resumed.saved.older]
-        notes = (*spec.warnings, *older, *_losses(world.log), *_failures(world.log))
+        notes = (
+            *spec.warnings,
+            *older,
+            *_losses(world.log),
+            *_failures(world.log),
+            *_training_notes(world.log),
+        )
         result.warnings.extend(notes)
         summary = _summary(spec, result, world.log, self._wall_s)
         return RealRun(result, world.log, summary, self._record.entries)
@@ -272,6 +280,24 @@ def _losses(log: EngineLog) -> list[str]:
     return [f"actors were lost and replaced: {losses}; {schema.FAULTS.name} says when and why"]
 
 
+def _training_notes(log: EngineLog) -> list[str]:
+    """Sentences on syncs whose check was far off, and steps without anything to learn."""
+    notes = []
+    if apart := sum(log.syncs_apart):
+        notes.append(
+            f"after {apart} of {len(log.syncs_apart)} weight syncs that were checked, one token in "
+            "a hundred differed by more than usual between the engine's and the trainer's "
+            f"log-probabilities (mean {max(log.sync_means):.2g} at most): see mismatch in "
+            f"{schema.UPDATES.name}"
+        )
+    if equal := sum(metrics.equal_rewards for _, metrics in log.updates):
+        notes.append(
+            f"in {equal} of {len(log.updates)} steps the rewards of every group were equal, so "
+            "there was nothing to learn"
+        )
+    return notes
+
+
 def _failures(log: EngineLog) -> list[str]:
     """Sentences on rewards, and on calls of environments, that brought no answer."""
     failed: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
@@ -314,6 +340,7 @@ def _summary(spec: RunSpec, run: Run, log: EngineLog, wall_s: float) -> dict[str
         accuracy_first=float(np.mean(steps[:window])),
         accuracy_last=float(np.mean(steps[-window:])),
         sync_log_prob_difference=max(log.sync_differences, default=float("nan")),
+        sync_log_prob_mean_difference=max(log.sync_means, default=float("nan")),
         sync_check_s=sum(log.sync_check_s),
         iterations=len(log.iterations),
         saving_s=sum(log.saving_s),
@@ -351,5 +378,8 @@ def _write(folder: Path, out: Path, spec: RunSpec, real: RealRun, plot: bool) ->
         write_table(folder, schema.FAULTS, (astuple(fault) for fault in log.faults))
     if log.failures:
         write_table(folder, schema.FAILURES, (astuple(failure) for failure in log.failures))
+    if log.samples:  # what was under way when a run was saved is trained on again
+        once = {(one.step, one.group, one.index): one for one in log.samples}
+        write_lines(folder, schema.SAMPLES, (asdict(one) for one in once.values()))
     if spec.save.final:
         checkpoint.keep(out, folder)

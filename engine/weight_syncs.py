@@ -111,8 +111,10 @@ class WeightSyncs:
         elif loaded.log_probs is not None:
             trainers, end_s = self._updates.log_probs(sync.weights.sample), self._timer()
         if loaded.log_probs is not None:
-            difference = require_close(loaded.log_probs, trainers, self._fleet.tolerance)
-            log.sync_differences.append(difference)
+            found = require_close(loaded.log_probs, trainers, self._fleet.tolerance)
+            log.sync_differences.append(found.worst)
+            log.sync_means.append(found.mean)
+            log.syncs_apart.append(found.p99 > self._fleet.tolerance)
             log.sync_check_s.append(end_s - loaded.loaded_s)
         sync.waiting.discard(home.number)
         sync.done += 1

@@ -31,6 +31,7 @@ from rollcast.engine.flights import Flight, Flights
 from rollcast.engine.frontend import Finished, Iterated
 from rollcast.engine.log import EngineLog, Fault
 from rollcast.engine.responses import Responses, Tokens
+from rollcast.engine.samples import Sampler
 from rollcast.engine.sessions import Sessions, TurnRules
 from rollcast.engine.tasks.base import Task
 from rollcast.engine.weight_syncs import WeightSyncs
@@ -55,7 +56,7 @@ class EngineWorld:
     silence after which an actor is replaced. turns: rules of rollouts with several turns, by the
     engines' limits; None: one turn. runner: runs the environments beside the driver; None: threads.
     after_news: called after the actors' messages were handled. model_folder: what the trainer
-    started from, if that is known here.
+    started from, if that is known here. sampler: takes samples of the batches for the log.
 
     Raises EngineError where an actor cannot start or is lost again and again, or all rewards
     fail; RunError where the trainer refuses an update, or a verb is not allowed now.
@@ -89,6 +90,7 @@ class EngineWorld:
         self._parts = 0  # groups that the trainer has of the batch under way
         self.after_news: Callable[[], None] | None = None
         self.model_folder: Path | None = None
+        self.sampler: Sampler | None = None
         self._rests = False  # nothing was under way between the last two steps
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
         self._sleeps = recipes.sleeps
@@ -287,6 +289,8 @@ class EngineWorld:
             raise RunError(
                 f"no rollout of step {batch.step} has a token: their environments failed"
             )
+        if self.sampler is not None:
+            self.log.samples.extend(self.sampler.of(batch, self._responses))
         self._parts = 0 if part.final else self._parts + len(part.groups)
         self._sleepers.make_room(part, self._fleet.live if self._sleeps else ())
 

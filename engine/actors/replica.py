@@ -31,6 +31,9 @@ from rollcast.engine.edges import Engine, OnWire
 from rollcast.engine.errors import EngineError, sentence
 from rollcast.engine.frontend import EngineFrontend
 
+LOAD_S = 1800.0
+"""That weights may take to come, and to be loaded, before a replica's silence counts."""
+
 MOST_ITERATIONS = 4096
 """Iterations without news after which they are reported nevertheless."""
 
@@ -43,6 +46,7 @@ class ReplicaActor:
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         self._outbox = _Outbox()
         self._since_s: float | None = None  # what it is doing now began
+        self._patience_s = 0.0  # that may take so long without being counted
         self._cores = cores
         self._thread = threading.Thread(target=self._run, args=(start,), daemon=True)
         self._thread.start()
@@ -65,6 +69,7 @@ class ReplicaActor:
         notices = self._outbox.take(timeout_s)
         since_s = self._since_s
         working_s = 0.0 if since_s is None else time.perf_counter() - since_s
+        working_s = max(0.0, working_s - self._patience_s)
         return Report(notices, working_s)
 
     def finish(self, timeout_s: float) -> None:
@@ -99,6 +104,7 @@ class ReplicaActor:
         while True:
             for command in self._commands(block=not frontend.busy):
                 self._since_s = time.perf_counter()
+                self._patience_s = LOAD_S if isinstance(command, Load | Connect) else 0.0
                 if isinstance(command, End):
                     return
                 try:
@@ -111,7 +117,7 @@ class ReplicaActor:
                 if notice is not None:
                     self._outbox.put(notice)
             if frontend.busy:
-                self._since_s = time.perf_counter()
+                self._since_s, self._patience_s = time.perf_counter(), 0.0
                 iterated = frontend.iterate()
                 self._outbox.put(iterated, news=bool(iterated.finished))
             self._since_s = None

@@ -58,12 +58,13 @@ ONE = LossTotals(1, 1)
 class LossParts:
     """The loss of a microbatch, a scalar with gradient, and sums over its trained tokens.
     ratio_sum: of importance ratios (of tokens; GSPO: of each token's sequence). clipped: tokens
-    whose clipped term binds."""
+    whose clipped term binds. trained: whether each token counts, [tokens]."""
 
     loss: Tensor
     ratio_sum: Tensor
     clipped: Tensor
     trained_tokens: int
+    trained: Tensor
 
 
 def policy_loss(
@@ -112,7 +113,8 @@ def policy_loss(
     with torch.no_grad():
         ratio_sum = (ratio * trained).sum()
         binding = ((clipped < plain) & (trained > 0)).sum()
-    return LossParts(loss.sum(), ratio_sum, binding, sum(e.trained_tokens for e in examples))
+    tokens = sum(e.trained_tokens for e in examples)
+    return LossParts(loss.sum(), ratio_sum, binding, tokens, trained)
 
 
 def importance_weights(trainer: Tensor, sampled: Tensor, cap: float) -> Tensor:

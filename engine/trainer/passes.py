@@ -9,7 +9,9 @@ from functools import partial
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -19,11 +21,14 @@ from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.clock import Clock
 from rollcast.engine.trainer.losses import ONE, LossTotals, importance_weights, policy_loss
 from rollcast.engine.trainer.microbatch import Packing, SharedGroup, plan_packing, shares
+from rollcast.engine.trainer.mismatch import SIZE, compared
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.model import Forward, LogProbModel
 from rollcast.engine.trainer.moe import Router, RouterBalance, RouterSums
 from rollcast.engine.trainer.prefix_reuse import PrefixReuse
 from rollcast.engine.trainer.ranks import Ranks
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(slots=True)
@@ -40,6 +45,7 @@ class Sums:
     padding_tokens: int = 0
     microbatches: int = 0
     updates: int = 0
+    mismatch: FloatArray = field(default_factory=lambda: np.zeros(SIZE))
 
     def add(self, other: Sums) -> None:
         """Adds another's."""
@@ -54,7 +60,8 @@ class Work:
     old: the trainer's log-probabilities before the first update, by example; empty where the
     sampled ones are the ratio's denominator. totals: what the loss averages over. balance: expert
     counts of the update; None without the routers' loss. parts: of each microbatch loss, auxiliary
-    loss, sum of ratios and clipped tokens, on the device until all are done.
+    loss, sum of ratios and clipped tokens, on the device until all are done. compares: whether the
+    sampled log-probabilities are compared with the trainer's (`engine.trainer.mismatch`).
     """
 
     shared_prefix: bool
@@ -64,6 +71,7 @@ class Work:
     totals: LossTotals = ONE
     balance: RouterBalance | None = None
     parts: list[Tensor] = field(default_factory=list)
+    compares: bool = True
 
 
 class Passes:
@@ -212,7 +220,10 @@ class Passes:
         with work.clock("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         found = (parts.loss, aux_loss, parts.ratio_sum, parts.clipped)
-        work.parts.append(torch.stack([one.detach().double() for one in found]))
+        sums = torch.stack([one.detach().double() for one in found])
+        if work.compares:
+            sums = torch.cat([sums, compared(log_probs.detach(), sampled, parts.trained)])
+        work.parts.append(sums)
         work.sums.tokens += parts.trained_tokens
 
     def observe(
@@ -296,11 +307,13 @@ _NOTHING = Example(0, (0,), (0,), (0.0,), (False,), 0.0)
 def _add_up(work: Work) -> None:
     """Takes the figures of all microbatches from the device, at once."""
     if work.parts:
-        loss, aux_loss, ratio, clipped = read(torch.stack(work.parts).sum(0))
+        loss, aux_loss, ratio, clipped, *mismatch = read(torch.stack(work.parts).sum(0))
         work.sums.loss += loss
         work.sums.aux_loss += aux_loss
         work.sums.ratio += ratio
         work.sums.clipped += clipped
+        if mismatch:
+            work.sums.mismatch = work.sums.mismatch + np.array(mismatch)
 
 
 def read(figures: Tensor) -> list[float]:

@@ -131,6 +131,13 @@ def load_shuffle(random: Random, state: Any) -> None:
         raise ValueError(f"the state of the random generator is of no use: {error}") from None
 
 
+def whole_number(value: Any) -> int:
+    """A count. Raises ValueError for anything else."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"the number of updates is {value!r}")
+    return value
+
+
 def _require_names(expected: set[str], given: set[str]) -> None:
     if missing := sorted(expected - given):
         raise ValueError(f"the tensor {missing[0]} is missing")

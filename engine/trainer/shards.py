@@ -35,6 +35,8 @@ def whole_ones(
             if dtype is not None and tensor.is_floating_point():
                 tensor = tensor.to(dtype)
             full = whole(tensor)
+            if isinstance(tensor, DTensor):  # one whole tensor at a time on the device
+                full = full.cpu() if keep else full
             if keep:
                 gathered[name] = full
         elif keep:

@@ -23,6 +23,7 @@ from rollcast.engine.trainer.batch import Example, make_examples
 from rollcast.engine.trainer.clock import Clock
 from rollcast.engine.trainer.export import write_model
 from rollcast.engine.trainer.losses import LossTotals
+from rollcast.engine.trainer.mismatch import figures
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.moe import RouterBalance
 from rollcast.engine.trainer.passes import Passes, Work, read
@@ -94,6 +95,7 @@ class Trainer:
         )
         self._shuffle = random.Random(self.config.seed)
         self._begun: _Begun | None = None
+        self._updates = 0  # of the optimiser
         self._files = ShardWriter(self._ranks)
 
     def step(
@@ -113,13 +115,14 @@ class Trainer:
         drops all parts of the batch.
         """
         examples = self._examples(groups, version, mask_before_version)
+        equal = all(example.advantage == 0 for example in examples)
         if self.config.loss.drop_zero_variance:
             varied = {e.group for e in examples if e.advantage != 0}
             examples = [e for e in examples if e.group in varied]
         work = Work(shared_prefix, Clock(self._passes.runner.device))
         if self._begun is not None or not final:
             self._step_part(examples, work, final)
-            return self._metrics(examples, work)
+            return self._metrics(examples, work, equal)
         shuffled = self._shuffle.getstate()
         updates = self._order(examples)
         self._reset_peak()
@@ -131,6 +134,7 @@ class Trainer:
                     # Later counts are of other examples, or of older weights.
                     first = index == 0 and self.config.minibatches == 1
                     work.balance = balance if first else None
+                    work.compares = index == 0
                     self._update(batch, work)
         except BaseException:
             self._shuffle.setstate(shuffled)
@@ -140,7 +144,7 @@ class Trainer:
         finally:
             self._drop_gradients()
             self._hand_back()
-        return self._metrics(examples, work)
+        return self._metrics(examples, work, equal)
 
     def _old_log_probs(self, examples: Sequence[Example], work: Work) -> RouterBalance | None:
         if not examples or self.config.old_log_probs != "trainer":
@@ -231,10 +235,14 @@ class Trainer:
                     f"the norm of the gradient is {norm}; the weights are those from before "
                     "this step"
                 )
+        rate = self.config.learning_rate * self.config.rate_factor(self._updates)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
         with work.clock("optimizer"), self._ranks.bound():
             self._optimizer.step()
         work.sums.grad_norm += norm
         work.sums.updates += 1
+        self._updates += 1
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `engine.edges.Trainer.weights`."""
@@ -271,7 +279,7 @@ class Trainer:
             tensors |= saved.random_tensors()
         with self._ranks.bound():
             self._files.begin(tensors, folder)
-        return {"shuffle": saved.shuffle(self._shuffle)}
+        return {"shuffle": saved.shuffle(self._shuffle), "updates": self._updates}
 
     def saved(self, wait_s: float) -> Mapping[str, SavedFile] | None:
         """See `engine.edges.Trainer.saved`."""
@@ -289,6 +297,7 @@ class Trainer:
             raise ValueError(said[0])
         saved.load(self.model, self._optimizer, self._parameters, save.folder, group)
         saved.load_shuffle(self._shuffle, save.plain.get("shuffle"))
+        self._updates = saved.whole_number(save.plain.get("updates"))
         self._begun = None
         self._drop_gradients()
 
@@ -341,8 +350,10 @@ class Trainer:
         """Copies this rank's weights and optimiser to host memory; the result restores them."""
         weights = [held(p).detach().to("cpu", copy=True) for p in self._parameters]
         optimizer = copy.deepcopy(self._optimizer.state_dict())
+        updates = self._updates
 
         def undo() -> None:
+            self._updates = updates
             with torch.no_grad():
                 for parameter, weight in zip(self._parameters, weights, strict=True):
                     held(parameter).copy_(weight)
@@ -350,7 +361,9 @@ class Trainer:
 
         return undo
 
-    def _metrics(self, examples: Sequence[Example], work: Work) -> TrainMetrics:
+    def _metrics(self, examples: Sequence[Example], work: Work, equal: bool) -> TrainMetrics:
+        mean, p99, divergence, entropy = figures(work.sums.mismatch)
+        total_s = sum(work.clock.seconds.values())
         sums, seconds = work.sums, work.clock.seconds
         updates, tokens = max(1, sums.updates), max(1, sums.tokens)
         trained = sum(e.trained_tokens for e in examples)
@@ -374,4 +387,13 @@ class Trainer:
             microbatches=sums.microbatches,
             updates=sums.updates,
             peak_bytes=(torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None),
+            mismatch_mean=mean,
+            mismatch_p99=p99,
+            mismatch_kl=divergence,
+            entropy=entropy,
+            learning_rate=float(self._optimizer.param_groups[0]["lr"]),
+            equal_rewards=equal,
+            tokens_per_s_per_rank=(
+                sums.computed_tokens / total_s / self._ranks.count if total_s else 0.0
+            ),
         )

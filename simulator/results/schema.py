@@ -402,6 +402,12 @@ TORNADO_CSV = File(
 )
 TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
 
+SAMPLES = Lines(
+    "samples.jsonl",
+    "some rollouts of each batch: prompt, response, reward, advantage, version of the weights",
+    optional=True,
+)
+
 RUN: tuple[File, ...] = (
     SPANS,
     STEPS,
@@ -423,6 +429,7 @@ RUN: tuple[File, ...] = (
     ARRIVALS,
     FAULTS,
     FAILURES,
+    SAMPLES,
 )
 """A run's files; the summary is written last."""
 

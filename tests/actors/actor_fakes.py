@@ -15,7 +15,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -259,7 +259,7 @@ class FakeTrainer:
         counted = {"rollouts": sum(len(g.rollouts) for g in groups), "updates": int(final)}
         counted |= {"trained_tokens": tokens, "computed_tokens": tokens, "microbatches": 1}
         times = {"forward_s": seconds / 2, "backward_s": seconds / 2, "mean_ratio": 1.0}
-        nothing: dict[str, Any] = {one.name: 0 for one in fields(TrainMetrics)}
+        nothing: dict[str, Any] = {o.name: 0 for o in fields(TrainMetrics) if o.default is MISSING}
         return TrainMetrics(**(nothing | counted | times | {"peak_bytes": None}))
 
     def weights(self) -> Mapping[str, Any]:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from actor_fakes import Trouble
+from actor_fakes import FakeEngine, Trouble
 from actor_threads import ThreadTransport
 from running_actors import (
     CAP,
@@ -161,6 +162,27 @@ def test_an_engine_that_fails_is_replaced(
     assert cause in fault.cause
     assert sum(bool(entry.synced) for entry in entries) == STEPS
     assert made(result) == made(drive(make(replicas), "sync")[0])
+
+
+@dataclass(frozen=True)
+class StartSlowLoader:
+    """An engine that loads weights for longer than the heartbeat."""
+
+    def __call__(self) -> FakeEngine:
+        engine, load = FakeEngine(8), FakeEngine.load_weights
+
+        def slowly(*given: Any, **options: Any) -> None:
+            time.sleep(0.9)
+            load(engine, *given, **options)
+
+        engine.load_weights = slowly  # type: ignore[method-assign]
+        return engine
+
+
+def test_a_replica_that_loads_weights_is_not_lost() -> None:
+    home = make(1, engine=StartSlowLoader(), heartbeat_s=0.4)
+    drive(home, "sync", steps=1)
+    assert not home.world.log.faults
 
 
 def test_a_sync_that_fails_in_flight_is_tried_again(tmp_path: Path) -> None:

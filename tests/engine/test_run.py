@@ -47,12 +47,33 @@ def test_the_folder_has_all_of_simulates_files_and_the_engines(
         "updates.jsonl",
         "events.jsonl",
         "provenance.json",
+        "samples.jsonl",
     }
     kept = {"model", "checkpoint"}
     assert names == of_simulate | of_engine | kept | {"summary.json", "trace.json.gz", BOARD.name}
     assert board_steps(home) == list(range(STEPS))
     check_tables(home)
     check_model(home)
+    check_samples(home)
+
+
+def check_samples(home: Home) -> None:
+    """Two rollouts of each batch, as they were asked and answered."""
+    lines = (home.out / "samples.jsonl").read_text().splitlines()
+    samples = [json.loads(line) for line in lines]
+    assert [sample["step"] for sample in samples] == [n for n in range(STEPS) for _ in range(2)]
+    asked = {json.loads(line)["prompt"] for line in (home.folder / "prompts.jsonl").open()}
+    with (home.out / "rollouts.csv").open() as file:
+        rewards = {
+            (int(row["group"]), int(row["index"])): float(row["reward"])
+            for row in csv.DictReader(file)
+            if row["reward"]
+        }
+    for sample in samples:
+        assert sample["prompt"] in asked
+        assert sample["reward"] == rewards[sample["group"], sample["index"]]
+        assert 0 <= sample["version"] <= sample["step"]
+        assert len(sample["response"]) >= sample["tokens"] - 1
 
 
 def check_model(home: Home) -> None:

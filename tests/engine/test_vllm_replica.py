@@ -37,7 +37,7 @@ PROMPT = [5, 9, 33, 2, 71, 8, 90, 14]
 def check_sync(engine: Any, trainer: Trainer, sample: Any) -> float:
     """The largest difference between both sides' log-probabilities."""
     trainers = trainer.log_probs(sample)
-    return require_close(engine.log_probs(sample), trainers, engine.log_prob_tolerance)
+    return require_close(engine.log_probs(sample), trainers, engine.log_prob_tolerance).worst
 
 
 def finish(replica: VllmReplica) -> dict[str, Response]:

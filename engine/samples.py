@@ -1,0 +1,78 @@
+"""Some of what is trained on, as text, for people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rollcast.engine.options import LossConfig
+from rollcast.simulator.world import TrainBatch
+
+if TYPE_CHECKING:
+    from rollcast.engine.responses import Responses
+
+MOST_CHARACTERS = 4000
+"""Of a prompt, or of a response: its first and its last half of them are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A rollout of a batch. advantage: None where its group has no baseline. version: of the
+    weights that its last token was sampled with."""
+
+    step: int
+    group: int
+    index: int
+    prompt: str
+    response: str
+    tokens: int
+    reward: float
+    advantage: float | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Takes ``count`` rollouts of each batch: the first of as many groups, spread over it."""
+
+    count: int
+    loss: LossConfig
+
+    def of(self, batch: TrainBatch, responses: Responses) -> Iterable[Sample]:
+        """The samples of a batch."""
+        from rollcast.engine.trainer.advantages import group_advantages
+
+        groups = [group for group in batch.groups if group.rollouts]
+        every = max(1, len(groups) // max(1, self.count))
+        for group in groups[::every][: self.count]:
+            rollout = group.rollouts[0]
+            tokens = responses.tokens[rollout.key]
+            if rollout.reward is None or not tokens.ids:
+                continue
+            advantage = None
+            if group.baseline_rewards:
+                (advantage,) = group_advantages(
+                    [rollout.reward],
+                    group.baseline_rewards,
+                    epsilon=self.loss.advantage_epsilon,
+                    divide_by_std=self.loss.divide_by_std,
+                )
+            yield Sample(
+                batch.step,
+                rollout.group,
+                rollout.index,
+                _short(responses.prompt(rollout.group).text),
+                _short(responses.task.decode(tokens.ids)),
+                len(tokens.ids),
+                float(rollout.reward),
+                advantage,
+                tokens.versions[-1],
+            )
+
+
+def _short(text: str) -> str:
+    half = MOST_CHARACTERS // 2
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:half]} [{len(text) - MOST_CHARACTERS} characters left out] {text[-half:]}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rollcast.engine.options import LossConfig
+from rollcast.simulator.loop.accounting import reward_of
 from rollcast.simulator.world import TrainBatch
 
 if TYPE_CHECKING:
@@ -48,12 +49,13 @@ class Sampler:
         for group in groups[::every][: self.count]:
             rollout = group.rollouts[0]
             tokens = responses.tokens[rollout.key]
-            if rollout.reward is None or not tokens.ids:
+            if not tokens.ids:
                 continue
+            reward = reward_of(rollout)
             advantage = None
             if group.baseline_rewards:
                 (advantage,) = group_advantages(
-                    [rollout.reward],
+                    [reward],
                     group.baseline_rewards,
                     epsilon=self.loss.advantage_epsilon,
                     divide_by_std=self.loss.divide_by_std,
@@ -65,7 +67,7 @@ class Sampler:
                 _short(responses.prompt(rollout.group).text),
                 _short(responses.task.decode(tokens.ids)),
                 len(tokens.ids),
-                float(rollout.reward),
+                float(reward),
                 advantage,
                 tokens.versions[-1],
             )

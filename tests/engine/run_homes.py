@@ -183,9 +183,14 @@ def outcome(home: Home) -> Outcome:
         _table(home.out / "rollouts.csv"),
         _table(home.out / "iterations.csv"),
         _table(home.out / "speed_probes.csv"),
-        [{k: v for k, v in update.items() if not k.endswith("_s")} for update in updates],
+        [{k: v for k, v in one.items() if not _timed(k)} for one in updates],
         dict(home.trained),
     )
+
+
+def _timed(name: str) -> bool:
+    """Whether a figure of an update follows from the seconds that it took."""
+    return name.endswith("_s") or "_per_s" in name
 
 
 def _table(path: Path) -> list[dict[str, str]]:

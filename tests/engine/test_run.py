@@ -62,7 +62,8 @@ def check_samples(home: Home) -> None:
     lines = (home.out / "samples.jsonl").read_text().splitlines()
     samples = [json.loads(line) for line in lines]
     assert [sample["step"] for sample in samples] == [n for n in range(STEPS) for _ in range(2)]
-    asked = {json.loads(line)["prompt"] for line in (home.folder / "prompts.jsonl").open()}
+    prompts = (home.folder / "prompts.jsonl").read_text().splitlines()
+    asked = {json.loads(line)["prompt"] for line in prompts}
     with (home.out / "rollouts.csv").open() as file:
         rewards = {
             (int(row["group"]), int(row["index"])): float(row["reward"])

@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from rollcast.engine.board import Board, write_board
 from rollcast.engine.config import RunSpec
 from rollcast.engine.hub import copy_tokenizer
 from rollcast.engine.log import EngineLog
+from rollcast.engine.options import LossConfig
 from rollcast.engine.samples import Sampler
 from rollcast.engine.saving import Resumed, Saver, read, require_prompts
 from rollcast.engine.tasks.rewards import REWARD_FUNCTION
@@ -125,7 +126,7 @@ class _Run:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         in_process = spec.in_process
         self.world = start.start_world(spec) if in_process else start.start_actors(spec, address)
-        self.world.sampler = Sampler(spec.save.samples, spec.trainer.loss)
+        self.world.sampler = Sampler(spec.save.samples, _advantage_by(spec.trainer.loss))
         world, entries = self.world, [] if resumed is None else resumed.entries
         self._record = RecordedWorld(entries, world, world.shape, world.name, world.go_on)
         self.loop = loop_of(spec, self._record, self._look)
@@ -231,6 +232,18 @@ class _Run:
         self.world.close()
         if self._scratch is not None:
             self._scratch.cleanup()
+
+
+def _advantage_by(loss: LossConfig) -> Callable[[float, Sequence[float]], float]:
+    """The advantage that a reward has in the trainer."""
+
+    def advantage(reward: float, baseline: Sequence[float]) -> float:
+        from rollcast.engine.trainer.advantages import group_advantages
+
+        epsilon, divides = loss.advantage_epsilon, loss.divide_by_std
+        return group_advantages([reward], baseline, epsilon=epsilon, divide_by_std=divides)[0]
+
+    return advantage
 
 
 def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> Resumed | None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from rollcast.engine.options import LossConfig
 from rollcast.simulator.loop.accounting import reward_of
 from rollcast.simulator.world import TrainBatch
-
-if TYPE_CHECKING:
-    from rollcast.engine.responses import Responses
 
 MOST_CHARACTERS = 4000
 """Of a prompt, or of a response: its first and its last half of them are kept."""
@@ -33,17 +29,27 @@ class Sample:
     version: int
 
 
+class Texts(Protocol):
+    """What samples are taken from: `engine.responses.Responses`."""
+
+    tokens: Any
+    task: Any
+
+    def prompt(self, group: int) -> Any:
+        """The prompt of a group."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Takes ``count`` rollouts of each batch: the first of as many groups, spread over it."""
+    """Takes ``count`` rollouts of each batch: the first of as many groups, spread over it.
+    advantage: of a reward, by the rewards of its group's baseline."""
 
     count: int
-    loss: LossConfig
+    advantage: Callable[[float, Sequence[float]], float]
 
-    def of(self, batch: TrainBatch, responses: Responses) -> Iterable[Sample]:
+    def of(self, batch: TrainBatch, responses: Texts) -> Iterable[Sample]:
         """The samples of a batch."""
-        from rollcast.engine.trainer.advantages import group_advantages
-
         groups = [group for group in batch.groups if group.rollouts]
         every = max(1, len(groups) // max(1, self.count))
         for group in groups[::every][: self.count]:
@@ -54,12 +60,7 @@ class Sampler:
             reward = reward_of(rollout)
             advantage = None
             if group.baseline_rewards:
-                (advantage,) = group_advantages(
-                    [reward],
-                    group.baseline_rewards,
-                    epsilon=self.loss.advantage_epsilon,
-                    divide_by_std=self.loss.divide_by_std,
-                )
+                advantage = self.advantage(reward, group.baseline_rewards)
             yield Sample(
                 batch.step,
                 rollout.group,

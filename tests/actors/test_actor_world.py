@@ -63,7 +63,6 @@ def test_the_laws_hold_and_the_record_answers_as_the_world_did(policy: str) -> N
     again = run(RecordedWorld(record.entries, None, result.shape, "engine"), chain, PLAN, STEPS)
     assert rows(again) == rows(result)
     assert again.decisions == result.decisions
-    assert len(home.world._updates._states) <= 2  # states of the trainer do not pile up
 
 
 @pytest.mark.parametrize("policy", ["fully_async", "streaming"])

@@ -62,7 +62,7 @@ def test_of_rollouts_with_turns_the_first_is_timed() -> None:
     try:
         found = measure(world, 2, 4, rounds=2)
         assert world.quiet
-        part = world._updates._states[-1].since[-1]
+        part = world._updates._since[-1]
         assert all(set(group.baseline_rewards) == {0.0, 1.0} for group in part.groups)
     finally:
         world.close()

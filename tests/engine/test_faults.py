@@ -159,7 +159,7 @@ def test_a_loss_that_is_not_finite(home: Home, said: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "step", poisoned)
         assert home.run() == 2
-    assert "the loss of a microbatch of" in (text := said())
+    assert "the loss of an update is nan" in (text := said())
     assert "is nan" in text
 
 

@@ -100,7 +100,8 @@ def test_a_probe_may_time_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     from rollcast.engine import probe
 
     world = make(1, iteration_s=ITERATION_S / 2, token_s=TOKEN_S / 2).world
-    monkeypatch.setattr(probe, "prepare", lambda local_files: None)
+    unprepared = SimpleNamespace(prepare=lambda local_files: None)
+    monkeypatch.setattr(probe, "adapter", lambda name: unprepared)
     monkeypatch.setattr(probe, "start_actors", lambda spec, first_turns, routing: world)
     content = probe.probe(asked(ClusterShape(1, 1, 1, False)), beside_only=True)
     check(json.loads(json.dumps(content)), PROBE.shape, "probe.json", "--probe")

@@ -89,7 +89,7 @@ def asked(shape: ClusterShape) -> Any:
         shape=shape,
         plan=SimpleNamespace(batch=Batch(2, 4)),
         model=None,
-        engine=SimpleNamespace(device="cpu"),
+        engine=SimpleNamespace(device="cpu", name="vllm"),
         turns=None,
         raw=SimpleNamespace(data={"engine": {"max_seqs": 8}}),
     )

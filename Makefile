@@ -31,8 +31,9 @@ $(ENGINE)/.installed: pyproject.toml engine/engine-cpu.lock
 demo: $(VENV)/.installed  ## The main job: compare the policies for Qwen3-8B on 8 H100
 	$(VENV)/bin/rollcast compare examples/april.yaml --out demo --force $(DEMO_POLICIES)
 
-demo-engine: $(ENGINE)/.installed  ## The same loop on real vLLM and torch, on two cores
-	$(ENGINE)/bin/rollcast run examples/engine.yaml --set steps=40 --out demo-engine --force
+demo-engine: $(ENGINE)/.installed  ## The same loop on a real engine and torch; NAME=transformers
+	$(ENGINE)/bin/rollcast run examples/engine.yaml --set engine.name=$(or $(NAME),vllm) \
+	  --set steps=40 --out demo-engine --force
 
 demo-overlap: $(ENGINE)/.installed  ## Rollout beside training, on two cores, and what was forecast
 	$(ENGINE)/bin/python -m benchmarks.overlap --out demo-overlap

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +13,21 @@ from rollcast.simulator.check.odd import Odd, odd
 from rollcast.simulator.check.question import Question
 from rollcast.simulator.check.search import Change
 from rollcast.simulator.costs.memory.ledger import Ledger
-from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.errors import RollcastError, ScenarioError
 from rollcast.simulator.launches.parts import nested
 from rollcast.simulator.results.schema import CHECK_SCHEMA
-from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.simulate import simulate
 
 OnWork = Callable[[StepRecord | None], None]
+MOST_SIMULATED = 16_384
+"""Rollouts of a short run that prices a change."""
 
 
 @dataclass(frozen=True)
 class Priced:
-    """A change and what it does to a step. step: of the forecast, times the ratio of the planner's
-    estimates."""
+    """A change and what it does to a step. step: of the forecast, times the ratio of two short
+    simulations, or for large batches of the planner's estimates."""
 
     change: Change
     step: Seconds | None
@@ -48,7 +50,8 @@ class Priced:
 @dataclass(frozen=True)
 class Answer:
     """forecast: as if it fit where it does not. fixes: changes that make it fit, or surer to.
-    faster: changes that make it faster. oddities: what an expert would ask about."""
+    faster: changes that make it faster. oddities: what an expert would ask about. searched: whether
+    changes were looked for."""
 
     question: Question
     ledger: Ledger
@@ -56,6 +59,7 @@ class Answer:
     fixes: tuple[Priced, ...] = ()
     faster: tuple[Priced, ...] = ()
     oddities: tuple[Odd, ...] = ()
+    searched: bool = True
 
     @property
     def fits(self) -> bool:
@@ -119,7 +123,7 @@ def answer(question: Question, changes: bool = True, on_work: OnWork | None = No
     """Answers a question. changes: whether to search for them. on_work: called at each simulated
     step, and with None at each change tried. Raises ScenarioError where the scenario has no memory
     to count, and as `simulate` does."""
-    ledger = ledger_of(question.scenario)
+    ledger = question.scenario.ledger
     if ledger is None:
         raise ScenarioError("cost", "has no model and GPU, of which memory could be counted")
     found = forecast(question, ledger.fits, on_work)
@@ -128,20 +132,45 @@ def answer(question: Question, changes: bool = True, on_work: OnWork | None = No
         if on_work is not None:
             on_work(None)
 
-    unsure = ledger.fits_probability < search.ENOUGH
-    fixes = search.that_fit(question, ledger, on_try) if changes and unsure else []
-    faster = search.that_speed_up(question, on_try) if changes and ledger.fits else []
-    base_s = search.estimate_s(question.with_keys({} if ledger.fits else question.as_if_it_fit()))
-    return Answer(
-        question,
-        ledger,
-        found,
-        tuple(_priced(change, found, base_s) for change in fixes),
-        tuple(_priced(change, found, base_s) for change in faster),
-        tuple(odd(question, found, on_work)) if changes else (),
-    )
+    fixes: list[Priced] = []
+    faster: list[Priced] = []
+    if changes:
+        base = question.with_keys({} if ledger.fits else question.as_if_it_fit())
+        base_s = search.estimate_s(base)
+        if ledger.fits_probability < search.ENOUGH:
+            fixes = _priced(search.that_fit(question, ledger, base_s, on_try), found, base_s)
+        if ledger.fits:
+            faster = _shorter(_priced(search.that_speed_up(question, on_try), found, base_s), found)
+    oddities = tuple(odd(question, found, on_work)) if changes else ()
+    return Answer(question, ledger, found, tuple(fixes), tuple(faster), oddities, changes)
 
 
-def _priced(change: Change, found: Forecast, base_s: float) -> Priced:
-    ratio = change.estimate_s / base_s if base_s > 0 else math.nan
-    return Priced(change, found.step.times(ratio) if math.isfinite(ratio) else None)
+def _priced(changes: Sequence[Change], found: Forecast, base_s: float) -> list[Priced]:
+    """Changes with their steps. base_s: the planner's estimate of the launch."""
+    priced = []
+    for change in changes:
+        ratio = _simulated(change, found)
+        if ratio is None:
+            ratio = change.estimate_s / base_s if base_s > 0 else math.nan
+        priced.append(Priced(change, found.step.times(ratio) if math.isfinite(ratio) else None))
+    return priced
+
+
+def _simulated(change: Change, found: Forecast) -> float | None:
+    """A step of a change over one of the launch, on the same draws; None where the batches are too
+    large for a short run, or the change does not run."""
+    now = found.summary
+    scenario = change.question.scenario
+    if now["rollouts"] > MOST_SIMULATED or scenario.steps * now["step_s"] <= 0:
+        return None
+    try:
+        return float(simulate(scenario).summary["step_s"] / now["step_s"])
+    except RollcastError:
+        return None
+
+
+def _shorter(changes: Sequence[Priced], found: Forecast) -> list[Priced]:
+    """Those that are still faster, the fastest first."""
+    most = (1 - search.LEAST_GAIN) * found.step.median
+    kept = [(one.step.median, one) for one in changes if one.step and one.step.median < most]
+    return [one for _, one in sorted(kept, key=lambda pair: pair[0])]

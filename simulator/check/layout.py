@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rollcast.simulator.costs.memory.ledger import Ledger, MemoryPhase
+from rollcast.simulator.results.figures import ENGINE_SHARE
 
 GROUP_OF: Mapping[str, str] = {
     "weights": "weights",
@@ -18,19 +19,9 @@ GROUP_OF: Mapping[str, str] = {
     "kv_pool": "KV",
 }
 OTHER = "other"
-PHASE_NAMES: Mapping[MemoryPhase, str] = {
-    "start": "start",
-    "generation": "generation",
-    "switch": "switch",
-    "log_prob": "log-probs",
-    "update": "update",
-    "optimizer_step": "optimiser step",
-    "sync": "weight sync",
-}
-"""In tables."""
-OWN_SHARE, NEAR = "engine_share", 0.9
+NEAR = 0.9
 """A line for the engine within its own share is told where it nearly fills that."""
-POOL_NAMES: Mapping[str, str] = {OWN_SHARE: "engine's share"}
+POOL_NAMES: Mapping[str, str] = {ENGINE_SHARE: "engine's share"}
 """Where a table calls a pool otherwise."""
 GROUPS = (*dict.fromkeys(GROUP_OF.values()), OTHER)
 
@@ -56,7 +47,7 @@ def memory_lines(ledger: Ledger) -> list[Line]:
     lines = []
     for phase, pool in ledger.places:
         if (
-            pool == OWN_SHARE
+            pool == ENGINE_SHARE
             and ledger.total(phase, pool) < NEAR * ledger.pools[pool].capacity_bytes
         ):
             continue

@@ -6,6 +6,7 @@ fewest come first. The step of a change is the planner's estimate over the estim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
@@ -17,7 +18,6 @@ from rollcast.simulator.errors import RollcastError, ScenarioError
 from rollcast.simulator.launches.overrides import overrides, strategy_of
 from rollcast.simulator.planner.estimate import estimated
 from rollcast.simulator.scenario.knobs import Knob, knobs_of
-from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.workload.base import longest_rollout
 
@@ -28,6 +28,8 @@ SHOWN = 4
 ENOUGH = 0.9
 """How likely a change fits that is shown first."""
 LEAST_GAIN = 0.02
+SLOW = 1.5
+"""Times the step of the launch, that a change is told last for."""
 _PASS_TOKENS = "cost.roofline.trainer.microbatch_tokens"
 MOST_TAKEN_OFF = 0.25
 """Of what is trained on, what a change leaves at least."""
@@ -65,10 +67,12 @@ class _Single:
     settings: Mapping[str, Any]
 
 
-def that_fit(question: Question, ledger: Ledger, on_try: OnTry = _nothing) -> list[Change]:
+def that_fit(
+    question: Question, ledger: Ledger, now_s: float = math.inf, on_try: OnTry = _nothing
+) -> list[Change]:
     """The smallest sets of changes that more likely fit than not, and than the launch: those that
-    surely fit first, then those that leave alone what is learned, then the fastest; at most
-    `SHOWN`. ledger: of the question itself."""
+    leave alone what is learned first, then those that surely fit and are not `SLOW`, then the
+    fastest; at most `SHOWN`. ledger: of the question itself. now_s: its step, as if it fit."""
     alone = []
     for single in _singles(question):
         on_try()
@@ -79,17 +83,23 @@ def that_fit(question: Question, ledger: Ledger, on_try: OnTry = _nothing) -> li
     found = [one for _, one in alone if one.ledger.fits and one.ledger.fits_probability > least]
     helpful = _helpful(alone, _excess(ledger))
     for size in range(2, MOST_CHANGES + 1):
-        if any(_sure(one) and not one.trains_otherwise for one in found):
+        if any(_good(one, now_s) for one in found):
             break
         for chosen in islice(_sets(helpful, size), MOST_TRIED):
             settings = _settings(chosen)
-            if any(one.settings.items() <= settings.items() for one in found):
-                continue
+            if any(_sure(one) and one.settings.items() <= settings.items() for one in found):
+                continue  # nothing to add
             on_try()
             change = _changed(question, chosen)
-            if change is not None and change.ledger.fits_probability > least:
+            if change is not None and change.ledger.fits_probability > _most(found, change, least):
                 found.append(change)
-    return _best(found)
+    return _best(found, now_s)
+
+
+def _most(found: Iterable[Change], change: Change, least: float) -> float:
+    """How likely the likeliest part of a change fits; ``least`` at least."""
+    parts = (one for one in found if one.settings.items() <= change.settings.items())
+    return max((one.ledger.fits_probability for one in parts), default=least)
 
 
 def _excess(ledger: Ledger) -> float:
@@ -146,13 +156,18 @@ def _sure(change: Change) -> bool:
     return change.ledger.fits_probability >= ENOUGH
 
 
-def _best(found: Iterable[Change]) -> list[Change]:
+def _good(change: Change, now_s: float) -> bool:
+    """Whether nobody would look for another one."""
+    return _sure(change) and not change.trains_otherwise and change.estimate_s <= SLOW * now_s
+
+
+def _best(found: Iterable[Change], now_s: float) -> list[Change]:
     """The best of each set of knobs."""
     ordered = sorted(
         found,
         key=lambda one: (
-            not _sure(one),
             one.trains_otherwise,
+            not _sure(one) or one.estimate_s > SLOW * now_s,
             len(one.keys),
             one.estimate_s,
         ),
@@ -209,8 +224,10 @@ def _changed(question: Question, chosen: Sequence[_Single]) -> Change | None:
     settings, launch = _settings(chosen), question.launch
     try:
         changed = question.with_settings(settings)
-        ledger = ledger_of(changed.scenario)
-        lines = question.table.written(settings, launch.release, question.draft.settings)
+        ledger = changed.scenario.ledger
+        lines = question.table.written(
+            settings, launch.release, question.draft.settings, launch.in_python
+        )
     except (ScenarioError, KeyError):  # KeyError: the stack has no word for it
         return None
     if ledger is None or any(changed.value(one.knob.key) != one.value for one in chosen):

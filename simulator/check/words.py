@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 from rollcast.simulator.check.answer import Answer, Priced
 from rollcast.simulator.check.forecast import Seconds
+from rollcast.simulator.check.search import MOST_CHANGES
 from rollcast.simulator.results.figures import (
     MEMORY_PHASES,
     gigabytes,
     hours,
     interval,
+    room,
     seconds,
     usd,
 )
@@ -33,20 +35,25 @@ PART_WORDS: Mapping[str, str] = {
 }
 
 
+NOTHING = f"No change of up to {MOST_CHANGES} settings that is known here makes it fit."
+
+
 def headline(answer: Answer) -> str:
     """Whether it fits, with the figure, and the first change where it does not."""
     peak = answer.ledger.peak
-    held, room = gigabytes(peak.bytes).removesuffix(" GB"), gigabytes(peak.capacity_bytes)
+    held, of = gigabytes(peak.bytes).removesuffix(" GB"), room(peak._asdict())
     where = MEMORY_PHASES[peak.phase]
     sure = answer.ledger.fits_probability
     if answer.fits:
         likely = "" if sure >= 0.95 else f" ({sure:.0%} likely)"
-        text = f"Yes{likely}: at most {held} of {room} of a GPU, {where}."
+        text = f"Yes{likely}: at most {held} of {of}, {where}."
         return f"{text} To be surer, add {_first(answer)}." if answer.fixes else text
     part = PART_WORDS.get(peak.part, peak.part)
     likely = "" if sure <= 0.05 else f" ({1 - sure:.0%} likely)"
-    text = f"No{likely}: {held} of {room} of a GPU {where}, at {part}."
-    return f"{text} Add {_first(answer)}." if answer.fixes else text
+    text = f"No{likely}: {held} of {of} {where}, at {part}."
+    if answer.fixes:
+        return f"{text} Add {_first(answer)}."
+    return f"{text} {NOTHING}" if answer.searched else text
 
 
 def to_fit(answer: Answer) -> str:

@@ -15,6 +15,7 @@ import typer
 
 from rollcast.simulator.cli import arguments as args
 from rollcast.simulator.cli.check import WithCommandLine, check
+from rollcast.simulator.cli.console import print_where
 from rollcast.simulator.cli.notes import old_names_as_notes
 from rollcast.simulator.cli.serving import serve
 from rollcast.simulator.cli.stopping import (
@@ -104,7 +105,7 @@ def simulate(
     if out is not None:
         _write_run(result, bars or (), out, force, plot=not no_plot)
     tables.show_summary(result.summary, as_json, bars)
-    _print_where(out)
+    print_where(out)
 
 
 @app.command()
@@ -162,7 +163,7 @@ def compare(
         )
         write_folder(out, write, force)
     tables.show_comparison(results, ranked, as_json)
-    _print_where(out)
+    print_where(out)
 
 
 @app.command()
@@ -233,7 +234,7 @@ def plan(
     if out is not None:
         _write_plan(planned, raw, out, force, policy or (), bars or ())
     show_plan(planned, as_json, bars)
-    _print_where(out)
+    print_where(out)
     if planned.recommended is None:
         raise typer.Exit(NOTHING_MEETS)
 
@@ -468,13 +469,6 @@ def _tornado_keys(scenario: Scenario, tornado: bool, keys: Sequence[str]) -> lis
     from rollcast.simulator.studies.tornado import parse_keys
 
     return parse_keys(scenario, keys)
-
-
-def _print_where(out: Path | None) -> None:
-    if out is not None:
-        from rollcast.simulator.values.visible import visible
-
-        print(f"wrote {visible(str(out))}/", file=sys.stderr)
 
 
 def _add_commands(argv: list[str]) -> None:

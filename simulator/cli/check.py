@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from rollcast.simulator.cli import arguments as args
+from rollcast.simulator.cli.console import print_where
 from rollcast.simulator.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -108,10 +108,7 @@ def check(
     if out is not None:
         _write(answered, out, force)
     show_answer(answered, as_json)
-    if out is not None:
-        from rollcast.simulator.values.visible import visible
-
-        print(f"wrote {visible(str(out))}/", file=sys.stderr)
+    print_where(out)
     if not answered.fits or (fail_over is not None and answered.over(fail_over)):
         raise typer.Exit(DOES_NOT_FIT)
 

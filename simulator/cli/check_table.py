@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rollcast.simulator.check.answer import Answer, Priced
-from rollcast.simulator.check.layout import PHASE_NAMES, POOL_NAMES, Line, groups_of, memory_lines
+from rollcast.simulator.check.layout import POOL_NAMES, Line, groups_of, memory_lines
 from rollcast.simulator.check.words import effect, sentences, to_fit
 from rollcast.simulator.cli.console import console
-from rollcast.simulator.results.figures import interval, seconds
+from rollcast.simulator.results.figures import MEMORY_PHASE_NAMES, interval, seconds
 from rollcast.simulator.results.phases import STEP_PHASES
 from rollcast.simulator.results.write import plain
 
@@ -78,7 +78,7 @@ def _memory(lines: Sequence[Line]) -> Table:
         bar = Text("█" * filled + "░" * (BAR - filled), style=style)
         bar.append(f" {line.share:.0%}")
         pool = [POOL_NAMES.get(line.pool, line.pool)] if several else []
-        grid.add_row(PHASE_NAMES[line.phase], *pool, *cells, f"{line.total / 1e9:.1f}", bar)
+        grid.add_row(MEMORY_PHASE_NAMES[line.phase], *pool, *cells, f"{line.total / 1e9:.1f}", bar)
     return grid
 
 

@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollcast.simulator.values.visible import visible_lines
+from rollcast.simulator.values.visible import visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +25,12 @@ def console() -> Console:
     characters instead of obeying them."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
     return _harmless()(width=width, highlight=False, soft_wrap=False)
+
+
+def print_where(out: Path | None) -> None:
+    """Tells on standard error which folder was written, if one was."""
+    if out is not None:
+        print(f"wrote {visible(str(out))}/", file=sys.stderr)
 
 
 @cache

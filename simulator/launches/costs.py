@@ -11,14 +11,13 @@ from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.stacks import FOLDERS, STACKS
 from rollcast.simulator.costs.trainer.options import MasterDtype, Optimizer
 from rollcast.simulator.launches.parts import Part
-from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
+from rollcast.simulator.stacks.settings import Settings, value, whole
 
 ROOFLINE = "cost.roofline"
 TRAINER = f"{ROOFLINE}.trainer"
 FUSED_TRAFFIC_PER_LOGIT = 8.7  # as the doc of traffic_per_logit has it
 FUSED_CHUNK_TOKENS = 1024
-DEFAULTS = "'s defaults"
-"""How the place of a setting ends that a launch leaves to the stack."""
+CHUNKED_LOGIT_BYTES = 4.0  # 16 bit logits and their gradients; what is in 32 bit is of a chunk
 _RECOMPUTE = {"full": "full", "selective": "attention", "none": "none"}
 ZERO = {0: "none", 1: "zero1", 2: "zero2", 3: "fsdp"}
 _SAME: tuple[tuple[str, str, type], ...] = (
@@ -117,7 +116,7 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         ("run.optimizer", "optimizer", get_args(Optimizer)),
         ("run.trainer_dtype", "master_dtype", get_args(MasterDtype)),
     ):
-        if (found := value(known, key)) in words and not from_defaults(known[key]):
+        if (found := value(known, key)) in words and not known[key].unsaid:
             yield _said(known, key, f"{TRAINER}.{ours}", found)
     recompute = _RECOMPUTE.get(str(value(known, "run.recompute")))
     if recompute:
@@ -141,6 +140,8 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.fused_head", key, FUSED_TRAFFIC_PER_LOGIT)
         chunked = f"{TRAINER}.logits_chunk_tokens"
         yield _said(known, "run.fused_head", chunked, chunk or FUSED_CHUNK_TOKENS)
+    elif chunk:
+        yield _said(known, "run.logits_chunk_tokens", f"{TRAINER}.logit_bytes", CHUNKED_LOGIT_BYTES)
     if value(known, "run.offload_reference") is True and value(known, "run.reference") is True:
         yield _said(known, "run.offload_reference", f"{TRAINER}.reference_on_host", True)
     if value(known, "run.precision") == "fp8":
@@ -154,12 +155,7 @@ def _can_be(known: Settings, splits: Collection[str]) -> bool:
         for key, ours, _ in _SAME
         if ours.endswith("_parallel") and (whole(known, key) or 1) > 1
     ]
-    return not from_defaults(known["run.strategy"]) or set(wanted) <= set(splits)
-
-
-def from_defaults(setting: Setting) -> bool:
-    """Whether the launch does not say it: costs then take what was measured of the stack."""
-    return setting.place.file.endswith(DEFAULTS)
+    return not known["run.strategy"].unsaid or set(wanted) <= set(splits)
 
 
 def trainer_gpus(known: Settings) -> int | None:
@@ -208,6 +204,8 @@ def _log_prob_passes(known: Settings, step: Step) -> Iterator[Part]:
     room, most = whole(known, tokens), whole(known, rows)
     if room and value(known, "run.dynamic_batches") is not False:
         yield _said(known, tokens, key, room)
+    elif most and value(known, "run.dynamic_batches") is True:
+        return  # as large as the update's
     elif most and value(known, "run.packing") is True:
         source = f"{known[rows].source}, of mean length, without padding"
         yield Part(key, max(round(most * step.mean_tokens), 1), source)

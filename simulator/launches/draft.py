@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.cluster import cluster_parts
-from rollcast.simulator.launches.costs import DEFAULTS, Step, cost_parts, preset_of
+from rollcast.simulator.launches.costs import Step, cost_parts, preset_of
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.model import model_part
 from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
@@ -111,7 +111,7 @@ def completed(launch: Launched, gpus: int | None = None) -> Settings:
     said = {key: setting for key, setting in launch.settings.items() if not setting.implied}
     if gpus is not None:
         said |= _gpus_of(launch.settings, gpus)
-    taken = Place(f"{launch.stack}{DEFAULTS}")
+    taken = Place(f"{launch.stack}'s defaults")
     known = {**stack.launch.unsaid(said, taken, release=launch.release), **said}
     if stack.implied is not None:
         known |= {setting.key: setting for setting in stack.implied(known)}

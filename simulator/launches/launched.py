@@ -52,6 +52,11 @@ class Launched:
         """What holds in the run: what was given or implied, else the stack's defaults."""
         return {**self.defaults, **self.settings}
 
+    @property
+    def in_python(self) -> bool:
+        """Whether its settings are arguments of calls in a script."""
+        return bool(self.files) and self.files[0].suffix == ".py"
+
     def raw(self) -> Mapping[str, Any]:
         """Values by the stack's own key."""
         return {item.key: item.value for item in self.given}

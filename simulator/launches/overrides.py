@@ -37,6 +37,36 @@ def _pass_tokens(wanted: Any, known: Settings) -> Mapping[str, Any]:
     return {"run.dynamic_batches": True, **tokens}
 
 
+def _rows(wanted: Any, known: Settings) -> Mapping[str, Any]:
+    """With as many passes as leave an optimiser step what it is, where a launch says their number,
+    of which the batch follows."""
+    rows, passes = whole(known, "run.micro_batch_rollouts"), "run.gradient_accumulation"
+    if value(known, "run.dynamic_batches") is True:
+        return {}
+    if passes not in known or not rows:
+        return {"run.micro_batch_rollouts": wanted}
+    step = rows * (whole(known, passes) or 1)
+    if step % wanted or "run.generation_every" in known:
+        return {}
+    return {"run.micro_batch_rollouts": wanted, passes: step // wanted}
+
+
+def _experts(wanted: Any, known: Settings) -> Mapping[str, Any]:
+    """Fewer GPUs than before only where those of a tensor-parallel group split an expert."""
+    key = f"{TRAINER}.expert_parallel"
+    whole_experts = whole(known, "run.expert_tensor_parallel") == 1
+    return {} if whole_experts and wanted < (whole(known, key) or 1) else {key: wanted}
+
+
+def _engine(wanted: Any, known: Settings) -> Mapping[str, Any]:
+    """With as many engines as leave their GPUs what they are, where a launch says their number."""
+    key, engines = "cluster.tensor_parallel", "cluster.replicas"
+    if engines not in known or known[engines].implied:
+        return {key: wanted}
+    gpus = (whole(known, engines) or 1) * (whole(known, key) or 1)
+    return {} if gpus % wanted else {key: wanted, engines: gpus // wanted}
+
+
 def _sharding(wanted: Any, known: Settings) -> Mapping[str, Any]:
     stages = {name: stage for stage, name in ZERO.items()}
     if wanted == "hybrid":
@@ -68,9 +98,7 @@ _SAID: Mapping[str, Said] = {
         "run.recompute": "selective" if wanted == "attention" else wanted
     },
     f"{TRAINER}.microbatch_tokens": _pass_tokens,
-    f"{TRAINER}.microbatch_rollouts": lambda wanted, known: (
-        {} if value(known, "run.dynamic_batches") is True else {"run.micro_batch_rollouts": wanted}
-    ),
+    f"{TRAINER}.microbatch_rollouts": _rows,
     f"{TRAINER}.logits_chunk_tokens": lambda wanted, _: {"run.fused_head": wanted is not None},
     f"{TRAINER}.batching": lambda wanted, _: {"run.packing": wanted == "packed"},
     f"{TRAINER}.sharding": _sharding,
@@ -82,10 +110,11 @@ _SAID: Mapping[str, Said] = {
         f"{TRAINER}.{split}": _as(f"{TRAINER}.{split}")
         for split in (
             *("tensor_parallel", "pipeline_parallel", "context_parallel"),
-            *("sequence_parallel", "expert_parallel", "tensor_sequence_parallel"),
+            *("sequence_parallel", "tensor_sequence_parallel"),
         )
     },
-    "cluster.tensor_parallel": _as("cluster.tensor_parallel"),
+    f"{TRAINER}.expert_parallel": _experts,
+    "cluster.tensor_parallel": _engine,
     "workload.max_new_tokens": _as("workload.max_new_tokens"),
     "workload.batch_groups": _as("workload.batch_groups"),
 }

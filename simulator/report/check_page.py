@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rollcast.simulator.check.answer import Answer, Priced
 from rollcast.simulator.check.layout import (
     GROUPS,
-    PHASE_NAMES,
     POOL_NAMES,
     Line,
     groups_of,
@@ -23,6 +22,7 @@ from rollcast.simulator.report.page import page
 from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.results.figures import (
+    MEMORY_PHASE_NAMES,
     MEMORY_PHASES,
     gigabytes,
     hours,
@@ -106,7 +106,7 @@ def memory_bars(ledger: Ledger) -> Markup:
 
 
 def _name(line: Line, lines: Sequence[Line]) -> str:
-    name = PHASE_NAMES[line.phase]
+    name = MEMORY_PHASE_NAMES[line.phase]
     several = len({one.pool for one in lines}) > 1
     over = ": does not fit" if line.share > 1 else ""
     return f"{name}{f' ({POOL_NAMES.get(line.pool, line.pool)})' if several else ''}{over}"
@@ -136,7 +136,7 @@ def memory_table(ledger: Ledger) -> Markup:
     rows = [
         parts.Row(
             (
-                PHASE_NAMES[line.phase],
+                MEMORY_PHASE_NAMES[line.phase],
                 POOL_NAMES.get(line.pool, line.pool),
                 *(f"{line.parts[g] / 1e9:.1f}" if line.parts.get(g) else "" for g in GROUPS),
                 f"{line.total / 1e9:.1f}",

@@ -245,6 +245,8 @@ def gigabytes(size: float) -> str:
     return f"{size:.0f} GB" if size >= 10 else f"{size:.1f} GB"
 
 
+ENGINE_SHARE = "engine_share"
+"""The pool of a ledger that is what an engine may use of its GPUs."""
 MEMORY_PHASES: Mapping[str, str] = {
     "start": "at the start",
     "generation": "in generation",
@@ -255,6 +257,22 @@ MEMORY_PHASES: Mapping[str, str] = {
     "sync": "in the weight sync",
 }
 """Phases of a ledger of memory, as a sentence goes on."""
+MEMORY_PHASE_NAMES: Mapping[str, str] = {
+    "start": "start",
+    "generation": "generation",
+    "switch": "switch",
+    "log_prob": "log-probs",
+    "update": "update",
+    "optimizer_step": "optimiser step",
+    "sync": "weight sync",
+}
+"""The same in tables."""
+
+
+def room(peak: Mapping[str, Any]) -> str:
+    """What a peak is of: a GPU's memory, or an engine's share of it. peak: as a ledger tells it."""
+    size = gigabytes(peak["capacity_bytes"])
+    return f"the engine's {size} of a GPU" if peak["pool"] == ENGINE_SHARE else f"{size} of a GPU"
 
 
 def _peak(v: Values) -> Values | None:
@@ -272,7 +290,7 @@ def _peak_note(v: Values) -> str:
     peak = _peak(v)
     if peak is None:
         return ""
-    return f"of {gigabytes(peak['capacity_bytes'])} of a GPU, {MEMORY_PHASES[peak['phase']]}"
+    return f"of {room(peak)}, {MEMORY_PHASES[peak['phase']]}"
 
 
 def _group_sizes(v: Values) -> str:

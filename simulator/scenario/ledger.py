@@ -45,6 +45,10 @@ class Sized(Protocol):
     def no_pool(self) -> ScenarioError | None:
         """Why engines have no room for KV; None where they have."""
 
+    @property
+    def ledger(self) -> Ledger | None:
+        """As `ledger_of` makes it."""
+
 
 def ledger_of(scenario: Sized) -> Ledger | None:
     """The ledger of a scenario, whether it fits or not; None where its costs know of no model and

@@ -9,10 +9,10 @@ from rollcast.simulator.cluster.replica import check_pool
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.costs.memory.ledger import REFUSED_BELOW
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.figures import MEMORY_PHASES
 from rollcast.simulator.scenario.ledger import (
     Sized,
     batch_of,
-    ledger_of,
     ledger_of_batch,
     roofline_of,
 )
@@ -25,7 +25,7 @@ from rollcast.simulator.workload.base import (
 )
 
 if TYPE_CHECKING:
-    from rollcast.simulator.costs.memory.ledger import Ledger, MemoryPhase
+    from rollcast.simulator.costs.memory.ledger import Ledger
 
 _TRAINER = "cost.roofline.trainer"
 _FIELDS: dict[str, str] = {
@@ -34,15 +34,6 @@ _FIELDS: dict[str, str] = {
     "reference": "cost.roofline.trainer.reference_gpus",
     "critic": "cost.roofline.trainer.critic_gpus",
     "reward": "cost.roofline.trainer.reward_gpus",
-}
-_WORK: dict[MemoryPhase, str] = {
-    "start": "at the start",
-    "generation": "while it generates",
-    "switch": "as the engine wakes",
-    "log_prob": "in the passes before the update",
-    "update": "in the update",
-    "optimizer_step": "in the optimiser step",
-    "sync": "while weights are sent",
 }
 
 
@@ -56,7 +47,7 @@ def check_memory(scenario: Sized, *, likely: bool = False) -> None:
     prompt, new = longest_rollout(workload)
     layout = scenario.policy.plan(scenario.plan, scenario.policy.init()).layout
     try:
-        ledger, least = ledger_of(scenario), 0.5 if likely else REFUSED_BELOW
+        ledger, least = scenario.ledger, 0.5 if likely else REFUSED_BELOW
         short = ledger is not None and ledger.fits_probability < least
         if ledger is not None and short and _chance_offloaded(scenario) < least:
             raise _refusal(scenario, ledger)
@@ -119,7 +110,7 @@ def _refusal(scenario: Sized, ledger: Ledger) -> ScenarioError:
         field = f"{_TRAINER}.microbatch_tokens"
     return ScenarioError(
         field,
-        f"out of memory {_WORK[phase]}: {model} needs {wanted / 1e9:.0f} GB of {share}each of "
-        f"{pool.gpus} x {pool.gpu} ({pool.capacity_bytes / 1e9:.0f} GB usable), of which {held}; "
-        f"{instead}",
+        f"out of memory {MEMORY_PHASES[phase]}: {model} needs {wanted / 1e9:.0f} GB of {share}each "
+        f"of {pool.gpus} x {pool.gpu} ({pool.capacity_bytes / 1e9:.0f} GB usable), of which {held}"
+        f"; {instead}",
     )

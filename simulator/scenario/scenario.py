@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rollcast.simulator.cluster.replica import EngineSpec
@@ -24,7 +25,7 @@ from rollcast.simulator.policies import (
 from rollcast.simulator.policy import Chain, Policy, chain
 from rollcast.simulator.scenario.cost import build_cost, build_model
 from rollcast.simulator.scenario.file import RawScenario
-from rollcast.simulator.scenario.ledger import roofline_of
+from rollcast.simulator.scenario.ledger import ledger_of, roofline_of
 from rollcast.simulator.scenario.memory import check_memory
 from rollcast.simulator.scenario.sections import (
     ClusterSection,
@@ -41,6 +42,7 @@ from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 from rollcast.simulator.world import ClusterShape
 
 if TYPE_CHECKING:
+    from rollcast.simulator.costs.memory.ledger import Ledger
     from rollcast.simulator.costs.presets.gpus import Gpu
     from rollcast.simulator.costs.presets.models import Model
 
@@ -100,6 +102,11 @@ class Scenario:
         if self.trainer_gpu is None:
             return names
         return f"{names} + {self.shape.held_gpus - self.rollout_gpus} {self.trainer_gpu.name}"
+
+    @cached_property
+    def ledger(self) -> Ledger | None:
+        """What its GPUs hold in every phase; None where its costs know no memory."""
+        return ledger_of(self)
 
     def check_memory(self, *, likely: bool = False) -> None:
         """Raises ScenarioError where it is clear that the longest possible rollout does not fit

@@ -268,7 +268,8 @@ class Launch:
         for ours in sorted(self.keys, key=lambda ours: ours not in self.conditions):
             key = self._defaulting(ours, release, span, known) if ours not in said else None
             if key is not None:
-                taken[ours] = Setting(ours, key.ours(key.default), key.key, place)
+                theirs = key.ours(key.default)
+                taken[ours] = Setting(ours, theirs, key.key, place, unsaid=True)
                 known[ours] = taken[ours].value
         for setting in implied({**taken, **said}) if implied else ():
             taken[setting.key] = setting
@@ -367,11 +368,16 @@ class Launch:
         return settings, conflicts
 
     def written(
-        self, settings: Mapping[str, Any], release: str | None = None, run: Settings | None = None
+        self,
+        settings: Mapping[str, Any],
+        release: str | None = None,
+        run: Settings | None = None,
+        python: bool = False,
     ) -> list[str]:
         """Settings by our key as arguments of the stack, in the order given. run: what its launch
-        says, whose spelling is kept. Raises KeyError for one that the release, or such a run, has
-        no key for, as `name` does, or whose value the stack does not take."""
+        says, whose spelling is kept. python: as arguments of a call, where the launch is one, of
+        what a command line would have behind dashes. Raises KeyError for one that the release,
+        or such a run, has no key for, as `name` does, or whose value the stack does not take."""
         known = {ours: one.value for ours, one in (run or {}).items()} | dict(settings)
         said = [
             pair
@@ -380,6 +386,11 @@ class Launch:
         ]
         if self.form == "key: value":
             return _nested(said)
+        if python and self.form == "--key value":
+            return [
+                self._argument(key, value) if key.spelt else f"{key.key}={value!r}"
+                for key, value in said
+            ]
         return [line for key, value in said if (line := self._argument(key, value))]
 
     def has(self, ours: str, release: str | None = None, run: Settings | None = None) -> bool:

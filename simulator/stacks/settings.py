@@ -202,13 +202,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A logged setting. key: of `MEANINGS`. theirs: the stack's key. implied: follows from it."""
+    """A logged setting. key: of `MEANINGS`. theirs: the stack's key. implied: follows from it.
+    unsaid: one of the stack's defaults, or follows from one."""
 
     key: str
     value: Any
     theirs: str
     place: Place
     implied: bool = False
+    unsaid: bool = False
 
     @property
     def source(self) -> str:
@@ -217,7 +219,7 @@ class Setting:
 
     def implies(self, key: str, value: Any) -> Setting:
         """Another setting, of ours, that follows from this one."""
-        return Setting(key, value, self.theirs, self.place, True)
+        return Setting(key, value, self.theirs, self.place, True, self.unsaid)
 
 
 Settings = Mapping[str, Setting]

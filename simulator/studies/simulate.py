@@ -9,11 +9,10 @@ from typing import Any
 
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.results.figures import MEMORY_PHASES, gigabytes
+from rollcast.simulator.results.figures import MEMORY_PHASES, gigabytes, room
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.file import RawScenario, override, read_scenario
-from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.scenario.trust import Trust
 from rollcast.simulator.spans import Run, StepRecord
@@ -55,7 +54,7 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
     result.warnings.extend(scenario.warnings)
     result.warnings.extend(scenario.cost.warnings(world.extremes))
     result.warnings.extend(scenario.workload.warnings)
-    ledger = ledger_of(scenario)
+    ledger = scenario.ledger
     if ledger is not None and not ledger.fits:
         result.warnings.append(beyond_memory(ledger))
     summary = run_summary(result, scenario.name, scenario.policy_name, scenario.seed)
@@ -82,8 +81,8 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
 def beyond_memory(ledger: Ledger) -> str:
     """The sentence on a run that more likely does not fit than it does."""
     peak = ledger.peak
-    held, room = gigabytes(peak.bytes), gigabytes(peak.capacity_bytes)
     return (
-        f"memory: {held} of the {room} of a GPU {MEMORY_PHASES[peak.phase]}; it more likely runs "
+        f"memory: {gigabytes(peak.bytes)} of {room(peak._asdict())} {MEMORY_PHASES[peak.phase]}; "
+        "it more likely runs "
         f"out of memory than not ({1 - ledger.fits_probability:.0%})"
     )

@@ -167,6 +167,7 @@ def test_a_share_to_fail_over(fitting: Answer) -> None:
 def test_a_long_tail_is_told_with_what_would_not_wait() -> None:
     said = {
         **VERL,
+        "data.train_batch_size": 16,
         "data.max_response_length": 16384,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 20000,
     }

@@ -62,7 +62,8 @@ def _trained(settings: Settings) -> Iterable[Setting]:
     if split is not None:
         yield split.implies("run.strategy", "fsdp2")
     often, inflight = settings.get("run.recompute_frequency"), settings.get("run.offload_inflight")
-    if often is not None and "run.recompute" not in settings:
+    recompute = settings.get("run.recompute")
+    if often is not None and (recompute is None or recompute.unsaid):
         yield often.implies("run.recompute", "full")
     if inflight is not None and inflight.value:
         yield inflight.implies("run.offload_activations", True)

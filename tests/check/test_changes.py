@@ -153,12 +153,9 @@ def test_a_table_says_that_prime_rl_recomputes() -> None:
 
 def _change(small: Question, fits: float, seconds: float, *keys: str, **more: Any) -> Change:
     """One with a chance to fit that is known, and seconds of a step."""
-
-    class Chance:
-        fits_probability = fits
-
-    settings = dict.fromkeys(keys or ("a",), True)
-    return Change(settings, settings, (), (), small, Chance(), seconds, **more)  # type: ignore[arg-type]
+    settings = dict.fromkeys(keys, True)
+    left: Any = _Left(frozenset(keys), fits)
+    return Change(settings, settings, (), (), small, left, seconds, **more)
 
 
 def test_the_order_of_changes(small: Question) -> None:
@@ -173,45 +170,71 @@ def test_the_order_of_changes(small: Question) -> None:
     assert ordered == [best, slower, more, unsure]
     assert search._best([_change(small, 0.7, 1.0, "a"), best], 10.0) == [best]
     assert not search._good(slow, 10.0)
+    assert not search._good(other, 10.0)
     assert search._good(slow, math.inf)
 
 
-def test_three_changes_are_found_where_two_are_not_enough(
-    small: Question, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What does not fit alone is tried with others, and nothing is added to what surely fits."""
-    ledger, tried = _ledger(small, 2.0), []
-    gains = {"a": 0.9, "b": 0.7, "c": 0.6}
+class _Left:
+    """Of a ledger, how likely it fits."""
 
-    class Left:
-        def __init__(self, keys: frozenset[str]) -> None:
-            self.fits_probability = 0.95 if keys >= gains.keys() else 0.3
-            self.fits = self.fits_probability >= 0.5
-            self.keys = keys
+    def __init__(self, keys: frozenset[str], chance: float) -> None:
+        self.keys, self.fits_probability, self.fits = keys, chance, chance >= 0.5
+
+
+class _Named:
+    """Of a knob, its name."""
+
+    effect = "trainer"
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+GAINS = {"a": 0.9, "b": 0.7, "c": 0.6}
+"""What is left of what is too much, by change."""
+
+
+@pytest.mark.parametrize(
+    ("chances", "slow", "tried", "found"),
+    [
+        # Too little alone: those that help most first.
+        ({"abc": 0.95}, "", ["bc", "ac", "ab", "abc"], ["abc"]),
+        # One is unsure and one slow: more are tried, but nothing beside what surely fits, and what
+        # adds nothing to a part of it is not told.
+        ({"a": 0.6, "b": 0.95, "ac": 0.6, "bc": 0.99}, "b", ["ac"], ["a", "b"]),
+        # One is sure and fast.
+        ({"a": 0.6, "b": 0.95, "ac": 0.99}, "", [], ["b", "a"]),
+    ],
+)
+def test_more_changes_are_tried_where_fewer_are_not_enough(
+    chances: Mapping[str, float],
+    slow: str,
+    tried: list[str],
+    found: list[str],
+    small: Question,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ledger, seen = _ledger(small, 2.0), []
 
     def changed(_: Question, chosen: Any) -> Change:
-        keys = frozenset(one.knob.key for one in chosen)
-        tried.append(keys)
-        settings = dict.fromkeys(keys, True)
-        return Change(settings, settings, (), (), small, Left(keys), 1.0)  # type: ignore[arg-type]
+        name = "".join(sorted(one.knob.key for one in chosen))
+        seen.append(name)
+        settings = dict.fromkeys(name, True)
+        left: Any = _Left(frozenset(name), chances.get(name, 0.3))
+        return Change(settings, settings, (), (), small, left, 20.0 if name == slow else 10.0)
 
-    class Named:
-        def __init__(self, key: str) -> None:
-            self.key, self.effect = key, "trainer"
-
-    singles = [search._Single(Named(key), True, {key: True}) for key in gains]  # type: ignore[arg-type]
+    named: Any = [_Named(key) for key in GAINS]
+    singles = [search._Single(knob, True, {knob.key: True}) for knob in named]
     monkeypatch.setattr(search, "_singles", lambda _: iter(singles))
     monkeypatch.setattr(search, "_changed", changed)
     monkeypatch.setattr(
         search,
         "_excess",
-        lambda held: 1.0 if held is ledger else min(gains[key] for key in held.keys),
+        lambda held: 1.0 if held is ledger else min(GAINS[key] for key in held.keys),
     )
-    [found] = that_fit(small, ledger)
-    assert set(found.keys) == set(gains)
-    assert [sorted(keys) for keys in tried[3:]] == [  # those that help most first
-        *(["b", "c"], ["a", "c"], ["a", "b"], ["a", "b", "c"]),
-    ]
+    ordered = ["".join(sorted(one.keys)) for one in that_fit(small, ledger, 10.0)]
+    assert seen == ["a", "b", "c", *tried]
+    assert ordered == found
 
 
 def test_what_is_no_change_or_not_sure_is_not_faster(
@@ -225,11 +248,8 @@ def test_what_is_no_change_or_not_sure_is_not_faster(
         "other": _change(small, 0.95, 0.4 * now_s, "other", trains_otherwise=True),
     }
 
-    class Named:
-        def __init__(self, key: str) -> None:
-            self.key = key
-
-    singles = [search._Single(Named(key), True, {}) for key in found]  # type: ignore[arg-type]
+    named: Any = [_Named(key) for key in found]
+    singles = [search._Single(knob, True, {}) for knob in named]
     monkeypatch.setattr(search, "_singles", lambda _: iter(singles))
     monkeypatch.setattr(search, "_changed", lambda _, chosen: found[chosen[0].knob.key])
     assert that_speed_up(small) == [found["fast"]]

@@ -105,11 +105,11 @@ def test_hours_and_cost_follow_from_the_step(fitting: Answer) -> None:
 
 def test_lengths_that_nobody_says_widen_the_interval(fitting: Answer) -> None:
     unsaid, said = _answer(prompt_tokens=200).forecast, fitting.forecast
-    for wide, known in (
-        (unsaid.step, said.step),
-        (unsaid.phases["generation"], said.phases["generation"]),
+    for wide, known, times in (
+        (unsaid.step, said.step, 1.5),
+        (unsaid.phases["generation"], said.phases["generation"], 1.3),
     ):
-        assert wide.high / wide.low > 1.5 * known.high / known.low
+        assert wide.high / wide.low > times * known.high / known.low
 
 
 def test_the_contract(too_large: Answer) -> None:
@@ -170,7 +170,7 @@ def test_a_share_to_fail_over(fitting: Answer) -> None:
 def test_a_long_tail_is_told_with_what_would_not_wait() -> None:
     said = {
         **VERL,
-        "data.train_batch_size": 16,
+        "data.train_batch_size": 32,
         "data.max_response_length": 16384,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 20000,
     }

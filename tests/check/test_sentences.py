@@ -310,6 +310,17 @@ def test_gpus_that_are_set_are_not_asked_for() -> None:
     assert question(launched(), asked(None), ("gpu=h100-sxm",)).scenario.gpu is not None
 
 
+def test_what_is_said_elsewhere_is_not_asked_for() -> None:
+    """A variable without a value, whose setting another line says, and one that no line does."""
+    key = "actor_rollout_ref.rollout.n"
+    item = Unresolved(key, "$N", Place("run.sh", 3), "a variable")
+    open_too = replace(launched(), unresolved=(item,))
+    assert question(open_too, asked()).value("workload.group_size") == 8
+    said = {ours: value for ours, value in VERL.items() if ours != key}
+    with pytest.raises(ScenarioError, match="--env NAME=VALUE"):
+        question(replace(launched(said), unresolved=(item,)), asked())
+
+
 def test_the_scenario_begins_with_the_answer(small: Question, tmp_path: Path) -> None:
     found = _answer(small, 0.5)
     write_check(tmp_path, found, "page")

@@ -19,7 +19,7 @@ from rollcast.simulator.virtual.fleet import Fleet
 from rollcast.simulator.virtual.http.aiohttp_session import Session, aiohttp_of
 from rollcast.simulator.virtual.http.httpx_transport import BlockingTransport, Transport
 from rollcast.simulator.virtual.prompts import Reply
-from tests.virtual.test_engines import constant, small
+from tests.virtual.test_virtual_engines import constant, small
 
 FIRST, ROUTER = "http://127.0.0.1:8000", "http://router"
 

@@ -277,5 +277,5 @@ def test_an_engine_that_never_answers_is_a_deadlock_with_the_line() -> None:
     async def main(fleet: Fleet) -> None:
         await fleet.engines[0].generate(Prompt(0))
 
-    with pytest.raises(virtual.DeadlockError, match=r"test_engines.py:\d+ in main: await fleet"):
+    with pytest.raises(virtual.DeadlockError, match=r"engines.py:\d+ in main: await fleet"):
         run(main, fleet={"faults": [Fault(0.5, "hangs")]})

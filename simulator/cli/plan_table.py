@@ -12,7 +12,7 @@ from rollcast.simulator.cli.tables import show_phases
 from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Planned, Row
 from rollcast.simulator.planner.write import document
-from rollcast.simulator.results.figures import NAMED, hours
+from rollcast.simulator.results.figures import NAMED, hours, memory_said
 from rollcast.simulator.results.write import plain
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | Non
         [f"{row.choice.policy}, {words.split(row)}" for row in shown],
         [row.measured.said for row in shown],
     )
+    if planned.chosen is not None and planned.chosen.measured.memory is not None:
+        screen.print(memory_said({"memory": planned.chosen.measured.memory}), markup=False)
     for sentence in planned.changes:
         screen.print(f"- {sentence}", markup=False)
     if bars is not None:

@@ -20,6 +20,7 @@ from rollcast.simulator.results.figures import (
     NOTES,
     Figure,
     interval,
+    memory_said,
     seconds,
     share,
     steps_by_group_size,
@@ -180,6 +181,8 @@ def show_comparison(
     screen.print(" ".join(notes), style="dim", markup=False)
     show_phases(screen, names, values)
     screen.print(sureness(ranking), style="dim", markup=False)
+    for line in memory_lines(names, [result.summary for result in results.values()]):
+        screen.print(line, style="dim", markup=False)
     for line in _lengths(next(iter(results.values())).summary):
         screen.print(line, style="dim", markup=False)
     for name, result in results.items():
@@ -190,6 +193,14 @@ def show_comparison(
                 f"{name}: groups of {' / '.join(sizes)} {steps}.", style="dim", markup=False
             )
     _warn(screen, warnings_of(results))
+
+
+def memory_lines(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is said of memory (`figures.memory_said`): once where it is the same of all rows."""
+    said = [memory_said(row) for row in rows]
+    if len(set(said)) == 1:
+        return [said[0]] if said[0] else []
+    return [f"{name}: {text}" for name, text in zip(names, said, strict=True) if text]
 
 
 def show_phases(screen: Console, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

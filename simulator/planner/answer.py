@@ -86,6 +86,7 @@ class Row:
             "staleness_max": m.staleness_max,
             "length_bias": m.length_bias,
             "peak_memory_bytes": m.peak_memory_bytes,
+            "fits_probability": None if m.memory is None else m.memory["fits_probability"],
             "on_front": self.on_front,
             "beyond": "; ".join(self.beyond),
             "simulated_steps": m.steps,

@@ -55,8 +55,8 @@ class Measured:
     prompts used up, rollouts trained on. series_s: seconds by step, the first ``startup_steps``
     before the steady state. staleness_max: versions. settled: whether the steady state was reached.
     said: of its phases (`simulator.results.phases.said`). factors: draws of the whole run's step
-    time over step_s; choices with the same seed share their draws. peak_memory_bytes: of a GPU in
-    the phase that comes closest to what it has; None where no memory is known.
+    time over step_s; choices with the same seed share their draws. memory: the ``peak`` of a
+    GPU and ``fits_probability``, of the run's ledger; None where no memory is known.
     """
 
     steps: int
@@ -75,7 +75,12 @@ class Measured:
     warnings: tuple[str, ...]
     settled: bool = True
     factors: tuple[float, ...] = ()
-    peak_memory_bytes: int | None = None
+    memory: Mapping[str, Any] | None = None
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """Of a GPU in the phase that comes closest to what it has."""
+        return None if self.memory is None else round(self.memory["peak"]["bytes"])
 
     @property
     def startup_s(self) -> float:
@@ -158,8 +163,13 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         tuple(warnings),
         steady.known,
         factors,
-        summary.get("peak_memory_bytes"),
+        _memory(summary),
     )
+
+
+def _memory(summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    memory = summary.get("memory")
+    return memory and {key: memory[key] for key in ("peak", "fits_probability")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ GAIN = 0.01  # of the objective, below which a change is none
 WORTH = 0.03  # below which it is not worth a sentence
 SAID = 2  # changes that are said
 RATIOS = ("over_sampling", "in_flight")  # numbers that need not be whole
-ALIKE = 0.01  # share by which trained rollouts and their length may differ
+ALIKE = 0.03  # share by which trained rollouts and their length may differ
 
 
 @dataclass(frozen=True, slots=True)

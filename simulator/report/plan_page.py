@@ -22,7 +22,16 @@ from rollcast.simulator.report.parts import Row as Line
 from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
-from rollcast.simulator.results.figures import NAMED, cost, gigabytes, hours, seconds, share, usd
+from rollcast.simulator.results.figures import (
+    MEMORY_PHASES,
+    NAMED,
+    cost,
+    gigabytes,
+    hours,
+    seconds,
+    share,
+    usd,
+)
 from rollcast.simulator.results.lanes import STEPS_SHOWN
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.studies.simulate import Result, simulate
@@ -108,8 +117,12 @@ def _tiles(row: Row) -> Markup:
             f"{share(measured.bubble_fraction)} of GPU time idle",
         ),
     ]
-    if measured.peak_memory_bytes is not None:
-        figures.append(("peak memory", gigabytes(measured.peak_memory_bytes), "of a GPU"))
+    if measured.memory is not None:
+        peak, sure = measured.memory["peak"], measured.memory["fits_probability"]
+        note = f"of {gigabytes(peak['capacity_bytes'])} of a GPU, {MEMORY_PHASES[peak['phase']]}"
+        figures.append(
+            ("peak memory", gigabytes(peak["bytes"]), f"{note}; {sure:.0%} likely to fit")
+        )
     if row.break_even is not None:
         figures.append(("pays up to", f"{row.break_even:.2f}x", "the updates of sync"))
     return parts.tiles(figures)

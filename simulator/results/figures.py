@@ -293,6 +293,21 @@ def _peak_note(v: Values) -> str:
     return f"of {room(peak)}, {MEMORY_PHASES[peak['phase']]}"
 
 
+def memory_said(v: Values) -> str:
+    """Peak, phase, what is left and how sure that is, as a sentence; empty where no memory is
+    known. v: with ``memory``, of a ledger."""
+    memory, peak = v.get("memory"), _peak(v)
+    if memory is None or peak is None:
+        return ""
+    spare = peak["capacity_bytes"] - peak["bytes"]
+    rest = f"{gigabytes(spare)} are left" if spare >= 0 else f"{gigabytes(-spare)} are missing"
+    return (
+        f"A GPU holds at most {gigabytes(peak['bytes'])} of {gigabytes(peak['capacity_bytes'])}, "
+        f"{MEMORY_PHASES[peak['phase']]}: {rest}; it fits with a probability of "
+        f"{100 * memory['fits_probability']:.0f} %."
+    )
+
+
 def _group_sizes(v: Values) -> str:
     return " / ".join(v["group_sizes"]) if len(v["group_sizes"]) > 1 else ""
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from rollcast.simulator.costs.presets.gpus import load_gpu, named_gpu
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import (
     POSITIVE,
@@ -223,6 +222,8 @@ def gpus_of(value: Any) -> tuple[int, str | None]:
         )
     if kind is None:
         return number, None
+    from rollcast.simulator.costs.presets.gpus import load_gpu, named_gpu
+
     known = named_gpu(kind) or kind
     load_gpu(known, place)
     return number, known

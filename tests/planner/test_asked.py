@@ -14,7 +14,7 @@ from rollcast.simulator.planner import auto, words
 from rollcast.simulator.planner.goal import Objective
 from rollcast.simulator.planner.planner import plan, question
 from rollcast.simulator.planner.whole_run import RunCost
-from rollcast.simulator.results.figures import hours
+from rollcast.simulator.results.figures import hours, memory_said
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.plan_section import LimitSection, PlanSection, amount
 from rollcast.simulator.studies.simulate import load, simulate
@@ -228,6 +228,17 @@ def test_one_unit_a_line() -> None:
     assert hours(24_000.0) == "1,000 days"
     assert hours(139.0, like=91.0) == "139 h"
     assert hours(61.0, like=100.0) == "2.5 days"
+
+
+def test_memory_is_a_sentence_with_peak_phase_rest_and_chance() -> None:
+    peak = {"bytes": 79e9, "capacity_bytes": 86e9, "phase": "generation"}
+    assert memory_said({"memory": {"peak": peak, "fits_probability": 0.84}}) == (
+        "A GPU holds at most 79 GB of 86 GB, in generation: 7.0 GB are left; it fits with a "
+        "probability of 84 %."
+    )
+    over = {"peak": {**peak, "bytes": 94e9, "phase": "update"}, "fits_probability": 0.3}
+    assert "94 GB of 86 GB, in the update: 8.0 GB are missing" in memory_said({"memory": over})
+    assert not memory_said({})
 
 
 # What the trainer could do otherwise

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast import load
+from rollcast.simulator.results.figures import interval
 from rollcast.simulator.results.metrics import (
     CAUSES,
     censored_mean,
@@ -347,3 +348,10 @@ def test_figures_do_not_depend_on_how_python_adds(monkeypatch: pytest.MonkeyPatc
     compensated = simulate(scenario)
     assert compensated.summary == plain.summary
     assert compensated.run.decisions == plain.run.decisions
+
+
+def test_the_ends_of_an_interval_have_the_unit_of_its_higher_one() -> None:
+    assert interval((31.2, 48.9)) == "31.2 to 48.9 s"
+    assert interval((527.1, 4542.0)) == "8.8 to 75.7 min"
+    assert interval((41.5, 700.0)) == "0.69 to 11.7 min"
+    assert interval((3600.0, 18000.0)) == "1.00 to 5.00 h"

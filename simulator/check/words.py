@@ -91,7 +91,8 @@ def sentences(answer: Answer) -> Iterator[str]:
     """The headline, the step's time, the whole run, what bounds it and what is odd."""
     yield headline(answer)
     found = answer.forecast
-    step = f"{seconds(found.step.median)} ({interval((found.step.low, found.step.high))})"
+    ends = found.step.low, found.step.high
+    step = f"{seconds(found.step.median, like=ends[1])} ({interval(ends)})"
     gpus = f"{found.gpus} GPU{'s' * (found.gpus > 1)}"
     yield f"A step takes {step}{'' if answer.fits else ' if it fit'}, on {gpus}."
     whole = found.hours

@@ -94,8 +94,9 @@ def _time(answer: Answer) -> Table:
     grid.add_column("90 % interval", justify="right")
     for name, phase in found.phases.items():
         words = STEP_PHASES[name].words.removeprefix("the ")
-        grid.add_row(words, seconds(phase.median), interval((phase.low, phase.high)))
-    grid.add_row("step", seconds(found.step.median), interval((found.step.low, found.step.high)))
+        grid.add_row(words, seconds(phase.median, phase.high), interval((phase.low, phase.high)))
+    step = found.step
+    grid.add_row("step", seconds(step.median, step.high), interval((step.low, step.high)))
     return grid
 
 

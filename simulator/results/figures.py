@@ -9,20 +9,24 @@ from typing import Any
 from rollcast.simulator.results.phases import PHASES, STEP_PHASES, TAIL, PhaseName, bound_cell
 
 
-def seconds(value: float | None) -> str:
-    """Text of a duration; "-" for None."""
+def seconds(value: float | None, like: float | None = None) -> str:
+    """Text of a duration; "-" for None. like: whose unit is taken, where several stand in one line;
+    None: its own."""
     if value is None:
         return "-"
-    if value >= 7200:
+    size = value if like is None else like
+    if size >= 7200:
         return f"{value / 3600:.2f} h"
-    if value >= 600:
-        return f"{value / 60:.1f} min"
+    if size >= 600:
+        return f"{value / 60:.1f} min" if value >= 60 else f"{value / 60:.2g} min"
     return f"{value:.3g} s" if value < 100 else f"{value:.1f} s"
 
 
 def interval(ends: Sequence[float], write: Callable[[float], str] = seconds) -> str:
-    """Text of an interval; its unit once."""
-    first, last = map(write, ends)
+    """Text of an interval; its unit once, a duration's that of its higher end."""
+    low, high = ends
+    first = seconds(low, like=high) if write is seconds else write(low)
+    last = write(high)
     number, _, unit = first.partition(" ")
     return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rollcast.simulator.cli import arguments as args
+from rollcast.simulator.cli.stopping import until_stopped
 from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.errors import ScenarioError
 
@@ -71,7 +72,8 @@ def serve(
             print(f"replica {number}: {address}")
         print(f"router: {addresses[-1]}", flush=True)
 
-    run(checked, speed=speed, host=host, port=port, ready=ready, error_share=error_share)
+    with until_stopped():
+        run(checked, speed=speed, host=host, port=port, ready=ready, error_share=error_share)
 
 
 def _is_loopback(host: str) -> bool:

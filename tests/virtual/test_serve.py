@@ -53,6 +53,7 @@ def serving(*options: str) -> Iterator[list[str]]:
             yield [line.split()[-1] for line in said]
         finally:
             process.terminate()
+        assert process.wait(60) == 0  # being stopped is how it ends
 
 
 def test_engines_answer_another_process_on_loopback() -> None:

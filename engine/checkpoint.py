@@ -198,7 +198,7 @@ class Writer:
             draft_path = path.with_suffix(".json.new")
             _write_json(draft_path, {**manifest, "sha256": digest(manifest)})
             draft_path.replace(path)
-            _sync_folder(folder)
+            sync_folder(folder)
         self.whole = [*self.whole, number][-self.keep :]
         self.prune(in_use)
 
@@ -323,8 +323,8 @@ def _sync(file: BinaryIO | Any) -> None:
     os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    """Makes the renaming durable, where the system can."""
+def sync_folder(folder: Path) -> None:
+    """Makes the names of its files durable, where the system can."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

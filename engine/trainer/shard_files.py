@@ -24,6 +24,7 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceSt
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from rollcast.engine.checkpoint import sync_folder
 from rollcast.engine.edges import SavedFile
 from rollcast.engine.errors import RankLostError, sentence
 from rollcast.engine.trainer.ranks import Ranks
@@ -83,7 +84,7 @@ class ShardWriter:
             future.result()
             mine = sorted(folder.glob(f"shard-{self._ranks.number + 1:05}-*.safetensors"))
             self._files = {path.name: saved_file(path) for path in mine}
-            _sync_folder(folder)
+            sync_folder(folder)
             self._failure = None
         except BaseException as error:  # torch's own is no Exception
             self._failure = _named(folder, error)
@@ -176,13 +177,3 @@ def _named(folder: Path, error: BaseException) -> BaseException:
 def _refused(folder: Path, error: BaseException) -> RunError:
     reason = getattr(error, "strerror", None) or sentence(error)
     return RunError(f"cannot save the run to {folder.parent}: {reason}; make room there")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the names of the files durable, where the system can."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

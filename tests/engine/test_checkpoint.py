@@ -214,7 +214,7 @@ def before_manifest(patch: pytest.MonkeyPatch) -> None:
 
 def after_manifest(patch: pytest.MonkeyPatch) -> None:
     """Before the files of the save before are gone."""
-    patch.setattr(checkpoint, "_sync_folder", die)
+    patch.setattr(checkpoint, "sync_folder", die)
 
 
 def die(*arguments: Any) -> Any:

@@ -1,4 +1,7 @@
-"""All laws over a set of small and nasty clusters and workloads."""
+"""All laws over a set of small and nasty clusters and workloads.
+
+PYTEST_DONT_REWRITE: the sentences are whole as they are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Laws of every run under any policy: functions that raise AssertionError with a sentence."""
+"""Laws of every run under any policy: functions that raise AssertionError with a sentence.
+
+PYTEST_DONT_REWRITE: the sentences are whole as they are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A watched world that checks every call of the loop and every answer of the world."""
+"""A watched world that checks every call of the loop and every answer of the world.
+
+PYTEST_DONT_REWRITE: the sentences are whole as they are.
+"""
 
 from __future__ import annotations
 

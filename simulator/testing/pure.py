@@ -1,4 +1,7 @@
-"""Whether a policy is made of pure functions and decides no more than it declares."""
+"""Whether a policy is made of pure functions and decides no more than it declares.
+
+PYTEST_DONT_REWRITE: the sentences are whole as they are.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 They read a `simulator.virtual.journal.Journal`, in which each unit of work (a rollout, or a group)
 is ``dispatched`` and then ``trained``, ``evicted`` or ``failed``. A law holds a control plane to
 what it promises: give the bounds that it states.
+
+PYTEST_DONT_REWRITE: the sentences are whole as they are.
 """
 
 from __future__ import annotations

@@ -200,11 +200,15 @@ def _table(path: Path) -> list[dict[str, str]]:
 
 
 def require_same(resumed: Outcome, whole: Outcome, first_step: int) -> None:
-    """All of it, and the tokens and log-probabilities of the steps that were trained on since."""
+    """All of it, and the tokens and log-probabilities of the steps that were trained on since.
+    first_step: of those, at the latest; earlier where a save was still being written and the next
+    one was left out."""
     assert resumed.decisions == whole.decisions
     assert resumed.summary == whole.summary
     assert resumed.rollouts == whole.rollouts
     assert resumed.iterations == whole.iterations
     assert resumed.updates == whole.updates
-    assert [*resumed.trained] == list(range(first_step, STEPS))
+    begun = min(resumed.trained, default=STEPS)
+    assert begun <= first_step
+    assert [*resumed.trained] == list(range(begun, STEPS))
     assert all(resumed.trained[step] == whole.trained[step] for step in resumed.trained)

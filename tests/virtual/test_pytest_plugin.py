@@ -50,7 +50,9 @@ def test_of_nobody():
 
 def run_pytest(folder: Path, *options: str) -> str:
     plugin = [] if "rollcast" in _installed() else ["-p", "rollcast.pytest_plugin"]
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", *plugin, "-p", "no:cacheprovider"]
+    others = ("cacheprovider", "looptime_plugin", "looptime_chronometers", "looptime_timeproxies")
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", *plugin]
+    command += [word for name in others for word in ("-p", f"no:{name}")]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [*command, *options],

@@ -131,7 +131,7 @@ def _under_looptime(program: Program) -> list[tuple[Any, ...]]:
     return runner.log
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(60))
 @given(PROGRAMS)
 def test_asyncio_programs_do_as_under_looptime(program: Program) -> None:
     runner = _Asyncio()

@@ -13,7 +13,7 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
 # A test that hangs ends its worker, and is tried again by the next: without a bound, for ever.
 TWO := -n 2 --max-worker-restart 2
 
-.PHONY: demo demo-engine demo-overlap test test-core test-lowest laws check bench evidence measure notebook clean
+.PHONY: demo demo-engine demo-overlap test test-core test-lowest laws check bench evidence measure memory-proof notebook clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -65,8 +65,8 @@ check: $(VENV)/.installed  ## Types, lint, formatting, import contracts
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports
 
-memory-proof: $(ENGINE)   ## measures the trainer's memory for real models without a GPU
-	ROLLCAST_MEMORY_PROOF=1 $(ENGINE_PYTHON) -m pytest -q -n 0 tests/engine/test_memory_proof.py
+memory-proof: $(ENGINE)/.installed  ## A real model's trainer on 8 ranks under torch's memory tracker
+	ROLLCAST_MEMORY_PROOF=1 $(ENGINE)/bin/python -m pytest -n 0 tests/engine/test_memory_proof.py
 
 bench: $(VENV)/.installed  ## Speed and memory of the simulator and of imports
 	$(VENV)/bin/python -m benchmarks.speed

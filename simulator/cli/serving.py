@@ -72,8 +72,23 @@ def serve(
             print(f"replica {number}: {address}")
         print(f"router: {addresses[-1]}", flush=True)
 
+    def late(seconds: float) -> None:
+        print(
+            f"rollcast: requests kept the server busy for {seconds:.2g} s without a pause; answers "
+            f"came up to {seconds * speed:.3g} simulated s late; a lower --speed is truer",
+            file=sys.stderr,
+        )
+
     with until_stopped():
-        run(checked, speed=speed, host=host, port=port, ready=ready, error_share=error_share)
+        run(
+            checked,
+            speed=speed,
+            host=host,
+            port=port,
+            ready=ready,
+            late=late,
+            error_share=error_share,
+        )
 
 
 def _is_loopback(host: str) -> bool:

@@ -93,6 +93,9 @@ class Actor:
         self.at_end: list[Callable[[], Any]] = []
 
 
+LEAST_LATE_S = 1.0  # virtual; what a run at a pace may be late without a word
+
+
 class Kernel:
     """The clock and who runs. seed: 0 runs the ready in the order in which they became so, any
     other in a random order, and hands over at releases of locks too. pace: virtual seconds in a
@@ -115,7 +118,11 @@ class Kernel:
         self._timers: list[tuple[int, int, Actor | Callable[[], None]]] = []
         self._sequence = count()
         self._instant = 0  # events since the clock moved
-        self._began = real.perf_counter()
+        self._began = self._idle_at = real.perf_counter()
+        self.on_late: Callable[[float], None] | None = None
+        """With a pace: called with the real seconds in which the run never waited, each time that
+        they are twice as many as ever; what was due meanwhile came that late."""
+        self._busiest_s = LEAST_LATE_S / 2 / (pace or 1.0)
         self._polling: dict[Actor, None] = {}
         self._limited = False
         self._made = count()
@@ -291,6 +298,7 @@ class Kernel:
     def _move_at_pace(self, pace: float) -> None:
         """Goes on with real time, to the next instant at which anything happens."""
         spent = (real.perf_counter() - self._began) * pace
+        self._tell_if_late()
         now = max(to_ticks(spent), self.now)
         until = self._next_timer()
         limit = now if until is None else min(until, now)
@@ -314,6 +322,13 @@ class Kernel:
             real.sleep(left_s)
         else:
             polls.wait(left_s)
+        self._idle_at = real.perf_counter()
+
+    def _tell_if_late(self) -> None:
+        busy_s = real.perf_counter() - self._idle_at
+        if self.on_late is not None and busy_s >= 2 * self._busiest_s:
+            self._busiest_s = busy_s
+            self.on_late(busy_s)
 
     def _next_timer(self) -> int | None:
         timers = self._timers

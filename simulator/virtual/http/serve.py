@@ -28,12 +28,16 @@ def serve(
     host: str,
     port: int,
     ready: Callable[[list[str]], None],
+    late: Callable[[float], None],
     error_share: float = 0.0,
 ) -> None:
     """Serves each replica at a port of its own from ``port`` on, and a router before all at the one
     behind them, until it is interrupted. speed: simulated seconds in a real one. ready: called with
-    the addresses. Raises ScenarioError for a port that cannot be had."""
-    with clock(pace=speed, blocked_s=None, unseen="keep"):
+    the addresses. late: with the real seconds by which answers may have come late, where requests
+    are more than can be served at this speed. Raises ScenarioError for a port that cannot be had.
+    """
+    with clock(pace=speed, blocked_s=None, unseen="keep") as time:
+        time.kernel.on_late = late
         asyncio.run(_serve(Fleet(scenario, error_share=error_share), host, port, ready))
 
 

@@ -161,7 +161,7 @@ def _simulated(change: Change, found: Forecast) -> float | None:
     large for a short run, or the change does not run."""
     now = found.summary
     scenario = change.question.scenario
-    if now["rollouts"] > MOST_SIMULATED or scenario.steps * now["step_s"] <= 0:
+    if now["rollouts"] > MOST_SIMULATED or now["step_s"] <= 0:
         return None
     try:
         return float(simulate(scenario).summary["step_s"] / now["step_s"])

@@ -153,19 +153,19 @@ def _headline(
 
 
 def _tiles(best: Values, first: Values) -> Markup:
-    def note(key: str, write: Callable[[float], str], otherwise: str) -> str:
+    def note(key: str, otherwise: str, write: Callable[[float], str] | None = None) -> str:
         ends = best.get("intervals", {}).get(key)
         return f"90 %: {interval(ends, write)}" if ends else otherwise
 
-    text = note("step_s", seconds, f"p95 {seconds(best['step_s_p95'])}")
+    text = note("step_s", f"p95 {seconds(best['step_s_p95'])}")
     figures = [("step time", seconds(best["step_s"]), text)]
     if best is not first:
         figures.append(("speed-up", factor(best["speedup"]), f"against {first['policy']}"))
-    text = note("makespan_s", seconds, f"{best['steps']} steps")
+    text = note("makespan_s", f"{best['steps']} steps")
     figures.append(("whole run", seconds(best["makespan_s"]), text))
     figures.append(("GPU-hours", f"{best['gpu_hours']:.3g}", f"{best['gpus']} GPUs held"))
     if "cost_usd" in best:
-        figures.append(("cost", usd(best["cost_usd"]), note("cost_usd", usd, "")))
+        figures.append(("cost", usd(best["cost_usd"]), note("cost_usd", "", usd)))
     figures.append(("bubble", share(best["bubble_fraction"]), "of GPU time idle"))
     return parts.tiles(figures)
 

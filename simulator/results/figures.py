@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rollcast.simulator.results.phases import PHASES, STEP_PHASES, TAIL, PhaseName, bound_cell
@@ -22,11 +23,10 @@ def seconds(value: float | None, like: float | None = None) -> str:
     return f"{value:.3g} s" if value < 100 else f"{value:.1f} s"
 
 
-def interval(ends: Sequence[float], write: Callable[[float], str] = seconds) -> str:
-    """Text of an interval; its unit once, a duration's that of its higher end."""
-    low, high = ends
-    first = seconds(low, like=high) if write is seconds else write(low)
-    last = write(high)
+def interval(ends: Sequence[float], write: Callable[[float], str] | None = None) -> str:
+    """Text of an interval; its unit once. write: of both ends; None: seconds, in the unit of the
+    higher one."""
+    first, last = map(write or partial(seconds, like=ends[1]), ends)
     number, _, unit = first.partition(" ")
     return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"
 

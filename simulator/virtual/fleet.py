@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rollcast.simulator.cluster.replica import Replica
 from rollcast.simulator.cluster.simulated import SimulatedCluster
@@ -297,19 +297,18 @@ class Fleet:
             ask.prefilled = segment.prefill_tokens
         self.engines[ask.placed].count(ask, segment)
         shown = ask.shown
+        done = ask.made >= ask.tokens
         told = segment._replace(
             group=shown.group,
             index=shown.index,
             turn=ask.turn,
             prompt_tokens=ask.prompt_tokens,
-            ending="aborted",
+            ending=self._finish(ask) if done else "aborted",
+            reward=ask.reply.reward if done else segment.reward,
         )
-        if ask.made >= ask.tokens:
-            ending = "stop" if self._finish(ask) == "stop" else "length"
-            told = told._replace(ending=ending, reward=ask.reply.reward)  # type: ignore[arg-type]
         self.record.segment(shown, told, ask.version)
 
-    def _finish(self, ask: Ask) -> Finish:
+    def _finish(self, ask: Ask) -> Literal["stop", "length"]:
         cut = ask.tokens < ask.reply.new_tokens or ask.tokens >= self._workload.max_new_tokens
         return "length" if cut else "stop"
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.check.question import Question
+from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.launches.draft import Asked
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.parts import given
@@ -49,3 +52,12 @@ def launched(
 def asked(gpu: str | None = "h100-sxm", **more: Any) -> Asked:
     """What the user adds."""
     return Asked(parts=given(None, gpu), **more)
+
+
+def short_ledger(launch: Question, over: float) -> Ledger:
+    """The ledger of a launch on GPUs that have less than it needs by a factor."""
+    ledger = launch.scenario.ledger
+    assert ledger is not None
+    size = ledger.peak.bytes / over
+    pools = {name: replace(pool, capacity_bytes=size) for name, pool in ledger.pools.items()}
+    return replace(ledger, pools=pools)

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from check.launches import VERL, asked, launched
+from check.launches import VERL, asked, launched, short_ledger
 
 from rollcast.simulator.check import search
 from rollcast.simulator.check.question import Question, question
 from rollcast.simulator.check.search import Change, that_fit, that_speed_up
-from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.launches.overrides import overrides
 from rollcast.simulator.scenario.knobs import knobs_of
 
@@ -40,15 +39,6 @@ def _asked(said: Mapping[str, Any], **more: Any) -> Question:
 def small() -> Question:
     """A launch of few prompts."""
     return _asked({**VERL, "data.train_batch_size": 8})
-
-
-def _ledger(small: Question, over: float) -> Ledger:
-    """That of a launch on GPUs that have less than it needs by a factor."""
-    ledger = small.scenario.ledger
-    assert ledger is not None
-    size = ledger.peak.bytes / over
-    pools = {name: replace(pool, capacity_bytes=size) for name, pool in ledger.pools.items()}
-    return replace(ledger, pools=pools)
 
 
 def _trl(path: str, **more: Any) -> Question:
@@ -214,7 +204,7 @@ def test_more_changes_are_tried_where_fewer_are_not_enough(
     small: Question,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ledger, seen = _ledger(small, 2.0), []
+    ledger, seen = short_ledger(small, 2.0), []
 
     def changed(_: Question, chosen: Any) -> Change:
         name = "".join(sorted(one.knob.key for one in chosen))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from check.launches import VERL, asked, launched
+from check.launches import VERL, asked, launched, short_ledger
 
 from rollcast.simulator.check import answer as answers
 from rollcast.simulator.check import forecast as forecasts
@@ -23,7 +23,6 @@ from rollcast.simulator.check.question import Question, located, question
 from rollcast.simulator.check.search import Change
 from rollcast.simulator.check.words import effect, headline, sentences
 from rollcast.simulator.check.write import write_check
-from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Unresolved
 from rollcast.simulator.launches.parts import Part
@@ -54,22 +53,13 @@ def _found(small: Question, **more: Any) -> Forecast:
     return Forecast(STEP, {"update": Seconds(2.0, 1.0, 3.0)}, result, 0.1, 100)
 
 
-def _ledger(small: Question, over: float) -> Ledger:
-    """That of the launch on GPUs that have less than it needs by a factor."""
-    ledger = small.scenario.ledger
-    assert ledger is not None
-    size = ledger.peak.bytes / over
-    pools = {name: replace(pool, capacity_bytes=size) for name, pool in ledger.pools.items()}
-    return replace(ledger, pools=pools)
-
-
 def _change(small: Question, over: float, estimate_s: float, **more: Any) -> Change:
-    held = _ledger(small, over)
+    held = short_ledger(small, over)
     return Change({"a": 1}, {"a": 1}, ("a=1",), ("it",), small, held, estimate_s, **more)
 
 
 def _answer(small: Question, over: float, **more: Any) -> Answer:
-    return Answer(small, _ledger(small, over), _found(small), **more)
+    return Answer(small, short_ledger(small, over), _found(small), **more)
 
 
 def test_how_likely_is_told_where_it_is_not_sure(small: Question) -> None:
@@ -159,7 +149,7 @@ def test_what_is_searched_for(small: Question, monkeypatch: pytest.MonkeyPatch) 
     ):
         called.clear()
         tried: list[object] = []
-        scenario: Any = SimpleNamespace(ledger=_ledger(small, over))
+        scenario: Any = SimpleNamespace(ledger=short_ledger(small, over))
         base: list[object] = []
         asked_now: Any = SimpleNamespace(
             scenario=scenario, with_keys=base.append, as_if_it_fit=lambda: {"gpu": "large"}

@@ -93,7 +93,7 @@ class Args(U.ExecuteTrainConfig):
 
 def execute(args: Args):
     rollout = (
-        f"--hf-checkpoint /root/models/{args.model_name} "
+        f"--hf-checkpoint /models/{args.model_name} "
         "--rollout-batch-size 32 "
         # "--n-samples-per-prompt 1 "
         "--n-samples-per-prompt 8 "
@@ -127,7 +127,7 @@ def test_a_launcher_is_read_with_its_arguments_and_lines(tmp_path: Path) -> None
     found = {key: setting.value for key, setting in launch.settings.items()}
     assert launch.entry == "train_async.py"
     assert found["run.asynchronous"] is True
-    assert found["model"] == "/root/models/Qwen3-4B"
+    assert found["model"] == "/models/Qwen3-4B"
     assert (found["workload.batch_groups"], found["workload.group_size"]) == (32, 8)
     assert (found["workload.max_new_tokens"], found["run.steps"]) == (4096, 100)
     assert found["cluster.trainer_gpus"] == 8

@@ -1,0 +1,77 @@
+"""How much a group of right and wrong answers teaches: theory, without a parameter to fit.
+
+With advantages (reward - mean) / standard deviation, the expected push on the log-odds of a right
+answer is the mean of advantage times reward over the trained rollouts, which is the standard
+deviation of their rewards: 0 where all are equal, 1/2 where half are right. Its mean over groups
+says what group size, selection and filter do at a given accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.simulator.loop.selection import MaxReward, MaxVariance, Percentile
+from rollcast.simulator.plan import Selector
+
+FloatArray = NDArray[np.float64]
+
+ACCURACIES: FloatArray = 1.0 / (1.0 + np.exp(-np.linspace(-7.0, 7.0, 141)))
+"""At which the signal is tabulated, shape (141,); between them it is interpolated."""
+
+_RULES: dict[str, Callable[[int], Selector]] = {
+    "MaxVariance": MaxVariance,
+    "MaxReward": MaxReward,
+    "Percentile": Percentile,
+}
+KNOWN_SELECTIONS = ("none", "RandomSubset", *_RULES)
+
+
+@lru_cache(maxsize=4096)
+def group_signal(
+    sampled: int, trained: int, selection: str, concentration: float
+) -> tuple[FloatArray, FloatArray]:
+    """Expected standard deviation of the trained rewards of a group, and the share of groups where
+    it is not 0, each of shape (141,) at `ACCURACIES`.
+
+    sampled, trained: rollouts of a group, before and after selection. concentration: of the Beta
+    distribution of the success probability over prompts; infinite for prompts that are all alike.
+    """
+    spread = _spread_by_right(sampled, trained, selection)
+    chance = _chance_of_right(sampled, concentration)
+    return chance @ spread, chance @ (spread > 0)
+
+
+def _spread_by_right(sampled: int, trained: int, selection: str) -> FloatArray:
+    """Standard deviation of the trained rewards where k of the sampled are right, shape
+    (sampled + 1,). Of a random subset, and of rules that are not known, its mean."""
+    if trained >= sampled:
+        right = np.arange(sampled + 1)
+        return np.asarray(np.sqrt(right * (sampled - right)) / max(sampled, 1))
+    if selection in _RULES:
+        rule = _RULES[selection](trained)
+        rewards = [[1.0] * k + [0.0] * (sampled - k) for k in range(sampled + 1)]
+        return np.array([np.std([r[i] for i in rule(r, 0)]) for r in rewards])
+    from scipy.stats import hypergeom
+
+    kept = np.arange(trained + 1)
+    spread = np.sqrt(kept * (trained - kept)) / trained
+    chance = [hypergeom.pmf(kept, sampled, k, trained) for k in range(sampled + 1)]
+    return np.asarray(chance @ spread)
+
+
+def _chance_of_right(sampled: int, concentration: float) -> FloatArray:
+    """Probability that k of a group are right, shape (141, sampled + 1)."""
+    from scipy.special import betaln
+    from scipy.stats import binom
+
+    right, mean = np.arange(sampled + 1), ACCURACIES[:, None]
+    if not np.isfinite(concentration):
+        return np.asarray(binom.pmf(right, sampled, mean))
+    a, b = mean * concentration, (1.0 - mean) * concentration
+    logs = betaln(right + a, sampled - right + b) - betaln(a, b)
+    choose = -betaln(right + 1, sampled - right + 1) - np.log(sampled + 1)
+    return np.asarray(np.exp(logs + choose))

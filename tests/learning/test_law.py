@@ -1,0 +1,122 @@
+"""The law of progress: theory by brute force, order between policies, draws, and its files."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.learning.data import load, prior, save
+from rollcast.simulator.learning.group_signal import ACCURACIES, group_signal
+from rollcast.simulator.learning.signals import Signals, signals_of
+from rollcast.simulator.loop.selection import max_variance
+from rollcast.testing import try_policy
+
+
+def signals(updates: int = 40, rollouts: int = 128, size: int = 8, age: float = 0.0) -> Signals:
+    ones = np.ones(updates)
+    return Signals(
+        rollouts=np.full(updates, rollouts),
+        groups=np.full(updates, rollouts // size),
+        group_size=size * ones,
+        kept=ones,
+        age=age * ones,
+        age_spread=0 * ones,
+        minibatches=ones,
+        seconds=np.arange(1.0, updates + 1),
+    )
+
+
+@pytest.mark.parametrize(("sampled", "trained", "rule"), [(4, 4, "none"), (6, 2, "MaxVariance")])
+def test_the_signal_is_that_of_every_outcome(sampled: int, trained: int, rule: str) -> None:
+    spread, mixed = group_signal(sampled, trained, rule, math.inf)
+    at = 50
+    p, want, share = float(ACCURACIES[at]), 0.0, 0.0
+    for outcome in itertools.product((0.0, 1.0), repeat=sampled):
+        chance = math.prod(p if r else 1 - p for r in outcome)
+        kept = [outcome[i] for i in max_variance(outcome, trained)]
+        want += chance * float(np.std(kept))
+        share += chance * (float(np.std(kept)) > 0)
+    assert spread[at] == pytest.approx(want)
+    assert mixed[at] == pytest.approx(share)
+
+
+@given(st.floats(0.05, 0.9), st.integers(1, 60), st.floats(0, 8))
+def test_age_never_helps_and_rollouts_never_harm(start: float, updates: int, age: float) -> None:
+    law = prior()
+    fresh = law.best(signals(updates), start)
+    assert (np.diff(fresh) >= 0).all()
+    assert (law.best(signals(updates, age=age), start) <= fresh + 1e-12).all()
+    assert (law.best(signals(updates, rollouts=256), start) >= fresh - 1e-12).all()
+    assert fresh[0] == start
+
+
+def test_draws_are_shared_by_policies_and_their_mean_is_the_fit() -> None:
+    law = replace(prior(), run_sd=0.0, policy_sd=0.0)
+    fresh = law.curves(signals(), 0.2, draws=400, seed=3)
+    stale = law.curves(signals(age=4), 0.2, draws=400, seed=3)
+    assert fresh.shape == (400, 41)
+    assert (fresh >= stale).all()  # draw by draw: only the policies differ
+    assert (fresh == law.curves(signals(), 0.2, draws=400, seed=3)).all()
+    middle = float(np.median(fresh[:, -1]))
+    assert middle == pytest.approx(law.best(signals(), 0.2)[-1], abs=0.05)
+
+
+def test_it_abstains_outside_of_what_it_was_fitted_to() -> None:
+    law = prior()
+    assert law.domain_reason(signals(), 0.3) is None
+    for unlike, start in (
+        (signals(age=40), 0.3),
+        (signals(), 0.999),
+        (replace(signals(), selection="Mine"), 0.3),
+        (signals(rollouts=8), 0.3),
+        (signals(0), 0.3),
+    ):
+        reason = law.domain_reason(unlike, start)
+        assert reason is not None
+        assert reason.endswith(".")
+
+
+def test_signals_of_a_run_say_what_its_policy_did() -> None:
+    plain = signals_of(try_policy("sync", [[4, 6, 5, 9]], steps=4).run)
+    assert plain.age.tolist() == [0.0] * 4
+    assert (plain.kept == 1).all()
+    assert (plain.selection, plain.filtered) == ("none", False)
+    late = signals_of(try_policy("one_step_off+pods(keep=2)", [[4, 6, 5, 9]], steps=5).run)
+    assert late.age[-1] == 1.0
+    assert (late.kept == 0.5).all()
+    assert late.selection == "MaxVariance"
+    assert (np.diff(late.seconds) > 0).all()
+
+
+def test_a_law_is_read_as_it_was_written(tmp_path: Path) -> None:
+    save(prior(), tmp_path / "law.json")
+    assert load(tmp_path / "law.json") == prior()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("schema", "rollcast-fitted/1", "schema"),
+        ("parameters", {"log_speed": 1.0}, "parameters must be"),
+        ("covariance", [[1.0]], "4 rows"),
+        ("run_sd", -1.0, "0 or more"),
+        ("domain", {}, "domain"),
+        ("source", 3, "source"),
+    ],
+)
+def test_another_file_is_refused(tmp_path: Path, key: str, value: object, said: str) -> None:
+    path = tmp_path / "law.json"
+    save(prior(), path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(ScenarioError, match=said) as caught:
+        load(path)
+    assert "calibrate --learning" in caught.value.message

@@ -54,12 +54,14 @@ def curves(run: Run, log: EngineLog, first: int = 0) -> list[dict[str, float]]:
     """
     derived = {name: values.tolist() for name, values in step_columns(run).items()}
     updates = dict(log.updates)
+    evaluated = {one.steps_done - 1: one.reward for one in log.evaluations}
     engine = _of_engine(log.iterations, run, first)
     result = []
     for record, iterations in zip(run.steps[first:], engine, strict=True):
         step = record.step
         figures = _of_step(record)
         figures["reward/accuracy"] = derived["accuracy"][step]
+        figures["reward/evaluation"] = evaluated.get(step, math.nan)
         figures["staleness/mean"] = derived["mean_staleness"][step]
         figures["tokens/truncated_share"] = derived["truncated_share"][step]
         if step in updates:

@@ -12,7 +12,8 @@ from rollcast.engine.edges import Sampling
 from rollcast.engine.engines import adapter
 from rollcast.engine.environments.base import Environment
 from rollcast.engine.hub import is_hub_name
-from rollcast.engine.options import SaveOptions, TaskSpec, TrainerConfig
+from rollcast.engine.options import TaskSpec, TrainerConfig
+from rollcast.engine.run_options import EvaluationOptions, SaveOptions
 from rollcast.engine.tasks.named import load_named
 from rollcast.engine.world_parts import SHAPE
 from rollcast.simulator.errors import ScenarioError
@@ -71,6 +72,7 @@ class RunSpec:
     weights_folder: Path | None = None
     turns: TurnSpec | None = None
     save: SaveOptions = field(default_factory=SaveOptions)
+    evaluation: EvaluationOptions | None = None
     warnings: tuple[str, ...] = ()
     poll_s: float = 0.0  # a real trainer is notified at once
 
@@ -166,6 +168,9 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
         _weights_folder(engine.weights_folder, raw.folder),
         turns,
         read(SaveOptions, engine.save or {}, SaveOptions.FIELD),
+        None
+        if engine.evaluation is None
+        else read(EvaluationOptions, engine.evaluation, EvaluationOptions.FIELD),
         tuple(warnings),
     )
 

@@ -108,13 +108,31 @@ class Failure:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Held-out prompts, asked after so many steps of weights of that version: mean reward of the
+    rollouts, mean tokens of a response, the share that was cut at a cap, rewards and environments
+    that failed, and seconds."""
+
+    steps_done: int
+    version: int
+    prompts: int
+    rollouts: int
+    reward: float
+    tokens: float
+    truncated_share: float
+    failed: int
+    seconds: float
+
+
 @dataclass(slots=True)
 class EngineLog:
     """updates: ``(step, metrics)``. sync_differences: largest difference between engine's and
     trainer's log-probabilities after each weight sync; sync_means: the mean one; syncs_apart:
     whether the 99th percentile was above what is usual; sync_check_s: seconds of comparing. pulses:
     ``(steps done, speed probe)``. arrivals: of weights, of replicas in their own processes.
-    saving_s: of each save. faults: actors lost. failures: of environments. samples: of batches."""
+    saving_s: of each save. faults: actors lost. failures: of environments. samples: of batches.
+    evaluations: of held-out prompts."""
 
     iterations: Iterations = field(default_factory=Iterations)
     updates: list[tuple[int, TrainMetrics]] = field(default_factory=list)
@@ -128,6 +146,7 @@ class EngineLog:
     faults: list[Fault] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
 
 
 _LISTS: Mapping[str, Any] = {

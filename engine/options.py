@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from rollcast.engine.edges import Sampling
+from rollcast.engine.run_options import EvaluationOptions, SaveOptions
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import (
     NOT_NEGATIVE,
@@ -284,39 +285,6 @@ class TrainerConfig(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class SaveOptions(Options):
-    """How a run with ``--out`` is saved, so that ``--resume`` goes on with it, and what stays of
-    its trainer at the end."""
-
-    FIELD = "engine.save"
-
-    every: Annotated[
-        int,
-        _COUNT,
-        Doc(
-            "updates between two saves; one that would begin while the one before is still "
-            "being written is left out",
-            unit="updates",
-        ),
-    ] = 1
-    keep: Annotated[
-        int, _COUNT, Doc("number of last saves that are kept while it runs", unit="saves")
-    ] = 2
-    samples: Annotated[
-        int,
-        AtLeast(0),
-        Doc("rollouts of each batch whose text is written to samples.jsonl", unit="rollouts"),
-    ] = 2
-    final: Annotated[
-        bool,
-        Doc(
-            "whether a finished run keeps its model (DIR/model, a Hugging Face folder) and its "
-            "last save (DIR/checkpoint, to go on with more steps)"
-        ),
-    ] = True
-
-
-@dataclass(frozen=True, slots=True)
 class TaskSpec(Options):
     """What to ask and how to judge it: a built-in task (see `engine.tasks.collatz` and, of several
     turns, `engine.tasks.calculator`), or one's own by ``prompts`` and ``reward``, by ``prompts``
@@ -412,5 +380,6 @@ SECTIONS: Mapping[str, type] = {
     "engine.trainer": TrainerConfig,
     "engine.sampling": Sampling,
     "engine.save": SaveOptions,
+    "engine.evaluation": EvaluationOptions,
 }
 """What the simulator's own sections leave to the real engine, by key."""

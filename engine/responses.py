@@ -250,6 +250,17 @@ class Responses:
         self.asked = {group: number for group, number in self.asked.items() if group in kept}
         self.tokens = {key: tokens for key, tokens in self.tokens.items() if key[0] in kept}
 
+    def lay_out(self, prompts: Mapping[int, Prompt]) -> None:
+        """Has groups ask these prompts, and not the training's."""
+        self._prompts |= prompts
+
+    def forget(self, groups: Collection[int]) -> int:
+        """Deletes these groups; returns the number of their rewards that failed."""
+        late = [reward for key, _, reward in self._late if key[0] in groups]
+        self._late = [entry for entry in self._late if entry[0][0] not in groups]
+        self.keep_only(self.asked.keys() - set(groups))
+        return sum(reward.failure is not None for reward in late)
+
     def load(self, asked: Mapping[int, int], tokens: Mapping[Key, Tokens]) -> None:
         """Takes up another's; the task makes the prompts again."""
         self.asked, self.tokens, self._prompts = dict(asked), dict(tokens), {}

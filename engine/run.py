@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass, field
@@ -17,12 +16,13 @@ import numpy as np
 from rollcast.engine import checkpoint, start
 from rollcast.engine.board import Board, write_board
 from rollcast.engine.config import RunSpec
+from rollcast.engine.evaluation import Evaluator, evaluations
 from rollcast.engine.hub import copy_tokenizer
 from rollcast.engine.log import EngineLog
+from rollcast.engine.notes import notes_on
 from rollcast.engine.options import LossConfig
 from rollcast.engine.samples import Sampler
 from rollcast.engine.saving import Resumed, Saver, read, require_prompts
-from rollcast.engine.tasks.rewards import REWARD_FUNCTION
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld
@@ -127,9 +127,21 @@ class _Run:
         in_process = spec.in_process
         self.world = start.start_world(spec) if in_process else start.start_actors(spec, address)
         self.world.sampler = Sampler(spec.save.samples, _advantage_by(spec.trainer.loss))
+        self._evaluator = self._make_evaluator()
         world, entries = self.world, [] if resumed is None else resumed.entries
         self._record = RecordedWorld(entries, world, world.shape, world.name, world.go_on)
         self.loop = loop_of(spec, self._record, self._look)
+
+    def _make_evaluator(self) -> Evaluator | None:
+        """Raises ScenarioError where no prompt is held out."""
+        options = self._spec.evaluation
+        if options is None:
+            return None
+        try:
+            return Evaluator(options, self.world.task)
+        except ScenarioError as error:
+            self.world.close()
+            raise self._spec.raw.locate(error) from None
 
     def finish(self) -> RealRun:
         """Goes to the last step. Raises ScenarioError (``--resume``) where a save is damaged."""
@@ -148,9 +160,7 @@ class _Run:
         notes = (
             *spec.warnings,
             *older,
-            *_losses(world.log),
-            *_failures(world.log),
-            *_training_notes(world.log),
+            *notes_on(world.log),
         )
         result.warnings.extend(notes)
         summary = _summary(spec, result, world.log, self._wall_s)
@@ -197,9 +207,11 @@ class _Run:
         with world.clock_stopped():
             world.keep_only(loop.outstanding)
             world.take_pulse(loop.next_step)
+        steps = len(loop.result.steps)
+        if self._evaluator is not None and self._evaluator.due(world.log, steps, spec.steps):
+            self._evaluator.evaluate(world, steps)
         began_s = time.perf_counter()
         if self._saver is not None and (not spec.in_process or loop.at_rest):
-            steps = len(loop.result.steps)
             last = self._out is not None and spec.save.final and steps == spec.steps
             self._saver.save(steps, self._wall_s, last)
         world.log.saving_s.append(time.perf_counter() - began_s)
@@ -284,53 +296,6 @@ def _resumed(spec: RunSpec, out: Path, finished: bool) -> Resumed:
     return resumed
 
 
-def _losses(log: EngineLog) -> list[str]:
-    """A sentence on the actors that were lost, if any were."""
-    if not log.faults:
-        return []
-    lost = Counter(fault.actor for fault in log.faults)
-    losses = ", ".join(f"{actor} {count}x" for actor, count in sorted(lost.items()))
-    return [f"actors were lost and replaced: {losses}; {schema.FAULTS.name} says when and why"]
-
-
-def _training_notes(log: EngineLog) -> list[str]:
-    """Sentences on syncs whose check was far off, and steps without anything to learn."""
-    notes = []
-    if apart := sum(log.syncs_apart):
-        notes.append(
-            f"after {apart} of {len(log.syncs_apart)} weight syncs that were checked, one token in "
-            "a hundred differed by more than usual between the engine's and the trainer's "
-            f"log-probabilities (mean {max(log.sync_means):.2g} at most): see mismatch in "
-            f"{schema.UPDATES.name}"
-        )
-    if equal := sum(metrics.equal_rewards for _, metrics in log.updates):
-        notes.append(
-            f"in {equal} of {len(log.updates)} steps the rewards of every group were equal, so "
-            "there was nothing to learn"
-        )
-    return notes
-
-
-def _failures(log: EngineLog) -> list[str]:
-    """Sentences on rewards, and on calls of environments, that brought no answer."""
-    failed: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
-    for failure in log.failures:
-        failed[failure.reason.startswith(REWARD_FUNCTION)][failure.reason] += 1
-    sentences = []
-    for ours, what in (
-        (False, "rollouts were ended by their environments"),
-        (True, "rewards failed and count as engine.task.reward_failed"),
-    ):
-        if reasons := failed[ours]:
-            (commonest, count), others = reasons.most_common(1)[0], len(reasons) - 1
-            more = f", and {others} other reasons" if others else ""
-            sentences.append(
-                f"{reasons.total()} {what}: {commonest} ({count}x){more}; "
-                f"{schema.FAILURES.name} says which and why"
-            )
-    return sentences
-
-
 def _prompts_digest(spec: RunSpec) -> str | None:
     """A hash of the prompts' file, which the scenario names but does not hold."""
     if spec.task.prompts is None:
@@ -371,6 +336,7 @@ def _write(folder: Path, out: Path, spec: RunSpec, real: RealRun, plot: bool) ->
         "policy_spelt": spec.policy_name,
         "scenario": kept(spec.raw.data, spec.raw.modules),
     }
+    real.run.evaluations = {one.steps_done - 1: one.reward for one in evaluations(real.log)}
     write_run(folder, real.run, real.summary, description, plot)
     log, reached = real.log, accuracy(real.run).tolist()
     pulses = ((step, beat.short_s, beat.long_s) for step, beat in log.pulses)
@@ -391,6 +357,8 @@ def _write(folder: Path, out: Path, spec: RunSpec, real: RealRun, plot: bool) ->
         write_table(folder, schema.FAULTS, (astuple(fault) for fault in log.faults))
     if log.failures:
         write_table(folder, schema.FAILURES, (astuple(failure) for failure in log.failures))
+    if log.evaluations:
+        write_table(folder, schema.EVALUATIONS, map(astuple, evaluations(log)))
     if log.samples:  # what was under way when a run was saved is trained on again
         once = {(one.step, one.group, one.index): one for one in log.samples}
         write_lines(folder, schema.SAMPLES, (asdict(one) for one in once.values()))

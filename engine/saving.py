@@ -23,8 +23,8 @@ from rollcast.engine.actors.transport import ActorLostError
 from rollcast.engine.actors.updates import Snapshot
 from rollcast.engine.checkpoint_read import Saved, damaged, load
 from rollcast.engine.log import EngineLog, LogJournal, replay_log
-from rollcast.engine.options import SaveOptions
 from rollcast.engine.responses import Tokens
+from rollcast.engine.run_options import SaveOptions
 from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import WorldState
 from rollcast.simulator.errors import RunError, ScenarioError

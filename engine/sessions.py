@@ -122,6 +122,10 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
         self._working: dict[EnvironmentCall, None] = {}
         self._closing = 0  # environments that are being closed
 
+    def twin(self, runner: Runner) -> Sessions:
+        """Sessions by the same rules, of other rollouts."""
+        return Sessions(self._rules, self._responses, self._clock, self._failed, runner)
+
     # In flight
 
     def catch_up(self) -> None:

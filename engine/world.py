@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
@@ -29,17 +29,17 @@ from rollcast.engine.edges import Engine, Limits, Trainer, TrainerSave
 from rollcast.engine.environments.threads import Runner, Threads
 from rollcast.engine.flights import Flight, Flights
 from rollcast.engine.frontend import Finished, Iterated
-from rollcast.engine.log import EngineLog, Fault
+from rollcast.engine.log import EngineLog, Failure, Fault
 from rollcast.engine.responses import Responses, Tokens
 from rollcast.engine.samples import Sampler
 from rollcast.engine.sessions import Sessions, TurnRules
-from rollcast.engine.tasks.base import Task
+from rollcast.engine.tasks.base import Prompt, Task
 from rollcast.engine.weight_syncs import WeightSyncs
-from rollcast.engine.world_parts import SHAPE, Recipes, WorldState, phases
+from rollcast.engine.world_parts import SHAPE, Evaluated, Recipes, WorldState, phases, split
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.recorded import UnderWay
 from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import UNSHARED, Key, Rollout, Segment
+from rollcast.simulator.rollout import CUT, FAILED, UNSHARED, Key, Rollout, Segment
 from rollcast.simulator.world import ClusterShape, Ended, Event, Synced, TrainBatch, Trained
 
 PULSE_SHARE = 0.02
@@ -91,7 +91,9 @@ class EngineWorld:
         self.after_news: Callable[[], None] | None = None
         self.model_folder: Path | None = None
         self.sampler: Sampler | None = None
+        self.make_runner: Callable[[], Runner] = Threads  # of environments beside the loop's
         self._rests = False  # nothing was under way between the last two steps
+        self._apart = False  # what is under way is not the loop's
         self._updates = Updates(transport, recipes.trainer, recipes.channel, heartbeat_s)
         self._sleeps = recipes.sleeps
         self._sleepers = Sleepers(self._updates, self._timer)
@@ -106,14 +108,20 @@ class EngineWorld:
         if turns is not None:
             rules = turns(self._fleet.limits)
             environments = rules.spec.slots
-            now, failed = lambda: self.now_s, lambda failure: self.log.failures.append(failure)
-            self._sessions = Sessions(rules, self._responses, now, failed, runner or Threads())
+            self._sessions = Sessions(
+                rules, self._responses, lambda: self.now_s, self._failed, runner or Threads()
+            )
         self.shape = replace(
             shape,
             slots=shape.replicas * self._fleet.limits.max_seqs,
             environment_slots=environments or 0,
         )
         self._zero = self._timer()
+
+    def _failed(self, failure: Failure) -> None:
+        """Notes a failed call of an environment."""
+        if failure.group >= 0:
+            self.log.failures.append(failure)
 
     def _require_started(self) -> None:
         self._updates.require_started()
@@ -137,6 +145,11 @@ class EngineWorld:
         finally:
             if quiet:
                 self._zero += self._timer() - began
+
+    @property
+    def task(self) -> Task:
+        """Prompts and rewards."""
+        return self._responses.task
 
     def tokens(self, rollout: Rollout) -> Tokens:
         """The tokens of a rollout that is neither in flight nor trained. Raises KeyError."""
@@ -217,6 +230,45 @@ class EngineWorld:
         self._flights.stop_waiting(wanted)
         return [self._stopped(key, for_good) for key in wanted]
 
+    def sample_apart(self, prompts: Mapping[int, Prompt], rollouts: int) -> Evaluated:
+        """Samples rollouts of prompts, by groups of negative numbers, and waits for their rewards;
+        the loop never learns of them. Where nothing else is under way, the clock stands still, and
+        iterations are not logged. Else the others' turns wait for their environments meanwhile."""
+        asked = [Rollout(group, n, prompt=0) for group in prompts for n in range(rollouts)]
+        waiting = {rollout.key for rollout in asked}
+        ended: list[Segment] = []
+        with self.clock_stopped(), self._sessions_apart():
+            self._responses.lay_out(prompts)
+            self.submit(asked)
+            while waiting:
+                mine, self._mail = split(self._mail, waiting)
+                news = [self._hand_out(flight) for flight in mine]
+                news += [event.segment for event in self._settle() if isinstance(event, Ended)]
+                ended += [segment for segment in news if segment.finished]
+                waiting -= {segment.key for segment in news if segment.finished}
+                if waiting and not news:
+                    self._await_more(math.inf)
+            rewards = [float(segment.reward or 0.0) for segment in ended]
+        tokens = [len(self._responses.tokens[segment.key].ids) for segment in ended]
+        failed = self._responses.forget(prompts)
+        failed += sum(segment.ending in FAILED for segment in ended)
+        cut = sum(segment.ending in CUT for segment in ended)
+        return Evaluated(self._syncs.version, rewards, tokens, cut, failed)
+
+    @contextmanager
+    def _sessions_apart(self) -> Iterator[None]:
+        """Within, rollouts of several turns are others than before, with environments and slots of
+        their own."""
+        others, self._apart = self._sessions, self.quiet
+        if others is not None:
+            self._sessions = others.twin(self.make_runner())
+        try:
+            yield
+        finally:
+            if self._sessions is not None:
+                self._sessions.close()
+            self._sessions, self._apart = others, False
+
     def _stopped(self, key: Key, for_good: bool) -> Segment:
         if key in self._flights.by_key:
             return self._hand_out(self._flights.by_key[key], for_good, aborted=True)
@@ -263,6 +315,8 @@ class EngineWorld:
     def _shared_with_reported(self, segment: Segment) -> Segment:
         """The segment, its shared tokens kept only if the loop knows the other segment: a replica
         compares with all that ended there before."""
+        if segment.group < 0:
+            return segment
         parts = segment.tokens_by_version
         version = parts[0].version if parts else self._syncs.version
         shared = segment.shared
@@ -335,12 +389,7 @@ class EngineWorld:
             left_s = math.inf if until_s is None else until_s - self.now_s
             if left_s <= 0:
                 return []
-            if self._sessions is not None:
-                if self._only_environments_work:
-                    self._sessions.wait(left_s)
-                    continue
-                left_s = min(left_s, max(self._sessions.next_s, _LOOK_S))
-            self._receive(min(left_s, 1.0))
+            self._await_more(left_s)
         instant = min(at_s for at_s, _ in self._mail)
         items = [item for at_s, item in self._mail if at_s == instant]
         self._mail = [(at_s, item) for at_s, item in self._mail if at_s != instant]
@@ -348,6 +397,15 @@ class EngineWorld:
         others = [item for item in items if not isinstance(item, Flight)]
         others.sort(key=lambda event: isinstance(event, Synced))
         return [*sorted([*ended, *self._settle()], key=_order), *others]
+
+    def _await_more(self, left_s: float) -> None:
+        """Until something may have happened, or for so long."""
+        if self._sessions is not None:
+            if self._only_environments_work:
+                self._sessions.wait(left_s)
+                return
+            left_s = min(left_s, max(self._sessions.next_s, _LOOK_S))
+        self._receive(min(left_s, 1.0))
 
     @property
     def _only_environments_work(self) -> bool:
@@ -378,7 +436,7 @@ class EngineWorld:
 
     def _notice(self, home: Replica, notice: Notice | Loss) -> None:
         if isinstance(notice, Iterated):
-            if notice.measured is not None:
+            if notice.measured is not None and not self._apart:
                 start_s = notice.start_s - home.zero_s - self._zero
                 self.log.iterations.add(notice.version, start_s, notice.measured, home.number)
             self._finished(home, notice.finished, mail=True)

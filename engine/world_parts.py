@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.actors.weights import Channel
 from rollcast.engine.edges import TrainerSave, TrainMetrics
+from rollcast.engine.flights import Flight
 from rollcast.engine.responses import Tokens
 from rollcast.simulator.rollout import Key
 from rollcast.simulator.world import ClusterShape, Phase
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 SHAPE = ClusterShape(1, 1, 1, colocated=True)
 """Of a world in this process: one replica and the trainer, which take turns."""
+
+Mail = list[tuple[float, Any]]
+"""Of a world: flights and events, each with its instant."""
 
 _PHASES = ("log_prob", "forward", "backward", "gradient", "optimizer")
 
@@ -56,6 +60,24 @@ class WorldState:
     tokens: Mapping[Key, Tokens]
     trainer: TrainerSave | None = None
     weights: Mapping[str, Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Rollouts beside those of the loop: version of their weights, reward and response tokens of
+    each, how many were cut at a cap, and how many failed rewards and environments."""
+
+    version: int
+    rewards: Sequence[float]
+    tokens: Sequence[int]
+    cut: int
+    failed: int
+
+
+def split(mail: Mail, keys: Collection[Key]) -> tuple[list[Flight], Mail]:
+    """The flights of these keys in a world's mail, and the rest of it."""
+    mine = [item for _, item in mail if isinstance(item, Flight) and item.rollout.key in keys]
+    return mine, [(at_s, item) for at_s, item in mail if item not in mine]
 
 
 def phases(metrics: TrainMetrics, start_s: float, end_s: float) -> tuple[Phase, ...]:

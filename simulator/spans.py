@@ -324,7 +324,8 @@ class StepRecord:
 
 @dataclass(slots=True)
 class Run:
-    """Everything that a run left, in memory."""
+    """Everything that a run left, in memory. evaluations: mean reward of held-out prompts, by the
+    step after which they were asked."""
 
     world: str
     shape: ClusterShape
@@ -337,6 +338,7 @@ class Run:
     warnings: list[str] = field(default_factory=list)
     start_s: float = 0.0
     end_s: float = 0.0
+    evaluations: dict[int, float] = field(default_factory=dict)
 
     @property
     def makespan_s(self) -> float:

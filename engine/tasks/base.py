@@ -30,6 +30,10 @@ class Task(Protocol):
         `simulator.rollout.LateReward`. Raises EngineError."""
         ...
 
+    def held_out(self, count: int) -> Sequence[Prompt]:
+        """The first ``count`` prompts that training never sees, or as many as there are."""
+        ...
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of a response, without its end token."""
         ...
@@ -42,6 +46,7 @@ class FirstTurns:
         self._task = task
         self.max_new_tokens = task.max_new_tokens
         self.prompt, self.decode = task.prompt, task.decode
+        self.held_out = task.held_out
 
     def reward(self, prompt: Prompt, response_text: str) -> float:
         """0."""

@@ -286,12 +286,13 @@ def _length_bias(segments: dict[str, NDArray[Any]]) -> float | None:
 def step_columns(run: Run) -> dict[str, FloatArray]:
     """Columns of steps.csv beside the fields of a `StepRecord`, shape (steps,), nan if absent:
     mean_staleness (versions, over trained tokens), truncated_share (of finished responses),
-    accuracy."""
+    accuracy, evaluation."""
     ended = run.segments["finished"] == 1
     return {
         "mean_staleness": np.array([mean_age(record) for record in run.steps], dtype=float),
         "truncated_share": _mean_by_step(run, run.segments["truncated"], ended),
         "accuracy": accuracy(run),
+        "evaluation": np.array([run.evaluations.get(one.step, np.nan) for one in run.steps]),
     }
 
 

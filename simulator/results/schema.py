@@ -8,7 +8,7 @@ of the file; steps.csv has further ones of policies. Columns are fields of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollcast.simulator.results import RUN_SCHEMA
 from rollcast.simulator.results.columns import LARGEST_TOKENS, Figure, typecode
@@ -25,6 +25,7 @@ OUR_SCHEMAS = "rollcast-"  # start of every schema's name
 PACKED = ".gz"  # ending of a file that was compressed later
 LAYOUTS = ("dense", "shared_prefix")
 OLD_FILES = {"speed_probes.csv": "pulses.csv"}  # names in runs of earlier versions
+EVALUATION = "evaluation"  # a column of steps.csv, left out where it would be empty
 _ANYTHING = Keys()
 
 
@@ -66,6 +67,10 @@ class Table(File):
     def names(self) -> tuple[str, ...]:
         """Names, in order."""
         return tuple(column.name for column in self.columns)
+
+    def without(self, name: str) -> Table:
+        """The same table, but for a column."""
+        return replace(self, columns=tuple(c for c in self.columns if c.name != name))
 
     @property
     def typecodes(self) -> dict[str, str]:
@@ -172,6 +177,12 @@ STEPS = Table(
         _mean(
             "accuracy",
             "mean reward of the rollouts that finished in the step, whether trained on or not",
+            least=_ANY,
+        ),
+        _mean(
+            EVALUATION,
+            "mean reward of held-out prompts, asked with the weights at the step's end; of real "
+            "runs with engine.evaluation alone",
             least=_ANY,
         ),
         *(_seconds(column, STEP_PHASES[name].meaning) for name, column in PHASE_COLUMNS.items()),
@@ -402,6 +413,25 @@ TORNADO_CSV = File(
 )
 TORNADO_PICTURE = File("tornado.png", "the same as bars", optional=True)
 
+EVALUATIONS = Table(
+    "evaluations.csv",
+    "one row an evaluation: what the weights earned on held-out prompts",
+    optional=True,
+    columns=(
+        _count("steps_done", "when they were asked", needed=True),
+        _count("version", "of the weights", needed=True),
+        _count("prompts", "asked", needed=True),
+        _count("rollouts", "of all of them", needed=True),
+        Column("reward", Figure(_ANY), "mean of the rollouts", needed=True),
+        Column("tokens", Figure(), "mean of a response", "tokens"),
+        Column("truncated_share", Figure(0, 1), "of the responses, those at a cap"),
+        _count("failed", "rewards that failed, and rollouts ended by their environment"),
+        _seconds(
+            "seconds", "that it took; the run's clock stands still where nothing else was under way"
+        ),
+    ),
+)
+
 SAMPLES = Lines(
     "samples.jsonl",
     "some rollouts of each batch: prompt, response, reward, advantage, version of the weights",
@@ -430,6 +460,7 @@ RUN: tuple[File, ...] = (
     FAULTS,
     FAILURES,
     SAMPLES,
+    EVALUATIONS,
 )
 """A run's files; the summary is written last."""
 

@@ -99,17 +99,17 @@ def _write_steps(folder: Path, run: Run) -> None:
     """steps.csv, with columns of the policies."""
     columns = {**step_columns(run), **phase_columns(run)}
     derived = {name: values.tolist() for name, values in columns.items()}
+    table = schema.STEPS if run.evaluations else schema.STEPS.without(schema.EVALUATION)
     more = sorted({key for record in run.steps for key in record.policy})
 
     def row(i: int, record: StepRecord) -> list[Any]:
         cells = [
-            derived[name][i] if name in derived else getattr(record, name)
-            for name in schema.STEPS.names
+            derived[name][i] if name in derived else getattr(record, name) for name in table.names
         ]
         extra = [json.dumps(plain(record.policy[k])) if k in record.policy else "" for k in more]
         return [*map(_cell, cells), *extra]
 
-    write_table(folder, schema.STEPS, (row(i, record) for i, record in enumerate(run.steps)), more)
+    write_table(folder, table, (row(i, record) for i, record in enumerate(run.steps)), more)
 
 
 def _rollouts(run: Run) -> Iterable[tuple[Any, ...]]:

@@ -123,6 +123,10 @@ class EngineSection(Options):
         Mapping[str, Any] | None,
         Doc("real engine only: how often the run is saved, and what stays of it"),
     ] = None
+    evaluation: Annotated[
+        Mapping[str, Any] | None,
+        Doc("real engine only: how often held-out prompts are asked; null: never"),
+    ] = None
     dtype: Annotated[str, Doc("real engine only: type of the weights, float32 or bfloat16")] = (
         "float32"
     )

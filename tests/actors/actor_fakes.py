@@ -466,6 +466,9 @@ class FakeTask:
     def reward(self, prompt: Prompt, response_text: str) -> float:
         return float(sum(map(int, response_text.split())) % 2 == 0)
 
+    def held_out(self, count: int) -> list[Prompt]:
+        return [self.prompt(-1 - number, 0) for number in range(min(count, 5))]
+
     def decode(self, token_ids: Sequence[int]) -> str:
         return " ".join(map(str, token_ids))
 

@@ -47,13 +47,20 @@ def rollouts(folder: Path) -> list[tuple[str, ...]]:
     return [tuple(row[name] for name in names) for row in rows]
 
 
+def evaluations(folder: Path) -> list[dict[str, str]]:
+    """What held-out prompts earned, without times."""
+    with (folder / "evaluations.csv").open() as file:
+        return [{**row, "seconds": ""} for row in csv.DictReader(file)]
+
+
 def test_a_stopped_run_goes_on_as_if_nothing_had_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metadata, "version", without_vllm)
     model_in(tmp_path / "model")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    spec = build_run(raw(tmp_path / "model"))
+    evaluation = {"every": 2, "prompts": 3}
+    spec = build_run(raw(tmp_path / "model", engine={"evaluation": evaluation}))
     run_scenario(spec, whole, plot=False)
 
     def stop(progress: Any) -> None:
@@ -65,6 +72,11 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
     run_scenario(spec, stopped, plot=False, resume=True)
     assert rollouts(stopped) == rollouts(whole)
     assert replay(whole).differs is None
+    assert evaluations(stopped) == evaluations(whole)
+    first, *_, last = evaluations(whole)
+    assert [int(row["steps_done"]) for row in (first, last)] == [0, 2]
+    with (whole / "steps.csv").open() as file:
+        assert [row["evaluation"] for row in csv.DictReader(file)] == ["", last["reward"]]
     summary = json.loads((whole / "summary.json").read_text())
     assert summary["sync_log_prob_difference"] == 0.0  # the weights are the trainer's own
     assert (whole / "model" / "config.json").is_file()

@@ -32,6 +32,9 @@ class TurnTask:
     def reward(self, prompt: Prompt, response_text: str) -> float:
         raise AssertionError("its environment says what it earned")
 
+    def held_out(self, count: int) -> list[Prompt]:
+        return [self.prompt(-1 - number, 0) for number in range(min(count, 5))]
+
     def decode(self, token_ids: Sequence[int]) -> str:
         return " ".join(map(str, token_ids))
 

@@ -41,6 +41,7 @@ _UPDATE = (
     "entropy",
     "learning_rate",
     "tokens_per_s_per_rank",
+    "reference_kl",
 )
 
 
@@ -66,7 +67,8 @@ def curves(run: Run, log: EngineLog, first: int = 0) -> list[dict[str, float]]:
         figures["tokens/truncated_share"] = derived["truncated_share"][step]
         if step in updates:
             update = updates[step]
-            figures |= {f"train/{name}": getattr(update, name) for name in _UPDATE}
+            told = {name: getattr(update, name) for name in _UPDATE}
+            figures |= {f"train/{name}": value for name, value in told.items() if value is not None}
         figures |= iterations
         result.append({tag: float(v) for tag, v in figures.items() if math.isfinite(v)})
     return result

@@ -267,7 +267,8 @@ class TrainMetrics:
 
     log_prob_s: passes without gradient. forward_s, backward_s: of all microbatches; phases A and C
     count as one of each. gradient_s: gradient norm and clipping. optimizer_s: the weight update.
-    loss: the policy loss; aux_loss: the weighted load-balancing loss. grad_norm: before clipping.
+    loss: the policy loss, with the reference's term; aux_loss: the weighted load-balancing loss.
+    grad_norm: before clipping.
     clip_fraction: of trained tokens, those whose clipped term binds. mean_ratio: new over old
     probability of trained tokens. rollouts: trained on. masked_tokens: response tokens too old for
     the loss, without observations. computed_tokens, padding_tokens: fed to the model with gradient
@@ -280,6 +281,8 @@ class TrainMetrics:
     the trainer's (mean of r - 1 - log r, r the ratio of probabilities). entropy: minus the mean
     log-probability of those tokens, an estimate of the trainer's, nats. learning_rate: of the last
     update. equal_rewards: every group's rewards were equal, so that nothing was to be learnt.
+    reference_kl: of the trained model from the one that the run began with, nats a token (mean of
+    the k3 estimator over trained tokens); None without a reference model.
     tokens_per_s_per_rank: computed tokens over the seconds of all phases and the number of ranks.
     """
 
@@ -308,6 +311,7 @@ class TrainMetrics:
     learning_rate: float = 0.0
     equal_rewards: bool = False
     tokens_per_s_per_rank: float = 0.0
+    reference_kl: float | None = None
 
     @property
     def total_s(self) -> float:

@@ -86,6 +86,17 @@ class LossConfig(Options):
             unit="ratio",
         ),
     ] = None
+    kl_coefficient: Annotated[
+        float | None,
+        NOT_NEGATIVE,
+        Doc(
+            "weight, in the loss, of each token's divergence from the model that the run began "
+            "with; "
+            "0: measured alone; null: no such reference model",
+            unit="per nat",
+            source="GRPO, arXiv 2402.03300, equation 4: the k3 estimator",
+        ),
+    ] = None
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any], field: str = FIELD) -> LossConfig:
@@ -211,6 +222,13 @@ class TrainerConfig(Options):
         Doc(
             "whether weights, gradients and optimiser states stay in host memory, where the "
             "optimiser then works; for trainers of several ranks"
+        ),
+    ] = False
+    reference_offload: Annotated[
+        bool,
+        Doc(
+            "whether the reference model of loss.kl_coefficient stays in host memory between its "
+            "passes"
         ),
     ] = False
     checkpoint: Annotated[

@@ -234,9 +234,20 @@ class TrainerStart:
         model = self._loaded()
         from rollcast.engine.trainer.trainer import Trainer as TorchTrainer
 
-        model.to(self.engine.device)
+        device, reference = self.engine.device, None
+        model.to(device)
+        if self.trainer.loss.kl_coefficient is not None:
+            from rollcast.engine.trainer.reference import of_its_own
+
+            visits = device if self.trainer.reference_offload else None
+            other = self._loaded(self.engine.dtype).to("cpu" if visits else device)
+            reference = of_its_own(other, replace(self.trainer, autocast=False), visits=visits)
         return TorchTrainer(
-            model, self.trainer, hands_back=self.engine.sleep, sends=self.engine.dtype
+            model,
+            self.trainer,
+            reference=reference,
+            hands_back=self.engine.sleep,
+            sends=self.engine.dtype,
         )
 
     def meet(self) -> Any:
@@ -257,12 +268,25 @@ class TrainerStart:
         sharding = sharded.Sharding(mixed=mixed, offload=self.trainer.offload)
         # A layer at a time goes to the device, and a shard of it stays there.
         ranks = sharded.Sharded(model, self.engine.device, sharding)
-        config = replace(self.trainer, autocast=False)
+        config, reference = replace(self.trainer, autocast=False), None
+        if config.loss.kl_coefficient is not None:
+            from rollcast.engine.trainer.reference import of_its_own
+
+            sharding = sharded.Sharding(offload=config.reference_offload)
+            other = self._loaded(self.engine.dtype)
+            among = sharded.Sharded(other, self.engine.device, sharding)
+            reference = of_its_own(other, config, among)
         return TorchTrainer(
-            model, config, ranks, hands_back=self.engine.sleep, sends=self.engine.dtype
+            model,
+            config,
+            ranks,
+            reference=reference,
+            hands_back=self.engine.sleep,
+            sends=self.engine.dtype,
         )
 
-    def _loaded(self) -> Any:
+    def _loaded(self, dtype: str | None = None) -> Any:
+        """The model as the run begins. dtype: None is the trainer's."""
         adapter(self.engine.name).prepare(local_files=not isinstance(self.model, str))
         import torch
         from transformers import AutoModelForCausalLM
@@ -272,9 +296,9 @@ class TrainerStart:
         model: Any  # transformers' own types of ``to`` are of no use
         try:
             with no_bars():
-                dtype = getattr(torch, self.trainer.dtype)
+                kind = getattr(torch, dtype or self.trainer.dtype)
                 model = AutoModelForCausalLM.from_pretrained(
-                    path, dtype=dtype, trust_remote_code=False
+                    path, dtype=kind, trust_remote_code=False
                 )
         except Exception as error:  # of several libraries, each with a base of its own
             message = f"the model in {path.name} cannot be loaded: {sentence(error)}"

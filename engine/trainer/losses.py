@@ -58,13 +58,15 @@ ONE = LossTotals(1, 1)
 class LossParts:
     """The loss of a microbatch, a scalar with gradient, and sums over its trained tokens.
     ratio_sum: of importance ratios (of tokens; GSPO: of each token's sequence). clipped: tokens
-    whose clipped term binds. trained: whether each token counts, [tokens]."""
+    whose clipped term binds. trained: whether each token counts, [tokens]. divergence: sum of `k3`,
+    0 without a reference."""
 
     loss: Tensor
     ratio_sum: Tensor
     clipped: Tensor
     trained_tokens: int
     trained: Tensor
+    divergence: Tensor
 
 
 def policy_loss(
@@ -74,10 +76,12 @@ def policy_loss(
     log_probs: Tensor,
     old_log_probs: Tensor,
     correction: Tensor | None = None,
+    reference: Tensor | None = None,
 ) -> LossParts:
     """The loss of one microbatch. log_probs: of every response token, the examples' concatenated in
     order, [tokens]. old_log_probs: the ratio's denominator, same shape, without gradient.
-    correction: importance weights of each token, same shape, or None."""
+    correction: importance weights of each token, same shape, or None. reference: the reference
+    model's log-probabilities, same shape, or None."""
     device, dtype = log_probs.device, log_probs.dtype
     trained = torch.tensor(
         [flag for example in examples for flag in example.trained], dtype=dtype, device=device
@@ -110,11 +114,23 @@ def policy_loss(
     loss = -torch.minimum(plain, clipped) * weights * trained
     if correction is not None:
         loss = loss * torch.where(trained > 0, correction, 0.0)
+    divergence = torch.zeros((), dtype=dtype, device=device)
+    if reference is not None:
+        away = k3(torch.where(trained > 0, reference - log_probs, 0.0)) * trained
+        loss = loss + (config.kl_coefficient or 0.0) * away * weights
+        divergence = away.detach().sum()
     with torch.no_grad():
         ratio_sum = (ratio * trained).sum()
         binding = ((clipped < plain) & (trained > 0)).sum()
     tokens = sum(e.trained_tokens for e in examples)
-    return LossParts(loss.sum(), ratio_sum, binding, tokens, trained)
+    return LossParts(loss.sum(), ratio_sum, binding, tokens, trained, divergence)
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """``r - 1 - log r``, r the reference's over the policy's probability of a sampled token: an
+    estimate of the policy's divergence from the reference without bias, never negative (Schulman,
+    joschu.net/blog/kl-approx.html)."""
+    return torch.expm1(log_ratio) - log_ratio
 
 
 def importance_weights(trainer: Tensor, sampled: Tensor, cap: float) -> Tensor:

@@ -40,6 +40,7 @@ class Sums:
     grad_norm: float = 0.0
     ratio: float = 0.0
     clipped: float = 0.0
+    divergence: float = 0.0
     tokens: int = 0
     computed_tokens: int = 0
     padding_tokens: int = 0
@@ -58,16 +59,18 @@ class Work:
     """A step while its passes run.
 
     old: the trainer's log-probabilities before the first update, by example; empty where the
-    sampled ones are the ratio's denominator. totals: what the loss averages over. balance: expert
-    counts of the update; None without the routers' loss. parts: of each microbatch loss, auxiliary
-    loss, sum of ratios and clipped tokens, on the device until all are done. compares: whether the
-    sampled log-probabilities are compared with the trainer's (`engine.trainer.mismatch`).
+    sampled ones are the ratio's denominator. reference: the reference model's; empty without one.
+    totals: what the loss averages over. balance: expert counts of the update; None without the
+    routers' loss. parts: of each microbatch loss, auxiliary loss, sum of ratios, clipped tokens and
+    divergence, on the device until all are done. compares: whether the sampled log-probabilities
+    are compared with the trainer's (`engine.trainer.mismatch`).
     """
 
     shared_prefix: bool
     clock: Clock
     sums: Sums = field(default_factory=Sums)
     old: dict[Example, Tensor] = field(default_factory=dict)
+    reference: dict[Example, Tensor] = field(default_factory=dict)
     totals: LossTotals = ONE
     balance: RouterBalance | None = None
     parts: list[Tensor] = field(default_factory=list)
@@ -211,7 +214,11 @@ class Passes:
                 cap = self._config.loss.importance_cap
                 if cap is not None:
                     correction = importance_weights(old, sampled, cap)
-            parts = policy_loss(self._config.loss, work.totals, batch, log_probs, old, correction)
+            reference = None
+            if work.reference:
+                reference = torch.cat([work.reference[e] for e in batch])
+            given = (batch, log_probs, old, correction, reference)
+            parts = policy_loss(self._config.loss, work.totals, *given)
             loss = parts.loss
             aux_loss = torch.zeros_like(loss)
             if work.balance is not None and forward.router is not None:
@@ -219,7 +226,7 @@ class Passes:
                 loss = loss + aux_loss
         with work.clock("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
-        found = (parts.loss, aux_loss, parts.ratio_sum, parts.clipped)
+        found = (parts.loss, aux_loss, parts.ratio_sum, parts.clipped, parts.divergence)
         sums = torch.stack([one.detach().double() for one in found])
         if work.compares:
             sums = torch.cat([sums, compared(log_probs.detach(), sampled, parts.trained)])
@@ -307,11 +314,12 @@ _NOTHING = Example(0, (0,), (0,), (0.0,), (False,), 0.0)
 def _add_up(work: Work) -> None:
     """Takes the figures of all microbatches from the device, at once."""
     if work.parts:
-        loss, aux_loss, ratio, clipped, *mismatch = read(torch.stack(work.parts).sum(0))
+        loss, aux_loss, ratio, clipped, divergence, *mismatch = read(torch.stack(work.parts).sum(0))
         work.sums.loss += loss
         work.sums.aux_loss += aux_loss
         work.sums.ratio += ratio
         work.sums.clipped += clipped
+        work.sums.divergence += divergence
         if mismatch:
             work.sums.mismatch = work.sums.mismatch + np.array(mismatch)
 

@@ -29,6 +29,7 @@ from rollcast.engine.trainer.moe import RouterBalance
 from rollcast.engine.trainer.passes import Passes, Work, read
 from rollcast.engine.trainer.pulse import Pulse
 from rollcast.engine.trainer.ranks import Ranks
+from rollcast.engine.trainer.reference import Reference
 from rollcast.engine.trainer.shard_files import ShardWriter, require_files
 from rollcast.engine.trainer.shards import held, whole, whole_ones
 from rollcast.simulator.errors import ScenarioError
@@ -56,6 +57,7 @@ class Trainer:
     others counts as ``gradient_s``. Only rank 0 returns weights and state. Raises RankLostError
     where another rank is lost.
 
+    reference: of the model that the run began with, where ``loss.kl_coefficient`` asks for it.
     hands_back: whether cached GPU memory is freed after each update, for others on the GPU. sends:
     torch's type of what `weights` returns; None for the model's own.
     """
@@ -66,12 +68,14 @@ class Trainer:
         config: TrainerConfig | None = None,
         ranks: Ranks | None = None,
         *,
+        reference: Reference | None = None,
         hands_back: bool = False,
         sends: str | None = None,
     ) -> None:
         self.model = model
         self._sends = None if sends is None else getattr(torch, sends)
         self._hands_back = hands_back
+        self._reference = reference
         self.config = config or TrainerConfig()
         self._ranks = ranks or Ranks()
         if model.is_gradient_checkpointing:
@@ -147,6 +151,8 @@ class Trainer:
         return self._metrics(examples, work, equal)
 
     def _old_log_probs(self, examples: Sequence[Example], work: Work) -> RouterBalance | None:
+        if examples and self._reference is not None:
+            work.reference = self._reference.log_probs(examples, work.clock)
         if not examples or self.config.old_log_probs != "trainer":
             return None
         return self._passes.observe(examples, work, keep=True)
@@ -393,6 +399,7 @@ class Trainer:
             entropy=entropy,
             learning_rate=float(self._optimizer.param_groups[0]["lr"]),
             equal_rewards=equal,
+            reference_kl=None if self._reference is None else sums.divergence / tokens,
             tokens_per_s_per_rank=(
                 sums.computed_tokens / total_s / self._ranks.count if total_s else 0.0
             ),

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from rollcast.engine.edges import SampledGroup, TrainerSave
 from rollcast.engine.errors import RankLostError
 from rollcast.engine.trainer import Trainer, TrainerConfig
+from rollcast.engine.trainer.reference import Reference, of_its_own
 from rollcast.engine.trainer.saved import model_tensors, optimizer_tensors
 from rollcast.engine.trainer.sharded import Sharded, Sharding
 from rollcast.engine.trainer.shards import held, whole, whole_ones
@@ -71,10 +72,20 @@ def make(case: Case, ranks: bool) -> tuple[Any, Trainer]:
     dtype = torch.float64 if case.float64 else torch.float32
     model = build(case.kind, dtype, **case.overrides)
     sharded = Sharded(model, "cpu", Sharding(case.by_layer, case.mixed)) if ranks else None
-    trainer = Trainer(model, case.config, sharded)
+    trainer = Trainer(model, case.config, sharded, reference=reference_of(case, ranks))
     if case.start is not None:
         trainer.load(case.start)
     return model, trainer
+
+
+def reference_of(case: Case, ranks: bool) -> Reference | None:
+    """Another model of the same shape."""
+    if case.config.loss.kl_coefficient is None:
+        return None
+    dtype = torch.float64 if case.float64 else torch.float32
+    model = build(case.kind, dtype, seed=1, **case.overrides)
+    sharded = Sharded(model, "cpu", Sharding(case.by_layer)) if ranks else None
+    return of_its_own(model, case.config, sharded)
 
 
 def groups_of(shapes: Shapes, seed: int) -> list[SampledGroup]:

@@ -102,6 +102,40 @@ def test_a_masked_token_does_nothing_however_wild(name):
     assert (calm.grad[~flags] == 0).all()
 
 
+@pytest.mark.parametrize("name", ["grpo", "dapo"])
+@settings(max_examples=examples(40), deadline=None)
+@given(seed=st.integers(0, 10_000), rollouts=st.integers(1, 6), coefficient=st.floats(0, 2))
+def test_the_divergence_from_a_reference_is_added_with_a_tokens_weight(
+    name, seed, rollouts, coefficient
+):
+    examples, new, old = batch(seed, rollouts)
+    reference = batch(seed + 1, rollouts + 9)[1][: len(new)]
+    if len(reference) < len(new):
+        reference = new.detach() - 0.3
+    config = dataclasses.replace(CONFIGS[name], kl_coefficient=coefficient)
+    ours, theirs = new.clone().requires_grad_(), new.clone().requires_grad_()
+    totals = LossTotals.of(examples)
+    parts = policy_loss(config, totals, examples, ours, old, None, reference)
+    expected = naive(config, examples, theirs, old) + 0.0 * theirs.sum()
+    at, away = 0, 0.0
+    for e in examples:
+        for t, counts in enumerate(e.trained, start=at):
+            if counts:
+                r = (reference[t] - theirs[t]).exp()
+                term = r - 1 - r.log()
+                if name == "dapo":
+                    expected = expected + coefficient * term / totals.trained_tokens
+                else:
+                    expected = expected + coefficient * term / e.trained_tokens / len(examples)
+                away += term.item()
+        at += len(e.response)
+    assert parts.loss.item() == pytest.approx(expected.item(), abs=1e-12)
+    assert parts.divergence.item() == pytest.approx(away, abs=1e-12)
+    parts.loss.backward()
+    expected.backward()
+    assert torch.allclose(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
+
+
 def test_clip_fraction_counts_binding_terms_alone():
     up, down = math.log(1.5), math.log(0.5)
     examples = [

@@ -49,8 +49,8 @@ def largest(a: dict[str, Any], b: dict[str, Any]) -> float:
 def require_equal(found: Found, truth: Found, within: float = 1e-9) -> None:
     assert largest(found.gradients, truth.gradients) < within
     assert largest(found.weights, truth.weights) < within
-    for name in ("loss", "aux_loss", "grad_norm", "clip_fraction", "mean_ratio"):
-        ours, theirs = getattr(found.metrics, name), getattr(truth.metrics, name)
+    for name in ("loss", "aux_loss", "grad_norm", "clip_fraction", "mean_ratio", "reference_kl"):
+        ours, theirs = getattr(found.metrics, name) or 0.0, getattr(truth.metrics, name) or 0.0
         assert ours == pytest.approx(theirs, rel=max(within, 1e-9), abs=max(within, 1e-12)), name
     for name in ("rollouts", "trained_tokens", "masked_tokens", "updates", "computed_tokens"):
         assert getattr(found.metrics, name) == getattr(truth.metrics, name), name
@@ -80,6 +80,9 @@ def cases(draw: st.DrawFn) -> Case:
         router_aux_coefficient=0.1 if kind == "qwen3_moe" else None,
         checkpoint=draw(st.sampled_from(["none", "prefix", "all"])),
     )
+    if kind == "qwen3":
+        loss = dataclasses.replace(config.loss, kl_coefficient=draw(st.sampled_from([None, 0.1])))
+        config = dataclasses.replace(config, loss=loss)
     tied = {"tie_word_embeddings": draw(st.booleans())}
     shared, by_layer = draw(st.booleans()), draw(st.booleans())
     return Case([parts], kind, config, shared, overrides=tied, by_layer=by_layer)

@@ -36,6 +36,7 @@ from rollcast.engine.trainer import (  # noqa: E402
     TrainerConfig,
 )
 from rollcast.engine.trainer.microbatch import dense_width, pack, plan_packing  # noqa: E402
+from rollcast.engine.trainer.reference import of_its_own  # noqa: E402
 from rollcast.simulator.errors import RunError, ScenarioError  # noqa: E402
 
 torch.set_num_threads(1)
@@ -469,3 +470,27 @@ def test_on_cuda(autocast):
         metrics = trainer.step(GROUPS, shared_prefix=shared, version=0)
         assert metrics.updates == 1
         assert metrics.peak_bytes is not None
+
+
+@pytest.mark.parametrize("offloads", [False, True])
+def test_a_reference_holds_the_weights_where_the_run_began(offloads):
+    """Without rewards to learn from, steps lead towards it; measured alone, they lead nowhere."""
+    groups = make_groups([(5, [4, 6]), (3, [5])])
+    for group in groups:
+        for rollout in group.rollouts:
+            object.__setattr__(rollout, "reward", 1.0)
+        object.__setattr__(group, "baseline_rewards", [1.0] * len(group.rollouts))
+    found = {}
+    for coefficient in (0.0, 1.0):
+        loss = dataclasses.replace(GRPO, kl_coefficient=coefficient)
+        config = TrainerConfig(loss=loss, learning_rate=3e-3, max_grad_norm=None)
+        model, other = build("qwen3"), build("qwen3", seed=1)
+        visits = "cpu" if offloads else None
+        trainer = Trainer(model, config, reference=of_its_own(other, config, visits=visits))
+        steps = [trainer.step(groups, shared_prefix=True, version=0) for _ in range(8)]
+        found[coefficient] = [step.reference_kl for step in steps]
+        again = build("qwen3", seed=1)
+        same = Trainer(again, config, reference=of_its_own(other, config))
+        assert same.step(groups, shared_prefix=False, version=0).reference_kl < 1e-20
+    assert len({round(kl, 12) for kl in found[0.0]}) == 1
+    assert found[1.0][-1] < 0.7 * found[1.0][0]

@@ -19,7 +19,7 @@ KINDS = ("qwen3", "llama", "qwen3_moe", "mixtral")
 MOE_KINDS = ("qwen3_moe", "mixtral")
 
 
-def build(kind: str, dtype: torch.dtype = torch.float64, **overrides: Any) -> Any:
+def build(kind: str, dtype: torch.dtype = torch.float64, seed: int = 0, **overrides: Any) -> Any:
     """A random model of 2 layers, 4 query and 2 key-value heads of 16."""
     import transformers
 
@@ -44,7 +44,7 @@ def build(kind: str, dtype: torch.dtype = torch.float64, **overrides: Any) -> An
         common |= {"decoder_sparse_step": 1, "mlp_only_layers": []}
     if kind == "mixtral":
         common |= {"num_local_experts": 4, "num_experts_per_tok": 2}
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = getattr(transformers, f"{names[kind]}Config")(**(common | overrides))
     config._experts_implementation = "eager"
     model = getattr(transformers, f"{names[kind]}ForCausalLM")(config).to(dtype)

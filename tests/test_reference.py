@@ -73,8 +73,8 @@ def test_every_key_is_found_by_its_name() -> None:
         ("over_sampling", "unknown key"),
         (
             "zzz",
-            "valid: cluster, cost, engine, environment, gpu, model, modules, name, plan, policy, "
-            "poll_s, reward, seed, steps, workload",
+            "valid: cluster, cost, engine, environment, gpu, learning, model, modules, name, plan, "
+            "policy, poll_s, reward, seed, steps, workload",
         ),
         ("x" * 10_000, "unknown key; valid"),
     ],

@@ -18,6 +18,8 @@ from rollcast.simulator.results.figures import (
     FIGURES,
     NAMED,
     NOTES,
+    SOONER,
+    TO_TARGET,
     Figure,
     interval,
     memory_said,
@@ -48,6 +50,8 @@ def show_summary(
     from rich.table import Table
     from rich.text import Text
 
+    from rollcast.simulator.report.words import learning
+
     s = summary
     title = Text(f"{s['scenario']}: {s['policy']}")
     grid = Table(title=title, show_header=False, title_justify="left")
@@ -65,7 +69,8 @@ def show_summary(
         grid.add_row(*cells)
     screen = console()
     screen.print(grid)
-    for line in filter(None, (bound_text(s), *_intervals(s), *_lengths(s))):
+    told = learning({s["policy"]: s})
+    for line in filter(None, (bound_text(s), *_intervals(s), *told, *_lengths(s))):
         screen.print(line, markup=False, highlight=False)
     if bars is not None:
         from rollcast.simulator.cli.tornado_table import show_tornado
@@ -135,7 +140,7 @@ def show_comparison(
     results: Mapping[str, Result], ranking: Ranking | None = None, as_json: bool = False
 ) -> None:
     """Prints one row a policy, and how sure their ranking is."""
-    from rollcast.simulator.report.words import sureness
+    from rollcast.simulator.report.words import learning, sureness
     from rollcast.simulator.studies.compare import compared, table, warnings_of
 
     if as_json:
@@ -180,7 +185,10 @@ def show_comparison(
         notes.append(f"For {labels}, make the terminal wider.")
     screen.print(" ".join(notes), style="dim", markup=False)
     show_phases(screen, names, values)
-    screen.print(sureness(ranking), style="dim", markup=False)
+    show_learning(screen, names, values)
+    told = learning({name: result.summary for name, result in results.items()})
+    for line in (sureness(ranking), *told):
+        screen.print(line, style="dim", markup=False)
     for line in memory_lines(names, [result.summary for result in results.values()]):
         screen.print(line, style="dim", markup=False)
     for line in _lengths(next(iter(results.values())).summary):
@@ -206,35 +214,63 @@ def memory_lines(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> lis
 def show_phases(screen: Console, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints the seconds of a step by phase, a row each of ``names``. rows: with
     `simulator.results.phases.said`. The shortest leave a narrow terminal first."""
-    from rich.table import Table
-    from rich.text import Text
-
     longest = {
         figure: max((phase["s"] for row in rows if (phase := figure.value_in(row))), default=0.0)
         for figure in BY_PHASE
     }
     figures = [figure for figure in BY_PHASE if longest[figure]]
-
-    def build(kept: Sequence[Figure]) -> Table:
-        grid = Table(padding=(0, 0, 0, 1), title=Text(title), title_justify="left")
-        named_column(grid, "", names, screen.width)
-        shown = (*kept, BOUND_BY)
-        for figure in shown:
-            grid.add_column(figure.label, justify="right", no_wrap=True)
-        for name, row in zip(names, rows, strict=True):
-            grid.add_row(Text(name), *(figure.text(row) for figure in shown))
-        return grid
-
     if not figures:
         return
     drawn = any("low_s" in phase for row in rows for phase in row["phases"].values())
     title = "seconds of a step by phase" + (", and their 90 % intervals" if drawn else "")
-    grid, left_out = fitted(screen, figures, sorted(figures, key=longest.__getitem__), build)
-    screen.print(grid)
+    leaving = sorted(figures, key=longest.__getitem__)
+    left_out = _show_beside(screen, title, names, rows, figures, leaving, (BOUND_BY,))
     notes = [note for name, note in NOTES.items() if longest[NAMED[f"phases.{name}"]]]
     if left_out:
         notes.append(f"For {', '.join(f.label for f in left_out)}, make the terminal wider.")
     screen.print(" ".join(notes), style="dim", markup=False)
+
+
+def show_learning(screen: Console, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Prints what training takes to the target accuracy, a row each of ``names``; nothing without
+    any."""
+    figures = [f for f in (*TO_TARGET, *SOONER) if any(f.value_in(row) for row in rows)]
+    if not figures:
+        return
+    target = next(row["learning"]["target"] for row in rows if row.get("learning"))
+    title = f"to accuracy {target:g}, and 90 % intervals"
+    _show_beside(screen, title, names, rows, figures, list(reversed(figures[1:])))
+    notes = [f"{figure.label}: {figure.meaning}." for figure in SOONER if figure in figures]
+    screen.print(" ".join(notes), style="dim", markup=False)
+
+
+def _show_beside(
+    screen: Console,
+    title: str,
+    names: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    figures: Sequence[Figure],
+    leaving: Sequence[Figure],
+    always: Sequence[Figure] = (),
+) -> Sequence[Figure]:
+    """Prints figures side by side, a row each of ``names``; returns those that a narrow terminal
+    has no room for, the first of ``leaving`` first."""
+    from rich.table import Table
+    from rich.text import Text
+
+    def build(kept: Sequence[Figure]) -> Table:
+        grid = Table(padding=(0, 0, 0, 1), title=Text(title), title_justify="left")
+        named_column(grid, "", names, screen.width)
+        shown = (*kept, *always)
+        for figure in shown:
+            grid.add_column(figure.label, justify="right", no_wrap=True)
+        for name, row in zip(names, rows, strict=True):
+            grid.add_row(Text(name), *(Text(figure.text(row)) for figure in shown))
+        return grid
+
+    grid, left_out = fitted(screen, figures, leaving, build)
+    screen.print(grid)
+    return left_out
 
 
 def _shows(figure: Figure, values: Sequence[Mapping[str, Any]]) -> bool:

@@ -11,13 +11,14 @@ from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.assumptions import assumptions
 from rollcast.simulator.report.front import Axis, Point, front
+from rollcast.simulator.report.learning import learning_section
 from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
 from rollcast.simulator.report.markup import Markup, tag
 from rollcast.simulator.report.page import page
 from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
-from rollcast.simulator.report.words import bias, sureness, time_spent
+from rollcast.simulator.report.words import bias, soonest, sureness, time_spent
 from rollcast.simulator.results.figures import (
     FIGURES,
     cost,
@@ -66,6 +67,7 @@ def comparison_page(
     base = SYNCHRONOUS if SYNCHRONOUS in results else first["policy"]
     scenario = results[best["policy"]].scenario
     uses = {name: gpu_use(result.run) for name, result in results.items()}
+    summaries = {name: result.summary for name, result in results.items()}
     rows = [
         parts.Row(
             [parts.breakable(entry["policy"]), *(figure.text(entry) for figure in _FIGURES)],
@@ -75,7 +77,7 @@ def comparison_page(
     ]
     return page(
         scenario.name,
-        _headline(best, first, len(entries), ranking, uses[best["policy"]]),
+        _headline(best, first, len(entries), ranking, uses[best["policy"]], soonest(summaries)),
         _tiles(best, first),
         parts.notes(warnings_of(results)),
         parts.section(
@@ -83,6 +85,7 @@ def comparison_page(
             parts.table(COLUMNS, rows, "Policies side by side"),
             about=sureness(ranking),
         ),
+        learning_section(summaries, best["policy"]),
         _front(entries, best),
         parts.section(
             "A step by phase",
@@ -107,7 +110,7 @@ def comparison_page(
             tag("h3", "GPU time"),
             time_bars(uses),
             tag("h3", "Tokens generated"),
-            token_bars({name: result.summary for name, result in results.items()}),
+            token_bars(summaries),
             _ledger(entries),
             about="Shares of all GPU time, then of all generated tokens by outcome.",
         ),
@@ -126,7 +129,12 @@ def _subtitle(scenario: Scenario, gpus: int) -> str:
 
 
 def _headline(
-    best: Values, first: Values, policies: int, ranking: Ranking | None, use: Mapping[str, float]
+    best: Values,
+    first: Values,
+    policies: int,
+    ranking: Ranking | None,
+    use: Mapping[str, float],
+    learns: str,
 ) -> Markup:
     name, step_s = best["policy"], seconds(best["step_s"])
     if policies == 1:
@@ -144,11 +152,14 @@ def _headline(
         lead += "."
     note = best.get("interval_note")
     trained = bias(best["staleness_mean"], best["length_bias"])
+    if trained and not learns:
+        trained += " The simulation does not say how well it learns."
     return parts.headline(
         lead,
+        learns,
         f"{bound_text(best)} {time_spent(use)}",
         f"Variance of its step time: {note}." if note else None,
-        f"{trained} The simulation does not say how well it learns." if trained else None,
+        trained,
     )
 
 

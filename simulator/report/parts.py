@@ -38,6 +38,12 @@ def below(text: str) -> Markup:
     return tag("small", tag("br"), text)
 
 
+def lines(text: str) -> Content:
+    """The lines of a cell, all but the first smaller."""
+    first, *more = text.split("\n")
+    return [first, *map(below, more)]
+
+
 def section(heading: str, *content: Content, about: str = "") -> Markup:
     """A part of a page with a heading and a sentence ``about`` it."""
     lead = tag("p", about, class_="about") if about else None

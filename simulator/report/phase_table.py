@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.markup import Content, Markup, joined, tag
-from rollcast.simulator.results.figures import BOUND_BY, BY_PHASE, NAMED, NOTES, Figure, Values
+from rollcast.simulator.results.figures import BOUND_BY, BY_PHASE, NAMED, NOTES, Values
 
 
 def phase_table(rows: Sequence[tuple[Content, Values, bool]], of: str = "policy") -> Markup:
@@ -19,14 +19,9 @@ def phase_table(rows: Sequence[tuple[Content, Values, bool]], of: str = "policy"
         *(parts.Column(figure.label, figure.meaning) for figure in figures),
     )
     lines = [
-        parts.Row((name, *(_cell(figure, said) for figure in figures)), chosen=chosen)
+        parts.Row((name, *(parts.lines(figure.text(said)) for figure in figures)), chosen=chosen)
         for name, said, chosen in rows
     ]
     shown = [note for name, note in NOTES.items() if NAMED[f"phases.{name}"] in figures]
     about = [tag("p", " ".join(shown), class_="about")] if shown else []
     return joined([*about, parts.table(columns, lines, "Seconds of a step by phase")])
-
-
-def _cell(figure: Figure, said: Values) -> Content:
-    first, *ends = figure.text(said).split("\n")
-    return [first, *map(parts.below, ends)]

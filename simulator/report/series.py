@@ -1,12 +1,12 @@
-"""Small multiples of measured steps and their forecasts."""
+"""Small multiples: of measured steps and their forecasts, and what others are made of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rollcast.simulator.report.front import across_marks, up_marks
-from rollcast.simulator.report.markup import Markup, number, tag
+from rollcast.simulator.report.markup import Content, Markup, number, tag
 from rollcast.simulator.report.parts import figure, key
 from rollcast.simulator.results.figures import seconds
 from rollcast.simulator.results.scale import marks
@@ -38,19 +38,12 @@ def _panel(panel: Series) -> Markup:
     first, last = min(numbers), max(numbers)
     values = [*(value for _, value in panel.measured), *panel.forecast, *panel.high]
     top = 1.06 * max(values) or 1.0
-    wide = (last - first) or 1.0
-
-    def left(step: float) -> float:
-        return 100 * (step - first) / wide
-
-    def down(value: float) -> float:
-        return 100 * (1 - value / top)
-
+    box = Box((first, last), (0.0, top))
     dots = [
         tag(
             "circle",
-            cx=f"{left(step):.2f}%",
-            cy=f"{down(value):.2f}%",
+            cx=f"{box.left(step):.2f}%",
+            cy=f"{box.down(value):.2f}%",
             r="2.6",
             class_="measured",
             data_tip=f"step {step:g}: measured {seconds(value)}",
@@ -58,42 +51,84 @@ def _panel(panel: Series) -> Markup:
         for step, value in panel.measured
     ]
     steps = [value for value in marks(first, last, 5) if value == int(value)]
-    picture = tag(
-        "svg",
-        *up_marks((down(value), f"{value:g}") for value in marks(0.0, top, 4)),
-        *across_marks((left(value), f"{value:g}") for value in steps),
-        _forecast(panel, left, down),
-        dots,
-        width="100%",
-        height="150",
-        role="group",
-        aria_label=f"{panel.title}: seconds of each step, measured and forecast",
+    return box.panel(
+        panel.title,
+        f"{panel.title}: seconds of each step, measured and forecast",
+        ((value, f"{value:g}") for value in steps),
+        ((value, f"{value:g}") for value in marks(0.0, top, 4)),
+        [
+            box.stretched(
+                box.band(panel.at, panel.low, panel.high),
+                box.line(panel.at, panel.forecast, "forecast"),
+            ),
+            dots,
+        ],
     )
-    return tag("div", tag("h3", panel.title), tag("div", picture, class_="plot small"))
 
 
-def _forecast(
-    panel: Series, left: Callable[[float], float], down: Callable[[float], float]
-) -> Markup:
-    """The forecast and its band, stretched over the plot."""
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A small plot. across, up: ends of its axes."""
 
-    def path(steps: Sequence[float], heights: Sequence[float]) -> str:
-        points = zip(steps, heights, strict=True)
-        return "L".join(f"{number(10 * left(x))} {number(down(y))}" for x, y in points)
+    across: tuple[float, float]
+    up: tuple[float, float]
 
-    back = path(panel.at[::-1], panel.low[::-1])
-    return tag(
-        "svg",
-        tag("path", d=f"M{path(panel.at, panel.high)}L{back}z", class_="band"),
-        tag(
-            "path",
-            d=f"M{path(panel.at, panel.forecast)}",
-            class_="forecast",
-            fill="none",
-            vector_effect="non-scaling-stroke",
-        ),
-        viewBox="0 0 1000 100",
-        preserveAspectRatio="none",
-        width="100%",
-        height="100%",
-    )
+    def left(self, x: float) -> float:
+        """Per cent from the left."""
+        return 100 * (x - self.across[0]) / ((self.across[1] - self.across[0]) or 1.0)
+
+    def down(self, y: float) -> float:
+        """Per cent from the top."""
+        return 100 * (self.up[1] - y) / ((self.up[1] - self.up[0]) or 1.0)
+
+    def panel(
+        self,
+        title: str,
+        label: str,
+        across: Iterable[tuple[float, str]],
+        up: Iterable[tuple[float, str]],
+        content: Content,
+        note: str = "",
+    ) -> Markup:
+        """The plot below its title. label: for who cannot see it. across, up: marks with texts."""
+        picture = tag(
+            "svg",
+            *up_marks((self.down(value), text) for value, text in up),
+            *across_marks((self.left(value), text) for value, text in across),
+            content,
+            width="100%",
+            height="150",
+            role="group",
+            aria_label=label,
+        )
+        return tag(
+            "div",
+            tag("h3", title),
+            tag("p", note, class_="about") if note else None,
+            tag("div", picture, class_="plot small"),
+        )
+
+    def stretched(self, *paths: Markup) -> Markup:
+        """Paths of `line` and `band`, stretched over the plot."""
+        return tag(
+            "svg",
+            *paths,
+            viewBox="0 0 1000 100",
+            preserveAspectRatio="none",
+            width="100%",
+            height="100%",
+        )
+
+    def band(self, at: Sequence[float], low: Sequence[float], high: Sequence[float]) -> Markup:
+        """The area between two lines."""
+        there, back = self._points(at, high), self._points(at[::-1], low[::-1])
+        return tag("path", d=f"M{there}L{back}z", class_="band")
+
+    def line(self, at: Sequence[float], heights: Sequence[float], kind: str) -> Markup:
+        """A line of a CSS class."""
+        path = f"M{self._points(at, heights)}"
+        return tag("path", d=path, class_=kind, fill="none", vector_effect="non-scaling-stroke")
+
+    def _points(self, at: Sequence[float], heights: Sequence[float]) -> str:
+        points = zip(at, heights, strict=True)
+        return "L".join(f"{number(10 * self.left(x))} {number(self.down(y))}" for x, y in points)

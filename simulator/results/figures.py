@@ -521,7 +521,79 @@ BOUND_BY = Figure(
     bound_cell,
 )
 
-FIGURES = (*_TIMES[:1], *BY_PHASE, *_TIMES[1:], *_RATES, *_LEARNING)
+
+def to_target(v: Values, name: str) -> tuple[float | None, float | None, float | None]:
+    """Of what a run takes to its target (`simulator.studies.learned.learned`): the figure and the
+    ends of its interval; None for what is not known."""
+    told = v.get("learning") or {}
+    return told.get(name), told.get(f"{name}_low"), told.get(f"{name}_high")
+
+
+def _target_figure(
+    name: str, label: str, run_label: str, meaning: str, write: Callable[..., str]
+) -> Figure:
+    """A figure of what training takes to the target accuracy. write: of it and of its ends, in the
+    unit of the number ``like``."""
+
+    def value(v: Values) -> tuple[str, str] | None:
+        own, low, high = to_target(v, name)
+        if low is None or (name == "gpu_hours" and to_target(v, "usd")[1] is not None):
+            return None
+        said = partial(write, like=high or own or low)
+        ends = f"{said(low)} or more" if high is None else interval((low, high), said)
+        return "-" if own is None else said(own), ends
+
+    def text(v: Values) -> str:
+        return (value(v) or ("", ""))[0]
+
+    def note(v: Values) -> str:
+        return f"{meaning}, 90 % interval {(value(v) or ('', ''))[1]}"
+
+    line = Line(run_label, text, note)
+    return Figure(f"learning.{name}", label, "\n".join, meaning, value, saved=False, run=line)
+
+
+TO_TARGET: tuple[Figure, ...] = (
+    _target_figure("hours", "time", "to target", "time until the target accuracy", hours),
+    _target_figure(
+        "updates", "updates", "  updates", "up to there", lambda value, like: f"{value:,.0f}"
+    ),
+    _target_figure("usd", "cost", "  cost", "up to there", lambda value, like: usd(value)),
+    _target_figure(
+        "gpu_hours", "GPU-hours", "  GPU-hours", "up to there", lambda value, like: f"{value:,.3g}"
+    ),
+)
+"""What training takes to a target accuracy: a line each in the table of one run, a column each in
+tables of several."""
+
+
+def _speedup_to_target(v: Values) -> tuple[str, str] | None:
+    own, low, high = to_target(v, "speedup")
+    if own is None or low is None:
+        return None
+    return f"{own:.2f}x", f"{low:.2f}-{high:.2f}" if high is not None else f"{low:.2f} or more"
+
+
+SOONER: tuple[Figure, ...] = (
+    Figure(
+        "learning.speedup",
+        "speed-up",
+        "\n".join,
+        "time of the first policy to the target over this one's",
+        _speedup_to_target,
+        saved=False,
+    ),
+    Figure(
+        "learning.sooner",
+        "sooner",
+        "{:.0%}".format,
+        "share of draws in which it reaches the target before the first policy",
+        lambda v: (v.get("learning") or {}).get("sooner"),
+        saved=False,
+    ),
+)
+"""Of tables of several runs, against the first."""
+FIGURES = (*_TIMES[:1], *BY_PHASE, *_TIMES[1:], *_RATES, *_LEARNING, *TO_TARGET)
 """Figures that the tables of runs show, in order. A figure is one entry here and its value in
 `simulator.results.metrics.summarise`."""
 

@@ -295,6 +295,9 @@ SUMMARY = Document(
 )
 TRACE = File("trace.json", "the run on a time line, for Perfetto; written compressed")
 TIMELINE = File("timeline.png", "a picture of the run", optional=True)
+LEARNING_PICTURE = File(
+    "learning.png", "accuracy over hours, where the scenario has a law of learning", optional=True
+)
 
 ITERATIONS = Table(
     "iterations.csv",
@@ -448,6 +451,7 @@ RUN: tuple[File, ...] = (
     SUMMARY,
     TRACE,
     TIMELINE,
+    LEARNING_PICTURE,
     TORNADO_CSV,
     TORNADO_PICTURE,
     ITERATIONS,
@@ -471,7 +475,13 @@ COMPARISON_JSON = File("comparison.json", "one entry a policy: metrics, speed-up
 COMPARISON_CSV = File("comparison.csv", "the same as a table")
 COMPARISON_PICTURE = File("comparison.png", "the policies' time lines", optional=True)
 REPORT = File("report.html", "all of it as one page that needs no other file", optional=True)
-COMPARISON: tuple[File, ...] = (COMPARISON_JSON, COMPARISON_CSV, COMPARISON_PICTURE, REPORT)
+COMPARISON: tuple[File, ...] = (
+    COMPARISON_JSON,
+    COMPARISON_CSV,
+    COMPARISON_PICTURE,
+    LEARNING_PICTURE,
+    REPORT,
+)
 """A comparison's own files."""
 
 PLAN_SCHEMA = "rollcast-plan/1"

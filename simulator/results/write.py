@@ -35,9 +35,11 @@ def write_run(
     write_json(folder / schema.SCENARIO.name, scenario)
     write_trace(run, folder / f"{schema.TRACE.name}{schema.PACKED}")
     if plot:
+        from rollcast.simulator.results.learning_picture import draw_learning
         from rollcast.simulator.results.timeline import draw_run
 
         draw_run(run, folder / schema.TIMELINE.name, title=scenario.get("name"))
+        draw_learning({summary["policy"]: summary}, folder / schema.LEARNING_PICTURE.name)
     write_json(folder / schema.SUMMARY.name, summary)
 
 

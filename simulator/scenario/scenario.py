@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollcast.simulator.cluster.replica import EngineSpec
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from rollcast.simulator.costs.memory.ledger import Ledger
     from rollcast.simulator.costs.presets.gpus import Gpu
     from rollcast.simulator.costs.presets.models import Model
+    from rollcast.simulator.learning.build import Learning
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Scenario:
     whatever: tuple[str, ...] = ()  # the warnings that it has under any policy
     trainer_gpu: Gpu | None = None  # None where it is gpu
     no_pool: ScenarioError | None = None  # why the engine has no room for KV, where it has none
+    learning: Learning | None = None
 
     @property
     def rollout_gpus(self) -> int:
@@ -222,7 +225,19 @@ def _build(read: Outline) -> Scenario:
         whatever,
         cluster.trainer_gpu,
         no_pool,
+        _learning(model, folder),
     )
+
+
+def _learning(model: ScenarioModel, folder: Path) -> Learning | None:
+    """How its accuracy rises, where the scenario asks for it."""
+    if model.learning is None:
+        return None
+    from rollcast.simulator.learning.build import build_learning
+
+    roofline = model.cost.of_the_roofline
+    minibatches = 1 if roofline is None else roofline.trainer.minibatches
+    return build_learning(model.learning, model.workload, minibatches, folder)
 
 
 def _check_context(

@@ -15,11 +15,13 @@ from rollcast.simulator.workload.section import WorkloadSection
 if TYPE_CHECKING:
     from rollcast.simulator.costs.presets.gpus import Gpu
     from rollcast.simulator.costs.presets.models import Model
+    from rollcast.simulator.learning.section import LearningSection
     from rollcast.simulator.scenario.plan_section import PlanSection
     from rollcast.simulator.workload.environment import EnvironmentSection, RewardSection
 else:
     Gpu = Later("rollcast.simulator.costs.presets.gpus", "Gpu")
     Model = Later("rollcast.simulator.costs.presets.models", "Model")
+    LearningSection = Later("rollcast.simulator.learning.section", "LearningSection")
     PlanSection = Later("rollcast.simulator.scenario.plan_section", "PlanSection")
     _ENVIRONMENT = "rollcast.simulator.workload.environment"
     EnvironmentSection = Later(_ENVIRONMENT, "EnvironmentSection")
@@ -214,6 +216,10 @@ class ScenarioModel(Options):
             "mapping with its keys"
         ),
     ] = field(default_factory=lambda: CostSection.from_text("roofline"))
+    learning: Annotated[
+        LearningSection | None,
+        Doc("law by which accuracy rises with the updates; null: seconds alone are forecast"),
+    ] = None
     poll_s: Annotated[
         float,
         Between(0, 3600),

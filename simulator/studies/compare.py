@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.learning.answer import Progress
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.figures import FIGURES
 from rollcast.simulator.results.folder import is_ours
@@ -18,6 +19,7 @@ from rollcast.simulator.results.steady import per_rollout, trained_a_step
 from rollcast.simulator.results.write import write_rows, write_run
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.ranking import Ranking
 from rollcast.simulator.studies.sampling_error import TOO_FEW
 from rollcast.simulator.studies.simulate import Result, simulate
@@ -59,6 +61,7 @@ def run_each(
             results[name] = simulate(scenario, on_step)
         except RunError as error:
             raise RunError(f"under {name}, {error}") from None
+    add_learning(results)
     return results
 
 
@@ -84,11 +87,13 @@ def _other_batches(results: Mapping[str, Result]) -> list[str]:
     if most <= (1.0 + SAME) * least:
         return []
     listed = ", ".join(f"{name} on {count:.4g}" for name, count in trained.items())
-    return [
+    text = (
         f"the policies train on different numbers of rollouts per step ({listed}): "
-        "speed-ups compare the time per rollout before selection; a simulation "
-        "does not tell whether training on fewer learns as much"
-    ]
+        "speed-ups compare the time per rollout before selection"
+    )
+    if any(not isinstance(result.progress, Progress) for result in results.values()):
+        text += "; a simulation does not tell whether training on fewer learns as much"
+    return [text]
 
 
 def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[str, Any]]:
@@ -96,7 +101,8 @@ def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[s
     (`simulator.results.phases.said`), ``trained_rollouts_per_step``, ``speedup``
     (step time of the first over its own, per rollout taken in), ``throughput_gain`` (rollout
     tokens/s over the first's). With a ranking: ``speedup_low``, ``speedup_high`` (90 % interval),
-    ``sure`` (share of draws in which it is faster than the next)."""
+    ``sure`` (share of draws in which it is faster than the next). With a law of learning:
+    ``learning`` (`simulator.studies.learned.learned`, without its curve)."""
     rows = []
     first = next(iter(results.values())).summary
     factors = per_rollout([result.run for result in results.values()]).tolist()
@@ -113,6 +119,9 @@ def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[s
         row["trained_rollouts_per_step"] = trained_a_step(result.run)
         row.update({figure.name: summary.get(figure.name) for figure in FIGURES if figure.saved})
         row.update(said(summary))
+        if "learning" in summary:
+            told = summary["learning"].items()
+            row["learning"] = {key: value for key, value in told if key != "curve"}
         rows.append(row)
     return rows
 
@@ -171,7 +180,10 @@ def write_comparison(
         description = {"name": name, "policy_spelt": name, "scenario": result.scenario.raw.data}
         write_run(below, result.run, result.summary, description, plot=False)
     if plot:
+        from rollcast.simulator.results.learning_picture import draw_learning
         from rollcast.simulator.results.timeline import draw_comparison
 
         picture = folder / schema.COMPARISON_PICTURE.name
         draw_comparison({name: result.run for name, result in results.items()}, picture)
+        summaries = {name: result.summary for name, result in results.items()}
+        draw_learning(summaries, folder / schema.LEARNING_PICTURE.name)

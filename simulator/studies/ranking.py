@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rollcast.simulator.results.steady import per_rollout
 from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.redrawn import from_whole_runs, redrawn
 from rollcast.simulator.studies.short_runs import kind_of, widest
 from rollcast.simulator.studies.simulate import Result, simulate
@@ -51,6 +52,11 @@ class Ranking:
         low, high = ends(self.draws[:, 0] / self.draws[:, place]).tolist()
         return min(low, speedup), max(high, speedup)
 
+    def factors(self, name: str) -> FloatArray:
+        """Draws of a policy's step time over its own, shape (draws,)."""
+        place = self.names.index(name)
+        return np.asarray(self.draws[:, place] / self.step_s[place])
+
     def sure(self, faster: str, slower: str) -> float:
         """The share of the draws in which ``faster`` is."""
         one, other = (self.draws[:, self.names.index(name)] for name in (faster, slower))
@@ -83,7 +89,9 @@ def from_short_runs(
     step_s = np.array([result.summary["step_s"] for result in runs])
     alike_s = per_rollout([result.run for result in runs])
     drawn_s = np.column_stack(drawn) * alike_s
-    return Ranking(tuple(results), step_s * alike_s, drawn_s, "short runs")
+    ranking = Ranking(tuple(results), step_s * alike_s, drawn_s, "short runs")
+    add_learning(results, {name: ranking.factors(name) for name in results})
+    return ranking
 
 
 def redraw(
@@ -101,14 +109,18 @@ def redraw(
     for draw in range(1, draws + 1):
         alike = redrawn(scenarios[0], draw)
         runs = [
-            simulate(replace(scenario, workload=alike.workload, cost=alike.cost), on_step)
+            simulate(
+                replace(scenario, workload=alike.workload, cost=alike.cost, learning=None), on_step
+            )
             for scenario in scenarios
         ]
         drawn.append(_step_s(runs))
         summaries.append([run.summary for run in runs])
     for result, theirs in zip(results.values(), zip(*summaries, strict=True), strict=True):
         from_whole_runs(result.summary, theirs)
-    return Ranking(tuple(results), _step_s([*results.values()]), np.array(drawn), "whole runs")
+    ranking = Ranking(tuple(results), _step_s([*results.values()]), np.array(drawn), "whole runs")
+    add_learning(results, {name: ranking.factors(name) for name in results})
+    return ranking
 
 
 def _step_s(results: Sequence[Result]) -> FloatArray:

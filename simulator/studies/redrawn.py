@@ -48,7 +48,12 @@ def redrawn(scenario: Scenario, draw: int) -> Scenario:
     rng = np.random.default_rng(seed)
     chance = Drawn(rng)
     raw = lengths_drawn(override(scenario.raw, (), seed), chance)
-    return replace(scenario, workload=from_raw(raw).workload, cost=scenario.cost.drawn(chance))
+    return replace(
+        scenario,
+        workload=from_raw(raw).workload,
+        cost=scenario.cost.drawn(chance),
+        learning=None,
+    )
 
 
 def reseeded(scenario: Scenario, number: int) -> Scenario:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.learning.answer import Progress, progress_of
 from rollcast.simulator.results.figures import MEMORY_PHASES, gigabytes, room
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.runs.drive import drive
@@ -16,16 +17,19 @@ from rollcast.simulator.scenario.file import RawScenario, override, read_scenari
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.scenario.trust import Trust
 from rollcast.simulator.spans import Run, StepRecord
+from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.workload.solved import solved_lengths
 
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run, the scenario it came from and its summary."""
+    """A finished run, the scenario it came from and its summary. progress: its accuracy, or why the
+    law abstains; None where the scenario has no section ``learning``."""
 
     scenario: Scenario
     run: Run
     summary: dict[str, Any]
+    progress: Progress | str | None = None
 
 
 def load(
@@ -75,7 +79,11 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
         summary["peak_memory_bytes"] = round(ledger.peak.bytes)
     if lengths := solved_lengths(scenario.raw.data["workload"]):
         summary["lengths"] = lengths
-    return Result(scenario, result, summary)
+    if scenario.learning is None:
+        return Result(scenario, result, summary)
+    made = Result(scenario, result, summary, progress_of(result, scenario.learning, scenario.seed))
+    add_learning({scenario.policy_name: made})
+    return made
 
 
 def beyond_memory(ledger: Ledger) -> str:

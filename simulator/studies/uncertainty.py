@@ -23,6 +23,7 @@ from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.flowing import by_tokens, refills
 from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.redrawn import (
     UNCERTAIN,
     add_phases,
@@ -177,6 +178,9 @@ def add_intervals(
         summary |= {"intervals_from": "short runs", "intervals": quick.intervals}
         if quick.step is not None:
             add_phases(summary, quick.step.phases, quick.step.bound_by)
+    if "step_s" in quick.draws:
+        factors = quick.draws["step_s"] / summary["step_s"]
+        add_learning({summary["policy"]: result}, {summary["policy"]: factors})
     summary["interval_shares"] = dict(quick.shares)
     summary["interval_note"] = quick.note(result.scenario)
     error = quick.sampling_error

@@ -27,6 +27,7 @@ from rollcast.simulator.results.figures import (
     share,
     steps_by_group_size,
 )
+from rollcast.simulator.results.learning import sentences
 from rollcast.simulator.results.phases import bound_text
 
 if TYPE_CHECKING:
@@ -50,8 +51,6 @@ def show_summary(
     from rich.table import Table
     from rich.text import Text
 
-    from rollcast.simulator.report.words import learning
-
     s = summary
     title = Text(f"{s['scenario']}: {s['policy']}")
     grid = Table(title=title, show_header=False, title_justify="left")
@@ -69,7 +68,7 @@ def show_summary(
         grid.add_row(*cells)
     screen = console()
     screen.print(grid)
-    told = learning({s["policy"]: s})
+    told = sentences({s["policy"]: s})
     for line in filter(None, (bound_text(s), *_intervals(s), *told, *_lengths(s))):
         screen.print(line, markup=False, highlight=False)
     if bars is not None:
@@ -140,7 +139,7 @@ def show_comparison(
     results: Mapping[str, Result], ranking: Ranking | None = None, as_json: bool = False
 ) -> None:
     """Prints one row a policy, and how sure their ranking is."""
-    from rollcast.simulator.report.words import learning, sureness
+    from rollcast.simulator.report.words import sureness
     from rollcast.simulator.studies.compare import compared, table, warnings_of
 
     if as_json:
@@ -186,7 +185,7 @@ def show_comparison(
     screen.print(" ".join(notes), style="dim", markup=False)
     show_phases(screen, names, values)
     show_learning(screen, names, values)
-    told = learning({name: result.summary for name, result in results.items()})
+    told = sentences({name: result.summary for name, result in results.items()})
     for line in (sureness(ranking), *told):
         screen.print(line, style="dim", markup=False)
     for line in memory_lines(names, [result.summary for result in results.values()]):

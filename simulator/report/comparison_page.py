@@ -18,7 +18,7 @@ from rollcast.simulator.report.page import page
 from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
-from rollcast.simulator.report.words import bias, soonest, sureness, time_spent
+from rollcast.simulator.report.words import bias, sureness, time_spent
 from rollcast.simulator.results.figures import (
     FIGURES,
     cost,
@@ -29,6 +29,7 @@ from rollcast.simulator.results.figures import (
     share,
     usd,
 )
+from rollcast.simulator.results.learning import soonest
 from rollcast.simulator.results.phases import bound_text
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.compare import compared, warnings_of

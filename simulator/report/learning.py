@@ -8,16 +8,16 @@ from typing import Any
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.markup import Markup, tag
 from rollcast.simulator.report.series import Box
-from rollcast.simulator.report.words import learning
 from rollcast.simulator.results.curves import Curves, Panel, curves_of
 from rollcast.simulator.results.figures import SOONER, TO_TARGET
+from rollcast.simulator.results.learning import sentences
 from rollcast.simulator.results.scale import marks, time_unit
 
 
 def learning_section(summaries: Mapping[str, Mapping[str, Any]], chosen: str = "") -> Markup:
     """The part of a page on learning; empty for runs without a law. summaries: of runs, by policy,
     the baseline first. chosen: the page's policy."""
-    said = learning(summaries)
+    said = sentences(summaries)
     if not said:
         return Markup()
     curves = curves_of(summaries)

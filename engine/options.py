@@ -11,6 +11,7 @@ from math import cos, pi
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from rollcast.engine.adapter_options import LoraConfig
 from rollcast.engine.edges import Sampling
 from rollcast.engine.run_options import EvaluationOptions, SaveOptions
 from rollcast.simulator.errors import ScenarioError
@@ -137,11 +138,15 @@ class TrainerConfig(Options):
     loss: Annotated[LossConfig, Doc("loss: a name or a mapping of settings")] = field(
         default_factory=lambda: GRPO
     )
+    lora: Annotated[
+        LoraConfig | None,
+        Doc("low-rank adapters that are trained in place of the weights; null: none"),
+    ] = None
     dtype: Annotated[
         Literal["float32", "bfloat16"],
         Doc(
-            "type of the trainer's weights and optimiser states; with bfloat16 small updates round "
-            "away"
+            "type of the weights that are trained, and of the optimiser's states; with bfloat16 "
+            "small updates round away"
         ),
     ] = "float32"
     learning_rate: Annotated[float, POSITIVE, Doc("learning rate of AdamW", unit="per step")] = 1e-6

@@ -231,12 +231,12 @@ class TrainerStart:
 
     def __call__(self) -> Trainer:
         """The trainer. Raises ScenarioError where its model cannot be loaded."""
-        model = self._loaded()
+        model = self._trained()
         from rollcast.engine.trainer.trainer import Trainer as TorchTrainer
 
         device, reference = self.engine.device, None
         model.to(device)
-        if self.trainer.loss.kl_coefficient is not None:
+        if self._needs_reference:
             from rollcast.engine.trainer.reference import of_its_own
 
             visits = device if self.trainer.reference_offload else None
@@ -259,7 +259,7 @@ class TrainerStart:
     def join(self, rank: Rank, place: Any) -> Trainer:
         """One rank, with its shard of the model. Raises ScenarioError where that cannot be loaded,
         RankLostError where another rank does not join."""
-        model = self._loaded()
+        model = self._trained()
         from rollcast.engine.trainer import sharded
         from rollcast.engine.trainer.trainer import Trainer as TorchTrainer
 
@@ -269,7 +269,7 @@ class TrainerStart:
         # A layer at a time goes to the device, and a shard of it stays there.
         ranks = sharded.Sharded(model, self.engine.device, sharding)
         config, reference = replace(self.trainer, autocast=False), None
-        if config.loss.kl_coefficient is not None:
+        if self._needs_reference:
             from rollcast.engine.trainer.reference import of_its_own
 
             sharding = sharded.Sharding(offload=config.reference_offload)
@@ -285,8 +285,26 @@ class TrainerStart:
             sends=self.engine.dtype,
         )
 
-    def _loaded(self, dtype: str | None = None) -> Any:
-        """The model as the run begins. dtype: None is the trainer's."""
+    @property
+    def _needs_reference(self) -> bool:
+        """Whether a second model is: one with adapters is its own."""
+        return self.trainer.loss.kl_coefficient is not None and self.trainer.lora is None
+
+    def _trained(self) -> Any:
+        """The model that is trained."""
+        lora = self.trainer.lora
+        if lora is None:
+            return self._loaded(self.trainer.dtype)
+        model = self._loaded(self.engine.dtype)  # which is not trained
+        import torch
+
+        from rollcast.engine.trainer.adapters import inject
+
+        inject(model, lora, getattr(torch, self.trainer.dtype))
+        return model
+
+    def _loaded(self, dtype: str) -> Any:
+        """The model as the run begins."""
         adapter(self.engine.name).prepare(local_files=not isinstance(self.model, str))
         import torch
         from transformers import AutoModelForCausalLM
@@ -296,7 +314,7 @@ class TrainerStart:
         model: Any  # transformers' own types of ``to`` are of no use
         try:
             with no_bars():
-                kind = getattr(torch, dtype or self.trainer.dtype)
+                kind = getattr(torch, dtype)
                 model = AutoModelForCausalLM.from_pretrained(
                     path, dtype=kind, trust_remote_code=False
                 )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rollcast.engine.errors import sentence
 from rollcast.engine.quiet import no_bars
+from rollcast.engine.trainer.adapters import published
 from rollcast.engine.trainer.shards import whole
 from rollcast.simulator.errors import RunError
 
@@ -25,7 +26,7 @@ def write_model(model: Any, first: bool, folder: Path, dtype: torch.dtype) -> No
     refuses."""
     weights: dict[str, Tensor] = {}
     known: dict[int, str] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    for name, tensor in published(model).items():
         if (twin := known.setdefault(id(tensor), name)) != name:
             if first:
                 weights[name] = weights[twin]

@@ -14,17 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from rollcast.engine.trainer import shard_files
+from rollcast.engine.trainer.adapters import is_adapter
 
 MODEL, OPTIMIZER, RANDOM = "model", "optimizer", "random"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Weights and buffers of the model, tied ones once."""
+    """Weights and buffers of the model, tied ones once; with adapters, theirs alone."""
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
+    known = model.state_dict(keep_vars=True)
+    adapted = any(map(is_adapter, known))
+    for name, tensor in known.items():
+        if id(tensor) not in seen and is_adapter(name) == adapted:
             seen.add(id(tensor))
             tensors[f"{MODEL}/{name}"] = tensor
     return tensors

@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from rollcast.engine.edges import Beat, SampledGroup, SavedFile, TrainerSave, Tr
 from rollcast.engine.errors import NonFiniteLoss
 from rollcast.engine.options import TrainerConfig
 from rollcast.engine.trainer import saved
+from rollcast.engine.trainer.adapters import published, without
 from rollcast.engine.trainer.batch import Example, make_examples
 from rollcast.engine.trainer.clock import Clock
 from rollcast.engine.trainer.export import write_model
@@ -57,7 +59,8 @@ class Trainer:
     others counts as ``gradient_s``. Only rank 0 returns weights and state. Raises RankLostError
     where another rank is lost.
 
-    reference: of the model that the run began with, where ``loss.kl_coefficient`` asks for it.
+    reference: of the model that the run began with, where ``loss.kl_coefficient`` asks for it; with
+    adapters, that is the model without them.
     hands_back: whether cached GPU memory is freed after each update, for others on the GPU. sends:
     torch's type of what `weights` returns; None for the model's own.
     """
@@ -75,13 +78,15 @@ class Trainer:
         self.model = model
         self._sends = None if sends is None else getattr(torch, sends)
         self._hands_back = hands_back
-        self._reference = reference
         self.config = config or TrainerConfig()
         self._ranks = ranks or Ranks()
         if model.is_gradient_checkpointing:
             # From here on config.checkpoint decides.
             model.gradient_checkpointing_disable()  # type: ignore[no-untyped-call]
         self._passes = Passes(model, self.config, self._ranks)
+        if reference is None and self.config.lora and self.config.loss.kl_coefficient is not None:
+            reference = Reference(self._passes, partial(without, model))
+        self._reference = reference
         text_config = model.config.get_text_config()
         self.context_tokens: int | None = getattr(text_config, "max_position_embeddings", None)
         self.vocab_size: int = text_config.vocab_size
@@ -252,8 +257,7 @@ class Trainer:
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `engine.edges.Trainer.weights`."""
-        tensors: Mapping[str, Tensor] = self.model.state_dict(keep_vars=True)
-        return whole_ones(tensors, keep=self._ranks.number == 0, dtype=self._sends)
+        return whole_ones(published(self.model), keep=self._ranks.number == 0, dtype=self._sends)
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `engine.edges.Trainer.log_probs`; by the model's own forward pass."""

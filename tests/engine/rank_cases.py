@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from saves import saved
-from tiny_models import build, make_groups, response_log_probs
+from tiny_models import adapt, build, make_groups, response_log_probs
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -71,6 +71,8 @@ class Drift:
 def make(case: Case, ranks: bool) -> tuple[Any, Trainer]:
     dtype = torch.float64 if case.float64 else torch.float32
     model = build(case.kind, dtype, **case.overrides)
+    if case.config.lora is not None:
+        adapt(model, case.config.lora)
     sharded = Sharded(model, "cpu", Sharding(case.by_layer, case.mixed)) if ranks else None
     trainer = Trainer(model, case.config, sharded, reference=reference_of(case, ranks))
     if case.start is not None:
@@ -80,7 +82,7 @@ def make(case: Case, ranks: bool) -> tuple[Any, Trainer]:
 
 def reference_of(case: Case, ranks: bool) -> Reference | None:
     """Another model of the same shape."""
-    if case.config.loss.kl_coefficient is None:
+    if case.config.loss.kl_coefficient is None or case.config.lora is not None:
         return None
     dtype = torch.float64 if case.float64 else torch.float32
     model = build(case.kind, dtype, seed=1, **case.overrides)
@@ -95,7 +97,7 @@ def groups_of(shapes: Shapes, seed: int) -> list[SampledGroup]:
 def train(case: Case, ranks: bool = True) -> Found:
     """The steps of a case, over the ranks or in one process."""
     model, trainer = make(case, ranks)
-    named = [*model.named_parameters()]
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     gradients: dict[str, Tensor] = {}
 
     def keep(*_: Any) -> None:

@@ -21,6 +21,7 @@ from rank_cases import Case, Found, drift, export, fail, looks, lose, train  # n
 from rank_processes import RankProcesses  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
+from rollcast.engine.adapter_options import LoraConfig  # noqa: E402
 from rollcast.engine.edges import TrainerSave  # noqa: E402
 from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig  # noqa: E402
 from rollcast.engine.trainer.batch import Example  # noqa: E402
@@ -160,6 +161,21 @@ def test_four_ranks_by_layer_are_one_process(ranks: RankProcesses) -> None:
         config=TrainerConfig(learning_rate=1e-3, microbatch_tokens=17, checkpoint="all"),
     )
     require_equal(ranks.run(4, train, case)[0], train(case, False))
+
+
+@pytest.mark.parametrize("by_layer", [True, False])
+def test_adapters_over_ranks_are_those_of_one_process(
+    ranks: RankProcesses, by_layer: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("peft", reason="peft is not installed (rollcast[lora])")
+    loss = dataclasses.replace(GRPO, kl_coefficient=0.2)
+    config = TrainerConfig(loss=loss, lora=LoraConfig(rank=3), learning_rate=1e-2)
+    case = Case([STEP], config=config, by_layer=by_layer, shared=not by_layer, folder=tmp_path)
+    found = ranks.run(3, train, case)[0]
+    require_equal(found, train(dataclasses.replace(case, folder=None), False))
+    assert found.save is not None
+    again = Case([[], STEP], config=config, start=found.save)
+    assert largest(train(again, False).weights, found.weights) > 1e-3
 
 
 def test_more_ranks_than_groups(ranks: RankProcesses) -> None:

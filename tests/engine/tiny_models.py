@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rollcast.engine.adapter_options import LoraConfig
 from rollcast.engine.trainer import SampledGroup, SampledRollout, Trainer, TrainerConfig
+from rollcast.engine.trainer.adapters import inject
 from rollcast.engine.trainer.clock import Clock
 from rollcast.engine.trainer.passes import Work
 
@@ -51,6 +53,15 @@ def build(kind: str, dtype: torch.dtype = torch.float64, seed: int = 0, **overri
     if dtype == torch.float64:
         _keep_float64(model)
     return model
+
+
+def adapt(model: Any, lora: LoraConfig) -> None:
+    """Adapters that change something, as after some training."""
+    torch.manual_seed(2)
+    inject(model, lora, model.dtype)
+    for name, parameter in model.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter, std=0.05)
 
 
 def _keep_float64(model: nn.Module) -> None:

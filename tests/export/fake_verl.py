@@ -138,7 +138,7 @@ class FakeVerl:
         self.launched = 0
         self.fails: set[int] = set()
         self.own_rewards = True
-        self.at_rest = False
+        self.now_s = 0.0
         self.flying: dict[str, dict[int, tuple[int, int]]] = {}  # session: (tokens, of all)
         self.began: dict[str, int] = {}
         self.sampler: Any = None
@@ -188,8 +188,10 @@ class FakeVerl:
 
     def sleep(self, seconds: float) -> None:
         """To the next instant at which a response ends."""
+        assert 0 < seconds <= self.sampler.poll_interval
         left = [total - had for each in self.flying.values() for had, total in each.values()]
         assert left, "the sampler sleeps, and nothing is in flight"
+        self.now_s += min(left)
         for uid, sessions in list(self.flying.items()):
             for index, (had, total) in list(sessions.items()):
                 sessions[index] = had + min(left), total
@@ -237,3 +239,5 @@ class FakeVerl:
         if self.genuine is not None:
             vars(sys.modules[name]).update(genuine_buffers(self.genuine, monkeypatch))
         monkeypatch.setattr("rollcast.simulator.stacks.verl.hooks.time.sleep", self.sleep)
+        clock = property(lambda _: self.now_s)
+        monkeypatch.setattr("rollcast.simulator.stacks.driver.HandedOver.now_s", clock)

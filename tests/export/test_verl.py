@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rollcast.engine.export.planned import planned
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.stacks.exported import PLAN_FILE
 from rollcast.simulator.stacks.verl.hooks import make_sampler, trainer_mode
+from rollcast.simulator.stacks.verl.progress import shares
 from rollcast.simulator.studies.simulate import simulate
 from tests.export.fake_verl import FakeVerl, KVBatchMeta, genuine_source
 from tests.export.scenarios import scenario, simulated
+from tests.laws import examples
 
 POLICIES = [
     "sync",
@@ -159,16 +163,69 @@ def test_what_contradicts_the_plan_is_refused(
         step()
 
 
-def test_ages_are_counted_from_the_weights_that_a_rollout_began_with(
+@pytest.mark.parametrize("policy", ["april", "april(over_sampling=3)"])
+def test_tokens_are_of_the_versions_that_the_simulator_says(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every rollout in flight gains a token a second, so that seconds tell its tokens exactly."""
+    checked = scenario(policy, steps=12)
+    run = Run(checked, tmp_path, monkeypatch)
+    before = 0.0
+    for record in simulate(checked).run.steps:
+        run.step()
+        tokens = sum(record.staleness.values())
+        aged = sum(age * count for age, count in record.staleness.items())
+        assert run.metrics["rollcast/mean_staleness"] == pytest.approx(aged / tokens)
+        assert run.metrics["rollcast/max_staleness"] == max(record.staleness)
+        assert run.metrics["rollcast/resumed_groups"] == record.resumed_groups
+        before += run.metrics["rollcast/resumed_tokens"]
+    assert run.metrics["rollcast/resumed_groups"] > 0
+    assert before > 0
+
+
+def test_groups_of_one_look_come_in_the_order_in_which_they_became_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(scenario("april", steps=20), tmp_path, monkeypatch)
-    ages = []
-    for _ in range(20):
-        run.step()
-        ages.append(run.metrics["rollcast/max_staleness"])
-    assert ages[0] == 0
-    assert 1 <= max(ages[1:]) < 15
+    """All are whole when the trainer first looks; those that were first are trained on."""
+    run = Run(scenario("april(over_sampling=3)"), tmp_path, monkeypatch)
+    run.verl.begin(2)
+    run.verl.add_prompts(4)
+    order = []
+    while run.verl.flying:
+        before = set(run.verl.flying)
+        run.verl.sleep(1.0)
+        order += [uid for uid in before if uid not in run.verl.flying]
+    monkeypatch.setattr(run.verl, "add_prompts", lambda count: count)
+    batch = run.step()
+    trained = {key.split("_")[0] for key in batch.keys}
+    assert trained == set(order[:4]) != {"uid-0", "uid-1", "uid-2", "uid-3"}
+
+
+def test_the_pause_between_two_looks_follows_their_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(scenario("april"), tmp_path, monkeypatch)
+    world = run.verl.sampler.rollcast.world
+    for look_s, pause_s in ((0.0, 0.05), (0.01, 0.19), (1.0, 2.0)):
+        world._look_s = look_s
+        assert world.pause_s == pytest.approx(pause_s)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    tokens=st.integers(0, 50),
+    weights=st.lists(st.floats(0, 100), min_size=1, max_size=6),
+)
+def test_shares_are_whole_and_add_up(tokens: int, weights: list[float]) -> None:
+    parts = shares(tokens, weights)
+    assert sum(parts) == tokens
+    assert min(parts) >= 0
+    if tokens > len(weights):
+        assert parts[0] >= 1 <= parts[-1]
+    total = sum(weights)
+    if total > 0:
+        for part, weight in zip(parts, weights, strict=True):
+            assert abs(part - tokens * weight / total) < 3
 
 
 def test_validation_is_verls_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

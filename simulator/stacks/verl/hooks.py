@@ -18,7 +18,7 @@ from typing import Any
 
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.plan import AllDone, Placement
-from rollcast.simulator.rollout import Ending, Key, Rollout, Segment, VersionTokens
+from rollcast.simulator.rollout import Ending, Key, Rollout, Segment
 from rollcast.simulator.stacks.driver import (
     Driver,
     HandedOver,
@@ -29,19 +29,28 @@ from rollcast.simulator.stacks.driver import (
 )
 from rollcast.simulator.stacks.exported import Exported, read_exported
 from rollcast.simulator.stacks.verl.limits import LIMITS
+from rollcast.simulator.stacks.verl.progress import Sampling
 from rollcast.simulator.world import Ended, Event, TrainBatch
 
 PARTITION = "train"
 
+LOOKING = 0.05
+"""Share of its waiting that the sampler reads the books; `LEAST_PAUSE_S` and verl's own interval
+bound the pause between two looks, seconds."""
+LEAST_PAUSE_S = 0.05
+
 
 @dataclass(slots=True)
 class _Prompt:
-    """A group's prompt at the trainer. done: its trajectories by session, once finished."""
+    """A group's prompt at the trainer, launched at ``began_s``. done: its trajectories by session,
+    once finished. resumed: whether it was interrupted and went on."""
 
     uid: str
     group: int
+    began_s: float
     flying: dict[int, Rollout] = field(default_factory=dict)
     done: dict[int, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    resumed: bool = False
 
 
 class VerlWorld(HandedOver):
@@ -50,6 +59,9 @@ class VerlWorld(HandedOver):
     buffer: the replay buffer, whose books of verl's TransferQueue it reads. queue: the module
     ``transfer_queue``. Rollouts end for the loop when their whole group has, which is when verl
     says so: nothing that the plans it takes may ask for hangs on less.
+
+    resumed: the step's ``resumed_groups``, which were interrupted and run on; and
+    ``resumed_tokens`` of the groups that became whole in it, made before it began.
     """
 
     name = "verl"
@@ -62,9 +74,29 @@ class VerlWorld(HandedOver):
         self._buffer = buffer
         self._queue = queue
         self._prompts: dict[int, _Prompt] = {}
-        self._known: set[str] = set()
+        self._known: dict[str, float] = {}  # of prompts, when they were first there
         self._unclaimed: list[str] = []
         self._flying: dict[int, _Prompt] = {}
+        self._sampling = Sampling()
+        self._seen_s: dict[str, float] = {}  # of trajectories, when they were first there
+        self._look_s = 0.0
+        self.resumed: dict[str, float] = {}
+
+    def begin_step(self, step: int) -> None:
+        """The trainer waits for a batch, and its rollouts run on the weights of ``step``
+        updates."""
+        self.resumed = {"resumed_groups": 0.0, "resumed_tokens": 0.0}
+        self._sampling.begins(step, self.now_s)
+
+    def end_step(self, step: int) -> None:
+        """The batch is there: the trainer interrupts what still runs."""
+        self._sampling.ends(step, self.now_s)
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds between two looks into the books, as long as the last one allows."""
+        pause_s = max(LEAST_PAUSE_S, self._look_s * (1 / LOOKING - 1))
+        return float(min(pause_s, self._buffer.poll_interval))
 
     # Rollouts
 
@@ -75,8 +107,12 @@ class VerlWorld(HandedOver):
             raise RunError(f"verl's load balancer decides on placement, {placement} is asked for")
         groups = list(dict.fromkeys(rollout.group for rollout in rollouts))
         fresh = [group for group in groups if group not in self._prompts]
+        for group in groups:
+            if group in self._prompts:
+                self._prompts[group].resumed = True
+        self.resumed["resumed_groups"] += len(groups) - len(fresh)
         for group, uid in zip(fresh, self._claim(len(fresh)), strict=True):
-            self._prompts[group] = _Prompt(uid, group)
+            self._prompts[group] = _Prompt(uid, group, self._known[uid])
         for rollout in rollouts:
             prompt = self._prompts[rollout.group]
             prompt.flying[rollout.index] = rollout
@@ -105,10 +141,14 @@ class VerlWorld(HandedOver):
 
     def _look(self) -> None:
         """Reads the books; prompts that are new in them wait to be claimed, oldest first."""
+        began = time.perf_counter()
         self._buffer._sync_metadata_from_transfer_queue()
+        self._look_s = time.perf_counter() - began
+        now_s, known = self.now_s, self._seen_s
+        self._seen_s = {key: known.get(key, now_s) for key in self._buffer.partitions[PARTITION]}
         steps = self._buffer.prompt_global_steps[PARTITION]
         new = [uid for uid in steps if uid not in self._known]
-        self._known.update(new)
+        self._known.update(dict.fromkeys(new, now_s))
         self._unclaimed += sorted(new, key=lambda uid: steps[uid])
 
     def wait(self, until_s: float | None = None) -> list[Event]:
@@ -118,15 +158,18 @@ class VerlWorld(HandedOver):
         while until_s is None or self.now_s < until_s:
             self._look()
             self._replace_failed()
-            finished = self._buffer.finished_keys[PARTITION]
-            ended = [prompt for prompt in self._flying.values() if prompt.uid in finished]
-            if ended:
-                segments = [segment for prompt in ended for segment in self._take(prompt)]
-                return [
-                    Ended(segment) for segment in sorted(segments, key=lambda segment: segment.key)
-                ]
-            time.sleep(self._buffer.poll_interval)
+            if ended := self._ended():
+                return [Ended(segment) for prompt in ended for segment in self._take(prompt)]
+            time.sleep(self.pause_s)
         return []
+
+    def _ended(self) -> list[_Prompt]:
+        """The prompts in flight that are whole, in the order in which they became so: the books
+        list trajectories in the order in which they were written."""
+        finished = self._buffer.finished_keys[PARTITION]
+        last = {_uid(key): n for n, key in enumerate(self._buffer.partitions[PARTITION])}
+        ended = [prompt for prompt in self._flying.values() if prompt.uid in finished]
+        return sorted(ended, key=lambda prompt: last.get(prompt.uid, -1))
 
     def _replace_failed(self) -> None:
         """A prompt that failed is cleared, and another one takes its group's place."""
@@ -135,6 +178,7 @@ class VerlWorld(HandedOver):
             if prompt.uid in failed:
                 self._clear([prompt.uid, *self._keys(prompt.uid)])
                 [prompt.uid] = self._claim(1)
+                prompt.began_s, prompt.resumed = self._known[prompt.uid], False
 
     def _keys(self, uid: str) -> list[str]:
         return [key for key in self._buffer.partitions[PARTITION] if _uid(key) == uid]
@@ -155,11 +199,11 @@ class VerlWorld(HandedOver):
             )
         rewards = self._rewards([prompt.done[index][0] for index in prompt.flying])
         segments = [
-            self._segment(rollout, prompt.done[index][1], reward)
-            for (index, rollout), reward in zip(prompt.flying.items(), rewards, strict=True)
+            self._segment(prompt, rollout, reward)
+            for rollout, reward in zip(prompt.flying.values(), rewards, strict=True)
         ]
         prompt.flying = {}
-        return segments
+        return sorted(segments, key=lambda segment: segment.key)
 
     def _rewards(self, keys: Sequence[str]) -> list[float]:
         """Sums of the rewards that the agent loops wrote. Raises RunError where there are none."""
@@ -175,24 +219,32 @@ class VerlWorld(HandedOver):
                 "with the rollouts, and not by a colocated reward model"
             ) from None
 
-    def _segment(self, rollout: Rollout, tag: Mapping[str, Any], reward: float) -> Segment:
+    def _segment(self, prompt: _Prompt, rollout: Rollout, reward: float) -> Segment:
+        key, tag = prompt.done[rollout.index]
         total = int(tag["response_len"])
-        made = max(total - rollout.new_tokens, 0)
         ending: Ending = "length" if total >= self._cap else "stop"
-        first = tag.get("min_global_steps")  # of the weights that it began with
-        began = self.version if first is None else min(max(int(first), 0), self.version)
+        first, last = (self._version(tag.get(f"{end}_global_steps")) for end in ("min", "max"))
+        seen_s = self._seen_s.get(key, self.now_s)
+        made = self._sampling.split(total, first, last, prompt.began_s, seen_s)
+        if prompt.resumed:
+            before = [part.tokens for part in made if part.version < self.version]
+            self.resumed["resumed_tokens"] += sum(before)
         return Segment(
             rollout.group,
             rollout.index,
             rollout.attempt,
             0,
             int(tag["prompt_len"]),
-            (VersionTokens(began, made),) if made else (),
+            made,
             ending,
             rollout.submitted_s,
             self.now_s,
             reward=reward,
         )
+
+    def _version(self, said: Any) -> int:
+        """Of the weights, by a tag of a trajectory."""
+        return self.version if said is None else min(max(int(said), 0), self.version)
 
     def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         """Lets go of everything in flight: the trainer interrupts it as the sampler returns. How
@@ -322,10 +374,13 @@ class _Asked:
         if self._first and step > 0:
             self._recall(step)
         self._first = False
-        keys, tags = self.world.keys_of(self.driver.next_batch(step))
+        world = self.world
+        world.begin_step(step)
+        keys, tags = world.keys_of(self.driver.next_batch(step))
+        world.end_step(step)
         self._remember(global_steps)
-        figures = {f"rollcast/{name}": value for name, value in self.driver.figures.items()}
-        return keys, tags, figures
+        figures = {**self.driver.figures, **world.resumed, "poll_s": world.pause_s}
+        return keys, tags, {f"rollcast/{name}": value for name, value in figures.items()}
 
     def _path(self, steps: int) -> Path | None:
         return None if self._state_dir is None else self._state_dir / f"rollcast_{steps}.json"

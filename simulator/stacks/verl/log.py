@@ -18,7 +18,7 @@ _OF_A_STEP = ("response_length/", "critic/score/")
 _TIMED = ("timing_s/", "timing/")
 _POLL_S = 2.0
 """V1's replay buffer (verl/trainer/ppo/v1/replay_buffer.py, ``poll_interval``, which no setting
-changes)."""
+changes; an exported sampler logs its own)."""
 _PAIR = re.compile(rf"(?P<key>\S.*?):\s*(?P<value>{VALUE}|None|True|False)\s*")
 
 
@@ -61,7 +61,7 @@ def derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
         row["sync_inside_generation"] = float("sync_s" not in row)
     v1 = any(key.startswith(_OFF) for key in raw)
     if v1:
-        row["poll_s"] = _POLL_S
+        row["poll_s"] = raw.get("rollcast/poll_s", _POLL_S)
     if "validation_s" in row:
         row["validation_inside"] = float(
             not v1 and row["validation_s"] <= row.get("step_s", float("inf"))

@@ -1,0 +1,1 @@
+"""Real learning by small models under every policy, and the law that is fitted to it."""

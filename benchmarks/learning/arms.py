@@ -1,0 +1,65 @@
+"""The campaign's table: what each run changes against the synchronous one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.learning.one_run import Arm, Setup
+from benchmarks.learning.tasks import TASKS
+
+SLOW, FAST = 24.0, 3.0  # seconds of an update, in iterations; a response has at most nine
+
+ARMS = (
+    Arm("sync"),
+    Arm("lr-half", rate=0.5),
+    Arm("lr-double", rate=2.0),
+    Arm("size-4", groups=24, size=4),
+    Arm("size-16", groups=6, size=16),
+    Arm("rollouts-48", groups=6),
+    Arm("rollouts-192", groups=24),
+    Arm("minibatches-2", minibatches=2),
+    Arm("minibatches-4", minibatches=4),
+    Arm("stale-1", "one_step_off"),
+    Arm("stale-2", "fully_async(max_staleness=2)", train_s=SLOW),
+    Arm("stale-4", "fully_async(max_staleness=4)", train_s=SLOW),
+    Arm("stale-8", "fully_async(max_staleness=8)", train_s=SLOW),
+    Arm("stale-4-lr-double", "fully_async(max_staleness=4)", train_s=SLOW, rate=2.0),
+    Arm("interrupted", "fully_async(max_staleness=4)", train_s=FAST),
+    Arm("in-flight", "pipeline_rl", train_s=FAST),
+    Arm("in-flight-queue", "pipeline_rl(in_flight=2)", train_s=SLOW),
+    Arm("april-1.5", "april(over_sampling=1.5)"),
+    Arm("april-2", "april(over_sampling=2)"),
+    Arm("budget-4", "token_budget(tokens=4)"),
+    Arm("tail-batching", "tail_batching"),
+    Arm("pods-4-of-8", "pods(keep=4)"),
+    Arm("pods-8-of-16", "pods(keep=8)", size=16),
+    Arm("pods-4-of-16", "pods(keep=4)", size=16),
+    Arm("pods-8-of-32", "pods(keep=8)", groups=6, size=32),
+    Arm("pods-4-of-16-random", "pods(keep=4, rule=random)", size=16),
+    Arm("pods-4-of-16-reward", "pods(keep=4, rule=max_reward)", size=16),
+    Arm("pods-4-of-16-percentile", "pods(keep=4, rule=percentile)", size=16),
+    Arm("pods-before", "pods(keep=4, advantages=before_selection)", size=16),
+    Arm("filter", "dynamic_sampling"),
+    Arm("filter-size-4", "dynamic_sampling", groups=24, size=4),
+    Arm("sagc", "sagc"),
+    Arm("difficulty", "difficulty", prompts=256),
+    Arm("few-prompts", prompts=256),
+    Arm("april-pods", "april(over_sampling=2)+pods(keep=4)", size=16),
+    Arm("stale-4-pods", "fully_async(max_staleness=4)+pods(keep=4)", size=16, train_s=SLOW),
+)
+WARM_STARTS = 3
+MORE_SEEDS = ("sync", "stale-4", "pods-4-of-16")
+"""Arms with further seeds, which say what noise alone does."""
+
+
+def setups() -> Iterator[Setup]:
+    """Every run, in the order in which they are made: whole tables of one warm start first."""
+    for warm in range(WARM_STARTS):
+        for arm in ARMS:
+            for task in TASKS:
+                yield Setup(task, arm, warm, 0)
+        for seed in (1, 2):
+            for name in MORE_SEEDS:
+                arm = next(arm for arm in ARMS if arm.name == name)
+                for task in TASKS:
+                    yield Setup(task, arm, warm, seed)

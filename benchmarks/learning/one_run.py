@@ -1,0 +1,107 @@
+"""One run: a warm start, a policy, and the table that it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.learning.learner import Learner
+from benchmarks.learning.tasks import TASKS
+from benchmarks.learning.warm import evaluate, warm_start
+from benchmarks.learning.world import LearningWorld
+from rollcast.simulator.learning.signals import signals_of
+from rollcast.simulator.loop import Loop
+from rollcast.simulator.plan import Batch, Prompts, StepPlan
+from rollcast.simulator.policies import check_policy, parse_policy
+from rollcast.simulator.scenario.scenario import overlapping
+from rollcast.simulator.spans import Run
+
+EVERY = 5  # updates between evaluations
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is varied. groups, size: of a batch. rate: multiple of the task's learning rate.
+    train_s: seconds of an update, in engine iterations. prompts: of the data set; None: no end."""
+
+    name: str
+    policy: str = "sync"
+    groups: int = 12
+    size: int = 8
+    rate: float = 1.0
+    minibatches: int = 1
+    train_s: float = 8.0
+    prompts: int | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run of the campaign. warm, seed: numbers of the warm start and of the run."""
+
+    task: str
+    arm: Arm
+    warm: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.task}-{self.arm.name}-w{self.warm}-s{self.seed}"
+
+
+def carry_out(setup: Setup, warm_starts: Path) -> dict[str, Any]:
+    """Makes a run; its table: a list for each column, evaluations and updates apart."""
+    task, arm = TASKS[setup.task], setup.arm
+    torch.manual_seed(setup.seed)
+    model = warm_start(setup.task, setup.warm, warm_starts)
+    learner = Learner(task, model, task.learning_rate * arm.rate, arm.minibatches)
+    policy = parse_policy(arm.policy, seed=setup.seed)
+    plan = StepPlan(Batch(arm.groups, arm.size), prompts=Prompts(dataset=arm.prompts))
+    check_policy(policy, plan)
+    seed = 1_000 * setup.warm + setup.seed
+    world = LearningWorld(
+        task,
+        learner,
+        slots=1024,
+        train_s=arm.train_s,
+        apart=overlapping(policy, plan) is not None,
+        seed=seed,
+    )
+    evaluations = [{"updates": 0, **evaluate(model, task)}]
+
+    def after(step: Any) -> None:
+        done = len(learner.updates)
+        if done % EVERY == 0 and done > evaluations[-1]["updates"]:
+            evaluations.append({"updates": done, **evaluate(model, task)})
+
+    loop = Loop(world, policy, plan, after)
+    run = loop.run(task.updates)
+    return {
+        "task": setup.task,
+        "arm": arm.name,
+        "warm": setup.warm,
+        "seed": setup.seed,
+        "evaluations": _columns(evaluations),
+        "updates": _columns(learner.updates[: task.updates]) | _signals(run),
+    }
+
+
+def _signals(run: Run) -> dict[str, Any]:
+    signals = signals_of(run)
+    columns: dict[str, Any] = {
+        name: getattr(signals, name).tolist()
+        for name in ("rollouts", "groups", "group_size", "kept", "age", "age_spread", "seconds")
+    }
+    reward = [step.mean_reward for step in run.steps]
+    return columns | {
+        "reward": reward,
+        "selection": signals.selection,
+        "filtered": signals.filtered,
+    }
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in rows] for name in rows[0]}

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,17 +126,26 @@ def hash_seeds() -> dict[str, Any]:
     return {"equal": len(set(found)) == 1, "sha256": found[0]}
 
 
-REQUESTS, TOKENS = 256, 400
+TOKENS = 400
+Spent = tuple[float, float]
+"""When a request was asked and answered, in virtual seconds."""
 
 
-async def _ask_all(post: Callable[[int, dict[str, Any]], Any], requests: int) -> list[float]:
-    async def one(number: int) -> float:
-        began = time.perf_counter()
-        asked = {"prompt": f"prompt {number}", "max_tokens": TOKENS}
-        await post(number, asked)
-        return time.perf_counter() - began
+async def _at_most(most: int, requests: int, ask: Callable[[int], Awaitable[Spent]]) -> list[Spent]:
+    """Asks them in their order, so many at once."""
+    left = iter(range(requests))
 
-    return list(await asyncio.gather(*(one(number) for number in range(requests))))
+    async def worker() -> list[Spent]:
+        return [await ask(number) for number in left]
+
+    return [
+        one for found in await asyncio.gather(*(worker() for _ in range(most))) for one in found
+    ]
+
+
+def _makespan_and_mean(spent: list[Spent]) -> tuple[float, float]:
+    makespan = max(end for _, end in spent) - min(asked for asked, _ in spent)
+    return makespan, sum(end - asked for asked, end in spent) / len(spent)
 
 
 def _are_free(*ports: int) -> bool:
@@ -149,20 +158,24 @@ def _are_free(*ports: int) -> bool:
     return True
 
 
-def served(speed: float, requests: int = REQUESTS) -> dict[str, Any]:
-    """As many requests at once to 2 served replicas, and the same in virtual time."""
+def served(speed: float, requests: int = 1000, at_once: int = 1000) -> dict[str, Any]:
+    """Requests to 2 served replicas, so many at once, and the same in virtual time.
+
+    virtual_*: by the virtual clock that each answer tells. real_*: by the client's own clock, times
+    the speed: what the client and the server take for HTTP counts there.
+    """
     import aiohttp
 
     settings = ("cluster.replicas=2", "cluster.trainer_gpus=2", *LENGTHS)
 
-    async def virtually(fleet: Fleet) -> list[float]:
-        async def one(number: int) -> float:
+    async def virtually(fleet: Fleet) -> list[Spent]:
+        async def ask(number: int) -> Spent:
             answer = await fleet.engines[number % 2].generate(f"prompt {number}", TOKENS)
-            return answer.end_s
+            return answer.asked_s, answer.end_s
 
-        return list(await asyncio.gather(*(one(number) for number in range(requests))))
+        return await _at_most(at_once, requests, ask)
 
-    expected = try_control(virtually, load(SCENARIO, *settings), units=False).value
+    simulated = try_control(virtually, load(SCENARIO, *settings), units=False).value
     port = next(port for port in range(21_000, 32_000, 3) if _are_free(port, port + 3))
     command = [sys.executable, "-m", "rollcast", "serve", str(SCENARIO), "--speed", str(speed)]
     for setting in settings:
@@ -173,32 +186,43 @@ def served(speed: float, requests: int = REQUESTS) -> dict[str, Any]:
         assert process.stdout is not None
         for _ in range(3):
             process.stdout.readline()
+        took: list[Spent] = []
         try:
 
-            async def main() -> list[float]:
+            async def main() -> list[Spent]:
                 limits = aiohttp.TCPConnector(limit=0)
                 async with aiohttp.ClientSession(connector=limits) as session:
 
-                    async def post(number: int, body: dict[str, Any]) -> None:
+                    async def ask(number: int) -> Spent:
+                        began = time.perf_counter()
+                        body = {"prompt": f"prompt {number}", "max_tokens": TOKENS}
                         url = f"http://127.0.0.1:{port + number % 2}/v1/completions"
                         async with session.post(url, json=body) as answer:
                             answer.raise_for_status()
-                            await answer.read()
+                            said = await answer.json()
+                        took.append((began * speed, time.perf_counter() * speed))
+                        asked_s = said["choices"][0]["rollcast"]["asked_s"]
+                        return asked_s, float(answer.headers["x-rollcast-virtual-s"])
 
-                    return await _ask_all(post, requests)
+                    return await _at_most(at_once, requests, ask)
 
-            seconds = [spent * speed for spent in asyncio.run(main())]
+            answered = asyncio.run(main())
         finally:
             process.terminate()
-    mean, mean_expected = sum(seconds) / requests, sum(expected) / requests
-    return {
+            process.stdout.read()
+    makespan, mean = _makespan_and_mean(simulated)
+    found: dict[str, Any] = {
         "speed": speed,
         "requests": requests,
-        "makespan_s": round(max(seconds), 2),
-        "simulated_makespan_s": round(max(expected), 2),
-        "makespan_off": round(max(seconds) / max(expected) - 1, 4),
-        "per_token_off": round(mean / mean_expected - 1, 4),
+        "at_once": at_once,
+        "simulated_makespan_s": round(makespan, 2),
     }
+    for clock, spent in (("virtual", answered), ("real", took)):
+        its_makespan, its_mean = _makespan_and_mean(spent)
+        found[f"{clock}_makespan_off"] = round(its_makespan / makespan - 1, 4)
+        found[f"{clock}_per_token_off"] = round(its_mean / mean - 1, 4)
+    real_s = _makespan_and_mean(took)[0] / speed
+    return {**found, "reached_speed": round(_makespan_and_mean(answered)[0] / real_s, 1)}
 
 
 PARTS: dict[str, Callable[[], Any]] = {
@@ -206,11 +230,12 @@ PARTS: dict[str, Callable[[], Any]] = {
     "awaits": lambda: _child("awaits"),
     "hash": hash_seeds,
     "serve": lambda: [
-        served(1.0, 64),
+        served(1.0),
         served(10.0),
-        served(10.0, 1000),
         served(50.0),
-        served(50.0, 1000),
+        served(1.0, 1000, 64),
+        served(50.0, 3000, 64),
+        served(50.0, 3000),
     ],
 }
 INNER: dict[str, Callable[[], Any]] = {"long": long, "awaits": awaits, "digest": digest}

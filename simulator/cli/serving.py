@@ -14,6 +14,8 @@ from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.errors import ScenarioError
 
 MOST_SPEED = 1000.0
+MOST_BURST_MS = 1000
+BURST_MS = 2.0  # `simulator.virtual.pace.BURST_S`, which the command line imports late
 
 
 def serve(
@@ -40,6 +42,15 @@ def serve(
             "--error-share", metavar="P", help="Share of requests that fail with status 500."
         ),
     ] = 0.0,
+    burst_ms: Annotated[
+        float,
+        typer.Option(
+            "--burst-ms",
+            metavar="MS",
+            help="Real milliseconds: requests that come less than this apart are of one instant of "
+            "simulated time. 0: each has its own; for generators of load.",
+        ),
+    ] = BURST_MS,
     settings: args.Settings = None,
     seed: args.Seed = None,
     trust_modules: TrustModules = False,
@@ -48,7 +59,9 @@ def serve(
 
     Each replica answers at a port of its own like a vLLM server (completions, chat, /metrics,
     pause, sleep, weights) and like an SGLang one (/generate). Lengths, costs and limits are the
-    scenario's. Serves until it is interrupted. Needs rollcast[serve].
+    scenario's. Simulated time stands still while requests are read and answers written; GET
+    /rollcast/clock, and the header x-rollcast-virtual-s of each answer, say what it is. Serves
+    until it is interrupted.
     """
     from rollcast.simulator.studies.simulate import load
 
@@ -60,10 +73,11 @@ def serve(
     last = port + checked.shape.replicas
     if port < 1 or last > 65_535:
         raise ScenarioError("--port", f"ports {port} to {last} are needed; give one from 1 on")
-    try:
-        from rollcast.simulator.virtual.http.serve import serve as run
-    except ImportError:
-        raise ScenarioError("", "serving needs aiohttp: pip install 'rollcast[serve]'") from None
+    if not 0 <= burst_ms <= MOST_BURST_MS:
+        raise ScenarioError("--burst-ms", f"must be from 0 to {MOST_BURST_MS}, got {burst_ms:g}")
+    from rollcast.simulator.virtual.http.serve import serve as run
+    from rollcast.simulator.virtual.pace import Pace
+
     if host != "localhost" and not _is_loopback(host):
         print(f"serving at {host}: whoever reaches it can use the engines", file=sys.stderr)
 
@@ -72,23 +86,43 @@ def serve(
             print(f"replica {number}: {address}")
         print(f"router: {addresses[-1]}", flush=True)
 
-    def late(seconds: float) -> None:
-        print(
-            f"rollcast: requests kept the server busy for {seconds:.2g} s without a pause; answers "
-            f"came up to {seconds * speed:.3g} simulated s late; a lower --speed is truer",
-            file=sys.stderr,
-        )
+    def stood(figures: dict[str, float]) -> None:
+        print(f"rollcast: {_stood(figures)}", file=sys.stderr)
 
+    figures: list[dict[str, float]] = []
     with until_stopped():
         run(
             checked,
-            speed=speed,
+            pace=Pace(speed, burst_ms / 1e3),
             host=host,
             port=port,
             ready=ready,
-            late=late,
+            stood=stood,
+            ended=figures.append,
             error_share=error_share,
         )
+    print(_table(figures[-1]))
+
+
+def _stood(figures: dict[str, float]) -> str:
+    return (
+        f"simulated time has stood still for {figures['stood_s']:.3g} of {figures['real_s']:.3g} "
+        f"real s, while requests were read and answers written; it passed "
+        f"{figures['reached_speed']:.3g} times as fast as real time, where --speed is "
+        f"{figures['speed']:g}. Take times from x-rollcast-virtual-s"
+    )
+
+
+def _table(figures: dict[str, float]) -> str:
+    rows = (
+        ("simulated time", "virtual_s", "s"),
+        ("real time", "real_s", "s"),
+        ("  of it, simulated time stood still", "stood_s", "s"),
+        ("  of that, for the rest of a burst", "held_s", "s"),
+        ("speed asked for", "speed", "x"),
+        ("speed reached", "reached_speed", "x"),
+    )
+    return "\n".join(f"{what:<38}{figures[name]:>12.2f} {unit}" for what, name, unit in rows)
 
 
 def _is_loopback(host: str) -> bool:

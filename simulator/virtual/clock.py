@@ -10,6 +10,7 @@ from typing import Literal
 from rollcast.simulator.virtual.errors import Stopped, UnseenError, VirtualError
 from rollcast.simulator.virtual.install import Installation
 from rollcast.simulator.virtual.kernel import Bounds, Kernel, Source
+from rollcast.simulator.virtual.pace import Pace
 from rollcast.simulator.virtual.watchdog import Watchdog
 
 _active: list[Kernel] = []
@@ -80,7 +81,7 @@ def clock(
     blocked_s: float | None = 60.0,
     fresh: Collection[str] = (),
     unseen: Literal["raise", "keep"] = "raise",
-    pace: float | None = None,
+    pace: Pace | None = None,
 ) -> Iterator[Clock]:
     """Virtual time for all that happens inside, in this thread and those that it starts.
 
@@ -94,7 +95,7 @@ def clock(
     unseen: whether tasks and threads that died of an exception at which nobody looked end the run
         with an error, or are only kept in ``deaths``.
 
-    pace: virtual seconds in a real one, for engines that are served to other processes; None: time
+    pace: how the clock follows real time, for engines that are served to other processes; None: it
         jumps.
 
     Raises DeadlockError, LimitError, RefusedError, UnseenError and ExitedError, at the end of the

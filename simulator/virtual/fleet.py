@@ -76,7 +76,7 @@ class Fleet:
             scenario.environment,
         )
         self.outbox = Outbox()
-        self.journal = Journal(lambda: self.kernel.now)
+        self.journal = Journal(lambda: self.now)
         self.record = Record(self.cluster.shape, scenario.plan)
         self.prompts = Prompts(
             scenario.workload, scenario.plan.batch.group_size, replies, count_sent
@@ -102,9 +102,14 @@ class Fleet:
         return self.router
 
     @property
+    def now(self) -> int:
+        """The tick of the run: the engines', while they are ahead of who waits for them."""
+        return max(self.kernel.now, self.cluster.ticks)
+
+    @property
     def now_s(self) -> float:
         """Virtual seconds since the run began."""
-        return self.kernel.now_s
+        return to_seconds(self.now)
 
     @property
     def updates(self) -> int:

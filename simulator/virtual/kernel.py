@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.virtual import real
 from rollcast.simulator.virtual.errors import DeadlockError, LimitError, Stopped
+from rollcast.simulator.virtual.pace import Pace
 from rollcast.simulator.virtual.report import who_waits
 
 _LOOKS_AT_REAL_TIME_EVERY = 256
@@ -93,16 +94,14 @@ class Actor:
         self.at_end: list[Callable[[], Any]] = []
 
 
-LEAST_LATE_S = 1.0  # virtual; what a run at a pace may be late without a word
-
-
 class Kernel:
     """The clock and who runs. seed: 0 runs the ready in the order in which they became so, any
-    other in a random order, and hands over at releases of locks too. pace: virtual seconds in a
-    real one; None: as fast as it goes."""
+    other in a random order, and hands over at releases of locks too. pace: of the clock in real
+    time; None: as fast as it goes."""
 
-    def __init__(self, seed: int, bounds: Bounds, pace: float | None = None) -> None:
-        self._pace = pace
+    def __init__(self, seed: int, bounds: Bounds, pace: Pace | None = None) -> None:
+        self.pace = pace
+        self._worked = False  # whether anybody ran since the clock went on
         self.now = 0
         self.seed, self.bounds = seed, bounds
         self.random = random.Random(seed)
@@ -118,11 +117,7 @@ class Kernel:
         self._timers: list[tuple[int, int, Actor | Callable[[], None]]] = []
         self._sequence = count()
         self._instant = 0  # events since the clock moved
-        self._began = self._idle_at = real.perf_counter()
-        self.on_late: Callable[[float], None] | None = None
-        """With a pace: called with the real seconds in which the run never waited, each time that
-        they are twice as many as ever; what was due meanwhile came that late."""
-        self._busiest_s = LEAST_LATE_S / 2 / (pace or 1.0)
+        self._began = real.perf_counter()
         self._polling: dict[Actor, None] = {}
         self._limited = False
         self._made = count()
@@ -266,11 +261,14 @@ class Kernel:
             for actor in list(self._polling):  # real sockets before time moves
                 if actor.polls is not None and actor.polls.ready():
                     self.wake(actor)
-            if not ready:
-                if self._pace is None:
+            if self.pace is None:
+                if not ready:
                     self._move()
-                else:
-                    self._move_at_pace(self._pace)
+            elif ready:
+                self.pace.came()
+                self._worked = True
+            else:
+                self._move_at_pace(self.pace)
 
     def _move(self) -> None:
         """Goes on to the next instant at which anything happens."""
@@ -295,40 +293,45 @@ class Kernel:
             return
         self._fire(until)
 
-    def _move_at_pace(self, pace: float) -> None:
+    def _move_at_pace(self, pace: Pace) -> None:
         """Goes on with real time, to the next instant at which anything happens."""
-        spent = (real.perf_counter() - self._began) * pace
-        self._tell_if_late()
-        now = max(to_ticks(spent), self.now)
+        if self._worked:
+            self._worked = False
+            pace.stand(self.now)
+        if (hold_s := pace.hold_s()) > 0:
+            self._wait(hold_s)
+            pace.stand(self.now, held=True)
+            return
+        now = max(pace.now(), self.now)
         until = self._next_timer()
         limit = now if until is None else min(until, now)
         if self.source is not None:
             reached = self._advance(limit)
             if self._ready:
+                self._worked = True
                 if reached is not None:
                     self._jump(reached)
                 return
         if until is not None and until <= now:
+            self._worked = True
             self._fire(until)
             return
-        self.now = now
-        self._count()
+        self.now, self._instant = now, 0
         following = None if self.source is None else self.source.peek()
         ends = [tick for tick in (until, following) if tick is not None]
-        left_s = to_seconds(min(ends) - now) / pace if ends else _LONGEST_REAL_WAIT_S
-        left_s = min(max(left_s, 0.0), _LONGEST_REAL_WAIT_S)
+        left_s = to_seconds(min(ends) - now) / pace.speed if ends else _LONGEST_REAL_WAIT_S
+        self._wait(min(max(left_s, 0.0), _LONGEST_REAL_WAIT_S))
+        self.now = max(now, min([pace.now(), *ends]))  # what is due is not passed
+        if self.source is not None:
+            self._advance(self.now)
+
+    def _wait(self, seconds: float) -> None:
+        """Waits in real time, or until a socket is ready."""
         polls = next((a.polls for a in self._polling if a.polls is not None), None)
         if polls is None:
-            real.sleep(left_s)
+            real.sleep(seconds)
         else:
-            polls.wait(left_s)
-        self._idle_at = real.perf_counter()
-
-    def _tell_if_late(self) -> None:
-        busy_s = real.perf_counter() - self._idle_at
-        if self.on_late is not None and busy_s >= 2 * self._busiest_s:
-            self._busiest_s = busy_s
-            self.on_late(busy_s)
+            polls.wait(seconds)
 
     def _next_timer(self) -> int | None:
         timers = self._timers

@@ -15,6 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from rollcast.simulator.virtual.fleet import Fleet
+from rollcast.simulator.virtual.trial import try_control
 from tests.conftest import Cli
 
 SCENARIO = Path(__file__).parents[2] / "examples" / "fully_async.yaml"
@@ -53,7 +55,10 @@ def serving(*options: str) -> Iterator[list[str]]:
             yield [line.split()[-1] for line in said]
         finally:
             process.terminate()
+        table = process.stdout.read()
         assert process.wait(60) == 0  # being stopped is how it ends
+    assert "simulated time stood still" in table
+    assert re.search(r"speed reached +\d+\.\d\d x", table)
 
 
 def test_engines_answer_another_process_on_loopback() -> None:
@@ -71,6 +76,7 @@ def test_engines_answer_another_process_on_loopback() -> None:
             answered = re.search(r"vllm:request_success_total\{.*\} (\d+)", text)
             assert answered is not None
             assert 0 < int(answered[1]) < 201
+            assert re.search(r"rollcast:clock_virtual_s \d+", text)
             odd = await session.post(f"{first}/v1/embeddings", json={})
             assert odd.status == 501
             assert "/v1/embeddings is not modelled" in await odd.text()
@@ -80,9 +86,49 @@ def test_engines_answer_another_process_on_loopback() -> None:
         asyncio.run(main(*addresses))
 
 
+def test_requests_take_the_simulations_time_on_the_clock_that_answers_tell() -> None:
+    """Whatever the real time, an answer comes at the tick at which the simulation has it."""
+
+    async def alone(fleet: Fleet) -> list[float]:
+        spent = []
+        for number in range(3):
+            answer = await fleet.engines[0].generate(f"prompt {number}", 400)
+            spent.append(answer.end_s - answer.asked_s)
+        return spent
+
+    expected = try_control(alone, SCENARIO, "cluster.replicas=2", "cluster.trainer_gpus=2").value
+
+    async def main(first: str, *_: str) -> None:
+        async with aiohttp.ClientSession() as session:
+            for number, seconds in enumerate(expected):
+                before = await (await session.get(f"{first}/rollcast/clock")).json()
+                body = {"prompt": f"prompt {number}", "max_tokens": 400}
+                answer = await session.post(f"{first}/v1/completions", json=body)
+                [choice] = (await answer.json())["choices"]
+                came, left = choice["rollcast"]["asked_s"], choice["rollcast"]["end_s"]
+                assert left - came == pytest.approx(seconds, abs=1e-6)
+                told = float(answer.headers["x-rollcast-virtual-s"])
+                assert left == pytest.approx(told, abs=1e-6)
+                assert before["virtual_s"] <= came
+            assert before["speed"] == 100
+            assert before["stood_s"] <= before["real_s"]
+            stream = await session.post(
+                f"{first}/v1/completions", json={"prompt": "x", "max_tokens": 400, "stream": True}
+            )
+            assert (await stream.content.readline()).startswith(b"data: ")
+            stream.close()
+            loads = 1
+            while loads:  # who leaves aborts
+                loads = (await (await session.get(f"{first}/load")).json())["server_load"]
+
+    with serving("--speed", "100") as addresses:
+        asyncio.run(main(*addresses))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--burst-ms", "-1"], "--burst-ms: must be from 0"),
         (["--speed", "0"], "--speed: must be above 0"),
         (["--port", "65535"], "--port: ports 65535"),
         (["--host", "nowhere"], "--host: is no address"),

@@ -23,6 +23,7 @@ from rollcast.simulator.virtual.faults import Fault
 from rollcast.simulator.virtual.fleet import Fleet
 from rollcast.simulator.virtual.guest import GuestWorld
 from rollcast.simulator.virtual.prompts import Prompt, Reply
+from rollcast.simulator.virtual.trial import try_control
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -279,3 +280,18 @@ def test_an_engine_that_never_answers_is_a_deadlock_with_the_line() -> None:
 
     with pytest.raises(virtual.DeadlockError, match=r"engines.py:\d+ in main: await fleet"):
         run(main, fleet={"faults": [Fault(0.5, "hangs")]})
+
+
+def test_an_answer_says_when_it_came_and_the_journal_when_it_failed() -> None:
+    async def answered(fleet: Fleet) -> None:
+        answer = await fleet.engines[0].generate(Prompt(0))
+        assert answer.end_s == fleet.clock.now_s > answer.start_s
+
+    async def failed(fleet: Fleet) -> None:
+        with pytest.raises(EngineError):
+            await fleet.engines[0].generate(Prompt(0))
+        [error] = fleet.journal.of("error")
+        assert error.tick == fleet.clock.ticks > 0
+
+    try_control(answered, small())
+    try_control(failed, small(), error_share=0.999)

@@ -28,6 +28,8 @@ def extra(answer: Answer) -> dict[str, Any]:
         "index": answer.index,
         "turns_left": answer.turns_left,
         "environment_s": answer.environment_s,
+        "asked_s": answer.asked_s,
+        "end_s": answer.end_s,
     }
 
 

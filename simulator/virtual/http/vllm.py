@@ -134,6 +134,17 @@ async def load(fleet: Fleet, engines: Orders, request: Request) -> Response:
     return Response({"server_load": sum(engine.load for engine in engines)})
 
 
+def clock_figures(fleet: Fleet) -> dict[str, float]:
+    """Of the virtual clock: ``virtual_s``, and what `Pace.figures` says where it has a pace."""
+    pace = fleet.kernel.pace
+    return {"virtual_s": fleet.now_s} if pace is None else pace.figures(fleet.now_s)
+
+
+async def clock(fleet: Fleet, engines: Orders, request: Request) -> Response:
+    """``GET /rollcast/clock``: virtual time, for clients that measure."""
+    return Response(clock_figures(fleet))
+
+
 async def metrics(fleet: Fleet, engines: Orders, request: Request) -> Response:
     """``GET /metrics``, in Prometheus' text form."""
     lines: list[str] = []
@@ -145,6 +156,8 @@ async def metrics(fleet: Fleet, engines: Orders, request: Request) -> Response:
     engine_spec = fleet.scenario.engine
     config = f'block_size="{engine_spec.block_tokens}",num_gpu_blocks="{engine_spec.kv_blocks}"'
     lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{config}}} 1.0"]
+    for name, seconds in clock_figures(fleet).items():
+        lines += [f"# TYPE rollcast:clock_{name} gauge", f"rollcast:clock_{name} {seconds}"]
     return Response("\n".join(lines) + "\n")
 
 
@@ -173,6 +186,7 @@ ROUTES: dict[tuple[str, str], Handler] = {
     ("GET", "/liveness"): health,
     ("GET", "/load"): load,
     ("GET", "/metrics"): metrics,
+    ("GET", "/rollcast/clock"): clock,
     ("POST", "/pause"): pause,
     ("POST", "/resume"): resume,
     ("GET", "/is_paused"): is_paused,

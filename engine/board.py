@@ -1,21 +1,18 @@
-"""A run's curves as TensorBoard reads them: accuracy, losses, times, tokens and the engine's own.
-
-One event a step in a file of TFRecords, by the writer and the messages of tensorboardX, without
-TensorFlow. The file's name says nothing of the machine, which the usual one would.
-"""
+"""A run's curves: accuracy, losses, times, tokens and the engine's own. TensorBoard reads them;
+Weights & Biases gets the same, where it is asked for."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rollcast.engine.log import EngineLog, Iterations
+from rollcast.engine.sinks import Sink, TensorBoard
 from rollcast.simulator.results.metrics import step_columns
-from rollcast.simulator.results.schema import BOARD
 from rollcast.simulator.spans import Run, StepRecord
 
 _SECONDS = {
@@ -42,16 +39,19 @@ _UPDATE = (
     "learning_rate",
     "tokens_per_s_per_rank",
     "reference_kl",
+    "flop_per_s_per_rank",
+    "mfu",
 )
 
 
 def curves(run: Run, log: EngineLog, first: int = 0) -> list[dict[str, float]]:
     """For each step from ``first`` on, its figures by tag; what a step had none of is left out.
 
-    ``seconds/*``; ``tokens/*`` of responses, and ``tokens/per_s`` over the step; ``reward/*``;
-    ``staleness/mean`` in versions; ``train/*`` as `engine.edges.TrainMetrics` has it; ``engine/*``
-    of the iterations that began between the end of the step before and its own: their number, their
-    mean seconds, mean rollouts in one and left waiting, most KV blocks held, preemptions.
+    ``seconds/*``; ``tokens/*`` of responses, ``tokens/per_s`` over the step and per GPU;
+    ``reward/*``; ``staleness/mean`` in versions; ``train/*`` as `engine.edges.TrainMetrics` has it;
+    ``engine/*`` of the iterations that began between the end of the step before and its own: their
+    number, their mean seconds, mean rollouts in one and left waiting, most KV blocks held,
+    preemptions.
     """
     derived = {name: values.tolist() for name, values in step_columns(run).items()}
     updates = dict(log.updates)
@@ -61,6 +61,8 @@ def curves(run: Run, log: EngineLog, first: int = 0) -> list[dict[str, float]]:
     for record, iterations in zip(run.steps[first:], engine, strict=True):
         step = record.step
         figures = _of_step(record)
+        if "tokens/per_s" in figures:
+            figures["tokens/per_s_per_gpu"] = figures["tokens/per_s"] / run.shape.gpus
         figures["reward/accuracy"] = derived["accuracy"][step]
         figures["reward/evaluation"] = evaluated.get(step, math.nan)
         figures["staleness/mean"] = derived["mean_staleness"][step]
@@ -109,24 +111,16 @@ def _of_engine(iterations: Iterations, run: Run, first: int) -> list[dict[str, f
 
 
 class Board:
-    """An event file in ``folder``, written anew. None of its steps is there twice: a run that goes
-    on from a save begins the file again, with the steps that it has done already.
+    """The curves of a run, step by step, in an event file in ``folder``, and in the other sinks. A
+    run that goes on from a save begins the file again, with the steps that it has done already.
 
     Raises OSError where the disk refuses.
     """
 
-    def __init__(self, folder: Path) -> None:
-        from tensorboardX import RecordWriter
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
-
-        self._event: Any = Event
-        self._summary: Any = Summary
-        folder.mkdir(parents=True, exist_ok=True)
-        self._writer: Any = RecordWriter(str(folder / BOARD.name))
+    def __init__(self, folder: Path, others: Sequence[Sink] = ()) -> None:
+        self._sinks = [TensorBoard(folder), *others]
         self._written = 0
         self._zero_s: float | None = None  # the run's clock at 0, as the wall has it
-        self._put(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def catch_up(self, run: Run, log: EngineLog) -> None:
         """Writes the steps that are not there yet."""
@@ -135,21 +129,14 @@ class Board:
         ):
             if self._zero_s is None:
                 self._zero_s = time.time() - run.steps[-1].end_s
-            values = [
-                self._summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()
-            ]
-            summary = self._summary(value=values)
-            wall_s = self._zero_s + record.end_s
-            self._put(self._event(wall_time=wall_s, step=record.step, summary=summary))
+            for sink in self._sinks:
+                sink.put(record.step, self._zero_s + record.end_s, figures)
         self._written = len(run.steps)
-        self._writer.flush()
 
     def close(self) -> None:
         """Ends the file."""
-        self._writer.close()
-
-    def _put(self, event: Any) -> None:
-        self._writer.write(event.SerializeToString())
+        for sink in self._sinks:
+            sink.close()
 
 
 def write_board(folder: Path, run: Run, log: EngineLog) -> None:

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rollcast.engine.edges import Sampling
 from rollcast.engine.engines import adapter
 from rollcast.engine.environments.base import Environment
 from rollcast.engine.hub import is_hub_name
 from rollcast.engine.options import TaskSpec, TrainerConfig
-from rollcast.engine.run_options import EvaluationOptions, SaveOptions
+from rollcast.engine.run_options import EvaluationOptions, SaveOptions, WandbOptions
 from rollcast.engine.tasks.named import load_named
 from rollcast.engine.world_parts import SHAPE
 from rollcast.simulator.errors import ScenarioError
@@ -29,11 +29,12 @@ from rollcast.simulator.scenario.sections import (
     base_plan,
     validate,
 )
-from rollcast.simulator.values import read
+from rollcast.simulator.values import Options, read
 from rollcast.simulator.workload.environment import EnvironmentSection
 from rollcast.simulator.world import ClusterShape
 
 DTYPES = ("float32", "bfloat16")
+Section = TypeVar("Section", bound=Options)
 SHARED_MEMORY, OWN_MEMORY = 0.3, 0.9
 """Of a GPU's memory, vLLM's part where the trainer shares the GPU, and where it does not."""
 
@@ -73,6 +74,7 @@ class RunSpec:
     turns: TurnSpec | None = None
     save: SaveOptions = field(default_factory=SaveOptions)
     evaluation: EvaluationOptions | None = None
+    wandb: WandbOptions | None = None
     warnings: tuple[str, ...] = ()
     poll_s: float = 0.0  # a real trainer is notified at once
 
@@ -168,9 +170,8 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
         _weights_folder(engine.weights_folder, raw.folder),
         turns,
         read(SaveOptions, engine.save or {}, SaveOptions.FIELD),
-        None
-        if engine.evaluation is None
-        else read(EvaluationOptions, engine.evaluation, EvaluationOptions.FIELD),
+        _optional(EvaluationOptions, engine.evaluation),
+        _optional(WandbOptions, engine.wandb),
         tuple(warnings),
     )
 
@@ -316,6 +317,12 @@ def _check_engine(engine: EngineSection, cluster: ClusterSection, max_new_tokens
             f"is {engine.max_batched_tokens}, less than max_seqs ({engine.max_seqs}): every "
             "running rollout needs one token per iteration",
         )
+    if engine.max_model_len is not None and engine.max_model_len <= max_new_tokens:
+        raise ScenarioError(
+            "engine.max_model_len",
+            f"is {engine.max_model_len}, which leaves no token for a prompt beside "
+            f"workload.max_new_tokens ({max_new_tokens})",
+        )
     pool_tokens = None if engine.kv_tokens is None else engine.kv_tokens // engine.block_tokens
     if pool_tokens is not None and pool_tokens * engine.block_tokens <= max_new_tokens:
         raise ScenarioError(
@@ -401,6 +408,10 @@ def _check_offload(trainer: TrainerConfig, cluster: ClusterSection) -> None:
             "is true, but the trainer has one rank; make cluster.trainer_gpus 2 or more, or leave "
             "it out",
         )
+
+
+def _optional(kind: type[Section], options: Mapping[str, Any] | None) -> Section | None:
+    return None if options is None else read(kind, options, kind.FIELD)
 
 
 def _sampling(options: Mapping[str, Any] | None) -> Sampling:

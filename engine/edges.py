@@ -283,6 +283,9 @@ class TrainMetrics:
     update. equal_rewards: every group's rewards were equal, so that nothing was to be learnt.
     reference_kl: of the trained model from the one that the run began with, nats a token (mean of
     the k3 estimator over trained tokens); None without a reference model.
+    flop_per_s_per_rank: floating-point operations that forward and backward of the update need
+    (`engine.trainer.flops`) over its seconds, passes without gradient left out, and the number of
+    ranks; mfu: their share of the GPU's peak in bfloat16, None for a device without a preset.
     tokens_per_s_per_rank: computed tokens over the seconds of all phases and the number of ranks.
     """
 
@@ -311,6 +314,8 @@ class TrainMetrics:
     learning_rate: float = 0.0
     equal_rewards: bool = False
     tokens_per_s_per_rank: float = 0.0
+    flop_per_s_per_rank: float = 0.0
+    mfu: float | None = None
     reference_kl: float | None = None
 
     @property

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from rollcast.engine.adapter_options import LoraConfig
 from rollcast.engine.edges import Sampling
-from rollcast.engine.run_options import EvaluationOptions, SaveOptions
+from rollcast.engine.run_options import EvaluationOptions, SaveOptions, WandbOptions
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import (
     NOT_NEGATIVE,
@@ -404,5 +404,6 @@ SECTIONS: Mapping[str, type] = {
     "engine.sampling": Sampling,
     "engine.save": SaveOptions,
     "engine.evaluation": EvaluationOptions,
+    "engine.wandb": WandbOptions,
 }
 """What the simulator's own sections leave to the real engine, by key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, astuple, dataclass, field
@@ -21,8 +22,10 @@ from rollcast.engine.hub import copy_tokenizer
 from rollcast.engine.log import EngineLog
 from rollcast.engine.notes import notes_on
 from rollcast.engine.options import LossConfig
+from rollcast.engine.run_options import WandbOptions
 from rollcast.engine.samples import Sampler
 from rollcast.engine.saving import Resumed, Saver, read, require_prompts
+from rollcast.engine.sinks import Sink, Wandb
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld
@@ -120,6 +123,10 @@ class _Run:
         self._spec, self._out, self._resumed, self._on_step = spec, out, resumed, on_step
         self._elsewhere = address not in (None, "local")
         self._board: Board | None = None
+        self._sinks: list[Sink] = []
+        self._wandb_id = resumed and resumed.saved.state.get("wandb")
+        if spec.wandb is not None:
+            self._sinks.append(self._wandb(spec.wandb))
         self._idle: IdleSoFar | None = None
         self._saver: Saver | None = None
         self._began_s = time.perf_counter() - (0.0 if resumed is None else resumed.wall_s)
@@ -131,6 +138,16 @@ class _Run:
         world, entries = self.world, [] if resumed is None else resumed.entries
         self._record = RecordedWorld(entries, world, world.shape, world.name, world.go_on)
         self.loop = loop_of(spec, self._record, self._look)
+
+    def _wandb(self, options: WandbOptions) -> Sink:
+        """Raises ScenarioError without a folder for the run, or where wandb does not begin."""
+        if self._out is None:
+            raise ScenarioError("--out", "is needed with engine.wandb, for the run's curves")
+        self._wandb_id = str(self._wandb_id or uuid.uuid4().hex[:12])
+        try:
+            return Wandb(options, self._wandb_id, self._spec.raw.data)
+        except ScenarioError as error:
+            raise self._spec.raw.locate(error) from None
 
     def _make_evaluator(self) -> Evaluator | None:
         """Raises ScenarioError where no prompt is held out."""
@@ -180,6 +197,7 @@ class _Run:
             self._scratch = tempfile.TemporaryDirectory(prefix="rollcast-")
             out = Path(self._scratch.name) / "run"
         known = {"scenario": spec.raw.data, "prompts": _prompts_digest(spec)}
+        known |= {"wandb": self._wandb_id} if self._wandb_id else {}
         if resumed is None:
             writer = checkpoint.Writer(out, spec.save.keep)
             return Saver(writer, known, self._record, self.world, spec.save)
@@ -231,7 +249,7 @@ class _Run:
 
     def _draw(self, folder: Path) -> None:
         try:
-            self._board = self._board or Board(folder)
+            self._board = self._board or Board(folder, self._sinks)
             self._board.catch_up(self.loop.result, self.world.log)
         except OSError as error:
             message = f"cannot write to {folder}: {error.strerror or error}; make room there"
@@ -241,6 +259,9 @@ class _Run:
         """Ends the curves' file and the world."""
         if self._board is not None:
             self._board.close()
+        else:
+            for sink in self._sinks:
+                sink.close()
         self.world.close()
         if self._scratch is not None:
             self._scratch.cleanup()

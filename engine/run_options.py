@@ -1,9 +1,9 @@
-"""What a real run does beside sampling and training: saves, and evaluation."""
+"""What a real run does beside sampling and training: saves, evaluation, curves."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from rollcast.simulator.values import AtLeast, Between, Doc, Options
 
@@ -66,3 +66,17 @@ class EvaluationOptions(Options):
     rollouts: Annotated[
         int, Between(1, 1024), Doc("rollouts of each of these prompts", unit="rollouts")
     ] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WandbOptions(Options):
+    """A run of Weights & Biases, which gets the curves that TensorBoard gets."""
+
+    FIELD = "engine.wandb"
+
+    project: Annotated[str, Doc("name of the project")] = "rollcast"
+    name: Annotated[str | None, Doc("name of the run; null: one that wandb makes up")] = None
+    mode: Annotated[
+        Literal["online", "offline"],
+        Doc("online, or offline: into the folder wandb/, for wandb sync afterwards"),
+    ] = "online"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,10 @@ from rollcast.calibration.logs.formats.events import events, is_events
 from rollcast.engine.board import Board, curves, write_board
 from rollcast.engine.edges import EngineIteration, TrainMetrics
 from rollcast.engine.log import EngineLog
+from rollcast.engine.run_options import WandbOptions
+from rollcast.engine.sinks import Wandb
 from rollcast.simulator.costs.base import Iteration
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.metrics import accuracy
 from rollcast.simulator.results.schema import BOARD
 from rollcast.simulator.spans import Run
@@ -66,6 +71,9 @@ def test_every_step_is_there_with_its_figures(tmp_path: Path) -> None:
         "seconds/train": [record.train_s for record in run.steps],
         "reward/accuracy": accuracy(run).tolist(),
         "tokens/generated": [record.generated_tokens for record in run.steps],
+        "tokens/per_s_per_gpu": [
+            record.generated_tokens / record.step_s / run.shape.gpus for record in run.steps
+        ],
         "tokens/per_s": [record.generated_tokens / record.step_s for record in run.steps],
         "train/loss": [0.5 / (step + 1) for step in range(STEPS)],
         "train/grad_norm": [1.5] * STEPS,
@@ -105,3 +113,25 @@ def test_what_a_step_had_none_of_is_left_out() -> None:
     assert "train/loss" not in second
     assert "reward/trained" not in second
     assert curves(run, log, first=1) == [second]
+
+
+def test_weights_and_biases_get_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library: Any = pytest.importorskip("wandb", reason="wandb is not installed")
+    monkeypatch.chdir(tmp_path)
+    run, log = ran()
+    ours = Wandb(WandbOptions(mode="offline"), "some-id", {"seed": 1})
+    board = Board(tmp_path / "out", [ours])
+    board.catch_up(run, log)
+    board.close()
+    library.teardown()  # its own process writes the rest
+    (written,) = tmp_path.glob("wandb/offline-run-*/run-some-id.wandb")
+    content = written.read_bytes()
+    assert content.count(b"reward/accuracy") >= STEPS
+    assert all(repr(value).encode() in content for value in accuracy(run).tolist())
+
+
+def test_without_wandb_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ScenarioError, match="pip install wandb") as caught:
+        Wandb(WandbOptions(), "id", {})
+    assert caught.value.field == "engine.wandb"

@@ -52,12 +52,34 @@ class Packing:
         return dense + suffixes + sum(len(group.prefix) for group in self.shared)
 
     @property
+    def targets(self) -> int:
+        """Tokens whose probability is computed."""
+        batches = [*self.dense, *(batch for group in self.shared for batch in group.microbatches)]
+        return sum(len(example.response) for batch in batches for example in batch)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a token fed to the model and one that it attends to."""
+        pairs = sum(_triangle(example.input_tokens) for batch in self.dense for example in batch)
+        for group in self.shared:
+            prefix = len(group.prefix)
+            pairs += _triangle(prefix)
+            for example in (example for batch in group.microbatches for example in batch):
+                suffix = len(example.response)
+                pairs += prefix * suffix + _triangle(suffix)
+        return pairs
+
+    @property
     def padding_tokens(self) -> int:
         """Padding tokens, which make the rows of a microbatch equally long."""
         total = sum(_padding(batch, dense_width) for batch in self.dense)
         for group in self.shared:
             total += sum(_padding(batch, suffix_width) for batch in group.microbatches)
         return total
+
+
+def _triangle(tokens: int) -> int:
+    return tokens * (tokens + 1) // 2
 
 
 def dense_width(example: Example) -> int:

@@ -44,6 +44,8 @@ class Sums:
     tokens: int = 0
     computed_tokens: int = 0
     padding_tokens: int = 0
+    pairs: int = 0
+    targets: int = 0
     microbatches: int = 0
     updates: int = 0
     mismatch: FloatArray = field(default_factory=lambda: np.zeros(SIZE))
@@ -143,6 +145,8 @@ class Passes:
         sums = Sums(
             computed_tokens=packing.tokens,
             padding_tokens=packing.padding_tokens,
+            pairs=packing.pairs,
+            targets=packing.targets,
             microbatches=packing.microbatches,
         )
         mine = replace(work, sums=sums, parts=[])

@@ -24,6 +24,7 @@ from rollcast.engine.trainer.adapters import published, without
 from rollcast.engine.trainer.batch import Example, make_examples
 from rollcast.engine.trainer.clock import Clock
 from rollcast.engine.trainer.export import write_model
+from rollcast.engine.trainer.flops import Flops, peak_flop_per_s
 from rollcast.engine.trainer.losses import LossTotals
 from rollcast.engine.trainer.mismatch import figures
 from rollcast.engine.trainer.mode import in_mode
@@ -91,6 +92,8 @@ class Trainer:
         self.context_tokens: int | None = getattr(text_config, "max_position_embeddings", None)
         self.vocab_size: int = text_config.vocab_size
         self._pulse: Pulse | None = None
+        self._flops = Flops(model)
+        self._peak_flop_per_s = peak_flop_per_s(self._passes.runner.device)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = torch.optim.AdamW(
             self._parameters,
@@ -374,6 +377,9 @@ class Trainer:
     def _metrics(self, examples: Sequence[Example], work: Work, equal: bool) -> TrainMetrics:
         mean, p99, divergence, entropy = figures(work.sums.mismatch)
         total_s = sum(work.clock.seconds.values())
+        update_s = total_s - work.clock.seconds["log_prob"]
+        flops = self._flops.of(work.sums.computed_tokens, work.sums.pairs, work.sums.targets)
+        flop_per_s = flops / update_s / self._ranks.count if update_s else 0.0
         sums, seconds = work.sums, work.clock.seconds
         updates, tokens = max(1, sums.updates), max(1, sums.tokens)
         trained = sum(e.trained_tokens for e in examples)
@@ -403,6 +409,8 @@ class Trainer:
             entropy=entropy,
             learning_rate=float(self._optimizer.param_groups[0]["lr"]),
             equal_rewards=equal,
+            flop_per_s_per_rank=flop_per_s,
+            mfu=flop_per_s / self._peak_flop_per_s if self._peak_flop_per_s else None,
             reference_kl=None if self._reference is None else sums.divergence / tokens,
             tokens_per_s_per_rank=(
                 sums.computed_tokens / total_s / self._ranks.count if total_s else 0.0

@@ -43,6 +43,7 @@ def start(asked: EngineStart) -> Engine:
         kv_tokens=section.kv_tokens,
         block_tokens=section.block_tokens,
         prefix_caching=section.prefix_caching,
+        max_model_len=section.max_model_len,
         dtype=section.dtype,
         seed=asked.seed,
         sampling=asked.sampling,

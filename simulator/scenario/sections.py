@@ -129,6 +129,19 @@ class EngineSection(Options):
         Mapping[str, Any] | None,
         Doc("real engine only: how often held-out prompts are asked; null: never"),
     ] = None
+    wandb: Annotated[
+        Mapping[str, Any] | None,
+        Doc("real engine only: curves for Weights & Biases; null: none"),
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        Between(2, 10**9),
+        Doc(
+            "real engine only: maximum tokens of a prompt with its response; null: the model's "
+            "context, or the KV pool if that is smaller",
+            unit="tokens",
+        ),
+    ] = None
     dtype: Annotated[str, Doc("real engine only: type of the weights, float32 or bfloat16")] = (
         "float32"
     )

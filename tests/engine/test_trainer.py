@@ -494,3 +494,24 @@ def test_a_reference_holds_the_weights_where_the_run_began(offloads):
         assert same.step(groups, shared_prefix=False, version=0).reference_kl < 1e-20
     assert len({round(kl, 12) for kl in found[0.0]}) == 1
     assert found[1.0][-1] < 0.7 * found[1.0][0]
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+def test_the_operations_of_an_update_are_counted(kind):
+    """Beside torch's own counter of matrix products, in an update of one sequence; it counts
+    attention without its mask, and all logits."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = build(kind, torch.float32, attn_implementation="eager")
+    trainer = Trainer(model, TrainerConfig(learning_rate=1e-3))
+    prompt, response = 30, 50
+    groups = make_groups([(prompt, [response])])
+    with FlopCounterMode(display=False) as counter:
+        metrics = trainer.step(groups, shared_prefix=False, version=0)
+    tokens = prompt + response - 1
+    ours = trainer._flops.of(tokens, tokens * tokens, response)
+    assert ours == pytest.approx(counter.get_total_flops(), rel=0.02)
+    found = trainer._flops.of(tokens, tokens * (tokens + 1) // 2, response)
+    update_s = metrics.total_s - metrics.log_prob_s
+    assert metrics.flop_per_s_per_rank == pytest.approx(found / update_s)
+    assert metrics.mfu is None

@@ -19,8 +19,9 @@ from rollcast.simulator.plan import Selector
 
 FloatArray = NDArray[np.float64]
 
-ACCURACIES: FloatArray = 1.0 / (1.0 + np.exp(-np.linspace(-7.0, 7.0, 141)))
-"""At which the signal is tabulated, shape (141,); between them it is interpolated."""
+LOG_ODDS: FloatArray = np.linspace(-7.0, 7.0, 141)
+"""Of the accuracies at which the signal is tabulated, shape (141,), evenly spaced."""
+ACCURACIES: FloatArray = 1.0 / (1.0 + np.exp(-LOG_ODDS))
 
 _RULES: dict[str, Callable[[int], Selector]] = {
     "MaxVariance": MaxVariance,

@@ -1,0 +1,94 @@
+"""The law of progress itself: many runs, or many draws of one, advanced together.
+
+The log-odds z of a right answer grow in an update by
+
+    dz = speed * exp(-slowing * (z - z0)) * g * d
+    g = S / sqrt(S^2 + noise / rollouts),   d = 1 / sqrt(1 + drift^2)
+
+S: expected standard deviation of a trained group's rewards (`group_signal`), the expected push of a
+group-relative advantage. g: what is left of a step of an optimiser that divides by the gradient's
+root mean square, where ``noise`` is that of one rollout's gradient in units of S (the noise scale
+of arXiv 1812.06162). d: what clipping leaves of an update whose tokens are ``age`` updates old,
+with drift = staleness * age * (an update's progress without age): the policy that samples may lag,
+but not move away. slowing: what is easy is learned first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollcast.simulator.learning.group_signal import LOG_ODDS, group_signal
+from rollcast.simulator.learning.signals import IntArray, Signals
+
+FloatArray = NDArray[np.float64]
+
+_FIRST, _WIDTH = float(LOG_ODDS[0]), float(LOG_ODDS[1] - LOG_ODDS[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What the law reads of runs, each (runs, updates): rollouts, age, minibatches; which row of
+    ``tables``, shape (rows, `LOG_ODDS`), holds the signal of its groups. Beyond a run's own updates
+    rollouts are 0."""
+
+    rollouts: FloatArray
+    age: FloatArray
+    minibatches: FloatArray
+    row: IntArray
+    tables: FloatArray
+
+
+def columns_of(runs: Sequence[Signals], concentration: float) -> Columns:
+    """The columns of runs. concentration: of the success probability over prompts."""
+    most = max(map(len, runs), default=0)
+    rows: dict[tuple[int, int, str, bool], int] = {}
+    blank = np.zeros((len(runs), most))
+    rollouts, age, minibatches = blank.copy(), blank.copy(), blank + 1.0
+    row = np.zeros((len(runs), most), dtype=np.int64)
+    for i, run in enumerate(runs):
+        own = len(run)
+        rollouts[i, :own], age[i, :own] = run.rollouts, run.age
+        minibatches[i, :own] = np.maximum(run.minibatches, 1.0)
+        sampled = np.maximum(np.rint(run.group_size), 1).astype(int)
+        trained = np.clip(np.rint(sampled * run.kept), 1, sampled).astype(int)
+        for u, sizes in enumerate(zip(sampled.tolist(), trained.tolist(), strict=True)):
+            key = (*sizes, run.selection, run.filtered)
+            row[i, u] = rows.setdefault(key, len(rows))
+    tables = np.zeros((max(len(rows), 1), len(LOG_ODDS)))
+    for (size, kept, selection, filtered), at in rows.items():
+        table, mixed = group_signal(size, kept, selection, concentration)
+        tables[at] = table / np.maximum(mixed, 1e-9) if filtered else table
+    return Columns(rollouts, age, minibatches, row, tables)
+
+
+def progress(
+    columns: Columns,
+    start: FloatArray,
+    speed: FloatArray,
+    slowing: FloatArray,
+    noise: FloatArray,
+    staleness: FloatArray,
+) -> FloatArray:
+    """Log-odds before the first and after each update, shape (n, updates + 1). start: log-odds, and
+    the parameters: each of shape (n,) or (1,), for n runs, or n draws of one."""
+    n = max(len(columns.rollouts), *(len(p) for p in (start, speed, slowing, noise, staleness)))
+    z = np.broadcast_to(start, (n,)).astype(float)
+    curve = np.empty((n, columns.rollouts.shape[1] + 1))
+    curve[:, 0] = z
+    flat, width = columns.tables.ravel(), columns.tables.shape[1]
+    for u in range(columns.rollouts.shape[1]):
+        place = np.clip((z - _FIRST) / _WIDTH, 0.0, width - 1.000001)
+        below = place.astype(np.int64)
+        at, part = columns.row[:, u] * width + below, place - below
+        signal = flat[at] * (1.0 - part) + flat[at + 1] * part
+        steps, rollouts = columns.minibatches[:, u], columns.rollouts[:, u]
+        noisy = noise * steps / np.maximum(rollouts, 1.0)
+        step = speed * np.exp(-slowing * (z - start)) * steps * signal / np.sqrt(signal**2 + noisy)
+        step = np.where(rollouts > 0, step, 0.0)
+        z = z + step / np.sqrt(1.0 + (staleness * columns.age[:, u] * step) ** 2)
+        curve[:, u + 1] = z
+    return curve

@@ -137,7 +137,7 @@ def judge(source: str, name: str, case: MemoryCase) -> Judged:
         has = math.inf if case.outcome == "peak_gb" else (case.figure_bytes or 0.0)
         return Judged(source, name, case, float(total <= has), refused, total)
     places = [place for place in ledger.places if _counts(case, place)]
-    chance = min(ledger.chance(*place) for place in places)
+    chance = ledger.of_chances(ledger.chance(*place) for place in places)
     forecast = sure = None
     if case.outcome == "peak_gb":
         forecast, sure = _peak(ledger, case, places)

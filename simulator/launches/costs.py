@@ -35,9 +35,12 @@ _SAME: tuple[tuple[str, str, type], ...] = (
 """Our setting, the trainer's option that is the same, and the kind of both."""
 
 
-def preset_of(stack: str, release: str | None) -> str:
-    """The preset of a stack's costs: that of the release, else the newest one before it, else the
-    stack's own; ``unknown`` for a stack without costs."""
+def preset_of(stack: str, release: str | None, mode: object = None) -> str:
+    """The preset of a stack's costs: that of a way in which it runs, if there is one, else that of
+    the release, else the newest one before it, else the stack's own; ``unknown`` for a stack
+    without costs."""
+    if f"{stack}-{mode}" in FOLDERS:
+        return f"{stack}-{mode}"
     names = [name for name, folder in FOLDERS.items() if folder.name == stack]
     plain = next((name for name in names if name in (stack, stack.replace("_", "-"))), None)
     if release is None or plain is None:

@@ -134,6 +134,8 @@ def test_a_preset_of_the_release() -> None:
     assert preset_of("verl", "1.3") == "verl-0.9"
     assert preset_of("verl", None) == "verl"
     assert preset_of("nemo_rl", None) == "nemo-rl"
+    assert preset_of("trl", "1.9", "transformers") == "trl-transformers"
+    assert preset_of("trl", None, "colocate") == preset_of("trl", "0.20", None) == "trl"
 
 
 # Back into the stack's words

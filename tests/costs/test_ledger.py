@@ -23,6 +23,7 @@ from rollcast.simulator.costs.memory.ledger import (
     chance_of,
     chance_of_room,
 )
+from rollcast.simulator.costs.memory.processes import communicator_bytes, usable_bytes
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import Model, load_model
 from rollcast.simulator.costs.roofline.engine_memory import kv_bytes
@@ -505,6 +506,80 @@ def test_a_chance_is_less_sure_the_more_is_configured() -> None:
     assert 0.5 < unsure < sure
     assert chance_of(parts, 74.0, 0.3, 0.05) == pytest.approx(0.5)
     assert chance_of(parts, 72.0, 0.3) < chance_of(parts, 72.0, 0.3, 0.05) < 0.5
+
+
+def test_every_group_of_gpus_has_buffers_of_its_own() -> None:
+    """Of published figures: 7 GB of a dense model and 9.5 of a mixture with tensor, pipeline and
+    data parallel 2 on 8 H100 (verl, pull request 6408), 2.0 of FSDP on 16 (s1, issue 61)."""
+
+    def groups(name: str, gpus: int, **options: Any) -> float:
+        trainer = RooflineTrainer(load_model(name), H100, gpus, **options)
+        return trainer.layout.communicators * communicator_bytes(H100)
+
+    split: dict[str, Any] = {"tensor_parallel": 2, "pipeline_parallel": 2, "sharding": "zero1"}
+    dense = groups("qwen2.5-7b", 8, backend="megatron", **split)
+    mixture = groups("qwen3-30b-a3b", 8, backend="megatron", expert_parallel=2, **split)
+    assert 0.8 * 7e9 < dense < 7e9
+    assert 0.8 * 9.5e9 < mixture < 9.5e9
+    assert groups("qwen2.5-7b", 1) == 0
+    assert groups("qwen2.5-32b", 16, backend="fsdp") + 0.6e9 == pytest.approx(2.0e9, rel=0.15)
+    assert groups("qwen2.5-7b", 8, backend="fsdp", sequence_parallel=2) == 3 * groups(
+        "qwen2.5-7b", 8, backend="fsdp"
+    )
+    a100 = load_gpu("a100-80gb")
+    assert communicator_bytes(a100) < communicator_bytes(H100)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gib"),
+    [("h100-sxm", 79.2), ("a100-80gb", 79.25), ("h20", 95.1), ("h200-sxm", 139.8)],
+)
+def test_a_driver_keeps_some_of_a_gpu(gpu: str, gib: float) -> None:
+    """What CUDA calls a GPU's total (messages of torch's allocator)."""
+    assert usable_bytes(load_gpu(gpu)) / GIB == pytest.approx(gib, rel=0.005)
+
+
+def test_an_engine_that_sleeps_keeps_its_communicators() -> None:
+    cluster = {"tensor_parallel": 2, "replicas": 4}
+    alone, two = (
+        next(h for h in ledger({}, one).of("update", "colocated") if h.role == "engine")
+        for one in ({}, cluster)
+    )
+    assert two.bytes["context"] == alone.bytes["context"] + communicator_bytes(H100)
+    assert 2.4e9 < two.total < 3.6e9  # SGLang asleep: 3.2 GiB (slime, issues 1767 and 1951)
+
+
+def test_an_engine_of_the_stack_reads_the_weights_of_the_trainer() -> None:
+    model = load_model("qwen2.5-7b")
+
+    def generating(**trainer: Any) -> Mapping[str, float]:
+        found = ledger(trainer, stack="trl-transformers")
+        assert all(pool != "engine_share" for _, pool in found.places)
+        return next(h for h in found.of("generation", "colocated") if h.role == "engine").bytes
+
+    gathered = generating(backend="deepspeed", sharding="fsdp")["gathered_weights"]
+    assert gathered == pytest.approx(model.weight_bytes, rel=0.01)
+    assert "gathered_weights" not in generating(backend="deepspeed", sharding="zero2")
+    assert 0 < generating(backend="fsdp2", sharding="fsdp")["gathered_weights"] < 0.3 * gathered
+    stays = ledger({"backend": "deepspeed"}, stack="trl-transformers")
+    assert all(h.role != "engine" for h in stays.of("sync", "colocated"))
+
+
+def test_the_heads_gradient_comes_when_the_loss_is_over() -> None:
+    """At the loss no weight has a gradient; in the head's backward logits are in fewer copies."""
+    whole = Use(8192, 8192, accumulates=False)
+    at_loss = peak_parts(logits_chunk_tokens=None, use=whole)
+    logits = 14 * load_model("qwen2.5-7b").vocab * 8192
+    assert at_loss["logits"] == pytest.approx(logits)
+    assert at_loss["gradients"] == 0
+    few = peak_parts(logits_chunk_tokens=None, logit_bytes=4.0, use=whole)
+    assert few["gradients"] > 0
+
+
+def test_no_forecast_is_surer_than_what_it_cannot_see() -> None:
+    found = ledger({"microbatch_tokens": 4096}, kv_memory_utilization=0.5)
+    assert min(found.chance(*at) for at in found.places) > 0.95
+    assert found.fits_probability == pytest.approx(1 - found.unforeseen) == pytest.approx(0.95)
 
 
 def test_a_critic_keeps_its_optimizer_on_the_host_too() -> None:

@@ -57,7 +57,7 @@ def test_a_run_is_refused_before_its_first_token() -> None:
 
 def test_what_it_says_would_fit_does() -> None:
     said = str(refused())
-    for setting in ("cluster.trainer_gpus=16", "cost.roofline.trainer.tensor_parallel=2"):
+    for setting in ("cluster.trainer_gpus=16", "cost.roofline.trainer.tensor_parallel=8"):
         key, value = setting.rsplit("=", 1)
         assert f"{value} trainer GPUs" in said or f"{key}: {value}" in said
     found = remedies(scenario(), most=20)

@@ -12,6 +12,7 @@ from rollcast.simulator.costs import (
     RooflineTrainer,
     TrainLoad,
 )
+from rollcast.simulator.costs.memory.processes import usable_bytes
 from rollcast.simulator.costs.memory.training import (
     activation_bytes_per_token,
     capacity_frontier,
@@ -187,7 +188,7 @@ def test_speed_up_of_a_shared_prefix_stays_below_its_token_bound() -> None:
 def test_the_largest_microbatch_is_the_largest(gpus: int, recompute: str) -> None:
     trainer = RooflineTrainer(QWEN, H100, gpus=gpus, recompute=recompute)  # type: ignore[arg-type]
     tokens = trainer.largest_microbatch_tokens()
-    usable = H100.memory_bytes
+    usable = usable_bytes(H100)
     assert trainer.peak_bytes(tokens) <= usable < trainer.peak_bytes(tokens + 2)
     assert trainer.train(TrainLoad([(0, [tokens])])).peak_bytes <= usable
     trainer.train(TrainLoad([(0, [tokens + 2])]))  # more likely not, but that is not clear

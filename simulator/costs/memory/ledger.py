@@ -96,6 +96,7 @@ class Ledger:
     of a node's host memory, by part. host_capacity_bytes: what the node has, None if unknown.
     spread: standard deviation of the log of measured over forecast `UNCERTAIN` parts.
     configured_spread: that of the other parts, of which nobody knows every copy and buffer.
+    unforeseen: chance that a run is out of memory by what no setting says.
     """
 
     holdings: tuple[Holding, ...]
@@ -104,6 +105,7 @@ class Ledger:
     host_capacity_bytes: float | None
     spread: float
     configured_spread: float = 0.0
+    unforeseen: float = 0.0
 
     def of(self, phase: MemoryPhase, pool: str) -> tuple[Holding, ...]:
         """The holdings of a phase on a pool."""
@@ -150,8 +152,13 @@ class Ledger:
 
     @property
     def fits_probability(self) -> float:
-        """Chance that the fullest place fits: `fits` is that it is at least one half."""
-        return min([self.chance(*at) for at in self.places] + [self._host_chance])
+        """Chance that the fullest place fits, and nothing unforeseen comes: `fits` is that it is at
+        least one half."""
+        return self.of_chances([*(self.chance(*at) for at in self.places), self._host_chance])
+
+    def of_chances(self, chances: Iterable[float]) -> float:
+        """Chance that several things go well of which the least likely decides."""
+        return min(1 - self.unforeseen, *chances)
 
     @property
     def _host_chance(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rollcast.simulator.costs.memory.kv_pool import kv_bytes_per_token, weight_bytes_per_gpu
+from rollcast.simulator.costs.memory.processes import communicator_bytes
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.cost import RooflineCost
 from rollcast.simulator.costs.stacks import STACKS
@@ -18,6 +19,16 @@ def engine_weights(cost: RooflineCost) -> float:
         cost.data_parallel_attention,
         speculative.draft_weight_bytes(cost.model) if speculative else 0.0,
     )
+
+
+def borrowed_weights(cost: RooflineCost) -> float:
+    """Bytes of weights that an engine of the stack's own, which reads the trainer's, needs beside
+    these on each GPU: all of them in 16 bit where ZeRO-3 gathers them to generate (deepspeed's
+    GatheredParameters), else the layers at work."""
+    trainer = cost.trainer_of
+    if trainer.backend == "deepspeed" and trainer.kept in ("fsdp", "hybrid"):
+        return engine_weights(cost)
+    return trainer.working_weights
 
 
 def kv_bytes(cost: RooflineCost, tokens: float) -> float:
@@ -45,4 +56,6 @@ def asleep(cost: RooflineCost, awake: dict[str, float]) -> dict[str, float]:
         return awake if has_a_pool(cost) else {}
     known = figures("memory")
     kept = {"context": known.context_bytes}
+    if cost.engine_gpus > 1:
+        kept["context"] += communicator_bytes(cost.gpu)
     return kept | ({"graphs": known.graphs_bytes} if cost.with_graphs else {})

@@ -13,10 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from rollcast.simulator.costs.memory.ledger import Holding, Ledger, MemoryPhase, Pool
+from rollcast.simulator.costs.memory.processes import usable_bytes
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.cost import RooflineCost
 from rollcast.simulator.costs.roofline.engine_memory import (
     asleep,
+    borrowed_weights,
     engine_weights,
     has_a_pool,
     kv_bytes,
@@ -99,7 +101,7 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
     """The ledger of a cluster at its largest microbatch and longest rollout."""
     trainer, colocated = cost.trainer_of, cost.placement == "colocated"
     capacity = cost.gpu.memory_bytes
-    limit = trainer.gpu.memory_bytes * trainer.memory_utilization
+    limit = usable_bytes(trainer.gpu) * trainer.memory_utilization
     engine_gpus = cost.replicas * cost.engine_gpus
     pools = [Pool(SHARE, cost.gpu.name, engine_gpus, capacity * cost.kv_memory_utilization)]
     if colocated:
@@ -108,7 +110,7 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
             pools.append(Pool("trainer", cost.gpu.name, trainer.gpus - engine_gpus, limit))
     else:
         pools.append(Pool("trainer", trainer.gpu.name, trainer.gpus, limit))
-        pools.append(Pool("engine", cost.gpu.name, engine_gpus, capacity))
+        pools.append(Pool("engine", cost.gpu.name, engine_gpus, usable_bytes(cost.gpu)))
     engine = [*_engine(cost, batch, colocated)]
     beside = {h.phase: h.total for h in engine if h.pool == "colocated"}
     pool = "colocated" if colocated else "trainer"
@@ -131,6 +133,7 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
         None,
         known.spread,
         known.configured_spread,
+        known.unforeseen_share,
     )
 
 
@@ -163,7 +166,8 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
         awake["reserve"] = min(cost.reserve_bytes, left)
     else:
         running = math.ceil(batch.rollouts / cost.replicas)
-        awake = {**least, "kv_pool": kv_bytes(cost, context * min(running, batch.seqs))}
+        kv = kv_bytes(cost, context * min(running, batch.seqs))
+        awake = {"gathered_weights": borrowed_weights(cost), "kv_pool": kv, "reserve": workspace}
     generating = awake
     if cost.with_graphs and has_a_pool(cost):
         generating = awake | {"graphs": float(figures("memory").graphs_bytes)}
@@ -171,7 +175,8 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
     yield _holding("generation", "engine", pool, generating)
     if colocated:
         slept = asleep(cost, generating)
-        woken = slept if slept is generating else slept | {"weights": weights}
+        stays = slept is generating or not has_a_pool(cost)
+        woken = slept if stays else slept | {"weights": weights}
         for phase in ("log_prob", "update", "optimizer_step"):
             yield _holding(phase, "engine", pool, slept)
         yield _holding("switch", "engine", pool, woken)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import NamedTuple, Self
 
 from rollcast.simulator.costs.memory.ledger import REFUSED_BELOW, MemoryPhase, chance_of
+from rollcast.simulator.costs.memory.processes import communicator_bytes, usable_bytes
 from rollcast.simulator.costs.memory.training import kept_bytes_per_token, shared_kv_bytes
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model, load_model
@@ -39,6 +40,7 @@ from rollcast.simulator.values import AtLeast, whole
 
 Parts = dict[str, float]
 """Bytes by `MemoryPart`."""
+HEAD_LOGIT_BYTES = 6  # of a logit in the head's backward: its gradient in 32 and in 16 bit
 ENTROPY_BYTES = 4  # of a logit: 16 bit logits, their probabilities and the product of both in fp32
 UNSAID_TOKENS = 32_768  # of a microbatch where nobody sets it, at most
 DYNAMIC = frozenset({"activations", "logits", "gathered_weights", "communication"})
@@ -232,6 +234,11 @@ class TrainerMemory(TrainerOptions):
         return COMPUTE_BYTES * self._whole_parameters  # autocast keeps a copy of what it casts
 
     @property
+    def working_weights(self) -> float:
+        """Bytes of 16 bit weights that a forward without gradients needs beside the states."""
+        return self._gathered(max(self._root_parameters, self._head_parameters))
+
+    @property
     def _alone(self) -> bool:
         """Whether no other GPU holds a share of its weights."""
         return all(self.layout.sharers(copies) == 1 for _, copies in self.layout.parts)
@@ -268,10 +275,15 @@ class TrainerMemory(TrainerOptions):
         reduced = gradient_bytes(self) * full * (sharded and not self._alone)
         loss: Parts = {
             **states,
-            "gradients": gradients + graded * head,
+            "gradients": gradients,
             "activations": kept / self.pipeline_parallel,
             "logits": self._logit_bytes(use, self.logit_bytes),
             "gathered_weights": self._gathered(max(head, root) - layer),
+        }
+        of_head: Parts = {
+            **loss,
+            "gradients": gradients + graded * head,
+            "logits": self._logit_bytes(use, min(self.logit_bytes, HEAD_LOGIT_BYTES)),
         }
         first: Parts = {
             **states,
@@ -294,7 +306,7 @@ class TrainerMemory(TrainerOptions):
             "activations": beside_bytes,
             "communication": reduced * root,
         }
-        return max((loss, first, last, end), key=lambda parts: math.fsum(parts.values()))
+        return max((loss, of_head, first, last, end), key=lambda parts: math.fsum(parts.values()))
 
     def _own(self, use: Use) -> dict[MemoryPhase, Parts]:
         """Parts of the model's own phases."""
@@ -374,10 +386,10 @@ class TrainerMemory(TrainerOptions):
 
     @cached_property
     def _context(self) -> Parts:
-        """Of the process: CUDA's, and with several GPUs those of collectives."""
+        """Of the process: CUDA's, and buffers of collectives."""
         known = figures("memory")
-        several = known.collective_bytes if self.gpus > 1 else 0.0
-        return {"context": known.context_bytes + several}
+        groups = self.layout.communicators * communicator_bytes(self.gpu)
+        return {"context": known.context_bytes + groups}
 
     @staticmethod
     def _fragmentation(roles: Mapping[str, Parts], left_bytes: float) -> float:
@@ -403,7 +415,7 @@ class TrainerMemory(TrainerOptions):
 
     @cached_property
     def _budget_bytes(self) -> float:
-        return self.gpu.memory_bytes * self.memory_utilization
+        return usable_bytes(self.gpu) * self.memory_utilization
 
     @cached_property
     def _kept_bytes(self) -> float:

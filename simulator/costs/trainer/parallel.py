@@ -155,6 +155,21 @@ class Layout:
         """Weights that one GPU's optimiser updates."""
         return math.fsum(weights / self.sharers(copies) for weights, copies in self.parts)
 
+    @property
+    def communicators(self) -> int:
+        """Groups in which one GPU talks to others, each with buffers of its own: all GPUs, those of
+        each split, those that hold the same weights. Megatron has one more for the gradient norm
+        of a split model, and one for copies of the same experts."""
+        options = self.options
+        if self.gpus == 1:
+            return 0
+        splits = sum(getattr(options, key) > 1 for key in (*_SPLITS, "expert_parallel"))
+        groups: int = 1 + splits + (splits > 0 and self.data_parallel > 1)
+        if options.backend == "megatron":
+            groups += options.tensor_parallel * self.stages > 1
+            groups += options.expert_parallel > 1
+        return groups
+
     # --- how fast it talks ---
 
     def rate_bytes_per_s(self, span: int, rings: int = 1) -> float:

@@ -170,6 +170,7 @@ def compare(
 def plan(
     scenario: args.ScenarioOrLaunch,
     run: args.PlanRun = None,
+    target: args.PlanTarget = None,
     choose: args.Choose = None,
     policy: args.Policies = None,
     limit: args.Limits = None,
@@ -216,7 +217,7 @@ def plan(
     held = gpus_to_choose(gpus)
     found = scenario_or_launch(scenario, options, held, trust(trust_modules))
     raw = override(found, settings or (), seed)
-    raw = with_flags(raw, run, choose or (), limit or (), objective, quality or (), held)
+    raw = with_flags(raw, run, choose or (), limit or (), objective, quality or (), held, target)
     if workers is not None and workers < 1:
         raise ScenarioError("--workers", f"is {workers}; give at least 1")
     try:

@@ -91,7 +91,17 @@ PlanRun = Annotated[
     typer.Option(
         "--run",
         metavar="steps=N",
-        help="Length of the run: steps=500; prompts=40000,epochs=2; trained_rollouts=250000.",
+        help="Length of the run: steps=500; prompts=40000,epochs=2; trained_rollouts=250000;"
+        " accuracy=0.7.",
+    ),
+]
+PlanTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="accuracy=A",
+        help="Length of the run by the accuracy to reach, as the law of learning has it:"
+        " accuracy=0.7.",
     ),
 ]
 Choose = Annotated[

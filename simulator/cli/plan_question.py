@@ -18,6 +18,7 @@ def with_flags(
     objective: str | None = None,
     quality: Sequence[str] = (),
     gpus: Sequence[int | str] = (),
+    target: str | None = None,
 ) -> RawScenario:
     """The scenario with its section ``plan`` changed by the flags. gpus: of ``--gpus``. Raises
     ScenarioError naming the flag."""
@@ -28,6 +29,13 @@ def with_flags(
     if run is not None:
         example = "steps=500, or prompts=40000,epochs=2"
         asked["run"] = "--run", _pairs(run.split(","), "--run", example)
+    if target is not None:
+        if run is not None:
+            raise ScenarioError("--target", "says how long the run is, as --run; give one of them")
+        found = _pairs([target], "--target", "accuracy=0.7")
+        if set(found) != {"accuracy"}:
+            raise ScenarioError("--target", f"takes accuracy=0.7 alone, got {target!r}")
+        asked["run"] = "--target", found
     if limits:
         asked["limits"] = "--limit", _pairs(limits, "--limit", "hours=120")
     if quality:

@@ -159,7 +159,9 @@ class Page:
         price = values.get("usd_per_hour", 0.0)
         rollouts = self._scenario.plan.batch.groups * values["workload.group_size"]
         work = work_of(RunSection(steps=values["steps"]), rollouts)
-        asked = Asked(chain, work, price, described(shape), gpu)
+        learning = self._scenario.learning
+        target = None if learning is None else learning.target
+        asked = Asked(chain, work, price, described(shape), gpu, target)
         self._answers.classes("busy").props("aria-busy=true")
         order = list(names.values())
         try:

@@ -237,7 +237,7 @@ def _run(scenario: Scenario) -> list[Knob]:
 def _whole(scenario: Scenario) -> int:
     """Updates of the whole run: of ``plan.run`` where the scenario has one."""
     asked = validate(scenario.raw.data).plan
-    if asked is None or asked.run is None:
+    if asked is None or asked.run is None or asked.run.accuracy is not None:
         return max(scenario.steps, 1)
     batch = scenario.plan.batch
     return asked.run.updates(batch.groups, batch.group_size)

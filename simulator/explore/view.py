@@ -29,13 +29,15 @@ _FIGURES = tuple(
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The page's question. chain: the chosen policies. work: the whole run. usd_per_hour: of a GPU,
-    0 without a price. split: the GPUs in words. gpu: their name."""
+    0 without a price. split: the GPUs in words. gpu: their name. target: accuracy to reach; None
+    without one."""
 
     chain: str
     work: Work
     usd_per_hour: float
     split: str
     gpu: str
+    target: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +143,25 @@ def _headline(
     figures = chosen.figures
     return parts.headline(
         f"{lead}.",
+        _to_target(asked, chosen),
         f"{chosen.outcome.gpus} {asked.gpu or 'GPUs'}: {asked.split}. "
         f"{bound_text(figures.said)} {bias(figures.staleness_mean, figures.length_bias)}",
         time_spent(chosen.outcome.use),
     )
+
+
+def _to_target(asked: Asked, chosen: Ran) -> str:
+    """What the chosen policy takes to the target of the law of learning; empty without one."""
+    needs, target = chosen.figures.needs, asked.target
+    if needs is None or target is None:
+        return ""
+    if needs.quality is None:
+        return needs.reason
+    work = Work("", accuracy=target)
+    figures, price = chosen.figures.up_to_target(), asked.usd_per_hour or None
+    run = figures.run_cost(work, chosen.outcome.gpus, price, needs.quality)
+    takes = Ran(chosen.chain, figures, run, chosen.outcome).takes
+    return f"{work.said(run.updates)} take {takes}."
 
 
 def _table(asked: Asked, run: Sequence[Ran], chosen: Ran | None, sync: Ran | None) -> Markup:

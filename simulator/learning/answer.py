@@ -14,9 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.simulator.learning.build import Learning
-from rollcast.simulator.learning.signals import Signals, signals_of
+from rollcast.simulator.learning.signals import (
+    NO_SELECTION,
+    Signals,
+    signals_of,
+    signals_of_steps,
+)
+from rollcast.simulator.plan import StepPlan, describe
 from rollcast.simulator.results.steady import Steady, steady_of
-from rollcast.simulator.spans import Run
+from rollcast.simulator.spans import Run, StepRecord
 
 FloatArray = NDArray[np.float64]
 
@@ -42,40 +48,107 @@ class Progress:
     seconds: FloatArray
 
 
-def progress_of(
-    run: Run, learning: Learning, seed: int, draws: int = DRAWS, *, level: bool = False
-) -> Progress | str:
+def progress_of(run: Run, learning: Learning, seed: int, draws: int = DRAWS) -> Progress | str:
     """The progress of a finished run, or why the law abstains, in a sentence. seed: of the draws;
-    the same parameters are drawn for every run. level: as if every token were trained on at once,
-    without selection: synchronous training with the same batch."""
-    signals, steady = signals_of(run, learning.minibatches), steady_of(run)
-    if level:
-        signals = on_policy(signals)
-    reason = learning.law.domain_reason(
-        at(signals, np.arange(steady.start, steady.stop)),
-        learning.start,
-        learning_rate_factor=learning.learning_rate_factor,
-    )
+    the same parameters are drawn for every run."""
+    return _progress(signals_of(run, learning.minibatches), steady_of(run), learning, seed, draws)
+
+
+def _progress(
+    signals: Signals, steady: Steady, learning: Learning, seed: int, draws: int
+) -> Progress | str:
+    law, start, target = learning.law, learning.start, learning.target
+    factor = learning.learning_rate_factor
+    settled = at(signals, np.arange(steady.start, steady.stop))
+    reason = law.domain_reason(settled, start, learning_rate_factor=factor)
     if reason is not None:
         return reason
-    return _whole(learning, signals, steady, seed, draws)
-
-
-def _whole(learning: Learning, signals: Signals, steady: Steady, seed: int, draws: int) -> Progress:
-    """The progress over as many updates as bring enough draws to the target."""
-    factor, start = learning.learning_rate_factor, learning.start
-    updates = SHOWN if learning.target is None else FIRST_UPDATES
+    updates = SHOWN if target is None else FIRST_UPDATES
     while True:
         long = at(signals, repeated(steady, updates))
-        drawn = learning.law.curves(
-            long, start, learning_rate_factor=factor, draws=draws, seed=seed
-        )
-        reached = learning.target is None or np.mean(drawn.max(axis=1) >= learning.target) >= ENOUGH
-        if reached or updates >= MOST_UPDATES:
+        accuracy = law.best(long, start, learning_rate_factor=factor)
+        drawn = law.curves(long, start, learning_rate_factor=factor, draws=draws, seed=seed)
+        if target is None or updates >= MOST_UPDATES:
+            break
+        if accuracy.max() >= target and np.mean(drawn.max(axis=1) >= target) >= ENOUGH:
             break
         updates *= 4
-    accuracy = learning.law.best(long, start, learning_rate_factor=factor)
     return Progress(accuracy, drawn, seconds_over(signals.seconds, steady, updates))
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Updates to the target.
+
+    level: those of synchronous training that takes in as many rollouts. quality: its own over
+    these. factors: draws of the updates over those at the law's parameters. reason: why level or
+    quality is not known, in a sentence.
+    """
+
+    level: float | None
+    quality: float | None
+    factors: tuple[float, ...] = ()
+    reason: str = ""
+
+
+def needs_of(run: Run, learning: Learning, seed: int, progress: Progress | str) -> Needs:
+    """What a run with a target needs. seed: see `progress_of`. progress: of the run."""
+    signals, steady = signals_of(run, learning.minibatches), steady_of(run)
+    draws = DRAWS if isinstance(progress, str) else 1  # only where there are no others
+    return _needs(progress, _progress(on_policy(signals), steady, learning, seed, draws), learning)
+
+
+def planned_needs(plan: StepPlan, learning: Learning, draws: int = 1) -> Needs:
+    """What training as planned needs if no token is older than its update."""
+    batch = plan.batch
+    kept = plan.select[-1].keep if plan.select else batch.group_size
+    record = StepRecord(
+        0,
+        0.0,
+        end_s=1.0,
+        group_size=batch.group_size,
+        trained_groups=batch.groups,
+        taken_rollouts=batch.groups * batch.group_size,
+        trained_rollouts=batch.groups * min(kept, batch.group_size),
+    )
+    own = signals_of_steps([record], [{"plan": describe(plan)}], 0.0, learning.minibatches)
+    steady = Steady(0, 1, 1.0, 0.0, 0.0, True)
+    level = _progress(on_policy(own), steady, learning, 0, draws)
+    return _needs(_progress(own, steady, learning, 0, draws), level, learning)
+
+
+def _needs(own: Progress | str, level: Progress | str, learning: Learning) -> Needs:
+    if isinstance(level, str):
+        return Needs(None, None, (), level)
+    known = _times(level, learning)
+    if isinstance(known, str):
+        return Needs(None, None, (), known)
+    found = own if isinstance(own, str) else _times(own, learning)
+    if isinstance(found, str):
+        return Needs(known[0], None, known[1], found)
+    return Needs(known[0], found[0] / known[0], found[1])
+
+
+def _times(progress: Progress, learning: Learning) -> tuple[float, tuple[float, ...]] | str:
+    """Updates to the target, and their draws over it; or why they are not known."""
+    assert learning.target is not None
+    own = float(updates_to(learning.target, progress.accuracy))
+    drawn = updates_to(learning.target, progress.drawn)
+    note = unreached(learning, own, drawn, len(progress.seconds) - 1)
+    return note or (own, tuple((drawn / own).tolist()))
+
+
+def unreached(learning: Learning, own: float, drawn: FloatArray, within: int) -> str:
+    """That no run that the law was fitted to reached the target, or that it takes more updates than
+    are looked at, and the share of the draws that reach it; '' otherwise. own, drawn: updates to
+    it, at the law's parameters and by draw. within: updates that were looked at."""
+    target, most = learning.target, learning.law.domain.reached
+    assert target is not None
+    if target <= most and np.isfinite(own):
+        return ""
+    why = f"in what was measured (up to {most:.2g})" if target > most else f"in {within:,} updates"
+    would = f"{np.mean(np.isfinite(drawn)):.0%} of the draws would within {within:,} updates"
+    return f"Accuracy {target:g} is not reached {why}; by the law, {would}."
 
 
 def repeated(steady: Steady, updates: int) -> NDArray[np.int64]:
@@ -106,9 +179,18 @@ def at(signals: Signals, rows: NDArray[np.int64]) -> Signals:
 
 
 def on_policy(signals: Signals) -> Signals:
-    """The signals of synchronous training on batches of as many rollouts."""
+    """The signals of synchronous training that takes in as many rollouts."""
     zeros, ones = np.zeros_like(signals.age), np.ones_like(signals.kept)
-    return replace(signals, age=zeros, age_spread=zeros, kept=ones, selection="none")
+    kept = np.where(signals.kept > 0, signals.kept, 1.0)
+    return replace(
+        signals,
+        rollouts=np.rint(signals.rollouts / kept).astype(np.int64),
+        age=zeros,
+        age_spread=zeros,
+        kept=ones,
+        selection=NO_SELECTION,
+        filtered=False,
+    )
 
 
 def updates_to(target: float, curves: FloatArray) -> FloatArray:

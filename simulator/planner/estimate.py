@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rollcast.simulator.costs.base import CostModel, Iteration, TrainLoad
 from rollcast.simulator.errors import RollcastError, ScenarioError
+from rollcast.simulator.learning.answer import Needs, planned_needs
 from rollcast.simulator.plan import AllDone, StepPlan
 from rollcast.simulator.planner.choices import Choice
 from rollcast.simulator.planner.held import Held, Same
@@ -30,7 +31,8 @@ HIDES = 1.1  # A longer update hides the rollouts of an overlapped step: step ti
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Seconds of a mean step: rollouts, update, and syncs and switches between them. overlaps:
-    whether rollouts and update overlap. taken, used, trained: see `measure.Measured`."""
+    whether rollouts and update overlap. taken, used, trained, needs: see `measure.Measured`; needs
+    as if no token were older than its update."""
 
     setup: Setup
     rollout_s: float
@@ -40,6 +42,7 @@ class Estimate:
     taken: float
     used: float
     trained: float
+    needs: Needs | None = None
 
     def step_s(self, factor: float = 1.0) -> float:
         """Seconds of a step with rollouts ``factor`` times as long as estimated."""
@@ -59,6 +62,7 @@ class Estimate:
             gpus=self.setup.gpus,
             usd_per_gpu_hour=self.setup.usd_per_gpu_hour,
             quality=quality,
+            level=None if self.needs is None else self.needs.level,
         )
 
     def factor(self, step_s: float) -> float | None:
@@ -109,7 +113,15 @@ def estimated(scenario: Scenario) -> Estimate:
         taken,
         float(batch.groups),
         float(batch.groups * selected),
+        _needs(scenario, plan),
     )
+
+
+def _needs(scenario: Scenario, plan: StepPlan) -> Needs | None:
+    learning = scenario.learning
+    if learning is None or learning.target is None:
+        return None
+    return _known_needs(Held((repr(plan), repr(learning)), (plan, learning)))
 
 
 # Choices that differ in the policy alone share their costs (`Choice.scenario`), and mostly these:
@@ -123,6 +135,11 @@ def _refused(scenario: Held) -> ScenarioError | None:
     except ScenarioError as error:
         return error
     return None
+
+
+@lru_cache(maxsize=64)
+def _known_needs(asked: Held) -> Needs:
+    return planned_needs(*asked.held)
 
 
 @lru_cache(maxsize=64)

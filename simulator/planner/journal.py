@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.locks import locked
 
-_FORMAT = "rollcast-plan-journal-3"
+_FORMAT = "rollcast-plan-journal-4"
 
 
 def journal_path(out: Path) -> Path:

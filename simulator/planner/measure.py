@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.learning.answer import Needs, needs_of
 from rollcast.simulator.planner.choices import Choice
 from rollcast.simulator.planner.whole_run import RunCost, Work, run_cost
 from rollcast.simulator.results.phases import said
@@ -54,9 +57,10 @@ class Measured:
     step_s: seconds of a steady step. taken, used, trained: of a mean update, rollouts taken in,
     prompts used up, rollouts trained on. series_s: seconds by step, the first ``startup_steps``
     before the steady state. staleness_max: versions. settled: whether the steady state was reached.
-    said: of its phases (`simulator.results.phases.said`). factors: draws of the whole run's step
-    time over step_s; choices with the same seed share their draws. memory: the ``peak`` of a
-    GPU and ``fits_probability``, of the run's ledger; None where no memory is known.
+    said: of its phases (`simulator.results.phases.said`). factors: draws of the whole run's time
+    over that of its step_s; choices with the same seed share their draws. needs: updates to the
+    target by the law of learning; None without one. memory: the ``peak`` of a GPU and
+    ``fits_probability``, of the run's ledger; None where no memory is known.
     """
 
     steps: int
@@ -76,6 +80,7 @@ class Measured:
     settled: bool = True
     factors: tuple[float, ...] = ()
     memory: Mapping[str, Any] | None = None
+    needs: Needs | None = None
 
     @property
     def peak_memory_bytes(self) -> int | None:
@@ -102,7 +107,15 @@ class Measured:
             quality=quality,
             startup_s=self.startup_s,
             startup_steps=self.startup_steps,
+            level=None if self.needs is None else self.needs.level,
         )
+
+    def up_to_target(self) -> Measured:
+        """The same for a run that ends at the target, whose updates are drawn, too."""
+        if self.needs is None or not self.needs.factors or not self.factors:
+            return self
+        updates = np.resize(self.needs.factors, len(self.factors))
+        return replace(self, factors=tuple((updates * self.factors).tolist()))
 
     def plain(self) -> dict[str, Any]:
         """The fields as JSON types."""
@@ -112,7 +125,10 @@ class Measured:
     def from_plain(cls, content: Mapping[str, Any]) -> Measured:
         """The inverse of `plain`."""
         lists = {key: tuple(content[key]) for key in ("series_s", "warnings", "factors")}
-        return cls(**{**content, **lists})
+        needs = content.get("needs")
+        if needs is not None:
+            needs = Needs(**{**needs, "factors": tuple(needs["factors"])})
+        return cls(**{**content, **lists, "needs": needs})
 
 
 def setup_of(scenario: Scenario) -> Setup:
@@ -164,7 +180,15 @@ def measured(result: Result, whole: int | None = None) -> Measured:
         steady.known,
         factors,
         _memory(summary),
+        _needs(result),
     )
+
+
+def _needs(result: Result) -> Needs | None:
+    learning = result.scenario.learning
+    if learning is None or learning.target is None or result.progress is None:
+        return None
+    return needs_of(result.run, learning, result.scenario.seed, result.progress)
 
 
 def _memory(summary: Mapping[str, Any]) -> dict[str, Any] | None:

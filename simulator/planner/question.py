@@ -9,19 +9,35 @@ from itertools import product
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.learning.answer import DRAWS, planned_needs
+from rollcast.simulator.learning.build import build_learning
+from rollcast.simulator.learning.section import LearningSection
 from rollcast.simulator.planner import auto
 from rollcast.simulator.planner.choices import Cluster, cluster_of
+from rollcast.simulator.planner.estimate import Estimate
 from rollcast.simulator.planner.goal import Objective, objective_of
+from rollcast.simulator.planner.measure import Measured
 from rollcast.simulator.planner.race import Rungs
-from rollcast.simulator.planner.whole_run import Work, quality_of, work_of
+from rollcast.simulator.planner.whole_run import (
+    ASSUMED_STEPS,
+    Work,
+    by_hand,
+    quality_of,
+    work_of,
+)
 from rollcast.simulator.policies import parse_labelled
 from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.scenario.file import RawScenario, override
-from rollcast.simulator.scenario.plan_section import CLUSTER_KEYS, PlanSection, check_cluster_choice
+from rollcast.simulator.scenario.plan_section import (
+    CLUSTER_KEYS,
+    PlanSection,
+    RunSection,
+    check_cluster_choice,
+)
 from rollcast.simulator.scenario.scenario import Outline, outline, overlapping
-from rollcast.simulator.scenario.sections import ScenarioModel, validate
+from rollcast.simulator.scenario.sections import ScenarioModel, base_plan, validate
 from rollcast.simulator.values import keys as keys_of
-from rollcast.simulator.values import nearest
+from rollcast.simulator.values import nearest, read
 
 
 @dataclass(frozen=True)
@@ -31,7 +47,8 @@ class Question:
     apart: policies whose trainer needs its own GPUs. quality: updates to the target by policy, over
     synchronous ones. intervals: whether to compute intervals. narrowed: a sentence on what the user
     chose, and what was left open. open_policies: whether nobody chose policies, so that their
-    numbers may be refined.
+    numbers may be refined. told: on the law of learning. learning: the section that the scenario
+    has, where it is not part of what is simulated.
     """
 
     raw: RawScenario
@@ -47,6 +64,24 @@ class Question:
     intervals: bool = True
     narrowed: str = ""
     open_policies: bool = False
+    told: tuple[str, ...] = ()
+    learning: Mapping[str, Any] | None = None
+
+    def quality_for(self, policy: str, figures: Estimate | Measured) -> float:
+        """Updates of a choice over those of synchronous training: as given by hand, else as the law
+        of learning has it where an accuracy is to be reached, else 1."""
+        given, needs = by_hand(policy, self.quality), figures.needs
+        if given is None and self.work.accuracy is not None and needs is not None:
+            given = needs.quality
+        return 1.0 if given is None else given
+
+    def unknown(self, policy: str, figures: Estimate | Measured) -> str | None:
+        """Why the updates of a choice are not known; None where they are."""
+        needs = figures.needs
+        if self.work.accuracy is None or needs is None:
+            return None
+        rated = needs.quality is not None or by_hand(policy, self.quality) is not None
+        return None if rated and needs.level is not None else needs.reason
 
     def plain(self) -> dict[str, Any]:
         """The question as plain data, for its digest."""
@@ -77,7 +112,9 @@ def question(
     policies: replace those of the section. Raises ScenarioError.
     """
     asked = section or validate(raw.data).plan or PlanSection()
-    plain = replace(raw, data={key: value for key, value in raw.data.items() if key != "plan"})
+    run, told, learning = _length(raw, asked.run)
+    data = {key: value for key, value in raw.data.items() if key not in ("plan", "learning")}
+    plain = replace(raw, data=data if learning is None else {**data, "learning": learning})
     scenario = outline(plain)
     limits = asked.limits
     cluster = cluster_of(scenario, asked.gpus_per_node)
@@ -103,7 +140,7 @@ def question(
     return Question(
         plain,
         scenario.name,
-        work_of(asked.run, batch.groups * batch.group_size),
+        work_of(run, batch.groups * batch.group_size),
         choose,
         listed,
         objective,
@@ -114,7 +151,34 @@ def question(
         intervals,
         _narrowed(asked_for, opened),
         "policy" in opened,
+        told,
+        raw.data.get("learning") if learning is None else None,
     )
+
+
+def _length(
+    raw: RawScenario, run: RunSection | None
+) -> tuple[RunSection | None, tuple[str, ...], dict[str, Any] | None]:
+    """The length of the run, what is said of the law of learning, and the section ``learning`` of
+    what is simulated: that of the scenario, up to the accuracy that is asked for. Where the law
+    says nothing, it is as without one. Raises ScenarioError."""
+    sections = validate(raw.data)
+    target = None if sections.learning is None else sections.learning.target
+    if run is not None:
+        target = run.accuracy
+    if target is None:
+        return run, (), None
+    given = raw.data.get("learning") or {"prior": True}
+    learning = {**({"prior": True} if isinstance(given, str) else given), "target": target}
+    section = read(LearningSection, learning, LearningSection.FIELD)
+    roofline = sections.cost.of_the_roofline
+    minibatches = 1 if roofline is None else roofline.trainer.minibatches
+    law = build_learning(section, sections.workload, minibatches, raw.folder)
+    needs = planned_needs(base_plan(sections), law, DRAWS)
+    if needs.reason:
+        return None, (f"{needs.reason} So the plan is for {ASSUMED_STEPS} steps.",), None
+    said = f"Accuracy from {law.start:g} to {target:g} follows {law.law.source}."
+    return run or RunSection(accuracy=target), (said,), learning
 
 
 def _narrowed(asked_for: Sequence[str], opened: Mapping[str, Sequence[Any]]) -> str:

@@ -14,7 +14,7 @@ from rollcast.simulator.planner.answer import Row
 from rollcast.simulator.planner.auto import TELLING
 from rollcast.simulator.planner.measure import Measured, Simulator, Task
 from rollcast.simulator.planner.question import Question
-from rollcast.simulator.planner.whole_run import RunCost, quality_of
+from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.planner.words import OBJECTIVES
 from rollcast.simulator.policies import parse_labelled, spell
 from rollcast.simulator.policy import Chain, chain
@@ -75,7 +75,8 @@ def refined(search: Simulator, asked: Question, best: Row) -> Refined:
         better = [
             one
             for one in made
-            if one.value < (1 - GAIN) * now.value and _learns_alike(one.measured, start.measured)
+            if one.value < (1 - GAIN) * now.value
+            and _learns_alike(one.measured, start.measured, asked)
         ]
         if not better:
             break
@@ -83,7 +84,8 @@ def refined(search: Simulator, asked: Question, best: Row) -> Refined:
     others = [
         one
         for one in tried.values()
-        if one.value < (1 - WORTH) * now.value and not _learns_alike(one.measured, start.measured)
+        if one.value < (1 - WORTH) * now.value
+        and not _learns_alike(one.measured, start.measured, asked)
     ]
     others.sort(key=lambda one: (one.value, one.policy))
     return Refined(
@@ -121,13 +123,16 @@ def _changed(parsed: Chain) -> Iterator[Chain]:
 
 
 def _run_cost(asked: Question, best: Row, policy: str, measured: Measured) -> RunCost:
-    quality = quality_of(policy, asked.quality)
+    quality = asked.quality_for(policy, measured)
     setup = best.setup
     return measured.run_cost(asked.work, setup.gpus, setup.usd_per_gpu_hour, quality)
 
 
-def _learns_alike(one: Measured, other: Measured) -> bool:
-    """Whether its update trains on as many rollouts, as long and no older."""
+def _learns_alike(one: Measured, other: Measured, asked: Question) -> bool:
+    """Whether its update trains on as many rollouts, as long and no older; or whether a law of
+    learning has counted what that does."""
+    if asked.work.accuracy is not None:
+        return True
     long, usual = one.length_bias or 1.0, other.length_bias or 1.0
     return (
         one.staleness_max <= other.staleness_max

@@ -22,7 +22,7 @@ from rollcast.simulator.planner.measure import Failure, Measured, Task
 from rollcast.simulator.planner.question import Question
 from rollcast.simulator.planner.race import Candidate, Results, race
 from rollcast.simulator.planner.refine import refined
-from rollcast.simulator.planner.whole_run import RunCost, quality_of
+from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.planner.workers import Died, Workers
 from rollcast.simulator.policies import parse_labelled, spell
 from rollcast.simulator.studies.interval import ends
@@ -132,6 +132,8 @@ class Search:
             outcome = choice if isinstance(choice, Refused) else next(done)
             if isinstance(outcome, Refused | Failure | Died):
                 self.impossible.append((outcome.problem, choice.name))
+            elif (unknown := self.asked.unknown(choice.policy, outcome)) is not None:
+                self.impossible.append((unknown, choice.name))
             else:
                 assert isinstance(choice, Choice)
                 self.choices.append(choice)
@@ -139,7 +141,7 @@ class Search:
 
     def _candidate(self, i: int) -> Candidate:
         estimate, policy = self.estimates[i], self.choices[i].policy
-        quality = quality_of(policy, self.asked.quality)
+        quality = self.asked.quality_for(policy, estimate)
         return Candidate(
             policy,
             estimate.setup.gpus,
@@ -150,7 +152,7 @@ class Search:
 
     def _run_cost(self, i: int, measured: Measured) -> RunCost:
         setup = self.estimates[i].setup
-        quality = quality_of(self.choices[i].policy, self.asked.quality)
+        quality = self.asked.quality_for(self.choices[i].policy, measured)
         return measured.run_cost(self.asked.work, setup.gpus, setup.usd_per_gpu_hour, quality)
 
     def _simulate_candidates(
@@ -179,7 +181,19 @@ class Search:
             if not isinstance(result, Died):  # a fault of the machine, not of the choice
                 self.journal.put(keys[i], asdict(result))
             self.on_progress(what, number + 1, len(todo))
-        return [outcome for outcome in outcomes if outcome is not None]
+        return [
+            self._answered(task, outcome)
+            for task, outcome in zip(tasks, outcomes, strict=True)
+            if outcome is not None
+        ]
+
+    def _answered(self, task: Task, outcome: Measured | Failure) -> Measured | Failure:
+        """The outcome up to an accuracy, if that is the length of the run; a failure where the law
+        of learning says nothing of it."""
+        if isinstance(outcome, Failure) or self.asked.work.accuracy is None:
+            return outcome
+        unknown = self.asked.unknown(task.choice.policy, outcome)
+        return outcome.up_to_target() if unknown is None else Failure(unknown)
 
     # The answer
 
@@ -238,7 +252,7 @@ class Search:
             by_cause(self.impossible),
             rivals,
             baseline,
-            sentences,
+            (*sentences, *asked.told),
             changes,
             results.steps,
             len(self.choices) * asked.rungs.last,
@@ -253,7 +267,7 @@ class Search:
         for i, measured in results.measured.items():
             setup, run_cost = self.estimates[i].setup, self._run_cost(i, measured)
             beyond = tuple(text for _, text in objective.beyond(setup, measured, run_cost))
-            quality = quality_of(self.choices[i].policy, asked.quality)
+            quality = asked.quality_for(self.choices[i].policy, measured)
             exact = i in results.final and measured.steps == asked.rungs.last
             rows.append(Row(self.choices[i], setup, measured, run_cost, quality, exact, beyond))
             counts = exact and objective.violation(setup.gpus, measured) <= 1
@@ -369,6 +383,8 @@ def _resolved(asked: Question, row: Row) -> dict[str, Any]:
     data = row.choice.applied(asked.raw).data
     chain = parse_labelled(row.choice.policy, folder=asked.raw.modules)[1]
     resolved = {**data, "policy": spell(chain), "steps": row.measured.steps}
+    if asked.learning is not None:
+        resolved["learning"] = asked.learning
     updates = row.run_cost.updates
     if math.isfinite(updates):
         resolved["plan"] = {"run": {"steps": max(1, math.ceil(updates))}}

@@ -14,17 +14,28 @@ from rollcast.simulator.scenario.plan_section import ObjectiveName, RunSection
 @dataclass(frozen=True, slots=True)
 class Work:
     """The amount of training, in one unit: ``rollouts`` taken in by updates (before selection),
-    ``prompts`` used up, or ``trained`` rollouts. text: in words. assumed: not given by the user."""
+    ``prompts`` used up, ``trained`` rollouts, or an ``accuracy`` to reach. text: in words. assumed:
+    not given by the user."""
 
     text: str
     rollouts: float | None = None
     prompts: float | None = None
     trained: float | None = None
     assumed: bool = False
+    accuracy: float | None = None
 
-    def updates(self, taken: float, used: float, trained: float) -> float:
+    def said(self, updates: float) -> str:
+        """The text, with the updates that a choice takes where they are its own."""
+        if self.accuracy is None:
+            return f"{self.text[0].upper()}{self.text[1:]}"
+        return f"{updates:,.0f} updates to accuracy {self.accuracy:g}"
+
+    def updates(self, taken: float, used: float, trained: float, level: float | None) -> float:
         """Updates needed, if one takes in ``taken`` rollouts, trains on ``trained`` and uses up
-        ``used`` prompts; infinite if it brings nothing."""
+        ``used`` prompts, and synchronous training with its batch needs ``level`` up to the
+        accuracy; infinite if it brings nothing."""
+        if self.accuracy is not None:
+            return math.inf if level is None else level
         for wanted, per_update in (
             (self.rollouts, taken),
             (self.prompts, used),
@@ -47,6 +58,8 @@ def work_of(section: RunSection | None, rollouts_a_step: int) -> Work:
     if section.prompts is not None:
         times = f", {section.epochs:g} times" if section.epochs != 1 else ""
         return Work(f"{section.prompts:,} prompts{times}", prompts=section.prompts * section.epochs)
+    if section.accuracy is not None:
+        return Work(f"all updates to accuracy {section.accuracy:g}", accuracy=section.accuracy)
     assert section.trained_rollouts is not None
     count = section.trained_rollouts
     return Work(f"{count:,} rollouts trained on", trained=float(count))
@@ -95,12 +108,13 @@ def run_cost(
     quality: float = 1.0,
     startup_s: float = 0.0,
     startup_steps: int = 0,
+    level: float | None = None,
 ) -> RunCost:
     """The cost of a run whose first ``startup_steps`` updates take ``startup_s`` and the others
-    ``step_s`` each. taken, used, trained: see `Work.updates`. quality: updates to the target over
-    those of synchronous training.
+    ``step_s`` each. taken, used, trained, level: see `Work.updates`. quality: updates to the target
+    over those of synchronous training.
     """
-    updates = quality * work.updates(taken, used, trained)
+    updates = quality * work.updates(taken, used, trained, level)
     steady = max(updates - startup_steps, 0.0)
     begun = min(updates / startup_steps, 1.0) if startup_steps else 0.0
     hours = (begun * startup_s + steady * step_s) / 3600
@@ -109,7 +123,13 @@ def run_cost(
 
 
 def quality_of(policy: str, factors: Mapping[str, float]) -> float:
-    """The factor of a chain: its own, else the product of its policies'; 1 by default."""
+    """The factor of a chain (`by_hand`); 1 by default."""
+    given = by_hand(policy, factors)
+    return 1.0 if given is None else given
+
+
+def by_hand(policy: str, factors: Mapping[str, float]) -> float | None:
+    """The factor given for a chain: its own, else the product of its policies'; None without."""
     label = policy.partition("=")[0].strip() if policy not in factors else policy
     for name in (policy, label):
         if name in factors:
@@ -117,5 +137,6 @@ def quality_of(policy: str, factors: Mapping[str, float]) -> float:
     try:
         terms = read_terms(policy)
     except ScenarioError:
-        return 1.0
-    return math.prod(float(factors.get(term.name, 1.0)) for term in terms)
+        return None
+    given = [float(factors[term.name]) for term in terms if term.name in factors]
+    return math.prod(given) if given else None

@@ -17,6 +17,7 @@ OBJECTIVES: Mapping[ObjectiveName, str] = {
     "gpu_hours": "GPU hours",
     "balanced": "hours x cost",
 }
+_ALIKE = 0.005  # of the updates, that is not told
 SURE = 0.05  # whoever wins in a smaller share of the draws does not change places
 
 
@@ -85,9 +86,11 @@ def recommendation(
     more = others(row)
     first = f"Run {choice(row)}{', ' + more if more else ''}."
     assumed = ", an assumed length (say yours with --run, or plan.run)," if work.assumed else ""
-    quality = f", at {row.quality:g} times the updates" if row.quality != 1 else ""
+    quality = ""
+    if abs(row.quality - 1) >= _ALIKE:
+        quality = f", at {row.quality:.4g} times the updates of synchronous training"
     second = (
-        f"{work.text[0].upper()}{work.text[1:]}{assumed} take {takes(row)}{quality}. "
+        f"{work.said(row.run_cost.updates)}{assumed} take {takes(row)}{quality}. "
         f"{bound_text(row.measured.said)}"
     )
     sentences = [first, second, _rivals(rivals, objective)]

@@ -21,6 +21,7 @@ _PATHS = (
     ("workload", "lengths", "trace"),
     ("workload", "lengths", "file"),
     ("cost", "file"),
+    ("learning", "file"),
     ("model",),
     ("engine", "model"),
     ("modules",),

@@ -76,34 +76,49 @@ class RunSection(Options):
         Between(1, 10**12),
         Doc("length of the run in rollouts trained on", unit="rollouts"),
     ] = None
+    accuracy: Annotated[
+        float | None,
+        Above(0, 1, below=True),
+        Doc(
+            "length of the run by the accuracy to reach, with as many updates as the law of "
+            "learning (section learning) needs under each policy",
+            unit="share",
+        ),
+    ] = None
 
     @classmethod
     def from_mapping(cls, value: Mapping[str, Any], field: str) -> RunSection:
         """Counts may be written as 40k. Raises ScenarioError."""
-        counts = {key: amount(item, _TIMES) for key, item in mapping(value, field).items()}
+        counts = {
+            key: item if key == "accuracy" else amount(item, _TIMES)
+            for key, item in mapping(value, field).items()
+        }
         return read(cls, counts, field)
 
     def updates(self, groups: int, group_size: int) -> int:
-        """Updates of batches of which every group is used, and every rollout trained on."""
+        """Updates of batches of which every group is used, and every rollout trained on. Raises
+        ValueError for a run whose length is an accuracy."""
         if self.steps is not None:
             return self.steps
         if self.prompts is not None:
             return max(1, math.ceil(self.prompts * self.epochs / groups))
-        assert self.trained_rollouts is not None
+        if self.trained_rollouts is None:
+            raise ValueError("a law of learning, and no batch, says how many updates that takes")
         return max(1, math.ceil(self.trained_rollouts / (groups * group_size)))
 
     def agree(self) -> None:
         """One measure of what is trained, and one only."""
         given = [
             key
-            for key in ("steps", "prompts", "trained_rollouts")
+            for key in ("steps", "prompts", "trained_rollouts", "accuracy")
             if getattr(self, key) is not None
         ]
         if len(given) != 1:
             listed = " and ".join(given) if given else "neither"
             raise ScenarioError(
                 self.FIELD,
-                f"give one of steps, prompts (with epochs) and trained_rollouts; it has {listed}",
+                "give one of steps, prompts (with epochs), trained_rollouts and accuracy; it has "
+                f"{listed}",
             )
         if self.epochs != 1.0 and self.prompts is None:
             raise self.refuse("epochs", "counts passes over the prompts; give prompts too")
@@ -153,7 +168,8 @@ class PlanSection(Options):
     FIELD = "plan"
 
     run: Annotated[
-        RunSection | None, Doc("length of the run; null: 500 steps, and the report says so")
+        RunSection | None,
+        Doc("length of the run; null: up to learning.target, else 500 steps, and the plan says so"),
     ] = None
     choose: Annotated[
         Mapping[str, Any] | None,

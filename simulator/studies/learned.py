@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.simulator.learning.answer import DRAWS, Progress, between, updates_to
+from rollcast.simulator.learning.answer import Progress, between, unreached, updates_to
 from rollcast.simulator.learning.build import Learning
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.interval import ends
@@ -131,10 +131,11 @@ def learned(
     accuracy and its 90 % band by ``hours``.
     """
     told: dict[str, Any] = _law(learning)
-    target, priced = learning.target, scenario.usd_per_gpu_hour
-    if target is not None:
+    priced = scenario.usd_per_gpu_hour
+    if learning.target is not None:
         told["reached"] = float(np.mean(np.isfinite(times.updates)))
-        note = _note(target, learning, told["reached"], progress, times)
+        looked = len(progress.seconds) - 1
+        note = unreached(learning, times.own_updates, times.updates, looked)
         if note:
             told["note"] = note
         gpus = scenario.shape.held_gpus
@@ -175,18 +176,6 @@ def _around(
     return own_, low_, high_
 
 
-def _note(
-    target: float, learning: Learning, reached: float, progress: Progress, times: Times
-) -> str:
-    """That the target is beyond what was measured, or beyond the updates that were looked at."""
-    updates = len(progress.seconds) - 1
-    would = f"{reached:.0%} of the draws would reach it within {updates:,} updates"
-    if not _measured(learning):
-        most = learning.law.domain.reached
-        return f"{target:g} is not reached in what was measured (up to {most:.2g}); {would}"
-    return "" if math.isfinite(times.own_updates) else f"{target:g} is not reached; {would}"
-
-
 def _curve(progress: Progress, times: Times) -> dict[str, list[float]]:
     """Accuracy on a grid of hours, up to a little beyond the target."""
     last = progress.seconds[-1] / 3600
@@ -205,6 +194,3 @@ def _curve(progress: Progress, times: Times) -> dict[str, list[float]]:
         "low": np.minimum(low, accuracy).tolist(),
         "high": np.maximum(high_, accuracy).tolist(),
     }
-
-
-__all__ = ["DRAWS", "Times", "add_learning", "hours_after", "learned", "sooner"]

@@ -25,7 +25,6 @@ from rollcast.simulator.learning.answer import (
 )
 from rollcast.simulator.learning.build import Learning
 from rollcast.simulator.learning.data import prior, save
-from rollcast.simulator.learning.law import Law
 from rollcast.simulator.learning.signals import signals_of
 from rollcast.simulator.results.steady import Steady
 from rollcast.simulator.scenario.file import parse_scenario
@@ -33,37 +32,15 @@ from rollcast.simulator.studies.compare import compare
 from rollcast.simulator.studies.learned import Times, against, sooner
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from tests.conftest import Cli
-from tests.scenarios import TINY
+from tests.learning.worlds import anywhere, written
 
 shares = st.floats(0, 1)
-
-
-def anywhere(law: Law, reached: float = 0.95) -> Law:
-    """The law as if it had been fitted to runs of any size."""
-    wide = (0.0, 1e9)
-    domain = replace(
-        law.domain,
-        start=(0.0, 1.0),
-        reached=reached,
-        rollouts=wide,
-        group_size=wide,
-        kept=wide,
-        age=wide,
-        minibatches=wide,
-        learning_rate=wide,
-    )
-    return replace(law, domain=domain)
 
 
 @pytest.fixture(scope="module")
 def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file with a law that says something of its small batches, synchronous."""
-    folder = tmp_path_factory.mktemp("learning")
-    save(anywhere(prior()), folder / "law.json")
-    path = folder / "scenario.yaml"
-    text = TINY.replace("policy:\n  - april: {over_sampling: 2.0}\n", "")
-    path.write_text(text + "learning: {file: law.json, accuracy: 0.3, target: 0.6}\n")
-    return path
+    return written(tmp_path_factory.mktemp("learning"))
 
 
 # The arithmetic, against plain loops

@@ -185,6 +185,13 @@ class TrainerConfig(Options):
     microbatch_tokens: Annotated[
         int, _COUNT, Doc("tokens of a dense microbatch, padding included")
     ] = 4096
+    packing: Annotated[
+        Literal["auto", "always", "never"],
+        Doc(
+            "whether the rollouts of a dense microbatch are one row of tokens without padding: "
+            "always, never (a row each), or auto (on GPUs whose attention kernel takes such rows)"
+        ),
+    ] = "auto"
     suffix_microbatch_tokens: Annotated[
         int | None,
         _COUNT,

@@ -28,10 +28,12 @@ class SharedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The microbatches of one batch: dense ones, then groups with a shared prefix."""
+    """The microbatches of one batch: dense ones, then groups with a shared prefix. packed: a dense
+    one is a single row."""
 
     dense: Sequence[Sequence[Example]]
     shared: Sequence[SharedGroup]
+    packed: bool = False
 
     @property
     def microbatches(self) -> int:
@@ -72,7 +74,7 @@ class Packing:
     @property
     def padding_tokens(self) -> int:
         """Padding tokens, which make the rows of a microbatch equally long."""
-        total = sum(_padding(batch, dense_width) for batch in self.dense)
+        total = 0 if self.packed else sum(_padding(batch, dense_width) for batch in self.dense)
         for group in self.shared:
             total += sum(_padding(batch, suffix_width) for batch in group.microbatches)
         return total
@@ -112,17 +114,37 @@ def pack(
     return batches
 
 
+def pack_rows(
+    examples: Sequence[Example], width: Callable[[Example], int], budget_tokens: int
+) -> list[list[Example]]:
+    """Microbatches of at most ``budget_tokens`` without padding: the longest first, each to the
+    first that has room. A longer one gets its own."""
+    batches: list[list[Example]] = []
+    room: list[int] = []
+    for example in sorted(examples, key=width, reverse=True):
+        tokens = width(example)
+        place = next((i for i, left in enumerate(room) if left >= tokens), len(batches))
+        if place == len(batches):
+            batches.append([])
+            room.append(budget_tokens)
+        batches[place].append(example)
+        room[place] -= tokens
+    return batches
+
+
 def plan_packing(
     examples: Sequence[Example],
     *,
     shared_prefix: bool,
     budget_tokens: int,
     suffix_budget_tokens: int,
+    packed: bool = False,
 ) -> Packing:
     """The packing of one batch. Groups of one rollout and prompts of one token stay dense: there is
     nothing to share."""
+    fill = pack_rows if packed else pack
     if not shared_prefix:
-        return Packing(pack(examples, dense_width, budget_tokens), [])
+        return Packing(fill(examples, dense_width, budget_tokens), [], packed)
     groups: dict[int, list[Example]] = {}
     for example in examples:
         groups.setdefault(example.group, []).append(example)
@@ -134,7 +156,7 @@ def plan_packing(
             continue
         prefix = members[0].prompt[:-1]
         shared.append(SharedGroup(prefix, pack(members, suffix_width, suffix_budget_tokens)))
-    return Packing(pack(dense, dense_width, budget_tokens), shared)
+    return Packing(fill(dense, dense_width, budget_tokens), shared, packed)
 
 
 def shares(examples: Sequence[Example], ranks: int, *, shared_prefix: bool) -> list[list[Example]]:

@@ -19,6 +19,7 @@ from rollcast.engine.errors import UnsupportedModelError
 from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.moe import Router, RouterSums
+from rollcast.engine.trainer.packed import Segments
 from rollcast.engine.trainer.ranks import Ranks
 
 CHUNK_TOKENS, MOST_LOGITS_BYTES = 1024, 1_000_000_000
@@ -132,8 +133,22 @@ class LogProbModel:
             return None
         return self.router.sums(output.router_logits, valid)
 
+    def packed(self, examples: Sequence[Example]) -> Forward:
+        """One microbatch of prompts with responses as a single row, within `packed.engaged`."""
+        sequences = [[*e.prompt, *e.response[:-1]] for e in examples]
+        where = Segments(sequences, self.device)
+        with self.precision():
+            output = self.decode(where.ids, position_ids=where.positions, rollcast_segments=where)
+            positions = [
+                start + len(e.prompt) - 1 + offset
+                for start, e in zip(where.starts, examples, strict=True)
+                for offset in range(len(e.response))
+            ]
+            log_probs = self.log_probs(output.last_hidden_state, positions, examples)
+            return Forward(log_probs, self.router_sums(output, None))
+
     def dense(self, examples: Sequence[Example]) -> Forward:
-        """One microbatch of prompts with responses."""
+        """One microbatch of prompts with responses, a row each."""
         sequences = [[*e.prompt, *e.response[:-1]] for e in examples]
         rows = Rows.of(sequences, self.device)
         with self.precision():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rollcast.engine.errors import NonFiniteLoss
+from rollcast.engine.errors import NonFiniteLoss, UnsupportedModelError
 from rollcast.engine.options import Checkpoint, TrainerConfig
 from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.clock import Clock
@@ -25,6 +25,7 @@ from rollcast.engine.trainer.mismatch import SIZE, compared
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.model import Forward, LogProbModel
 from rollcast.engine.trainer.moe import Router, RouterBalance, RouterSums
+from rollcast.engine.trainer.packed import engaged, has_kernel, packable
 from rollcast.engine.trainer.prefix_reuse import PrefixReuse
 from rollcast.engine.trainer.ranks import Ranks
 
@@ -94,6 +95,7 @@ class Passes:
                 router=Router.of(model.config.get_text_config(), config.router_aux_coefficient),
                 ranks=ranks,
             )
+            self._packs = self._can_pack()
 
     @property
     def _checkpoint(self) -> Checkpoint:
@@ -128,6 +130,55 @@ class Passes:
     def _by_layer(self, work: Work | None) -> bool:
         return self._ranks.by_layer and not (work is not None and work.shared_prefix)
 
+    def _dense(self, batch: Sequence[Example]) -> Forward:
+        return self.runner.packed(batch) if self._packs else self.runner.dense(batch)
+
+    def _attends(self) -> AbstractContextManager[None]:
+        """What dense passes, and their backwards, run within."""
+        return engaged(self._model) if self._packs else nullcontext()
+
+    def _can_pack(self) -> bool:
+        """Whether a dense microbatch is a single row. Raises UnsupportedModelError where that is
+        asked for and not exact."""
+        asked, runner = self._config.packing, self.runner
+        if asked == "never":
+            return False
+        if not packable(self._model):
+            if asked == "auto":
+                return False
+            raise UnsupportedModelError(
+                f"{type(self._model).__name__} has layers that are no softmax attention, which "
+                "would run from one packed sequence into the next: leave it out",
+                "engine.trainer.packing",
+            )
+        dtype = torch.bfloat16 if runner.low_precision else torch.float32
+        if asked == "auto" and not has_kernel(runner.device, dtype):
+            return False
+        try:
+            self._compare_rows()
+        except UnsupportedModelError:
+            if asked == "always":
+                raise
+            return False
+        return True
+
+    def _compare_rows(self) -> None:
+        """Raises UnsupportedModelError where a few tokens come out otherwise in a packed row."""
+        vocabulary = self._model.config.get_text_config().vocab_size
+        tokens = [(7 * i + 3) % vocabulary for i in range(24)]
+        probes = [_probe(tokens[:6], tokens[6:13]), _probe(tokens[3:8], tokens[10:21])]
+        with in_mode(self._model, training=False), torch.no_grad():
+            apart = self._run(partial(self.runner.dense, probes)).log_probs
+            with engaged(self._model):
+                together = self._run(partial(self.runner.packed, probes)).log_probs
+        worst = (apart - together).abs().max().item()
+        if not worst <= (0.5 if self.runner.low_precision else 1e-3):
+            raise UnsupportedModelError(
+                f"{type(self._model).__name__} gives other log-probabilities in a packed row (by "
+                f"{worst:.2g}): leave it out",
+                "engine.trainer.packing",
+            )
+
     def prefix_reuse(self) -> PrefixReuse:
         """Made on first use: a model without a shared prefix can be trained dense."""
         if self._reuse is None:
@@ -151,11 +202,10 @@ class Passes:
         )
         mine = replace(work, sums=sums, parts=[])
         with self._one_for_all(work):
-            for batch in packing.dense:
-                with self.runner.checkpointed(self._checkpoint == "all"):
-                    self._train(batch, partial(self.runner.dense, batch), mine)
-            for _ in range(passes - len(packing.dense)):
-                with self.runner.checkpointed(self._checkpoint == "all"):
+            with self._attends(), self.runner.checkpointed(self._checkpoint == "all"):
+                for batch in packing.dense:
+                    self._train(batch, partial(self._dense, batch), mine)
+                for _ in range(passes - len(packing.dense)):
                     self._idle(mine)
             for group in packing.shared:
                 self._train_shared(group, mine)
@@ -178,7 +228,7 @@ class Passes:
     def _idle(self, work: Work) -> None:
         """A pass without gradient, beside one of the other ranks."""
         with work.clock("forward"):
-            forward = self._run(partial(self.runner.dense, [_NOTHING]))
+            forward = self._run(partial(self._dense, [_NOTHING]))
         with work.clock("backward"):
             forward.log_probs.backward(torch.zeros_like(forward.log_probs))
 
@@ -257,10 +307,11 @@ class Passes:
         packing, passes = self._packing(examples, work)
         with in_mode(self._model, training=False), torch.no_grad(), work.clock("log_prob"):
             with self.weights(work), self._one_for_all(work):
-                for batch in packing.dense:
-                    note(batch, self._run(partial(self.runner.dense, batch)))
-                for _ in range(passes - len(packing.dense)):
-                    self._run(partial(self.runner.dense, [_NOTHING]))
+                with self._attends():
+                    for batch in packing.dense:
+                        note(batch, self._run(partial(self._dense, batch)))
+                    for _ in range(passes - len(packing.dense)):
+                        self._run(partial(self._dense, [_NOTHING]))
                 for group in packing.shared:
                     reuse = self.prefix_reuse()
                     with reuse.engaged():
@@ -298,6 +349,7 @@ class Passes:
             shared_prefix=work.shared_prefix,
             budget_tokens=budget_tokens,
             suffix_budget_tokens=self._config.suffix_microbatch_tokens or budget_tokens,
+            packed=self._packs,
         )
         mine = plan(every[self._ranks.number])
         if not self._by_layer(work):
@@ -313,6 +365,11 @@ def kept_bytes_per_token(config: Any) -> float:
 
 
 _NOTHING = Example(0, (0,), (0,), (0.0,), (False,), 0.0)
+
+
+def _probe(prompt: Sequence[int], response: Sequence[int]) -> Example:
+    count = len(response)
+    return Example(0, prompt, response, [0.0] * count, [True] * count, 0.0)
 
 
 def _add_up(work: Work) -> None:

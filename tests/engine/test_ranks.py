@@ -80,6 +80,7 @@ def cases(draw: st.DrawFn) -> Case:
         old_log_probs=draw(st.sampled_from(["sampled", "trainer"])),
         router_aux_coefficient=0.1 if kind == "qwen3_moe" else None,
         checkpoint=draw(st.sampled_from(["none", "prefix", "all"])),
+        packing=draw(st.sampled_from(["never", "always"])),
     )
     if kind == "qwen3":
         loss = dataclasses.replace(config.loss, kl_coefficient=draw(st.sampled_from([None, 0.1])))

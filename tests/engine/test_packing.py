@@ -1,0 +1,142 @@
+"""Rows of packed sequences: losses and gradients are those of padded rows. Over several ranks:
+`test_ranks`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from tiny_models import build, gradients, make_groups, relative_error  # noqa: E402
+from transformers import AttentionInterface  # noqa: E402
+
+from rollcast.engine.errors import UnsupportedModelError  # noqa: E402
+from rollcast.engine.options import DAPO, TrainerConfig  # noqa: E402
+from rollcast.engine.trainer import Trainer, packed  # noqa: E402
+from rollcast.engine.trainer.batch import Example  # noqa: E402
+from rollcast.engine.trainer.microbatch import dense_width, pack_rows  # noqa: E402
+from rollcast.engine.trainer.packed import Segments  # noqa: E402
+from tests.laws import examples  # noqa: E402
+
+SHAPES = [(9, [5, 1, 7, 3, 4]), (2, [14, 6]), (1, [3, 2]), (12, [5])]
+KINDS = {
+    "qwen3": {},
+    "llama": {"tie_word_embeddings": True},
+    "qwen3_moe": {},
+    "mixtral": {"sliding_window": 4},
+    "window": {
+        "use_sliding_window": True,
+        "sliding_window": 3,
+        "max_window_layers": 1,
+        "layer_types": ["full_attention", "sliding_attention"],
+    },
+}
+
+
+def made(kind: str, dtype: Any = None) -> Any:
+    return build("qwen3" if kind == "window" else kind, dtype or torch.float64, **KINDS[kind])
+
+
+def config(packing: Any, **changes: Any) -> TrainerConfig:
+    fixed = {"learning_rate": 1e-3, "max_grad_norm": None, "packing": packing}
+    return TrainerConfig(**{**fixed, **changes})
+
+
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_the_gradient_is_that_of_padded_rows(kind: str) -> None:
+    groups = make_groups(SHAPES, seed=1)
+    more: dict[str, Any] = {"checkpoint": "all", "old_log_probs": "trainer"}
+    if kind == "qwen3_moe":
+        more["router_aux_coefficient"] = 0.1
+    for tokens in (40, 10_000):
+        given = {**more, "microbatch_tokens": tokens}
+        padded = gradients(made(kind), groups, config("never", **given), False)
+        rows = gradients(made(kind), groups, config("always", **given), False)
+        assert relative_error(rows, padded) < 1e-9
+
+
+@settings(max_examples=examples(6), deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 9), st.lists(st.integers(1, 9), min_size=1, max_size=4)),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(1, 60),
+    st.booleans(),
+)
+def test_steps_are_those_of_padded_rows(shapes: Any, tokens: int, shared: bool) -> None:
+    groups, found = make_groups(shapes, seed=2), {}
+    loss = dataclasses.replace(DAPO, drop_zero_variance=False)
+    for packing in ("never", "always"):
+        given = config(packing, microbatch_tokens=tokens, loss=loss)
+        trainer = Trainer(made("llama"), given)
+        for _ in range(2):
+            metrics = trainer.step(groups, shared_prefix=shared, version=0)
+        found[packing] = trainer.weights(), metrics
+    (ours, rows), (theirs, padded) = found["always"], found["never"]
+    assert max(float((ours[n] - theirs[n]).abs().max()) for n in ours) < 1e-9
+    for name in ("loss", "grad_norm", "entropy", "mismatch_mean"):
+        assert getattr(rows, name) == pytest.approx(getattr(padded, name), rel=1e-9, abs=1e-12)
+    assert rows.computed_tokens == padded.computed_tokens
+    assert rows.padding_tokens <= padded.padding_tokens
+    if not shared:
+        assert rows.padding_tokens == 0
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 80))
+def test_rows_are_filled_within_the_budget(lengths: list[int], budget: int) -> None:
+    rollouts = [Example(0, [1], [2] * n, [0.0] * n, [True] * n, 1.0) for n in lengths]
+    batches = pack_rows(rollouts, dense_width, budget)
+    assert sorted(map(id, (e for batch in batches for e in batch))) == sorted(map(id, rollouts))
+    sums = [sum(map(dense_width, batch)) for batch in batches]
+    assert all(n <= budget or len(b) == 1 for n, b in zip(sums, batches, strict=True))
+    pairs = [a + b for i, a in enumerate(sums) for b in sums[:i]]
+    assert all(two > budget for two in pairs)  # no two of them would fit into one
+
+
+def test_bfloat16_is_as_near_to_the_truth_as_padded_rows() -> None:
+    groups = make_groups(SHAPES, seed=1)
+    truth = gradients(made("qwen3"), groups, config("never"), False)
+    errors = {
+        packing: relative_error(
+            gradients(made("qwen3", torch.bfloat16), groups, config(packing), False), truth
+        )
+        for packing in ("never", "always")
+    }
+    assert errors["always"] < 2 * errors["never"] < 0.05
+
+
+def test_what_would_run_into_the_next_sequence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made("qwen3")
+    assert packed.packable(model)
+    model.config.layer_types = ["linear_attention", "full_attention"]
+    assert not packed.packable(model)
+    monkeypatch.setattr("rollcast.engine.trainer.passes.packable", lambda model: False)
+    with pytest.raises(UnsupportedModelError, match="no softmax attention") as caught:
+        Trainer(made("qwen3"), config("always"))
+    assert caught.value.field == "engine.trainer.packing"
+    assert not Trainer(made("qwen3"), config("auto"))._passes._packs
+
+
+def test_a_model_that_gives_other_log_probabilities_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one would whose attention looked at the sequence before."""
+
+    attend = packed.packed_attention
+
+    def through(*given: Any, rollcast_segments: Any, **options: Any) -> Any:
+        whole = Segments([rollcast_segments.ids[0].tolist()], torch.device("cpu"))
+        return attend(*given, rollcast_segments=whole, **options)
+
+    monkeypatch.setitem(AttentionInterface._global_mapping, packed.NAME, through)
+    with pytest.raises(UnsupportedModelError, match="other log-probabilities in a packed row"):
+        Trainer(made("llama"), config("always"))

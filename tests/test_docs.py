@@ -171,3 +171,25 @@ def test_the_scenario_of_ones_own_environment_is_read() -> None:
     assert sections.workload.turns.drawn.max_turns == 8
     assert sections.engine.task is not None
     assert read(TaskSpec, sections.engine.task, TaskSpec.FIELD).has_turns
+
+
+LEARNING = (ROOT / "docs" / "learning.md").read_text("utf-8")
+
+
+def test_the_comparison_of_the_page_on_learning_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = blocks("python", LEARNING)
+    monkeypatch.chdir(ROOT)
+    exec(compile(code, "docs/learning.md", "exec"), {"__name__": "page"})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["sync", "april", "april"]
+    assert lines[0].endswith("hours to accuracy 0.6")
+
+
+def test_the_section_of_the_page_on_learning_is_read() -> None:
+    (section,) = blocks("yaml", LEARNING)
+    raw = parse_scenario((ROOT / "examples" / "april.yaml").read_text("utf-8") + section)
+    learning = from_raw(raw).learning
+    assert learning is not None
+    assert (learning.start, learning.target) == (0.3, 0.6)

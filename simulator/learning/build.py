@@ -17,7 +17,8 @@ class Learning:
     """How a scenario's accuracy rises.
 
     start: accuracy before the first update. target: to reach; None for none. minibatches: optimiser
-    steps an update. lengths: whether lengths drift with accuracy.
+    steps an update. lengths: whether lengths drift with accuracy. own: whether the law is of the
+    user's runs.
     """
 
     law: Law
@@ -26,6 +27,7 @@ class Learning:
     learning_rate_factor: float = 1.0
     minibatches: int = 1
     lengths: bool = False
+    own: bool = False
 
 
 def build_learning(
@@ -40,7 +42,13 @@ def build_learning(
         start = _success_rate(workload)
         check_target(start, section.target)
     return Learning(
-        law, start, section.target, section.learning_rate_factor, minibatches, section.lengths
+        law,
+        start,
+        section.target,
+        section.learning_rate_factor,
+        minibatches,
+        section.lengths,
+        section.file is not None,
     )
 
 

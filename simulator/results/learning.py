@@ -20,6 +20,10 @@ def sentences(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
         f"Accuracy from {first['accuracy']:g}{target} follows {first['law']}; all updates are "
         "taken to be like the simulated ones."
     ]
+    if not first["own"]:
+        sentences.append(
+            "Its hours are those of small models; what carries over is how policies compare."
+        )
     for key in ("abstains", "note"):
         reasons: dict[str, list[str]] = {}
         for name, one in told.items():

@@ -125,10 +125,10 @@ def learned(
 ) -> dict[str, Any]:
     """What is said of a run's learning, as JSON types.
 
-    law, accuracy (at the start), target. With a target: updates, hours, gpu_hours and usd to it,
-    their 90 % intervals (``_low``, ``_high``; None: beyond the updates that were looked at) and
-    ``reached``, the share of draws that reach it. ``note``: why there is no such figure. ``curve``:
-    accuracy and its 90 % band by ``hours``.
+    law, whether it is of the user's ``own`` runs, accuracy (at the start), target. With a target:
+    updates, hours, gpu_hours and usd to it, their 90 % intervals (``_low``, ``_high``; None: beyond
+    the updates that were looked at) and ``reached``, the share of draws that reach it. ``note``:
+    why there is no such figure. ``curve``: accuracy and its 90 % band by ``hours``.
     """
     told: dict[str, Any] = _law(learning)
     priced = scenario.usd_per_gpu_hour
@@ -157,6 +157,7 @@ def learned(
 def _law(learning: Learning) -> dict[str, Any]:
     return {
         "law": learning.law.source,
+        "own": learning.own,
         "accuracy": learning.start,
         "target": learning.target,
     }

@@ -1,6 +1,10 @@
 """Real learning by small models under every policy, and the law that is fitted to it.
 
-``python -m benchmarks.learning run DIR`` makes the campaign's runs in DIR, or those still missing.
+``python -m benchmarks.learning run DIR`` makes the campaign's runs in DIR, or those still missing
+(needs torch; a run takes 5 to 20 seconds of one core). ``pack DIR`` puts them into the committed
+table, ``prior`` fits the law that comes with rollcast to the table, ``validate`` holds the law
+against runs that it has not seen and writes ``benchmarks/results/learning.json``, from which
+``make evidence`` fills the tables of ``docs/learning.md``.
 """
 
 from __future__ import annotations
@@ -8,22 +12,43 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from benchmarks.runner import fails_in_words, parser, progress
+from benchmarks.runner import RESULTS, ROOT, fails_in_words, parser, progress, write_json
+
+PRIOR = ROOT / "simulator" / "learning" / "prior.json"
 
 
 @fails_in_words
 def main(arguments: list[str] | None = None) -> int:
     """Does what the first word says."""
     words = parser(__doc__)
-    words.add_argument("what", choices=("run",))
-    words.add_argument("folder", type=Path, metavar="DIR")
-    words.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="runs that begin so"
-    )
+    does = words.add_subparsers(dest="what", required=True)
+    run = does.add_parser("run", help="makes the runs that are missing")
+    run.add_argument("folder", type=Path, metavar="DIR")
+    run.add_argument("--only", action="append", default=[], metavar="NAME", help="names begin so")
+    pack = does.add_parser("pack", help="puts the runs of DIR into the committed table")
+    pack.add_argument("folder", type=Path, metavar="DIR")
+    does.add_parser("prior", help="fits the prior to the committed table")
+    does.add_parser("validate", help="judges the law on runs that it has not seen")
     options = words.parse_args(arguments)
-    from benchmarks.learning.campaign import run
+    if options.what == "run":
+        from benchmarks.learning.campaign import run as make
 
-    return 1 if run(options.folder, progress, options.only) else 0
+        return 1 if make(options.folder, progress, options.only) else 0
+    from benchmarks.learning import tables, validation
+
+    if options.what == "pack":
+        progress(f"{tables.pack(options.folder)} runs are in {tables.TABLE.name}")
+        return 0
+    runs = tables.curves(tables.rows())
+    if options.what == "prior":
+        from rollcast.calibration.fits.learning import over_tasks
+        from rollcast.simulator.learning.data import save
+
+        fits = validation.fits_by_task(runs)
+        save(over_tasks(fits, validation.source(runs)), PRIOR)
+        return 0
+    write_json(RESULTS / "learning.json", validation.results(runs))
+    return 0
 
 
 if __name__ == "__main__":

@@ -3,9 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from benchmarks.learning.one_run import Arm, Setup
 from benchmarks.learning.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is varied. groups, size: of a batch. rate: multiple of the task's learning rate.
+    train_s: seconds of an update, in engine iterations. prompts: of the data set; None: no end."""
+
+    name: str
+    policy: str = "sync"
+    groups: int = 12
+    size: int = 8
+    rate: float = 1.0
+    minibatches: int = 1
+    train_s: float = 8.0
+    prompts: int | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run of the campaign. warm, seed: numbers of the warm start and of the run."""
+
+    task: str
+    arm: Arm
+    warm: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return f"{self.task}-{self.arm.name}-w{self.warm}-s{self.seed}"
+
 
 SLOW, FAST = 24.0, 3.0  # seconds of an update, in iterations; a response has at most nine
 
@@ -45,6 +76,7 @@ ARMS = (
     Arm("difficulty", "difficulty", prompts=256),
     Arm("few-prompts", prompts=256),
     Arm("april-pods", "april(over_sampling=2)+pods(keep=4)", size=16),
+    Arm("rollouts-384", groups=48),
     Arm("stale-4-pods", "fully_async(max_staleness=4)+pods(keep=4)", size=16, train_s=SLOW),
 )
 WARM_STARTS = 3

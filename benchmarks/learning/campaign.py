@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.learning.arms import setups
-from benchmarks.learning.one_run import Setup
+from benchmarks.learning.arms import Setup, setups
 from benchmarks.runner import write_text
 
 TAKES_S = 5.0  # of one run, before any has been timed

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.learning.arms import Setup
 from benchmarks.learning.learner import Learner
 from benchmarks.learning.tasks import TASKS
 from benchmarks.learning.warm import evaluate, warm_start
@@ -20,36 +20,6 @@ from rollcast.simulator.scenario.scenario import overlapping
 from rollcast.simulator.spans import Run
 
 EVERY = 5  # updates between evaluations
-
-
-@dataclass(frozen=True)
-class Arm:
-    """What is varied. groups, size: of a batch. rate: multiple of the task's learning rate.
-    train_s: seconds of an update, in engine iterations. prompts: of the data set; None: no end."""
-
-    name: str
-    policy: str = "sync"
-    groups: int = 12
-    size: int = 8
-    rate: float = 1.0
-    minibatches: int = 1
-    train_s: float = 8.0
-    prompts: int | None = None
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A run of the campaign. warm, seed: numbers of the warm start and of the run."""
-
-    task: str
-    arm: Arm
-    warm: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """Of its file."""
-        return f"{self.task}-{self.arm.name}-w{self.warm}-s{self.seed}"
 
 
 def carry_out(setup: Setup, warm_starts: Path) -> dict[str, Any]:

@@ -16,6 +16,8 @@ import random
 from typing import Protocol
 
 END = "$"
+EVALUATED = 320
+"""Held-out prompts of an evaluation."""
 ALPHABET = "0123456789abcdefghijklmnopqrstuv=<>" + END
 
 

@@ -10,10 +10,9 @@ from torch.nn import functional
 
 from benchmarks.learning.model import Decoder, Model, encode
 from benchmarks.learning.sampling import Row, Sampler
-from benchmarks.learning.tasks import TASKS, Task
+from benchmarks.learning.tasks import EVALUATED, TASKS, Task
 
 RATE, BATCH, LOOK, MOST = 2e-3, 96, 25, 3000
-EVALUATED = 320
 
 
 def new_model(task: Task) -> Model:

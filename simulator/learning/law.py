@@ -115,6 +115,7 @@ class Law:
             np.exp(log_speed + power * math.log(factor)),
             slowing,
             np.exp(log_noise),
+            power,
             np.exp(log_staleness),
         )
         return np.asarray(1.0 / (1.0 + np.exp(-z)))

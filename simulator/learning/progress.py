@@ -2,15 +2,18 @@
 
 The log-odds z of a right answer grow in an update by
 
-    dz = speed * exp(-slowing * (z - z0)) * g * d
-    g = S / sqrt(S^2 + noise / rollouts),   d = 1 / sqrt(1 + drift^2)
+    dz = speed * (steps * rate)^power * exp(-slowing * (z - z0)) * g * d
+    g = S / sqrt(S^2 + noise / n),   d = 1 / sqrt(1 + drift^2)
 
-S: expected standard deviation of a trained group's rewards (`group_signal`), the expected push of a
-group-relative advantage. g: what is left of a step of an optimiser that divides by the gradient's
-root mean square, where ``noise`` is that of one rollout's gradient in units of S (the noise scale
-of arXiv 1812.06162). d: what clipping leaves of an update whose tokens are ``age`` updates old,
-with drift = staleness * age * (an update's progress without age): the policy that samples may lag,
-but not move away. slowing: what is easy is learned first.
+- S: expected standard deviation of the rewards of a group that has right and wrong answers, which
+  is the push of a group-relative advantage (`group_signal`).
+- n: rollouts of such groups in an optimiser step; the others add neither signal nor noise.
+- g: what is left of a step of an optimiser that divides by the gradient's root mean square; noise
+  is that of one rollout's gradient in units of S (the noise scale of arXiv 1812.06162).
+- steps: minibatches. rate: the learning rate over that of the fitted runs.
+- slowing: what is easy is learned first. Below 0 it counts as 0.
+- d: what clipping leaves of an update whose tokens are ``age`` updates old: drift = staleness *
+  age * (an update's progress without age): the policy that samples may lag, but not move away.
 """
 
 from __future__ import annotations
@@ -26,20 +29,22 @@ from rollcast.simulator.learning.signals import IntArray, Signals
 
 FloatArray = NDArray[np.float64]
 
-_FIRST, _WIDTH = float(LOG_ODDS[0]), float(LOG_ODDS[1] - LOG_ODDS[0])
+_FIRST, _LAST = float(LOG_ODDS[0]), float(LOG_ODDS[-1])
+_WIDTH = float(LOG_ODDS[1] - LOG_ODDS[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
     """What the law reads of runs, each (runs, updates): rollouts, age, minibatches; which row of
-    ``tables``, shape (rows, `LOG_ODDS`), holds the signal of its groups. Beyond a run's own updates
-    rollouts are 0."""
+    ``signal`` and ``mixed``, each (rows, `LOG_ODDS`), is that of its groups. Beyond a run's own
+    updates rollouts are 0."""
 
     rollouts: FloatArray
     age: FloatArray
     minibatches: FloatArray
     row: IntArray
-    tables: FloatArray
+    signal: FloatArray
+    mixed: FloatArray
 
 
 def columns_of(runs: Sequence[Signals], concentration: float) -> Columns:
@@ -58,11 +63,13 @@ def columns_of(runs: Sequence[Signals], concentration: float) -> Columns:
         for u, sizes in enumerate(zip(sampled.tolist(), trained.tolist(), strict=True)):
             key = (*sizes, run.selection, run.filtered)
             row[i, u] = rows.setdefault(key, len(rows))
-    tables = np.zeros((max(len(rows), 1), len(LOG_ODDS)))
+    signal = np.zeros((max(len(rows), 1), len(LOG_ODDS)))
+    mixed = np.ones_like(signal)
     for (size, kept, selection, filtered), at in rows.items():
-        table, mixed = group_signal(size, kept, selection, concentration)
-        tables[at] = table / np.maximum(mixed, 1e-9) if filtered else table
-    return Columns(rollouts, age, minibatches, row, tables)
+        spread, share = group_signal(size, kept, selection, concentration)
+        signal[at] = spread / np.maximum(share, 1e-9)
+        mixed[at] = 1.0 if filtered else share
+    return Columns(rollouts, age, minibatches, row, signal, mixed)
 
 
 def progress(
@@ -71,24 +78,30 @@ def progress(
     speed: FloatArray,
     slowing: FloatArray,
     noise: FloatArray,
+    power: FloatArray,
     staleness: FloatArray,
 ) -> FloatArray:
     """Log-odds before the first and after each update, shape (n, updates + 1). start: log-odds, and
-    the parameters: each of shape (n,) or (1,), for n runs, or n draws of one."""
-    n = max(len(columns.rollouts), *(len(p) for p in (start, speed, slowing, noise, staleness)))
+    the parameters: each of shape (n,) or (1,), for n runs, or n draws of one. speed: with the
+    learning rate's part in it."""
+    n = max(len(columns.rollouts), *map(len, (start, speed, slowing, noise, power, staleness)))
     z = np.broadcast_to(start, (n,)).astype(float)
     curve = np.empty((n, columns.rollouts.shape[1] + 1))
     curve[:, 0] = z
-    flat, width = columns.tables.ravel(), columns.tables.shape[1]
+    width = columns.signal.shape[1]
+    signals, shares = columns.signal.ravel(), columns.mixed.ravel()
     for u in range(columns.rollouts.shape[1]):
         place = np.clip((z - _FIRST) / _WIDTH, 0.0, width - 1.000001)
         below = place.astype(np.int64)
         at, part = columns.row[:, u] * width + below, place - below
-        signal = flat[at] * (1.0 - part) + flat[at + 1] * part
+        signal = signals[at] * (1.0 - part) + signals[at + 1] * part
+        mixed = shares[at] * (1.0 - part) + shares[at + 1] * part
         steps, rollouts = columns.minibatches[:, u], columns.rollouts[:, u]
-        noisy = noise * steps / np.maximum(rollouts, 1.0)
-        step = speed * np.exp(-slowing * (z - start)) * steps * signal / np.sqrt(signal**2 + noisy)
-        step = np.where(rollouts > 0, step, 0.0)
-        z = z + step / np.sqrt(1.0 + (staleness * columns.age[:, u] * step) ** 2)
+        noisy = noise * steps / np.maximum(rollouts * mixed, 1e-6)
+        slowed = np.exp(-np.maximum(slowing, 0.0) * np.maximum(z - start, 0.0))
+        step = speed * slowed * steps**power * signal / np.sqrt(signal**2 + noisy)
+        step = np.where(rollouts > 0, np.minimum(step, _LAST), 0.0)
+        drift = staleness * columns.age[:, u] * step
+        z = np.minimum(z + step / np.sqrt(1.0 + drift**2), _LAST)
         curve[:, u + 1] = z
     return curve

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from benchmarks.learning import campaign
-from benchmarks.learning.arms import ARMS, setups
+from benchmarks.learning.arms import ARMS, Arm, Setup, setups
 from benchmarks.learning.learner import Learner
 from benchmarks.learning.model import Decoder, encode
-from benchmarks.learning.one_run import Arm, Setup
 from benchmarks.learning.sampling import Row, Sampler
 from benchmarks.learning.tasks import TASKS
 from benchmarks.learning.warm import new_model

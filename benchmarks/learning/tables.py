@@ -1,0 +1,104 @@
+"""The campaign's runs as one committed table, and as learning curves that a law is fitted to."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.learning.arms import ARMS
+from benchmarks.learning.tasks import EVALUATED
+from benchmarks.runner import ROOT
+from rollcast.calibration.fits.learning import LearningRun
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.learning.signals import Signals
+
+TABLE = ROOT / "benchmarks" / "data" / "learning" / "runs.jsonl.xz"
+_SIGNALS = ("group_size", "kept", "age", "age_spread", "seconds")
+_DIGITS = 4
+
+
+def pack(folder: Path, path: Path = TABLE) -> int:
+    """Packs the runs in a campaign's folder, sorted by name, each with its arm; how many."""
+    arms = {arm.name: asdict(arm) for arm in ARMS}
+    lines = []
+    for file in sorted((folder / "runs").glob("*.json")):
+        table = json.loads(file.read_text("utf-8"))
+        if table["arm"] in arms:
+            lines.append(_short({**table, "settings": arms[table["arm"]]}))
+    if not lines:
+        raise ScenarioError("DIR", f"{folder} holds no run of the campaign")
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.partial")
+    draft.write_bytes(lzma.compress(text.encode(), preset=9))
+    draft.replace(path)
+    return len(lines)
+
+
+def _short(value: Any) -> Any:
+    """Figures with four digits, and columns that never change as one figure."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
+    if isinstance(value, list):
+        items = [_short(item) for item in value]
+        return [items[0], len(items)] if len(items) > 2 and len(set(items)) == 1 else items
+    return value
+
+
+def _long(column: list[Any], count: int) -> list[Any]:
+    """A column as it was before `_short`."""
+    return column[:1] * count if len(column) == 2 < count else column
+
+
+def rows(path: Path = TABLE) -> list[dict[str, Any]]:
+    """The packed runs."""
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def curves(tables: Iterable[dict[str, Any]]) -> list[LearningRun]:
+    """The runs as learning curves; an origin is a task with a warm start."""
+    return [_curve(table) for table in tables]
+
+
+def _curve(table: dict[str, Any]) -> LearningRun:
+    seconds = table["updates"]["seconds"]  # rises, so it is whole
+    count = len(seconds)
+    columns = {k: _long(v, count) for k, v in table["updates"].items() if isinstance(v, list)}
+    evaluations = table["evaluations"]
+    updates = np.array(evaluations["updates"], dtype=np.int64)
+    arm = table["settings"]
+
+    def evaluated(name: str) -> Any:
+        values = _long(evaluations[name], len(updates))
+        return np.array([math.nan if value is None else value for value in values], dtype=float)
+
+    return LearningRun(
+        name=f"{table['task']}-{arm['name']}-w{table['warm']}-s{table['seed']}",
+        origin=f"{table['task']}-w{table['warm']}",
+        policy=arm["name"],
+        seed=table["seed"],
+        rate=arm["rate"],
+        signals=Signals(
+            rollouts=np.array(columns["rollouts"], dtype=np.int64),
+            groups=np.array(columns["groups"], dtype=np.int64),
+            **{name: np.array(columns[name], dtype=float) for name in _SIGNALS},
+            minibatches=np.full(count, float(arm["minibatches"])),
+            selection=table["updates"]["selection"],
+            filtered=table["updates"]["filtered"],
+        ),
+        updates=updates,
+        accuracy=evaluated("accuracy"),
+        answers=np.full(len(updates), float(EVALUATED)),
+        right_tokens=evaluated("right_tokens"),
+        wrong_tokens=evaluated("wrong_tokens"),
+    )

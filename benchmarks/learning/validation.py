@@ -1,0 +1,237 @@
+"""What the law says of runs that it was not fitted to.
+
+Within a task, whole policies are held out: every second one of the table, then the others; the law
+is fitted to the rest of the task's runs and to the prior of the *other* tasks. Between tasks, one
+task is left out whole, and the law is the prior of the others, which knows only where a run starts.
+Times are in updates. An interval is of what would be measured, so it holds the noise of the
+evaluations, too. A pair of policies counts where the measured times differ by more than seeds do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollcast.calibration.fits.learning import Fit, LearningRun, fit, law_of, over_tasks
+from rollcast.simulator.learning.law import PARAMETERS, Law
+
+TARGETS = (0.5, 0.6, 0.7)
+DRAWS = 200
+LEVEL = 0.9
+BEYOND = 2.0  # standard deviations of the difference of two runs
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One run's time to one target, updates (infinite: not reached): measured, predicted, and the
+    ends of the interval. said: why the law abstains, or None."""
+
+    run: LearningRun
+    target: float
+    measured: float
+    predicted: float
+    low: float
+    high: float
+    said: str | None
+
+
+def time_to(updates: Any, accuracy: Any, target: float) -> float:
+    """Updates until a curve reaches a target, between two evaluations by interpolation; of what
+    rises and falls, the best rising curve counts. Infinite where it does not."""
+    from scipy.optimize import isotonic_regression
+
+    curve = isotonic_regression(accuracy).x
+    reached = np.flatnonzero(curve >= target)
+    if not len(reached):
+        return float("inf")
+    i = int(reached[0])
+    if i == 0:
+        return float(updates[0])
+    part = (target - curve[i - 1]) / (curve[i] - curve[i - 1])
+    return float(updates[i - 1] + part * (updates[i] - updates[i - 1]))
+
+
+def judge(law: Law, run: LearningRun, start: float, factor: float) -> list[Judged]:
+    """A run's times to the targets above its start, as the law says them and as they were."""
+    said = law.domain_reason(run.signals, start, learning_rate_factor=factor)
+    drawn = law.curves(run.signals, start, learning_rate_factor=factor, draws=DRAWS, seed=0)
+    noise = np.random.default_rng(0)
+    seen = noise.binomial(run.answers.astype(int), drawn[:, run.updates]) / run.answers
+    best = law.best(run.signals, start, learning_rate_factor=factor)
+    judged = []
+    for target in TARGETS:
+        if target <= run.accuracy[0] + 0.05:
+            continue
+        times = [time_to(run.updates, curve, target) for curve in seen]
+        low, high = np.quantile(times, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
+        measured = time_to(run.updates, run.accuracy, target)
+        predicted = time_to(np.arange(len(best)), best, target)
+        judged.append(Judged(run, target, measured, predicted, float(low), float(high), said))
+    return judged
+
+
+def seed_noise(runs: Sequence[LearningRun]) -> float:
+    """Standard deviation of the log time to a target between runs that differ in seed alone."""
+    groups: dict[tuple[str, str, float], list[float]] = {}
+    for run, target in itertools.product(runs, TARGETS):
+        time = time_to(run.updates, run.accuracy, target)
+        if 0 < time < np.inf:
+            groups.setdefault((run.origin, run.policy, target), []).append(float(np.log(time)))
+    again = [np.array(times) for times in groups.values() if len(times) > 1]
+    freedom = sum(len(times) - 1 for times in again)
+    squares = sum(float(((times - times.mean()) ** 2).sum()) for times in again)
+    return float(np.sqrt(squares / max(freedom, 1)))
+
+
+def task_of(run: LearningRun) -> str:
+    """The task's name."""
+    return run.origin.rpartition("-w")[0]
+
+
+def start_of(runs: Sequence[LearningRun], origin: str) -> float:
+    """Mean accuracy of an origin's first evaluations."""
+    return float(np.mean([run.accuracy[0] for run in runs if run.origin == origin]))
+
+
+def fits_by_task(runs: Sequence[LearningRun]) -> dict[str, Fit]:
+    """Each task by itself."""
+    tasks = sorted({task_of(run) for run in runs})
+    return {task: fit([run for run in runs if task_of(run) == task]) for task in tasks}
+
+
+def known_from(law: Law) -> tuple[Any, Any]:
+    """A law as what is known before a fit."""
+    mean = np.array([law.parameters[name] for name in PARAMETERS])
+    return mean, np.array(law.covariance)
+
+
+def policies_held_out(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> list[Judged]:
+    """Every policy but the synchronous one, held out once."""
+    names = sorted({run.policy for run in runs} - {"sync"})
+    judged = []
+    for task in fits:
+        before = over_tasks({name: f for name, f in fits.items() if name != task}, "")
+        own = [run for run in runs if task_of(run) == task]
+        for half in (0, 1):
+            out = {*names[half::2]}
+            kept = [run for run in own if run.policy not in out]
+            fitted = fit(kept, *known_from(before))
+            laws = {origin: law_of(fitted, origin, "") for origin in fitted.origins}
+            for run in own:
+                if run.policy in out and run.origin in laws:
+                    start, factor = start_of(own, run.origin), run.rate / fitted.rate
+                    judged += judge(laws[run.origin], run, start, factor)
+    return judged
+
+
+def tasks_held_out(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> dict[str, list[Judged]]:
+    """Each task, by the prior of the others."""
+    judged: dict[str, list[Judged]] = {}
+    for task in fits:
+        law = over_tasks({name: f for name, f in fits.items() if name != task}, "")
+        own = [run for run in runs if task_of(run) == task]
+        judged[task] = [
+            one for run in own for one in judge(law, run, start_of(own, run.origin), run.rate)
+        ]
+    return judged
+
+
+def figures(judged: Sequence[Judged], noise: float) -> dict[str, Any]:
+    """Error, coverage, ranking and abstentions of judgements."""
+    told = [one for one in judged if one.said is None]
+    both = [one for one in told if max(one.measured, one.predicted) < np.inf and one.measured > 0]
+    errors = [abs(one.predicted / one.measured - 1.0) for one in both]
+    inside = [one.low - 1e-9 <= one.measured <= one.high + 1e-9 for one in told]
+    right, pairs = ranking(told, noise)
+    return {
+        "times": len(judged),
+        "abstained": len(judged) - len(told),
+        "not_reached": sum(one.measured == np.inf for one in told),
+        "median_error": float(np.median(errors)) if errors else None,
+        "coverage": float(np.mean(inside)) if inside else None,
+        "pairs": pairs,
+        "ranked_right": right / pairs if pairs else None,
+    }
+
+
+def source(runs: Sequence[LearningRun]) -> str:
+    """What the prior is of, for readers."""
+    tasks = sorted({task_of(run) for run in runs})
+    policies, starts = len({r.policy for r in runs}), len({r.origin for r in runs})
+    return (
+        f"{len(runs)} runs of {policies} set-ups on {len(tasks)} small tasks ({', '.join(tasks)}) "
+        f"from {starts} warm starts, by models of 60,000 parameters: other tasks and models learn "
+        "at other speeds, so it is wide"
+    )
+
+
+def results(runs: Sequence[LearningRun]) -> dict[str, Any]:
+    """Everything that the documents show."""
+    fits = fits_by_task(runs)
+    noise = seed_noise(runs)
+    within = policies_held_out(runs, fits)
+    between = tasks_held_out(runs, fits)
+    return {
+        "runs": len(runs),
+        "policies": len({run.policy for run in runs}),
+        "origins": len({run.origin for run in runs}),
+        "seed_noise": noise,
+        "within": {
+            "all": figures(within, noise),
+            **{task: figures(of_task(within, task), noise) for task in fits},
+        },
+        "between": {task: figures(judged, noise) for task, judged in between.items()},
+        "policies_within": by_policy(within),
+        "parameters": {task: parameters(fitted) for task, fitted in fits.items()},
+    }
+
+
+def of_task(judged: Sequence[Judged], task: str) -> list[Judged]:
+    """Those of one task."""
+    return [one for one in judged if task_of(one.run) == task]
+
+
+def parameters(fitted: Fit) -> dict[str, tuple[float, float]]:
+    """Mean over warm starts and standard error of each of the law's parameters."""
+    found = [fitted.of(origin) for origin in fitted.origins]
+    mean = np.mean([values for values, _ in found], axis=0)
+    error = np.sqrt(np.mean([np.diag(covariance) for _, covariance in found], axis=0))
+    return {n: (float(m), float(e)) for n, m, e in zip(PARAMETERS, mean, error, strict=True)}
+
+
+def by_policy(judged: Sequence[Judged]) -> dict[str, dict[str, float]]:
+    """Of each policy: median of predicted over measured time, and the share inside."""
+    found = {}
+    for policy in sorted({one.run.policy for one in judged}):
+        own = [one for one in judged if one.run.policy == policy and one.said is None]
+        ratios = [o.predicted / o.measured for o in own if 0 < o.measured < np.inf > o.predicted]
+        if ratios:
+            inside = float(np.mean([one.low <= one.measured <= one.high for one in own]))
+            found[policy] = {"ratio": float(np.median(ratios)), "coverage": inside}
+    return found
+
+
+def ranking(judged: Sequence[Judged], noise: float) -> tuple[int, int]:
+    """Pairs of policies in the right order, and pairs that differ by more than noise: of one warm
+    start and target."""
+    groups: dict[tuple[str, float], list[Judged]] = {}
+    for one in judged:
+        groups.setdefault((one.run.origin, one.target), []).append(one)
+    right = pairs = 0
+    least = BEYOND * np.sqrt(2.0) * noise
+    for group in groups.values():
+        for a, b in itertools.combinations(group, 2):
+            if a.run.policy == b.run.policy or min(a.measured, b.measured) <= 0:
+                continue
+            if np.inf in (a.measured, b.measured):
+                apart = a.measured != b.measured
+            else:
+                apart = abs(np.log(a.measured / b.measured)) > least
+            if apart:
+                pairs += 1
+                right += (a.measured < b.measured) == (a.predicted < b.predicted)
+    return right, pairs

@@ -1,0 +1,294 @@
+"""The law of progress, fitted to learning curves: by least squares, towards what was known before.
+
+Runs that begin with the same weights on the same task (one *origin*) share a speed and a slowing;
+all share noise, power of the learning rate, and staleness. What one's own runs do not say (the
+staleness, where all are synchronous) stays as the prior has it, as wide as it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rollcast.calibration.fits.learning_lengths import LengthPoints, fit_lengths
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.learning.law import PARAMETERS, Domain, Law
+from rollcast.simulator.learning.progress import columns_of, progress
+from rollcast.simulator.learning.signals import FloatArray, IntArray, Signals
+
+CONCENTRATION = 3.0
+"""Of the success probability over prompts; from 0.5 up the fit to our runs hardly depends on it."""
+MODEL_SD = 0.02
+"""What the law is not held to, in accuracy."""
+LEAST_MOVE = 4.0
+"""By so many standard errors an accuracy must have moved, or nothing is learned from it."""
+_OWN = 2  # parameters of an origin: log_speed, slowing
+_STEPS = (0.4, 0.4, 1.0, 0.3, 1.0)  # typical sizes of a change, by parameter
+
+VAGUE_MEAN = np.array([-2.0, 0.5, 3.0, 0.8, 0.0])
+VAGUE_SD = np.array([2.0, 0.5, 2.0, 0.4, 1.5])
+"""What is known of `PARAMETERS` without any run."""
+
+
+@dataclass(frozen=True, eq=False)
+class LearningRun:
+    """A run's learning curve.
+
+    origin: what its first weights and its task are called. rate: its learning rate. updates,
+    accuracy, answers: of its evaluations, each (evaluations,): after so many updates, the share of
+    right answers of so many. right_tokens, wrong_tokens: mean lengths then, nan where not known.
+    """
+
+    name: str
+    origin: str
+    policy: str
+    seed: int
+    rate: float
+    signals: Signals
+    updates: IntArray
+    accuracy: FloatArray
+    answers: FloatArray
+    right_tokens: FloatArray
+    wrong_tokens: FloatArray
+
+
+def log_odds(accuracy: FloatArray, answers: FloatArray) -> FloatArray:
+    """log(p / (1 - p)), with half an answer added on both sides."""
+    right = np.asarray(accuracy) * answers
+    return np.asarray(np.log((right + 0.5) / (answers - right + 0.5)))
+
+
+def check_runs(runs: Sequence[LearningRun], field: str) -> None:
+    """Raises ScenarioError (``field``) for runs that say nothing of learning."""
+    if not runs:
+        raise ScenarioError(field, "no run was given")
+    for run in runs:
+        if len(run.updates) < 3:
+            raise ScenarioError(
+                field,
+                f"{run.name} has {len(run.updates)} evaluations; a curve needs at least 3: set "
+                "engine.evaluation (every: 5) and run again",
+            )
+        if np.nanmin(run.accuracy) < 0 or np.nanmax(run.accuracy) > 1:
+            raise ScenarioError(
+                field,
+                f"{run.name}: its rewards go from {np.nanmin(run.accuracy):g} to "
+                f"{np.nanmax(run.accuracy):g}; a law needs an accuracy, from 0 to 1",
+            )
+    origins = sorted({run.origin for run in runs})
+    if len(origins) > 1:
+        raise ScenarioError(
+            field,
+            f"the runs are of {len(origins)} tasks or models ({'; '.join(origins[:3])}); fit each "
+            "by itself",
+        )
+    if len({run.seed for run in runs}) < 2:
+        raise ScenarioError(
+            field,
+            f"all runs have seed {runs[0].seed}, so nothing says what chance alone does; add a run "
+            "with another seed",
+        )
+    if not any(moved(run) for run in runs):
+        raise ScenarioError(
+            field,
+            "the accuracy of no run moves by more than chance would move it, so there is no "
+            "progress to fit; run longer, or evaluate on more prompts",
+        )
+
+
+def moved(run: LearningRun) -> bool:
+    """Whether a run's accuracy rose by more than chance, between its first and last thirds."""
+    third = max(len(run.updates) // 3, 1)
+    first, last = run.accuracy[:third], run.accuracy[-third:]
+    mean = float(np.mean(run.accuracy))
+    spread = np.sqrt(max(mean * (1 - mean), 1e-4) / run.answers[0] * 2 / third)
+    return bool(np.mean(last) - np.mean(first) > LEAST_MOVE * spread)
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A fit to runs. origins: names. own: log_speed and slowing by origin, (origins, 2); shared:
+    the other parameters, (3,). covariance: of own (row by row), then shared. away: log speed of
+    each run against the law, and its error, (runs, 2)."""
+
+    runs: Sequence[LearningRun]
+    origins: tuple[str, ...]
+    own: FloatArray
+    shared: FloatArray
+    covariance: FloatArray
+    away: FloatArray
+    rate: float
+
+    def of(self, origin: str) -> tuple[FloatArray, FloatArray]:
+        """Parameters of one origin in the order of `PARAMETERS`, and their covariance."""
+        at = self.origins.index(origin)
+        count = _OWN * len(self.origins)
+        rows = [_OWN * at, _OWN * at + 1, count, count + 1, count + 2]
+        return np.concatenate((self.own[at], self.shared)), self.covariance[np.ix_(rows, rows)]
+
+
+def fit(
+    runs: Sequence[LearningRun],
+    mean: FloatArray = VAGUE_MEAN,
+    covariance: FloatArray | None = None,
+) -> Fit:
+    """Fits all runs. mean, covariance: what is known before, of `PARAMETERS`; default: next to
+    nothing. The first evaluation of an origin's runs is their common start."""
+    from scipy.optimize import least_squares
+
+    before = np.diag(VAGUE_SD**2) if covariance is None else covariance
+    whiten = np.linalg.inv(np.linalg.cholesky(before + 1e-9 * np.eye(len(mean))))
+    origins = tuple(sorted({run.origin for run in runs}))
+    origin = np.array([origins.index(run.origin) for run in runs])
+    rate = float(np.median([run.rate for run in runs]))
+    factors = np.log([run.rate / rate for run in runs])
+    columns = columns_of([run.signals for run in runs], CONCENTRATION)
+    start = _starts(runs, origin)
+    at = np.concatenate([np.full(len(run.updates), i) for i, run in enumerate(runs)])
+    updates = np.concatenate([run.updates for run in runs])
+    measured = np.concatenate([run.accuracy for run in runs])
+    answers = np.concatenate([run.answers for run in runs])
+    count = _OWN * len(origins)
+
+    def residuals(x: FloatArray, away: FloatArray | float = 0.0) -> FloatArray:
+        own, shared = x[:count].reshape(-1, _OWN), x[count:]
+        speed = np.exp(own[origin, 0] + shared[1] * factors + away)
+        z = progress(
+            columns,
+            start,
+            speed,
+            own[origin, 1],
+            np.exp(shared[:1]),
+            shared[1:2],
+            np.exp(shared[2:3]),
+        )
+        p = 1.0 / (1.0 + np.exp(-z[at, updates]))
+        return np.asarray((p - measured) / np.sqrt(p * (1.0 - p) / answers + MODEL_SD**2))
+
+    def before_too(x: FloatArray) -> FloatArray:
+        own = x[:count].reshape(-1, _OWN)
+        each = [np.concatenate((row, x[count:])) for row in own]
+        # What all share is known once, not once an origin.
+        weight = np.array([1.0, 1.0, *[len(each) ** -0.5] * 3])
+        known = [whiten @ ((row - mean) * weight) for row in each]
+        return np.concatenate([residuals(x), *known])
+
+    first = np.concatenate((np.tile(mean[:_OWN], len(origins)), mean[_OWN:]))
+    scale = np.concatenate((np.tile(_STEPS[:_OWN], len(origins)), _STEPS[_OWN:]))
+    found = least_squares(before_too, first, x_scale=scale, loss="soft_l1")
+    spread = np.linalg.pinv(found.jac.T @ found.jac)
+    small = 1e-3
+    left = residuals(found.x)
+    slope = (residuals(found.x, small) - left) / small
+    square = np.bincount(at, slope**2, len(runs)) + 1e-12
+    away = np.stack((-np.bincount(at, slope * left, len(runs)) / square, square**-0.5), axis=1)
+    own = found.x[:count].reshape(-1, _OWN)
+    return Fit(runs, origins, own, found.x[count:], spread, away, rate)
+
+
+def _starts(runs: Sequence[LearningRun], origin: IntArray) -> FloatArray:
+    """Log-odds at the first update: of all evaluations of an origin's first weights together."""
+    right, asked = np.zeros(origin.max() + 1), np.zeros(origin.max() + 1)
+    for run, at in zip(runs, origin.tolist(), strict=True):
+        right[at] += run.accuracy[0] * run.answers[0]
+        asked[at] += run.answers[0]
+    return log_odds(right / asked, asked)[origin]
+
+
+def deviations(fitted: Fit) -> tuple[float, float]:
+    """Standard deviations of log speed: of runs of one policy and origin, and of policies about the
+    law."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, run in enumerate(fitted.runs):
+        groups.setdefault((run.origin, run.policy), []).append(i)
+    away = fitted.away[:, 0]
+    again = [rows for rows in groups.values() if len(rows) > 1]
+    freedom = sum(len(rows) - 1 for rows in again)
+    own = sum(float(np.var(away[rows]) * len(rows)) for rows in again) / max(freedom, 1)
+    means = np.array([away[rows].mean() for rows in groups.values()])
+    chance = np.array([own / len(rows) for rows in groups.values()])
+    between = float(np.mean(means**2 - chance)) if len(means) > 1 else 0.0
+    return float(np.sqrt(max(own, 0.0))), float(np.sqrt(max(between, 0.0)))
+
+
+def law_of(fitted: Fit, origin: str, source: str) -> Law:
+    """The law of one origin's runs."""
+    mean, covariance = fitted.of(origin)
+    run_sd, policy_sd = deviations(fitted)
+    runs = [run for run in fitted.runs if run.origin == origin]
+    return Law(
+        parameters=dict(zip(PARAMETERS, mean.tolist(), strict=True)),
+        covariance=tuple(map(tuple, covariance.tolist())),
+        run_sd=run_sd,
+        policy_sd=policy_sd,
+        concentration=CONCENTRATION,
+        domain=domain_of(runs, fitted.rate),
+        source=source,
+        lengths=fit_lengths([points(run) for run in runs]),
+    )
+
+
+def points(run: LearningRun) -> LengthPoints:
+    """Log-odds and lengths of a run's evaluations."""
+    return LengthPoints(log_odds(run.accuracy, run.answers), run.right_tokens, run.wrong_tokens)
+
+
+def domain_of(runs: Sequence[LearningRun], rate: float) -> Domain:
+    """Where these runs were. rate: learning rate that counts as 1."""
+
+    def span(values: Sequence[float]) -> tuple[float, float]:
+        return float(min(values)), float(max(values))
+
+    def middle(column: str) -> tuple[float, float]:
+        return span([float(np.median(getattr(run.signals, column))) for run in runs])
+
+    return Domain(
+        start=span([float(run.accuracy[0]) for run in runs]),
+        reached=max(float(np.sort(run.accuracy)[-2:].mean()) for run in runs),
+        updates=max(int(run.updates[-1]) for run in runs),
+        rollouts=middle("rollouts"),
+        group_size=middle("group_size"),
+        kept=middle("kept"),
+        age=middle("age"),
+        minibatches=middle("minibatches"),
+        learning_rate=span([run.rate / rate for run in runs]),
+        selections=tuple(sorted({run.signals.selection for run in runs})),
+        filtered=any(run.signals.filtered for run in runs),
+    )
+
+
+def over_tasks(fits: Mapping[str, Fit], source: str) -> Law:
+    """A prior: the mean over tasks, each fitted by itself, as wide as they differ.
+
+    With few tasks their standard deviation is itself unsure: it is widened as Student's t would.
+    """
+    from scipy.stats import t
+
+    tasks = [np.array([fit_.of(name)[0] for name in fit_.origins]) for fit_ in fits.values()]
+    within = [
+        np.mean([fit_.of(name)[1] for name in fit_.origins], axis=0) for fit_ in fits.values()
+    ]
+    means = np.array([task.mean(axis=0) for task in tasks])
+    count = len(means)
+    wider = float(t.ppf(0.95, max(count - 1, 1)) / t.ppf(0.95, 10_000))
+    everything = np.concatenate(tasks)
+    between = np.cov(everything.T) if len(everything) > 1 else np.zeros((5, 5))
+    covariance = np.diag(np.diag(between) * wider**2) * (1 + 1 / count) + np.mean(within, axis=0)
+    runs = [run for fit_ in fits.values() for run in fit_.runs]
+    scaled = [
+        replace(run, rate=run.rate / fit_.rate) for fit_ in fits.values() for run in fit_.runs
+    ]
+    spreads = np.array([deviations(fit_) for fit_ in fits.values()])
+    run_sd, policy_sd = np.sqrt((spreads**2).mean(axis=0)).tolist()
+    return Law(
+        parameters=dict(zip(PARAMETERS, means.mean(axis=0).tolist(), strict=True)),
+        covariance=tuple(map(tuple, covariance.tolist())),
+        run_sd=run_sd,
+        policy_sd=policy_sd,
+        concentration=CONCENTRATION,
+        domain=domain_of(scaled, 1.0),
+        source=source,
+        lengths=fit_lengths([points(run) for run in runs]),
+    )

@@ -118,6 +118,13 @@ DAPO = LossConfig(clip_high=0.28, aggregation="token_mean", drop_zero_variance=T
 GSPO = LossConfig(clip_low=3e-4, clip_high=4e-4, sequence_ratio=True)
 LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": GSPO}
 
+CHUNK_TOKENS, MOST_LOGITS_BYTES = 1024, 1_000_000_000
+"""Where float32 logits of a microbatch take more bytes, the head takes so many tokens at a time."""
+KEPT_BYTES_PER_UNIT, KEPT_SHARE = 34.0, 0.25
+"""Activations that a 16-bit pass keeps without recomputation, bytes a layer, hidden unit and token
+(Korthikanti et al., arXiv 2205.05198, without attention's squares); and the share of a GPU's memory
+beyond which ``checkpoint: auto`` recomputes those of a microbatch."""
+
 _COUNT = AtLeast(1)
 FINEST_RATE = 0.02 * 2**-9
 """AdamW moves a weight by about its learning rate, and bfloat16 (8 bits of precision) rounds a

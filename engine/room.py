@@ -1,23 +1,39 @@
-"""Whether a model fits the devices of a scenario, by the sizes of its files.
+"""Whether a model fits the devices of a scenario.
 
-Counted is what is needed for any batch: a replica's weights in the engine's type; the trainer's
-weights, gradients and AdamW's two moments in its own, as the ledger of `rollcast check` has them.
-Activations, gathered layers and the KV pool come on top: a model that passes may still be too
-large.
+By the sizes of its files: a replica's weights in the engine's type; the trainer's weights,
+gradients and AdamW's two moments in its own. And by the ledger of `rollcast check`, for models
+whose family it knows: the peak of an update in full microbatches, which is within 10 % of what
+torch's memory tracker counts of this trainer (``make memory-proof``). CUDA's context, NCCL's
+buffers, fragmentation and the KV pool come on top: a model that passes may still be too large.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from rollcast.engine.options import TrainerConfig
+from rollcast.engine.options import (
+    CHUNK_TOKENS,
+    KEPT_BYTES_PER_UNIT,
+    KEPT_SHARE,
+    MOST_LOGITS_BYTES,
+    TrainerConfig,
+)
+from rollcast.simulator.costs import RooflineTrainer
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import Model, load_model
+from rollcast.simulator.costs.trainer.memory import Use
 from rollcast.simulator.errors import ScenarioError
 
 _BYTES = {"float32": 4, "bfloat16": 2}
 _TRAINER_COPIES = 4
+_SLACK = 0.1  # of the ledger
+_NOT_COUNTED = ("context", "fragmentation")
+_LOGIT_BYTES = 12.0  # float32 logits, their softmax and gradient
 _GB = 1e9
 
 
@@ -50,8 +66,11 @@ class Devices:
     shared: bool = False
 
 
-def require_room(count: int, dtype: str, trainer: TrainerConfig, devices: Devices) -> None:
-    """Raises ScenarioError where a model of so many parameters cannot fit. dtype: the engine's."""
+def require_room(
+    count: int, dtype: str, trainer: TrainerConfig, devices: Devices, folder: Path | None = None
+) -> None:
+    """Raises ScenarioError where a model of so many parameters cannot fit. dtype: the engine's.
+    folder: the model's, for the ledger."""
     weights = count * _BYTES[dtype]
     held, room = weights / devices.width, devices.share * devices.device_bytes
     if held > room:
@@ -70,13 +89,81 @@ def require_room(count: int, dtype: str, trainer: TrainerConfig, devices: Device
             f"{_said(held)} of a GPU, of which the trainer has {_said(room)}; more ranks, "
             "engine.trainer.offload (with two or more), a smaller model or larger GPUs would fit",
         )
+    parts = None if folder is None else peak(folder, trainer, dtype, devices)
+    if parts is None or (held := math.fsum(parts.values())) * (1 - _SLACK) <= room:
+        return
+    largest = sorted(((size, name) for name, size in parts.items()), reverse=True)[:3]
+    told = ", ".join(f"{name.replace('_', ' ')} {_said(size)}" for size, name in largest)
+    raise ScenarioError(
+        "engine.trainer.microbatch_tokens",
+        f"is {trainer.microbatch_tokens}: an update would take {_said(held)} of a GPU at its peak "
+        f"({told}), of which the trainer has {_said(room)}; fewer tokens, checkpoint: all, more "
+        "ranks or engine.trainer.offload would help",
+    )
+
+
+def peak(
+    folder: Path, trainer: TrainerConfig, dtype: str, devices: Devices
+) -> Mapping[str, float] | None:
+    """Bytes of a rank's GPU by part, where an update needs most of them, by the ledger. dtype: the
+    engine's. None for a model whose family is unknown."""
+    try:
+        model = load_model(folder)
+        priced = _priced(model, trainer, dtype, devices)
+    except ScenarioError:
+        return None
+    tokens = trainer.microbatch_tokens
+    phases = priced.phases(Use(tokens, tokens, 0, accumulates=True))
+    every = [
+        {
+            f"{role} {name}".removeprefix("trainer "): size
+            for role, parts in roles.items()
+            for name, size in parts.items()
+            if name not in _NOT_COUNTED
+        }
+        for roles in phases.values()
+    ]
+    return max(every, key=lambda parts: math.fsum(parts.values()))
+
+
+def _priced(model: Model, trainer: TrainerConfig, dtype: str, devices: Devices) -> RooflineTrainer:
+    tokens, lora, ranks = trainer.microbatch_tokens, trainer.lora, devices.ranks
+    chunk = trainer.head_chunk_tokens
+    if chunk is None and 4.0 * tokens * model.vocab > MOST_LOGITS_BYTES:
+        chunk = CHUNK_TOKENS
+    recomputes = trainer.checkpoint == "all"
+    if trainer.checkpoint == "auto":
+        kept = KEPT_BYTES_PER_UNIT * model.hidden * model.layers * tokens
+        recomputes = kept > devices.device_bytes * KEPT_SHARE
+    passes = int(trainer.old_log_probs == "trainer")
+    compares = trainer.loss.kl_coefficient is not None and lora is None
+    return RooflineTrainer(
+        model,
+        replace(load_gpu("h100-sxm"), name="a GPU with room", memory_bytes=1e15),
+        ranks,
+        weights="full" if lora is None else "lora",
+        lora_rank=1 if lora is None else lora.rank,
+        base_bits=8 * _BYTES[dtype],
+        master_dtype="bf16" if trainer.dtype == "bfloat16" else "fp32",
+        working_copy=ranks == 1 and bool(trainer.autocast),
+        recompute="full" if recomputes else "none",
+        logits_chunk_tokens=chunk,
+        logit_bytes=_LOGIT_BYTES,
+        log_prob_passes=2 if compares else passes,
+        reference_on_host=trainer.reference_offload,
+        states_on_host=trainer.offload,
+        foreach_optimizer=False,  # ours is fused
+    )
 
 
 def state_bytes(count: int, trainer: TrainerConfig, ranks: int) -> float:
     """Bytes that a rank's GPU holds of a trainer's state: its shards, gradients included; without
-    ranks and with bfloat16 passes over float32 weights, the cast weights too."""
+    ranks and with bfloat16 passes over float32 weights, the cast weights too. With adapters, the
+    model's own weights in 16 bits at least."""
     if trainer.offload:
         return 0.0
+    if trainer.lora is not None:
+        return _BYTES["bfloat16"] * count / ranks
     cast = _BYTES["bfloat16"] * count if ranks == 1 and trainer.autocast else 0
     return _TRAINER_COPIES * _BYTES[trainer.dtype] * count / ranks + cast
 

@@ -339,7 +339,7 @@ def require_fit(spec: RunSpec, path: Path) -> None:
         shape.trainer_gpus,
         shape.colocated and not spec.engine.sleep,
     )
-    require_room(parameters(path), spec.engine.dtype, spec.trainer, devices)
+    require_room(parameters(path), spec.engine.dtype, spec.trainer, devices, path)
 
 
 def _gpus_here() -> int:

@@ -16,14 +16,12 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rollcast.engine.errors import UnsupportedModelError
+from rollcast.engine.options import CHUNK_TOKENS, MOST_LOGITS_BYTES
 from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.moe import Router, RouterSums
 from rollcast.engine.trainer.packed import Segments
 from rollcast.engine.trainer.ranks import Ranks
-
-CHUNK_TOKENS, MOST_LOGITS_BYTES = 1024, 1_000_000_000
-"""Where float32 logits of a microbatch take more bytes, the head takes so many tokens at a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from math import isfinite
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rollcast.engine.errors import NonFiniteLoss, UnsupportedModelError
-from rollcast.engine.options import Checkpoint, TrainerConfig
+from rollcast.engine.options import (
+    KEPT_BYTES_PER_UNIT,
+    KEPT_SHARE,
+    Checkpoint,
+    TrainerConfig,
+)
 from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.clock import Clock
 from rollcast.engine.trainer.losses import ONE, LossTotals, importance_weights, policy_loss
@@ -106,9 +110,10 @@ class Passes:
         device = self.runner.device
         if device.type != "cuda" or config.prefix_backend == "cache":
             return "none"
-        room_bytes = torch.cuda.get_device_properties(device).total_memory / 4
-        kept_bytes = config.microbatch_tokens * kept_bytes_per_token(self._model.config)
-        return "all" if kept_bytes > room_bytes else "none"
+        room_bytes = torch.cuda.get_device_properties(device).total_memory * KEPT_SHARE
+        text = self._model.config.get_text_config()
+        units = config.microbatch_tokens * text.hidden_size * text.num_hidden_layers
+        return "all" if units * KEPT_BYTES_PER_UNIT > room_bytes else "none"
 
     @property
     def router(self) -> Router | None:
@@ -355,13 +360,6 @@ class Passes:
         if not self._by_layer(work):
             return mine, len(mine.dense)
         return mine, max(len(plan(share).dense) for share in every)
-
-
-def kept_bytes_per_token(config: Any) -> float:
-    """Activations that a 16-bit pass keeps without recomputation: 34 bytes a layer and hidden unit
-    (Korthikanti et al., arXiv 2205.05198, without attention's squares)."""
-    text = config.get_text_config()
-    return 34.0 * int(text.hidden_size) * int(text.num_hidden_layers)
 
 
 _NOTHING = Example(0, (0,), (0,), (0.0,), (False,), 0.0)

@@ -1,6 +1,7 @@
 """The trainer's memory on one of many GPUs, by torch's own tracker, with tensors that have no
-content: ``python memory_proof.py MODEL RANKS TOKENS`` prints GiB of an update's passes and of its
-optimiser step.
+content: ``python memory_proof.py MODEL RANKS TOKENS [offload] [lora]`` prints GiB of an update's
+passes and of its optimiser step; ``device``: of the passes without the states, which offloading
+leaves in host memory.
 
 The trainer is as it is built: its sharding, its passes, its optimiser. Only what would read a
 figure or talk to another rank answers by itself. Device memory is that of a fake CPU, whose
@@ -12,29 +13,47 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker, _FSDPRefType
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, Qwen2Config
 
+from rollcast.engine.adapter_options import LoraConfig
 from rollcast.engine.edges import SampledGroup, SampledRollout
 from rollcast.engine.options import TrainerConfig
+from rollcast.engine.room import Devices, peak
 from rollcast.engine.trainer import passes, sharded, trainer
+from rollcast.engine.trainer.adapters import inject
 from rollcast.engine.trainer.model import LogProbModel
 from rollcast.engine.trainer.sharded import Sharded, Sharding
 
 GIB = float(1 << 30)
+STATES = (_FSDPRefType.SHARDED_PARAM, _FSDPRefType.SHARDED_GRAD, _FSDPRefType.OPT)
 SHAPES = {
     "7b": (3584, 18944, 28, 28, 4, 152_064),
     "32b": (5120, 27648, 64, 40, 8, 152_064),
     "small": (512, 1536, 8, 8, 2, 16_384),
 }
 """Hidden size, MLP, layers, heads, key-value heads and vocabulary, as Qwen2.5 has them."""
+
+
+class Tracker(FSDPMemTracker):
+    """Watches the peak of what is no state as well."""
+
+    beside = 0
+
+    def _update_peak_stats(self, peak_state: Any) -> None:
+        super()._update_peak_stats(peak_state)
+        for held in self._curr_mem_snap.values():
+            states = sum(held.get(kind, 0) for kind in STATES)
+            self.beside = max(self.beside, held["Total"] - states)
 
 
 class Alone(Sharded):
@@ -52,13 +71,9 @@ class Alone(Sharded):
         return [value] * self.count
 
 
-def measure(
-    name: str, ranks: int, tokens: int, sharding: Sharding, **options: Any
-) -> dict[str, float]:
-    """Peak GiB of a rank: ``passes`` (forward and backward) and ``optimizer`` (its step), of the
-    second update of two, each of two microbatches of one rollout."""
+def config_of(name: str, tokens: int) -> Any:
     hidden, mlp, layers, heads, kv_heads, vocabulary = SHAPES[name]
-    config = Qwen2Config(
+    return Qwen2Config(
         hidden_size=hidden,
         intermediate_size=mlp,
         num_hidden_layers=layers,
@@ -68,7 +83,31 @@ def measure(
         max_position_embeddings=tokens + 1,
         tie_word_embeddings=False,
         use_cache=False,
+        architectures=["Qwen2ForCausalLM"],
     )
+
+
+def forecast(name: str, ranks: int, tokens: int, **options: Any) -> dict[str, float]:
+    """The peak of the same update by the ledger, GiB: parts that are states, and all."""
+    config = TrainerConfig(checkpoint="all", microbatch_tokens=tokens, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        config_of(name, tokens).save_pretrained(folder)
+        devices = Devices(80 << 30, 1.0, ranks=ranks)
+        found = peak(Path(folder), config, "bfloat16", devices)
+    assert found is not None
+    states = ("weights", "master weights", "gradients", "optimizer")
+    return {
+        "passes": sum(found.values()) / GIB,
+        "device": sum(size for name, size in found.items() if name not in states) / GIB,
+    }
+
+
+def measure(
+    name: str, ranks: int, tokens: int, sharding: Sharding, **options: Any
+) -> dict[str, float]:
+    """Peak GiB of a rank: ``passes`` (forward and backward) and ``optimizer`` (its step), of the
+    second update of two, each of two microbatches of one rollout."""
+    config = config_of(name, tokens)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     mesh = init_device_mesh("cpu", (ranks,))
     replaced: dict[tuple[Any, str], Any] = {
@@ -81,8 +120,12 @@ def measure(
     try:
         for (owner, name), call in replaced.items():
             setattr(owner, name, call)
+        lora = options.get("lora")
+        dtype = torch.bfloat16 if lora else torch.float32
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
+            if lora:
+                inject(model, lora, torch.float32)
         with FakeTensorMode(allow_non_fake_inputs=True):
             return _peaks(model.to_empty(device="cpu"), tokens, sharding, options)
     finally:
@@ -96,7 +139,7 @@ def _peaks(model: Any, tokens: int, sharding: Sharding, options: Any) -> dict[st
     settings = {"checkpoint": "all", "microbatch_tokens": tokens} | options
     ours = trainer.Trainer(model, TrainerConfig(**settings), made)
     optimizer = ours._optimizer
-    tracker = FSDPMemTracker(made._root, optimizer)
+    tracker = Tracker(made._root, optimizer)
     tracker.track_inputs(())
     made.tracker = tracker
     peaks: dict[str, float] = {}
@@ -104,6 +147,8 @@ def _peaks(model: Any, tokens: int, sharding: Sharding, options: Any) -> dict[st
     def note(what: str) -> None:
         totals = tracker.get_tracker_snapshot("peak")
         peaks[what] = max(parts["Total"] for parts in totals.values()) / GIB
+        if what == "passes":
+            peaks["device"] = tracker.beside / GIB
         now = tracker.get_tracker_snapshot("current")
         tracker._peak_mem_snap = now
         tracker._peak_mem = {device: parts["Total"] for device, parts in now.items()}
@@ -117,9 +162,14 @@ def _peaks(model: Any, tokens: int, sharding: Sharding, options: Any) -> dict[st
         with tracker:
             ours.step([group], shared_prefix=False, version=version)
         tracker.reset_mod_stats()
+        tracker.beside = 0 if version == 0 else tracker.beside
     return peaks
 
 
 if __name__ == "__main__":
     name, ranks, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    print(json.dumps(measure(name, ranks, tokens, Sharding(mixed=True))))
+    sharding = Sharding(mixed=True, offload="offload" in sys.argv)
+    lora = LoraConfig() if "lora" in sys.argv else None
+    found = measure(name, ranks, tokens, sharding, lora=lora)
+    ledger = forecast(name, ranks, tokens, lora=lora, offload=sharding.offload)
+    print(json.dumps(found | {f"{part}_forecast": gib for part, gib in ledger.items()}))

@@ -38,10 +38,28 @@ def test_a_rank_holds_its_shards_and_one_layer() -> None:
     states = 4 * 4 * 40.5e6 / 8 / 2**30
     assert states < found["optimizer"] < 1.4 * states
     assert found["passes"] < 0.31
+    assert found["passes_forecast"] == pytest.approx(found["passes"], rel=0.1)
 
 
-@pytest.mark.skipif(not os.environ.get("ROLLCAST_MEMORY_PROOF"), reason="make memory-proof")
-def test_seven_billion_parameters_train_on_eight_gpus_at_16k() -> None:
-    found = measured("7b", 8, 16_384)
-    assert found["passes"] <= 26
-    assert found["optimizer"] <= 18
+SLOW = pytest.mark.skipif(not os.environ.get("ROLLCAST_MEMORY_PROOF"), reason="make memory-proof")
+
+
+@SLOW
+@pytest.mark.parametrize(
+    ("arguments", "part", "most"),
+    [
+        (("7b",), "passes", 26),
+        (("7b", "lora"), "passes", 13),
+        (("32b", "offload"), "device", 28),
+    ],
+)
+def test_real_models_train_on_eight_gpus_at_16k(
+    arguments: tuple[str, ...], part: str, most: float
+) -> None:
+    """GiB of a GPU. Of what is offloaded the tracker sees the states too, which are left out."""
+    name, *options = arguments
+    found = measured(name, 8, 16_384, *options)
+    assert found[part] <= most
+    assert found[f"{part}_forecast"] == pytest.approx(found[part], rel=0.1)
+    if not options:
+        assert found["optimizer"] <= 18

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,35 @@ def test_what_cannot_fit_is_refused(
         require_room(count, "bfloat16", trainer, devices)
     assert caught.value.field == field
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "checkpoint", "gpu", "field"),
+    [
+        (16_384, "auto", GPU, None),  # 26 GB, all recomputed
+        (16_384, "none", GPU, "engine.trainer.microbatch_tokens"),  # 113 GB
+        (65_536, "all", GPU // 2, "engine.trainer.microbatch_tokens"),
+        (65_536, "all", GPU, None),
+    ],
+)
+def test_an_update_too_large_is_refused_by_the_ledger(
+    tmp_path: Path, tokens: int, checkpoint: Any, gpu: int, field: str | None
+) -> None:
+    """Qwen2.5-7B on eight GPUs. Where the family is unknown, its states alone decide."""
+    sizes = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28}
+    sizes |= {"num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152_064}
+    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    trainer = TrainerConfig(microbatch_tokens=tokens, checkpoint=checkpoint)
+    given = (7_600_000_000, "bfloat16", trainer, Devices(gpu, 0.9, ranks=8))
+    if field is None:
+        require_room(*given, tmp_path)
+        return
+    with pytest.raises(ScenarioError, match="activations") as caught:
+        require_room(*given, tmp_path)
+    assert caught.value.field == field
+    (tmp_path / "config.json").write_text('{"model_type": "unheard-of"}')
+    require_room(*given, tmp_path)
 
 
 @pytest.mark.parametrize("ranks", [2, 8])

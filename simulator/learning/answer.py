@@ -8,7 +8,7 @@ as it takes.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,12 +40,40 @@ class Progress:
 
     accuracy: at the law's fitted parameters, before the first and after each update, shape
     (updates + 1,). drawn: the same by draw, shape (draws, updates + 1). seconds: since the start,
-    shape (updates + 1,).
+    shape (updates + 1,). drawn_seconds: the same by draw, shape (draws, updates + 1), where lengths
+    react to accuracy; None: as ``seconds``.
     """
 
     accuracy: FloatArray
     drawn: FloatArray
     seconds: FloatArray
+    drawn_seconds: FloatArray | None = None
+
+    def hours_after(self, updates: FloatArray | float) -> FloatArray:
+        """Hours after so many updates at the law's parameters; infinite for infinitely many."""
+        seconds = np.interp(updates, np.arange(len(self.seconds)), self.seconds)
+        return np.where(np.isfinite(updates), seconds / 3600, np.inf)
+
+    def drawn_hours_after(self, updates: FloatArray) -> FloatArray:
+        """The same by draw, shape (draws,)."""
+        if self.drawn_seconds is None:
+            return self.hours_after(updates)
+        known = np.isfinite(updates)
+        places = np.where(known, updates, 0.0)[:, None]
+        return np.where(known, between(self.drawn_seconds, places)[:, 0] / 3600, np.inf)
+
+    def at_hours(self, grid: FloatArray, factors: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Accuracy at hours of a grid, shape (hours,), and by draw, shape (draws, hours). factors:
+        on the draws' seconds, shape (draws,)."""
+        numbers, seconds = np.arange(len(self.seconds)), 3600 * grid
+        own = np.interp(seconds, self.seconds, numbers)[None]
+        asked = seconds / factors[:, None]
+        if self.drawn_seconds is None:
+            places = np.interp(asked, self.seconds, numbers)
+        else:
+            rows = zip(asked, self.drawn_seconds, strict=True)
+            places = np.array([np.interp(one, clock, numbers) for one, clock in rows])
+        return between(self.accuracy[None], own)[0], between(self.drawn, places)
 
 
 def progress_of(run: Run, learning: Learning, seed: int, draws: int = DRAWS) -> Progress | str:
@@ -81,13 +109,15 @@ class Needs:
     """Updates to the target.
 
     level: those of synchronous training that takes in as many rollouts. quality: its own over
-    these. factors: draws of the updates over those at the law's parameters. reason: why level or
+    these. factors: draws of their time over that at the law's parameters. slower: time of a mean
+    update up to the target over a simulated one's, where lengths react. reason: why level or
     quality is not known, in a sentence.
     """
 
     level: float | None
     quality: float | None
     factors: tuple[float, ...] = ()
+    slower: float = 1.0
     reason: str = ""
 
 
@@ -95,11 +125,40 @@ def needs_of(run: Run, learning: Learning, seed: int, progress: Progress | str) 
     """What a run with a target needs. seed: see `progress_of`. progress: of the run."""
     signals, steady = signals_of(run, learning.minibatches), steady_of(run)
     draws = DRAWS if isinstance(progress, str) else 1  # only where there are no others
-    return _needs(progress, _progress(on_policy(signals), steady, learning, seed, draws), learning)
+    level = _progress(on_policy(signals), steady, learning, seed, draws)
+    needs = _needs(progress, level, learning)
+    if isinstance(progress, str) or progress.drawn_seconds is None or needs.quality is None:
+        return needs
+    assert needs.level is not None
+    updates = needs.quality * needs.level
+    as_simulated = seconds_over(signals.seconds, steady, len(progress.seconds) - 1)
+    usual = float(np.interp(updates, np.arange(len(as_simulated)), as_simulated)) / 3600
+    return replace(needs, slower=float(progress.hours_after(updates)) / usual)
 
 
 def planned_needs(plan: StepPlan, learning: Learning, draws: int = 1) -> Needs:
     """What training as planned needs if no token is older than its update."""
+    own = _planned(plan, learning)
+    level = _progress(on_policy(own), _PLANNED, learning, 0, draws)
+    return _needs(_progress(own, _PLANNED, learning, 0, draws), level, learning)
+
+
+def planned_curve(plan: StepPlan, learning: Learning, updates: int) -> FloatArray | str:
+    """Accuracy over training as planned, at the law's parameters, shape (updates + 1,); or why the
+    law abstains."""
+    signals = at(_planned(plan, learning), repeated(_PLANNED, updates))
+    factor = learning.learning_rate_factor
+    reason = learning.law.domain_reason(signals, learning.start, learning_rate_factor=factor)
+    if reason is not None:
+        return reason
+    return learning.law.best(signals, learning.start, learning_rate_factor=factor)
+
+
+_PLANNED = Steady(0, 1, 1.0, 0.0, 0.0, True)
+
+
+def _planned(plan: StepPlan, learning: Learning) -> Signals:
+    """The signals of one update as planned, whose tokens are of the newest weights."""
     batch = plan.batch
     kept = plan.select[-1].keep if plan.select else batch.group_size
     record = StepRecord(
@@ -111,31 +170,38 @@ def planned_needs(plan: StepPlan, learning: Learning, draws: int = 1) -> Needs:
         taken_rollouts=batch.groups * batch.group_size,
         trained_rollouts=batch.groups * min(kept, batch.group_size),
     )
-    own = signals_of_steps([record], [{"plan": describe(plan)}], 0.0, learning.minibatches)
-    steady = Steady(0, 1, 1.0, 0.0, 0.0, True)
-    level = _progress(on_policy(own), steady, learning, 0, draws)
-    return _needs(_progress(own, steady, learning, 0, draws), level, learning)
+    return signals_of_steps([record], [{"plan": describe(plan)}], 0.0, learning.minibatches)
 
 
 def _needs(own: Progress | str, level: Progress | str, learning: Learning) -> Needs:
     if isinstance(level, str):
-        return Needs(None, None, (), level)
+        return Needs(None, None, reason=level)
     known = _times(level, learning)
     if isinstance(known, str):
-        return Needs(None, None, (), known)
+        return Needs(None, None, reason=known)
     found = own if isinstance(own, str) else _times(own, learning)
     if isinstance(found, str):
-        return Needs(known[0], None, known[1], found)
-    return Needs(known[0], found[0] / known[0], found[1])
+        return Needs(known.updates, None, known.factors, reason=found)
+    return Needs(known.updates, found.updates / known.updates, found.factors)
 
 
-def _times(progress: Progress, learning: Learning) -> tuple[float, tuple[float, ...]] | str:
-    """Updates to the target, and their draws over it; or why they are not known."""
+class _Times(NamedTuple):
+    """Updates to the target, and draws of the time to it over the one at the law's parameters."""
+
+    updates: float
+    factors: tuple[float, ...]
+
+
+def _times(progress: Progress, learning: Learning) -> _Times | str:
+    """Of a run; or why they are not known."""
     assert learning.target is not None
     own = float(updates_to(learning.target, progress.accuracy))
     drawn = updates_to(learning.target, progress.drawn)
     note = unreached(learning, own, drawn, len(progress.seconds) - 1)
-    return note or (own, tuple((drawn / own).tolist()))
+    if note:
+        return note
+    factors = progress.drawn_hours_after(drawn) / progress.hours_after(own)
+    return _Times(own, tuple(factors.tolist()))
 
 
 def unreached(learning: Learning, own: float, drawn: FloatArray, within: int) -> str:

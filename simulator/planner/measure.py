@@ -96,9 +96,10 @@ class Measured:
         self, work: Work, gpus: int, usd_per_gpu_hour: float | None, quality: float = 1.0
     ) -> RunCost:
         """Hours and cost of the whole run; see `simulator.planner.whole_run.run_cost`."""
+        reacts = work.accuracy is not None and self.needs is not None
         return run_cost(
             work,
-            step_s=self.step_s,
+            step_s=self.step_s * (self.needs.slower if reacts and self.needs else 1.0),
             taken=self.taken,
             used=self.used,
             trained=self.trained,

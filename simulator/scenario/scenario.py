@@ -181,7 +181,12 @@ def _build(read: Outline) -> Scenario:
     model, shape, plan, folder = read.sections, read.shape, read.plan, read.raw.folder
     cluster, gpu = model.cluster, model.gpu
     network = None if model.model is None else build_model(model.model, folder)
-    workload = build_workload(model.workload, model.seed, folder, model.environment, model.reward)
+    learning, counts = _learning(model, folder), model.workload
+    if learning is not None and learning.lengths:
+        from rollcast.simulator.learning.lengths import drifting
+
+        counts = drifting(counts, learning, plan, model.steps)
+    workload = build_workload(counts, model.seed, folder, model.environment, model.reward)
     cost = build_cost(
         model.cost,
         network,
@@ -225,7 +230,7 @@ def _build(read: Outline) -> Scenario:
         whatever,
         cluster.trainer_gpu,
         no_pool,
-        _learning(model, folder),
+        learning,
     )
 
 

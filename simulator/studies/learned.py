@@ -8,21 +8,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.simulator.learning.answer import Progress, between, unreached, updates_to
+from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.learning.answer import Progress, unreached, updates_to
 from rollcast.simulator.learning.build import Learning
+from rollcast.simulator.learning.lengths import length_law, mean_length, reacting
+from rollcast.simulator.results.steady import steady_of
+from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.spans import Run
 from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.workload.base import ScaledWorkload
 
 FloatArray = NDArray[np.float64]
 
 POINTS = 49  # of a curve
 _BEYOND = 1.15  # a curve ends there, in times to the target
+_SHORT, _LONG, _SAME = (
+    0.25,
+    4.0,
+    0.02,
+)  # factors on lengths that are tried; of the log: not worth it
 
 
 class Ran(Protocol):
@@ -107,17 +119,11 @@ class Times:
         drawn = updates_to(learning.target, progress.drawn)
         return cls(
             float(own),
-            float(hours_after(own, progress)),
+            float(progress.hours_after(own)),
             drawn,
-            hours_after(drawn, progress) * factors,
+            progress.drawn_hours_after(drawn) * factors,
             factors,
         )
-
-
-def hours_after(updates: FloatArray, progress: Progress) -> FloatArray:
-    """Hours after so many updates, in their shape; infinite for infinitely many."""
-    seconds = np.interp(updates, np.arange(len(progress.seconds)), progress.seconds)
-    return np.where(np.isfinite(updates), seconds / 3600, np.inf)
 
 
 def learned(
@@ -182,16 +188,32 @@ def _curve(progress: Progress, times: Times) -> dict[str, list[float]]:
     last = progress.seconds[-1] / 3600
     high = float(ends(times.hours)[1])
     grid = np.linspace(0.0, min(last, _BEYOND * high), POINTS)
-    numbers = np.arange(len(progress.seconds))
-
-    def places(factors: FloatArray) -> FloatArray:
-        return np.interp(3600 * grid / factors[:, None], progress.seconds, numbers)
-
-    accuracy = between(progress.accuracy[None], places(np.ones(1)))[0]
-    low, high_ = ends(between(progress.drawn, places(times.factors)))
+    accuracy, drawn = progress.at_hours(grid, times.factors)
+    low, high_ = ends(drawn)
     return {
         "hours": grid.tolist(),
         "accuracy": accuracy.tolist(),
         "low": np.minimum(low, accuracy).tolist(),
         "high": np.maximum(high_, accuracy).tolist(),
     }
+
+
+def with_lengths(scenario: Scenario, run: Run, progress: Progress) -> Progress:
+    """The progress of a run whose lengths react to accuracy. How much a step's time follows them is
+    seen in another run, with lengths as they are at the target."""
+    learning, steady = scenario.learning, steady_of(run)
+    assert learning is not None
+    first = min(steady.start, len(progress.accuracy) - 2)
+    steps = slice(first, max(first + 1, min(steady.stop, len(progress.accuracy) - 1)))
+    own = mean_length(length_law(learning), learning.start, progress.accuracy)
+    last = len(own) - 1
+    if learning.target is not None:
+        last = min(int(np.argmax(progress.accuracy >= learning.target)) or last, last)
+    longer = float(np.clip(own[last] / np.exp(np.mean(np.log(own[steps]))), _SHORT, _LONG))
+    power = 1.0
+    if abs(math.log(longer)) > _SAME and isinstance(scenario.workload, ScaledWorkload):
+        other = replace(scenario, workload=scenario.workload.scaled(longer))
+        with suppress(RollcastError):
+            step_s = steady_of(drive(other, other.world(), len(run.steps))).step_s
+            power = math.log(step_s / steady.step_s) / math.log(longer)
+    return reacting(progress, learning, scenario.seed, steps, power)

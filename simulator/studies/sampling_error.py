@@ -101,7 +101,8 @@ def sampling_error_of(
     # a long run leaves out as many as others, for pairs
     long = kind == "alone" and steps > 2 * LEAST_STEPS_SEEN
     mine = settled(figures, "carried" if long else kind)
-    if len(mine) > 2 and drift_of(scenario.raw):  # which is no sampling error
+    reacts = scenario.learning is not None and scenario.learning.lengths
+    if len(mine) > 2 and (reacts or drift_of(scenario.raw)):  # which is no sampling error
         place = np.arange(len(mine)) - (len(mine) - 1) / 2
         mine = mine - np.outer(place, place @ mine / (place @ place))
     budget = _Budget(scenario, kind, work_of_a_step(run), steps, on_step)

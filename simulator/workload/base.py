@@ -107,6 +107,14 @@ class WorkloadOfTurns(Workload, Protocol):
 
 
 @runtime_checkable
+class ScaledWorkload(Workload, Protocol):
+    """A workload whose lengths can be made longer."""
+
+    def scaled(self, factor: float) -> Workload:
+        """The same draws with every median length ``factor`` times as long."""
+
+
+@runtime_checkable
 class TracedWorkload(Workload, Protocol):
     """A workload that holds every rollout beforehand."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -252,6 +253,12 @@ class TurnWorkload(AddressedWorkload):
                 f"is {max_context_tokens}, and a prompt may have {base.max_prompt_tokens} tokens "
                 "(workload.prompt_tokens): make it larger",
             )
+
+    def scaled(self, factor: float) -> TurnWorkload:
+        """The same draws with every median length of a turn ``factor`` times as long."""
+        made = copy(self)
+        made._base = self._base.scaled(factor)
+        return made
 
     @property
     def max_context_tokens(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rollcast.simulator.learning.data import prior, save
-from rollcast.simulator.learning.law import Law
+from rollcast.simulator.learning.law import Law, LengthLaw
 from tests.scenarios import TINY
 
 
@@ -27,9 +27,24 @@ def anywhere(law: Law, reached: float = 0.95) -> Law:
     return replace(law, domain=domain)
 
 
+LONGER = LengthLaw(
+    right_slope=0.5,
+    wrong_slope=0.2,
+    ratio=1.4,
+    right_slope_error=0.05,
+    wrong_slope_error=0.05,
+    ratio_error=0.1,
+    spread=0.1,
+)
+"""Answers grow as accuracy does, and wrong ones are longer."""
+
+
 def written(folder: Path) -> Path:
-    """The file of a synchronous scenario, beside its law: from accuracy 0.3 to 0.6."""
-    save(anywhere(prior()), folder / "law.json")
+    """The file of a synchronous scenario, beside its law, which knows no lengths, and one that does
+    (longer.json): from accuracy 0.3 to 0.6."""
+    law = anywhere(prior())
+    save(replace(law, lengths=None), folder / "law.json")
+    save(replace(law, lengths=LONGER), folder / "longer.json")
     path = folder / "scenario.yaml"
     text = TINY.replace("policy:\n  - april: {over_sampling: 2.0}\n", "")
     path.write_text(text + "learning: {file: law.json, accuracy: 0.3, target: 0.6}\n")

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.calibration.fits.robust import FloatArray
+from rollcast.calibration.fits.robust import FloatArray, spread
 from rollcast.calibration.fits.steps import Steps
 from rollcast.simulator.workload.known_lengths import (
     ASSUMED_RUNAWAY,
@@ -35,6 +35,7 @@ _MOST_STEPS = 80
 """Of a longer log, steps evenly over it are fitted."""
 _TOGETHER = 0.3
 """Correlation of being cut within a prompt: at 1 to 20 % cut, of the presets' spreads."""
+_STRETCHES = 9
 _HIDDEN = 0.5
 """Where the longest is the cap in more of the steps than this, the shortest tell the spread."""
 _BOUNDS = ((-1.0, 17.0), (-4.0, 1.3), (-4.0, 3.0), (-12.0, -0.2), (-0.3, 0.3))
@@ -104,6 +105,11 @@ class FewFigures:
     group_size: int
     cap: int
     cap_known: bool = True
+
+    @property
+    def scatter(self) -> float:
+        """Standard deviation of the log of a step's mean about its neighbours'."""
+        return spread(np.diff(np.log(self.mean))) / math.sqrt(2) if len(self.mean) > 2 else 0.0
 
     @property
     def any_cut(self) -> bool:
@@ -225,7 +231,58 @@ def fit_few(figures: FewFigures) -> LengthsFit | None:
     covariance = _sandwich(figures, x, theta)
     slope, error = float(theta[4]), math.sqrt(max(covariance[4, 4], 1e-18))
     drifts = abs(slope) > _SIGNIFICANT * error
+    theta = _at_the_mean(figures, x if drifts else np.zeros_like(x), theta)
     return LengthsFit(theta, covariance, len(figures.mean), drifts, figures.any_cut)
+
+
+def _at_the_mean(figures: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray:
+    """With the median at which the lengths that are drawn have the mean that was measured.
+
+    The mean is a step's surest figure, and what costs follow. A fit misses it where the longest
+    responses contradict it, as with a count of rollouts that was assumed, and where responses that
+    run away are fitted but not drawn, since nothing says that any was cut.
+    """
+    low, high = _BOUNDS[0]
+    parts = np.array_split(np.arange(len(x)), max(min(len(x) // 4, _STRETCHES), 1))
+    if float(np.median(figures.mean)) >= figures.cap:
+        return theta
+    for _ in range(40):
+        middle = (low + high) / 2
+        drawn = np.concatenate([[middle], theta[1:]])
+        expected = _Prompts.of(figures, x, drawn, figures.any_cut).expected
+        ratios = [figures.mean[part].mean() / expected[part].mean() for part in parts]
+        if np.median(ratios) > 1:  # a stretch before a run collapsed has no say
+            low = middle
+        else:
+            high = middle
+    return np.concatenate([[high], theta[1:]])
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """A step's prompts at the nodes of their difficulty. level: of their log lengths; mean, square:
+    of their responses, cut at the cap; shape (steps, nodes). expected: a step's mean; (steps,)."""
+
+    level: FloatArray
+    mean: FloatArray
+    square: FloatArray
+    expected: FloatArray
+    within_sd: float
+    runaway: float
+
+    @classmethod
+    def of(cls, figures: FewFigures, x: FloatArray, theta: FloatArray, any_cut: bool) -> _Prompts:
+        """any_cut: whether some responses run away to the cap."""
+        mu, log_sd, logit, log_runaway, slope = theta
+        total, share = math.exp(log_sd), 1 / (1 + math.exp(-logit))
+        b, w = total * math.sqrt(share), total * math.sqrt(1 - share)
+        runaway = min(math.exp(log_runaway), 0.8) if any_cut else 0.0
+        nodes, weights = _nodes()
+        level = (mu + slope * x)[:, None] + b * nodes
+        mean, square = _cut_moments(level, w, figures.cap)
+        mean = (1 - runaway) * mean + runaway * figures.cap
+        square = (1 - runaway) * square + runaway * figures.cap**2
+        return cls(level, mean, square, mean @ weights, w, runaway)
 
 
 def _runaway_start(figures: FewFigures) -> float:
@@ -245,22 +302,20 @@ def _prior(theta: FloatArray, figures: FewFigures) -> float:
 
 def _by_step(figures: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray:
     """Log-likelihood of each step's figures, shape (steps,)."""
-    mu, log_sd, logit, log_runaway, slope = theta
-    total, share = math.exp(log_sd), 1 / (1 + math.exp(-logit))
-    b, w = total * math.sqrt(share), total * math.sqrt(1 - share)
-    runaway = min(math.exp(log_runaway), 0.8)
-    centre = mu + slope * x
+    prompts = _Prompts.of(figures, x, theta, True)
+    level, w, runaway, expected = (
+        prompts.level,
+        prompts.within_sd,
+        prompts.runaway,
+        prompts.expected,
+    )
     g, groups = figures.group_size, np.maximum(figures.rollouts / figures.group_size, 1.0)
-    nodes, weights = _nodes()
-    # of a prompt at each node: mean and variance of its responses, and how many are cut
-    level = centre[:, None] + b * nodes
-    mean, square = _cut_moments(level, w, figures.cap)
-    mean = (1 - runaway) * mean + runaway * figures.cap
-    square = (1 - runaway) * square + runaway * figures.cap**2
-    expected = mean @ weights
-    between = np.maximum((mean**2) @ weights - expected**2, 0.0)
-    within = np.maximum((square - mean**2) @ weights, 0.0)
+    _, weights = _nodes()
+    between = np.maximum((prompts.mean**2) @ weights - expected**2, 0.0)
+    within = np.maximum((prompts.square - prompts.mean**2) @ weights, 0.0)
     variance = (between + within / g) / groups + (0.003 * expected) ** 2
+    # what scatters beyond that, as prompts of an unknown number do, is no spread of responses
+    variance = np.maximum(variance, (figures.scatter * expected) ** 2)
     result = -0.5 * ((figures.mean - expected) ** 2 / variance + np.log(variance))
     beyond = runaway + (1 - runaway) * _beyond(level, w, math.log(figures.cap))
     cut_share = np.clip(beyond @ weights, 1e-9, 1 - 1e-9)

@@ -138,6 +138,8 @@ def _of_sizes(steps: Steps) -> list[Change]:
         ahead = rollouts[known[known >= at]][:LEAST_PART]
         behind = rollouts[known[known < at]][-LEAST_PART:]
         steady = all(np.ptp(np.log(sizes)) < _OTHER_SIZE for sizes in (ahead, behind))
+        # batches that a filter leaves scatter, one far off the step before among them
+        steady &= abs(np.log(np.median(ahead) / np.median(behind))) >= _OTHER_SIZE
         if steady and len(ahead) >= LEAST_STEPS and len(behind) >= LEAST_STEPS:
             what = f"a step trains on {ahead[0]:.0f} rollouts, {behind[-1]:.0f} before"
             changed.append(Change(int(at), int(steps.number[at]), what))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rollcast.calibration.logs.counted import responses_of_means
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.launches.cluster import cluster_parts
 from rollcast.simulator.launches.model import model_part
@@ -137,6 +138,12 @@ def _batch(log: RunLog, size: int) -> Part:
     if not math.isnan(trained):
         source = "rollouts of the median step, over the group's size"
         return Part(key, max(round(trained / size), 1), source)
+    several = (log.steps["logged_steps"] > 1).any()
+    means = log.steps["mean_new_tokens"].to_numpy(dtype=float)
+    counted = None if several else responses_of_means(means)
+    if counted is not None and counted >= size:
+        source = f"mean lengths in steps of 1/{counted} token: those of {counted} responses"
+        return Part(key, counted // size, source)
     return Part(key, 32, "assumed", True)
 
 

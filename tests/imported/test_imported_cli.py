@@ -226,6 +226,11 @@ def test_a_run_that_changed_is_told_apart(tmp_path: Path) -> None:
     written.table(tmp_path / "run.csv", rows)
     [change] = changes(steps_of(read_log([tmp_path / "run.csv"])))
     assert (change.step, change.what) == (21, "a step trains on 128 rollouts, 64 before")
+    scattered = _rows(40)  # as a filter leaves: one far from the step before, and no change
+    for i, row in enumerate(scattered):
+        row["rollouts"] = {19: 71.0, 20: 61.0}.get(i, 64.0 + 2.0 * (i % 3))
+    written.table(tmp_path / "run.csv", scattered)
+    assert changes(steps_of(read_log([tmp_path / "run.csv"]))) == ()
     slower = _rows(40)
     for row in slower[15:]:
         for name in ("step_s", "generation_s", "update_s"):

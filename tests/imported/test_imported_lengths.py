@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.calibration.fits.step_lengths import FewFigures, fit_few, lengths_like
+from rollcast.calibration.logs.counted import responses_of_means
 from tests.laws import examples
 
 
@@ -138,3 +140,38 @@ def test_lengths_made_alike_have_the_mean_and_the_longest(
     if round(cut * count) * longest < mean * count:  # else the figures contradict each other
         assert made.max() == pytest.approx(longest, abs=1.5)
         assert made.mean() == pytest.approx(mean, rel=0.05, abs=2 + longest / count)
+
+
+def test_lengths_have_the_measured_mean_whatever_contradicts_it() -> None:
+    """Means that scatter as those of few prompts, and longest responses that were not cut: neither
+    an assumed count of rollouts nor a runaway that is not drawn may move the mean."""
+    rng = np.random.default_rng(3)
+    mean = 40.0 * np.exp(0.3 * rng.standard_normal(60))
+    longest = np.where(np.arange(60) % 5 == 0, 127.0, 1.05 * mean)
+    for cut in (0.0, math.nan):
+        figures = FewFigures(
+            np.arange(60.0), mean, longest, 0.9 * mean, np.full(60, cut), np.full(60, 256.0), 8, 128
+        )
+        figures = replace(figures, cap_known=not math.isnan(cut))
+        found = fit_few(figures)
+        assert found is not None
+        fitted = found.lengths()
+        logs = math.log(fitted["median_tokens"]) + fitted["between_sd"] * rng.standard_normal(
+            (20_000, 1)
+        )
+        logs = logs + fitted["within_sd"] * rng.standard_normal((20_000, 8))
+        tokens = np.clip(np.ceil(np.exp(logs)), 1, 128)
+        tokens[rng.random(tokens.shape) < fitted["runaway"]] = 128
+        assert tokens.mean() == pytest.approx(mean.mean(), rel=0.04)
+
+
+@given(count=st.sampled_from([4, 8, 24, 96, 128, 512, 768, 1024]), seed=st.integers(0, 10_000))
+def test_exact_means_tell_how_many_responses_there_are(count: int, seed: int) -> None:
+    sums = np.random.default_rng(seed).integers(count, 900 * count, size=60)
+    sums[0] = 50 * count + 1  # in lowest terms
+    means = sums / count
+    assert responses_of_means(means) == count
+    assert responses_of_means(np.append(means, np.nan)) == count
+    assert responses_of_means(np.float32(means).astype(float)) == count
+    assert responses_of_means(np.round(means[1:] + 0.03, 1)) is None  # rounded
+    assert responses_of_means(means[:7]) is None  # too few

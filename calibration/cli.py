@@ -23,11 +23,25 @@ Runs = Annotated[
     ),
 ]
 Output = Annotated[
-    Path, typer.Option("-o", "--output", metavar="FILE", help="Where the fitted file goes.")
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Where the fitted file goes.  [default: fitted.json, or learning.json]",
+    ),
 ]
 ProbeFile = Annotated[
     Path | None,
     typer.Option("--probe", metavar="FILE", help="What rollcast probe wrote."),
+]
+OfLearning = Annotated[
+    bool,
+    typer.Option(
+        "--learning",
+        help="Fit how accuracy rises (the law of progress) instead of costs, to runs with "
+        "engine.evaluation or to folders that rollcast import wrote.",
+    ),
 ]
 FittedFile = Annotated[
     Path, typer.Argument(metavar="FITTED.json", show_default=False, help="From calibrate.")
@@ -178,15 +192,20 @@ def register(app: typer.Typer) -> None:
 
 def calibrate(
     runs: Runs,
-    output: Output = Path("fitted.json"),
+    output: Output = None,
     probe: ProbeFile = None,
+    learning: OfLearning = False,
     as_json: Json = False,
 ) -> None:
-    """Fit costs, lengths and rewards to real runs.
+    """Fit costs, lengths and rewards to real runs; with --learning, how their accuracy rises.
 
     Every figure comes with its standard error. A scenario uses the result as cost: {file:
-    fitted.json} and lengths: {file: fitted.json}.
+    fitted.json} and lengths: {file: fitted.json}, or as learning: {file: learning.json}.
     """
+    if learning:
+        _calibrate_learning(runs, output or Path("learning.json"), probe, as_json)
+        return
+    output = output or Path("fitted.json")
     from rollcast.calibration.calibrate import calibrate as fit
     from rollcast.calibration.pages import fitted_table
     from rollcast.simulator.results.write import plain
@@ -197,6 +216,27 @@ def calibrate(
         print(json.dumps(plain(fitted.content), indent=1))
     else:
         fitted_table.show(fitted)
+    print(f"wrote {output}", file=sys.stderr)
+
+
+def _calibrate_learning(runs: list[Path], output: Path, probe: Path | None, as_json: bool) -> None:
+    """``rollcast calibrate --learning``."""
+    from rollcast.calibration.learning import calibrate_learning
+    from rollcast.calibration.pages import learning_table
+    from rollcast.simulator.errors import ScenarioError
+    from rollcast.simulator.learning.data import save
+    from rollcast.simulator.values.plain import to_plain
+
+    if probe is not None:
+        raise ScenarioError(
+            "--probe", "times costs, and --learning fits none; leave one of them out"
+        )
+    law = calibrate_learning(runs)
+    save(law, output)
+    if as_json:
+        print(json.dumps(to_plain(law), indent=1))
+    else:
+        learning_table.show(law)
     print(f"wrote {output}", file=sys.stderr)
 
 

@@ -120,7 +120,7 @@ def policies_held_out(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> list
             out = {*names[half::2]}
             kept = [run for run in own if run.policy not in out]
             fitted = fit(kept, *known_from(before))
-            laws = {origin: law_of(fitted, origin, "") for origin in fitted.origins}
+            laws = {origin: law_of(fitted, origin, "", before) for origin in fitted.origins}
             for run in own:
                 if run.policy in out and run.origin in laws:
                     start, factor = start_of(own, run.origin), run.rate / fitted.rate

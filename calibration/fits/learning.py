@@ -7,14 +7,14 @@ staleness, where all are synchronous) stays as the prior has it, as wide as it i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rollcast.calibration.fits.learning_lengths import LengthPoints, fit_lengths
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.learning.law import PARAMETERS, Domain, Law
+from rollcast.simulator.learning.law import PARAMETERS, Domain, Law, LengthLaw
 from rollcast.simulator.learning.progress import columns_of, progress
 from rollcast.simulator.learning.signals import FloatArray, IntArray, Signals
 
@@ -24,6 +24,11 @@ MODEL_SD = 0.02
 """What the law is not held to, in accuracy."""
 LEAST_MOVE = 4.0
 """By so many standard errors an accuracy must have moved, or nothing is learned from it."""
+LEAST_POLICIES = 6
+"""So many policies say how far policies are from the law."""
+LEAST_SPEED_SD = 0.7
+"""Of a prior's log speed: our tasks were chosen to be learned in some tens of updates, so other
+tasks differ by more than ours do."""
 _OWN = 2  # parameters of an origin: log_speed, slowing
 _STEPS = (0.4, 0.4, 1.0, 0.3, 1.0)  # typical sizes of a change, by parameter
 
@@ -69,7 +74,7 @@ def check_runs(runs: Sequence[LearningRun], field: str) -> None:
             raise ScenarioError(
                 field,
                 f"{run.name} has {len(run.updates)} evaluations; a curve needs at least 3: set "
-                "engine.evaluation (every: 5) and run again",
+                "engine.evaluation (every: 5) and run longer",
             )
         if np.nanmin(run.accuracy) < 0 or np.nanmax(run.accuracy) > 1:
             raise ScenarioError(
@@ -198,35 +203,39 @@ def _starts(runs: Sequence[LearningRun], origin: IntArray) -> FloatArray:
 
 
 def deviations(fitted: Fit) -> tuple[float, float]:
-    """Standard deviations of log speed: of runs of one policy and origin, and of policies about the
-    law."""
+    """Standard deviations of log speed: of runs of one policy and origin (nan where no policy ran
+    twice), and of policies about the law."""
     groups: dict[tuple[str, str], list[int]] = {}
     for i, run in enumerate(fitted.runs):
         groups.setdefault((run.origin, run.policy), []).append(i)
     away = fitted.away[:, 0]
     again = [rows for rows in groups.values() if len(rows) > 1]
     freedom = sum(len(rows) - 1 for rows in again)
-    own = sum(float(np.var(away[rows]) * len(rows)) for rows in again) / max(freedom, 1)
+    squares = sum(float(np.var(away[rows]) * len(rows)) for rows in again)
+    own = squares / freedom if freedom else float("nan")
     means = np.array([away[rows].mean() for rows in groups.values()])
-    chance = np.array([own / len(rows) for rows in groups.values()])
-    between = float(np.mean(means**2 - chance)) if len(means) > 1 else 0.0
-    return float(np.sqrt(max(own, 0.0))), float(np.sqrt(max(between, 0.0)))
+    chance = np.array([np.nan_to_num(own) / len(rows) for rows in groups.values()])
+    return float(np.sqrt(own)), float(np.sqrt(max(float(np.mean(means**2 - chance)), 0.0)))
 
 
-def law_of(fitted: Fit, origin: str, source: str) -> Law:
-    """The law of one origin's runs."""
+def law_of(fitted: Fit, origin: str, source: str, before: Law) -> Law:
+    """The law of one origin's runs. before: the law that the fit began with, whose policies differ
+    from it where these runs are of few."""
     mean, covariance = fitted.of(origin)
     run_sd, policy_sd = deviations(fitted)
+    run_sd = before.run_sd if np.isnan(run_sd) else run_sd
     runs = [run for run in fitted.runs if run.origin == origin]
+    if len({run.policy for run in runs}) < LEAST_POLICIES:
+        policy_sd = max(policy_sd, before.policy_sd)
     return Law(
         parameters=dict(zip(PARAMETERS, mean.tolist(), strict=True)),
         covariance=tuple(map(tuple, covariance.tolist())),
         run_sd=run_sd,
         policy_sd=policy_sd,
         concentration=CONCENTRATION,
-        domain=domain_of(runs, fitted.rate),
+        domain=joined(domain_of(runs, fitted.rate), before.domain),
         source=source,
-        lengths=fit_lengths([points(run) for run in runs]),
+        lengths=fit_lengths([points(run) for run in runs]) or before.lengths,
     )
 
 
@@ -259,6 +268,27 @@ def domain_of(runs: Sequence[LearningRun], rate: float) -> Domain:
     )
 
 
+def joined(own: Domain, before: Domain) -> Domain:
+    """Where a law may be asked that was fitted to own runs, from what is known before: where either
+    was; but the start, and what was reached, are of the own ones."""
+
+    def span(name: str) -> tuple[float, float]:
+        (a, b), (c, d) = getattr(own, name), getattr(before, name)
+        return min(a, c), max(b, d)
+
+    return replace(
+        own,
+        rollouts=span("rollouts"),
+        group_size=span("group_size"),
+        kept=span("kept"),
+        age=span("age"),
+        minibatches=span("minibatches"),
+        learning_rate=span("learning_rate"),
+        selections=tuple(sorted({*own.selections, *before.selections})),
+        filtered=own.filtered or before.filtered,
+    )
+
+
 def over_tasks(fits: Mapping[str, Fit], source: str) -> Law:
     """A prior: the mean over tasks, each fitted by itself, as wide as they differ.
 
@@ -276,12 +306,13 @@ def over_tasks(fits: Mapping[str, Fit], source: str) -> Law:
     everything = np.concatenate(tasks)
     between = np.cov(everything.T) if len(everything) > 1 else np.zeros((5, 5))
     covariance = np.diag(np.diag(between) * wider**2) * (1 + 1 / count) + np.mean(within, axis=0)
-    runs = [run for fit_ in fits.values() for run in fit_.runs]
+    covariance[0, 0] = max(covariance[0, 0], LEAST_SPEED_SD**2)
     scaled = [
         replace(run, rate=run.rate / fit_.rate) for fit_ in fits.values() for run in fit_.runs
     ]
     spreads = np.array([deviations(fit_) for fit_ in fits.values()])
-    run_sd, policy_sd = np.sqrt((spreads**2).mean(axis=0)).tolist()
+    known = [spread[np.isfinite(spread)] for spread in spreads.T]
+    run_sd, policy_sd = [float(np.sqrt((of**2).mean())) if len(of) else 0.0 for of in known]
     return Law(
         parameters=dict(zip(PARAMETERS, means.mean(axis=0).tolist(), strict=True)),
         covariance=tuple(map(tuple, covariance.tolist())),
@@ -290,5 +321,19 @@ def over_tasks(fits: Mapping[str, Fit], source: str) -> Law:
         concentration=CONCENTRATION,
         domain=domain_of(scaled, 1.0),
         source=source,
-        lengths=fit_lengths([points(run) for run in runs]),
+        lengths=lengths_over_tasks(fits.values()),
     )
+
+
+def lengths_over_tasks(fits: Iterable[Fit]) -> LengthLaw | None:
+    """The mean drift of lengths over tasks, whose errors are how tasks differ."""
+    laws = [fit_lengths([points(run) for run in fitted.runs]) for fitted in fits]
+    known = [law for law in laws if law is not None]
+    if not known:
+        return None
+    rows = np.array([(law.right_slope, law.wrong_slope, law.ratio) for law in known])
+    right, wrong, ratio = rows.mean(axis=0).tolist()
+    errors = rows.std(axis=0, ddof=1) if len(known) > 1 else np.abs(rows[0])
+    left = float(np.sqrt(np.mean([law.spread**2 for law in known])))
+    of_right, of_wrong, of_ratio = errors.tolist()
+    return LengthLaw(right, wrong, ratio, of_right, of_wrong, of_ratio, left)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.law import PARAMETERS, Law
 from rollcast.simulator.results.read import read_json
+from rollcast.simulator.results.write import write_json_file
 from rollcast.simulator.values.plain import from_plain, to_plain
 
 SCHEMA = "rollcast-learning/1"
@@ -43,11 +43,8 @@ def load(path: Path, field: str = FIELD) -> Law:
 
 
 def save(law: Law, path: Path) -> None:
-    """Writes a law, whole or not at all."""
-    draft = path.with_name(f"{path.name}.partial")
-    content = {"schema": SCHEMA, **to_plain(law)}
-    draft.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
-    draft.replace(path)
+    """Writes a law, whole or not at all. Raises ScenarioError (``-o``)."""
+    write_json_file(path, {"schema": SCHEMA, **to_plain(law)}, "-o")
 
 
 def _contradiction(law: Law) -> str | None:

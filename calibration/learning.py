@@ -1,0 +1,164 @@
+"""Learning curves out of run folders and imports, and the law of progress fitted to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollcast.calibration.fits.learning import LearningRun, check_runs, fit, law_of
+from rollcast.calibration.folder import FIELD, RunFolder, Table
+from rollcast.calibration.logs import columns
+from rollcast.calibration.logs.write import CONTENT, holds_import
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.learning.data import prior
+from rollcast.simulator.learning.law import PARAMETERS, Law
+from rollcast.simulator.learning.signals import NO_SELECTION, FloatArray, Signals
+from rollcast.simulator.results import schema
+from rollcast.simulator.results.read import place, read_json, read_lines, read_table
+
+_EVALUATE = "set engine.evaluation (every: 5) and run again"
+
+
+def calibrate_learning(folders: Sequence[Path]) -> Law:
+    """The law of one's own runs, from the prior where they say nothing.
+
+    folders: of rollcast run, with evaluations, or of rollcast import, whose rewards from 0 to 1
+    then count as accuracy. Raises ScenarioError (``RUN_DIR``) for no runs, one given twice, runs
+    without evaluations, of one seed, of several tasks, or whose accuracy does not move.
+    """
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ScenarioError(FIELD, "a run is given twice")
+    runs = [read_run(folder, number) for number, folder in enumerate(folders)]
+    check_runs(runs, FIELD)
+    before = prior()
+    mean = np.array([before.parameters[name] for name in PARAMETERS])
+    fitted = fit(runs, mean, np.array(before.covariance))
+    policies = sorted({run.policy for run in runs})
+    source = f"{len(runs)} runs ({', '.join(policies[:6])}) of {runs[0].origin}"
+    return law_of(fitted, runs[0].origin, source, before)
+
+
+def read_run(folder: Path, number: int = 0) -> LearningRun:
+    """The learning curve in a folder. number: among those given; the seed of an import, which names
+    none. Raises ScenarioError (``RUN_DIR``)."""
+    if folder.is_dir() and holds_import(folder):
+        return _imported(folder, number)
+    return _own(RunFolder.open(folder))
+
+
+def _own(run: RunFolder) -> LearningRun:
+    if not place(run.path, schema.EVALUATIONS.name).exists():
+        raise ScenarioError(
+            FIELD, f"{run.path} has no evaluation ({schema.EVALUATIONS.name}); {_EVALUATE}"
+        )
+    table = read_table(run.path, schema.EVALUATIONS, FIELD)
+    steps = run.steps
+    size = steps.get("group_size", np.zeros(len(steps["step"])))
+    groups = steps.get("trained_groups", np.zeros(len(steps["step"])))
+    decisions = read_lines(run.path, schema.DECISIONS, FIELD)
+    plan = decisions[-1].get("plan", {}) if decisions else {}
+    stages = [stage["type"] for stage in plan.get("select", ())]
+    sampled = np.maximum(groups * size, 1)
+    options = run.section("engine", "trainer")
+    count = len(steps["step"])
+    done = np.minimum(table["steps_done"], count)
+    rights, wrongs = _lengths(run.rollouts, done, count)
+    return LearningRun(
+        name=str(run.path),
+        origin=_origin(run.scenario),
+        policy=run.policy,
+        seed=run.seed,
+        rate=float(options.get("learning_rate", 1e-6)),
+        signals=Signals(
+            rollouts=steps["trained_rollouts"],
+            groups=np.asarray(groups, dtype=np.int64),
+            group_size=np.asarray(size, dtype=float),
+            kept=np.minimum(steps["trained_rollouts"] / sampled, 1.0),
+            age=steps["mean_staleness"],
+            age_spread=np.zeros(count),
+            minibatches=np.full(count, float(options.get("minibatches", 1))),
+            seconds=steps["end_s"],
+            selection="+".join(stages) or NO_SELECTION,
+            filtered=plan.get("filter") is not None,
+        ),
+        updates=done,
+        accuracy=table["reward"],
+        answers=table["rollouts"].astype(float),
+        right_tokens=rights,
+        wrong_tokens=wrongs,
+    )
+
+
+def _origin(scenario: Mapping[str, Any]) -> str:
+    """What the runs of one task and model share."""
+    engine = scenario.get("engine")
+    task = engine.get("task") if isinstance(engine, Mapping) else None
+    return f"model {scenario.get('model')}, task {task}"
+
+
+def _lengths(rollouts: Table, done: Any, count: int) -> tuple[FloatArray, FloatArray]:
+    """Mean tokens of right and of wrong answers among those that finished in the step after each
+    evaluation, nan for none."""
+    reward = rollouts["reward"]
+    tokens = rollouts.get("total_tokens", rollouts["new_tokens"])
+    step = np.minimum(done, count - 1)
+    whole = (rollouts["finished"] == 1) & np.isfinite(reward)
+
+    def mean(chosen: Any) -> FloatArray:
+        rows = np.bincount(rollouts["step"][chosen], minlength=count)
+        total = np.bincount(rollouts["step"][chosen], tokens[chosen], minlength=count)
+        return np.asarray(np.where(rows > 0, total / np.maximum(rows, 1), np.nan)[step])
+
+    return mean(whole & (reward >= 0.5)), mean(whole & (reward < 0.5))
+
+
+def _imported(folder: Path, number: int) -> LearningRun:
+    """A log's curve: each step's mean reward is an evaluation of the weights before it."""
+    content = read_json(folder / CONTENT, FIELD)
+    table = read_table(folder, columns.STEPS, FIELD)
+    count = len(table["step"])
+    reward = table.get("mean_reward", np.full(count, np.nan))
+    known = np.flatnonzero(np.isfinite(reward))
+    if not len(known):
+        raise ScenarioError(
+            FIELD, f"{folder}: its log names no reward, so it has no learning curve"
+        )
+
+    def column(name: str, otherwise: float) -> FloatArray:
+        values = np.asarray(table.get(name, np.full(count, np.nan)), dtype=float)
+        middle = np.nanmedian(values) if np.isfinite(values).any() else otherwise
+        return np.where(np.isfinite(values), values, middle)
+
+    parts = {part["key"]: part["value"] for part in content["scenario"]}
+    asked = (
+        float(parts.get("workload.batch_groups") or 1),
+        float(parts.get("workload.group_size") or 1),
+    )
+    rollouts, groups = column("rollouts", asked[0] * asked[1]), column("groups", asked[0])
+    policy = parts.get("policy") or []
+    return LearningRun(
+        name=str(folder),
+        origin=f"model {parts.get('model')}, {content['stack']}",
+        policy=str(policy),
+        seed=number,
+        rate=1.0,
+        signals=Signals(
+            rollouts=rollouts.astype(np.int64),
+            groups=groups.astype(np.int64),
+            group_size=np.full(count, asked[1]),
+            kept=np.ones(count),
+            age=column("mean_staleness", 0.0),
+            age_spread=np.zeros(count),
+            minibatches=np.ones(count),
+            seconds=np.cumsum(column("step_s", 1.0)),
+            filtered="dynamic_sampling" in str(policy),
+        ),
+        updates=known,
+        accuracy=reward[known],
+        answers=np.maximum(rollouts[known], 1.0),
+        right_tokens=np.full(len(known), np.nan),
+        wrong_tokens=np.full(len(known), np.nan),
+    )

@@ -286,6 +286,8 @@ class TrainMetrics:
     flop_per_s_per_rank: floating-point operations that forward and backward of the update need
     (`engine.trainer.flops`) over its seconds, passes without gradient left out, and the number of
     ranks; mfu: their share of the GPU's peak in bfloat16, None for a device without a preset.
+    gathered_bytes: weights, gradients and states that this rank made whole during the step, but for
+    one layer at a time in its passes: those of a norm where nothing is.
     tokens_per_s_per_rank: computed tokens over the seconds of all phases and the number of ranks.
     """
 
@@ -316,6 +318,7 @@ class TrainMetrics:
     tokens_per_s_per_rank: float = 0.0
     flop_per_s_per_rank: float = 0.0
     mfu: float | None = None
+    gathered_bytes: int = 0
     reference_kl: float | None = None
 
     @property

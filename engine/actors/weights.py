@@ -1,4 +1,4 @@
-"""Weights, and a trainer's state, between processes: as numpy arrays, which an object store shares
+"""Weights between processes: as numpy arrays, which an object store shares
 within a machine without a copy, or in files that all machines see."""
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from rollcast.engine import tensor_files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,16 +69,9 @@ class ByFiles:
 
     def pack(self, tensors: Mapping[str, Tensor]) -> InFile:
         """A file of its own, renamed into place."""
-        import torch
-        from safetensors.torch import save_file
-
         path = self.folder / f"weights-{uuid.uuid4().hex}.safetensors"
         draft = path.with_suffix(".new")
-        apart = {
-            name: tensor.detach().clone(memory_format=torch.contiguous_format)
-            for name, tensor in tensors.items()
-        }  # the format has no tied weights
-        save_file(apart, draft)
+        tensor_files.write(draft, tensors, getattr(tensors, "described", None))
         draft.replace(path)
         written = sorted(self.folder.glob("weights-*.safetensors"), key=lambda p: p.stat().st_mtime)
         for old in written[: -self.keep]:
@@ -87,10 +82,7 @@ class ByFiles:
 def unpack(packed: Any) -> Mapping[str, Tensor]:
     """The tensors, read-only."""
     if isinstance(packed, InFile):
-        from safetensors.torch import load_file
-
-        tensors: Mapping[str, Tensor] = load_file(packed.path)
-        return tensors
+        return tensor_files.read(packed.path)
     return {name: _unpacked(one) for name, one in packed.items()}
 
 

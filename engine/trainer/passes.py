@@ -32,6 +32,7 @@ from rollcast.engine.trainer.moe import Router, RouterBalance, RouterSums
 from rollcast.engine.trainer.packed import engaged, has_kernel, packable
 from rollcast.engine.trainer.prefix_reuse import PrefixReuse
 from rollcast.engine.trainer.ranks import Ranks
+from rollcast.engine.trainer.shards import TALLY
 
 FloatArray = NDArray[np.float64]
 
@@ -70,7 +71,8 @@ class Work:
     totals: what the loss averages over. balance: expert counts of the update; None without the
     routers' loss. parts: of each microbatch loss, auxiliary loss, sum of ratios, clipped tokens and
     divergence, on the device until all are done. compares: whether the sampled log-probabilities
-    are compared with the trainer's (`engine.trainer.mismatch`).
+    are compared with the trainer's (`engine.trainer.mismatch`). gathered_before: bytes made whole
+    before the step.
     """
 
     shared_prefix: bool
@@ -82,6 +84,7 @@ class Work:
     balance: RouterBalance | None = None
     parts: list[Tensor] = field(default_factory=list)
     compares: bool = True
+    gathered_before: int = field(default_factory=lambda: TALLY.bytes)
 
 
 class Passes:

@@ -38,6 +38,7 @@ from torch.distributed.fsdp import (
 from rollcast.engine.errors import RankLostError, sentence
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.ranks import Ranks
+from rollcast.engine.trainer.shards import TALLY
 from rollcast.simulator.errors import RunError
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ class Sharded(Joined):
         with self.bound():
             for module in self._modules:
                 module.unshard()
+        TALLY.bytes += sum(p.numel() * p.element_size() for p in self._whole)
 
     def scatter(self) -> None:
         """Leaves each rank its shard."""

@@ -3,13 +3,22 @@ collective call: every rank makes it, in the same order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rollcast.engine.trainer.adapters import Merged
+
+
+class Tally:
+    """Bytes that were made whole in this process so far, outside of FSDP's passes by layer."""
+
+    bytes = 0
+
+
+TALLY = Tally()
 
 
 def held(tensor: Tensor) -> Tensor:
@@ -28,11 +37,56 @@ def whole(tensor: Tensor | Merged, dtype: torch.dtype | None = None) -> Tensor:
     tensor = tensor.detach()
     if dtype is not None and tensor.is_floating_point():
         tensor = tensor.to(dtype)
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    if not isinstance(tensor, DTensor):
+        return tensor
+    found: Tensor = tensor.full_tensor()
+    TALLY.bytes += found.numel() * found.element_size()
+    return found
 
 
 def _sharded(tensor: Tensor | Merged) -> bool:
     return isinstance(tensor.base if isinstance(tensor, Merged) else tensor, DTensor)
+
+
+class Gathered(Mapping[str, Tensor]):
+    """Tensors that are made whole one at a time, in host memory, while the mapping is gone through:
+    a collective call, which every rank makes for all of them, in their order. dtype: of those that
+    are floating point."""
+
+    def __init__(
+        self, tensors: Mapping[str, Tensor | Merged], dtype: torch.dtype | None = None
+    ) -> None:
+        self._tensors, self._dtype = tensors, dtype
+
+    def __getitem__(self, name: str) -> Tensor:
+        return whole(self._tensors[name], self._dtype).cpu()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def take_part(self) -> None:
+        """Of the ranks that keep nothing."""
+        for tensor in self._tensors.values():
+            whole(tensor, self._dtype)
+
+    @property
+    def described(self) -> dict[str, Tensor]:
+        """Tensors without content, of the same types and shapes."""
+        plain = {
+            name: tensor.base if isinstance(tensor, Merged) else tensor
+            for name, tensor in self._tensors.items()
+        }
+        return {
+            name: torch.empty(
+                tensor.shape,
+                dtype=self._dtype if self._dtype and tensor.is_floating_point() else tensor.dtype,
+                device="meta",
+            )
+            for name, tensor in plain.items()
+        }
 
 
 def whole_ones(

@@ -34,7 +34,7 @@ from rollcast.engine.trainer.pulse import Pulse
 from rollcast.engine.trainer.ranks import Ranks
 from rollcast.engine.trainer.reference import Reference
 from rollcast.engine.trainer.shard_files import ShardWriter, require_files
-from rollcast.engine.trainer.shards import held, whole, whole_ones
+from rollcast.engine.trainer.shards import TALLY, Gathered, held, whole, whole_ones
 from rollcast.simulator.errors import ScenarioError
 
 
@@ -260,7 +260,14 @@ class Trainer:
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `engine.edges.Trainer.weights`."""
-        return whole_ones(published(self.model), keep=self._ranks.number == 0, dtype=self._sends)
+        tensors = published(self.model)
+        if self._ranks.count == 1:
+            return whole_ones(tensors, dtype=self._sends)
+        gathered = Gathered(tensors, self._sends)
+        if self._ranks.number == 0:
+            return gathered
+        gathered.take_part()
+        return {}
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `engine.edges.Trainer.log_probs`; by the model's own forward pass."""
@@ -410,6 +417,7 @@ class Trainer:
             learning_rate=float(self._optimizer.param_groups[0]["lr"]),
             equal_rewards=equal,
             flop_per_s_per_rank=flop_per_s,
+            gathered_bytes=TALLY.bytes - work.gathered_before,
             mfu=flop_per_s / self._peak_flop_per_s if self._peak_flop_per_s else None,
             reference_kl=None if self._reference is None else sums.divergence / tokens,
             tokens_per_s_per_rank=(

@@ -19,6 +19,7 @@ from rollcast.engine.in_flight import InFlight, stream_seed
 from rollcast.engine.quiet import quiet
 from rollcast.engine.time_limit import time_limit
 from rollcast.engine.vllm.environment import prepare, require_calls, threads_kept
+from rollcast.engine.vllm.shared_files import in_folder
 from rollcast.engine.vllm.start import ReplicaOptions, end_tokens, hold_generators_back, start
 from rollcast.engine.work_meter import WorkMeter
 
@@ -58,6 +59,7 @@ class VllmReplica:
         self.last_iteration: EngineIteration | None = None
         self._stall_iterations, self._idle_iterations = STALL_ITERATIONS, 0
         self._step_timeout_s = STEP_TIMEOUT_S
+        self._workers = options.tensor_parallel
         self._failure: str | None = None
         self._ended = False
         self._live: dict[str, InFlight] = {}  # by request id, in the order of submission
@@ -163,6 +165,10 @@ class VllmReplica:
     def _replace(self, weights: Mapping[str, Tensor] | OnWire) -> None:
         call = self._engine.collective_rpc
         if not isinstance(weights, OnWire):
+            if self._workers > 1:
+                with in_folder(weights) as folder:
+                    call("reload_weights", kwargs={"weights_path": str(folder)})
+                return
             call("reload_weights", kwargs={"weights_iterator": iter(list(weights.items()))})
             return
         shapes = [list(shape) for shape in weights.shapes]

@@ -66,6 +66,7 @@ class Drift:
     made_whole: int
     types: set[str]
     policies: set[Any]
+    gathered: list[int]
 
 
 def make(case: Case, ranks: bool) -> tuple[Any, Trainer]:
@@ -167,7 +168,7 @@ def fail(case: Case, how: str) -> tuple[str, str, float]:
         handle.remove()
     for one in (trainer, twin):
         one.step(groups, shared_prefix=case.shared, version=0)
-    a, b = trainer.weights(), twin.weights()
+    a, b = dict(trainer.weights()), dict(twin.weights())
     return kind, said, max((float((a[name] - b[name]).abs().max()) for name in a), default=0.0)
 
 
@@ -206,16 +207,15 @@ def drift(case: Case, steps: int, ranks: bool = True) -> Drift:
     DTensor.full_tensor = counting  # type: ignore[method-assign]
     try:
         groups = groups_of(case.steps[0][0], 0)
-        losses = [
-            trainer.step(groups, shared_prefix=case.shared, version=0).loss for _ in range(steps)
-        ]
+        metrics = [trainer.step(groups, shared_prefix=case.shared, version=0) for _ in range(steps)]
     finally:
         DTensor.full_tensor = full  # type: ignore[method-assign]
     after = {name: t.float() for name, t in trainer.weights().items()}
     moved = {name: after[name] - before[name] for name in after}
     held = {str(t.dtype) for t in (*model.parameters(), *moments(trainer))}
     policies = {m._get_fsdp_state()._mp_policy for m in sharded._modules} if sharded else set()
-    return Drift(losses, moved, max(counted, default=0), held, policies)
+    losses, gathered = ([getattr(m, n) for m in metrics] for n in ("loss", "gathered_bytes"))
+    return Drift(losses, moved, max(counted, default=0), held, policies, gathered)
 
 
 def moments(trainer: Trainer) -> list[Tensor]:

@@ -153,6 +153,9 @@ def test_an_update_makes_nothing_whole_but_a_norm(ranks: RankProcesses, shared: 
     case = Case([STEP], float64=False, shared=shared, config=TrainerConfig(minibatches=2))
     for found in ranks.run(2, drift, case, 2):
         assert found.made_whole == 1
+        # A norm in each of two updates; a shared prefix gathers all weights once for each.
+        assert {bytes_ > 16 for bytes_ in found.gathered} == {shared}
+        assert shared or set(found.gathered) == {8}
 
 
 def test_four_ranks_by_layer_are_one_process(ranks: RankProcesses) -> None:

@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 ENGINE := .venv-engine
 LOWEST := .venv-lowest
+VIRTUAL = .venv-virtual-$(notdir $(PYTHON))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
@@ -13,7 +14,7 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
 # A test that hangs ends its worker, and is tried again by the next: without a bound, for ever.
 TWO := -n 2 --max-worker-restart 2
 
-.PHONY: demo demo-engine demo-overlap test test-core test-lowest laws check bench evidence measure memory-proof notebook clean
+.PHONY: demo demo-engine demo-overlap test test-core test-lowest test-virtual laws check bench evidence measure memory-proof notebook clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -55,6 +56,12 @@ $(LOWEST)/.installed: pyproject.toml tests/lowest.py
 test-lowest: $(LOWEST)/.installed  ## The command line under the lowest versions that it asks for
 	$(LOWEST)/bin/python -m pytest -o filterwarnings=default \
 	  tests/test_scenario.py tests/test_output.py tests/test_cli.py
+
+# The clock reaches into asyncio and threading, which change with every minor version.
+test-virtual:  ## The virtual clock's tests under another Python: PYTHON=python3.13
+	$(PYTHON) -m venv $(VIRTUAL)
+	$(VIRTUAL)/bin/pip install --quiet --editable . pytest pytest-timeout hypothesis aiohttp httpx looptime
+	$(VIRTUAL)/bin/python -m pytest tests/virtual
 
 laws: $(VENV)/.installed  ## The same laws on new random examples, each time others
 	HYPOTHESIS_PROFILE=search $(VENV)/bin/python -m pytest $(TWO) --timeout 7200 --ignore tests/engine

@@ -30,9 +30,9 @@ class EngineError(RuntimeError):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # of its own fields' making: a frozen one takes four times as long
 class Answer:
-    """What an engine answered.
+    """What an engine answered. Equal to itself alone.
 
     prompt_tokens, new_tokens: counts; versions: of the weights, oldest first, with their tokens.
     reward: of the whole response, by the scenario. turns_left, environment_s: turns that the
@@ -56,7 +56,7 @@ class Answer:
     preemptions: int
     turns_left: int
     environment_s: float
-    ask: Ask
+    ask: Asked
 
     @property
     def token_ids(self) -> list[int]:
@@ -89,32 +89,60 @@ def _is_ids(prompt: Any) -> bool:
     return isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], int)
 
 
-class Ask:
+class Asked:
+    """What an answer knows of its request, which knows the answer: neither is found from the other,
+    so that they go when nobody has them any more, and not when Python looks for cycles.
+
+    shown: its rollout, as the tables have it. version: of the engine's weights when it was sent,
+    -1 before.
+    """
+
+    __slots__ = ("conversation", "known", "prompt", "prompts", "shown", "turn", "version")
+
+    def __init__(
+        self,
+        prompt: AnyPrompt,
+        prompts: Prompts,
+        conversation: Conversation,
+        turn: int,
+        shown: Rollout,
+        version: int = -1,
+    ) -> None:
+        self.prompt, self.prompts, self.conversation = prompt, prompts, conversation
+        self.turn, self.shown, self.version = turn, shown, version
+        self.known = False
+
+    @property
+    def unit(self) -> str:
+        """What the journal calls its rollout."""
+        return f"{self.shown.group}.{self.shown.index}"
+
+    def remember(self, said: Any) -> None:
+        """Has requests that begin with this answer found again."""
+        if not self.known and said:
+            self.known = True
+            self.prompts.answered(self.prompt, said, self.conversation)
+
+
+class Ask(Asked):
     """A request in flight. placed: its replica, -1 before it has one. parts: its tokens by version
     so far. pending: its end, answered, aborted or failed."""
 
     __slots__ = (
         "asked",
-        "conversation",
         "key",
-        "known",
         "leaving",
         "parts",
         "pending",
         "placed",
         "preemptions",
         "prefilled",
-        "prompt",
         "prompt_tokens",
-        "prompts",
         "reply",
         "request_id",
         "rollout",
-        "shown",
         "start_s",
         "tokens",
-        "turn",
-        "version",
     )
 
     def __init__(
@@ -123,31 +151,24 @@ class Ask:
         prompt: AnyPrompt,
         prompts: Prompts,
         conversation: Conversation,
+        shown: Rollout,
         reply: Reply,
         tokens: int,
         request_id: str,
         asked: int,
         pending: Pending,
     ) -> None:
+        super().__init__(prompt, prompts, conversation, conversation.turn, shown)
         self.key = key
-        self.prompt, self.prompts, self.conversation = prompt, prompts, conversation
         self.reply, self.tokens, self.request_id, self.asked = reply, tokens, request_id, asked
-        self.turn = conversation.turn
         self.prompt_tokens = conversation.context
-        self.placed, self.version = -1, -1
+        self.placed = -1
         self.parts: list[VersionTokens] = []
-        self.known = False
         self.leaving = False
         self.pending = pending
         self.prefilled = self.preemptions = 0
         self.start_s = -1.0
         self.rollout: Rollout
-        self.shown: Rollout
-
-    @property
-    def unit(self) -> str:
-        """What the journal calls its rollout."""
-        return f"{self.shown.group}.{self.shown.index}"
 
     @property
     def started(self) -> bool:
@@ -160,8 +181,8 @@ class Ask:
         parts = self.parts
         return parts[0].tokens if len(parts) == 1 else sum(part.tokens for part in parts)
 
-    def remember(self, said: Any) -> None:
-        """Has requests that begin with this answer found again."""
-        if not self.known and said:
-            self.known = True
-            self.prompts.answered(self.prompt, said, self.conversation)
+    def told(self) -> Asked:
+        """What its answer knows of it."""
+        return Asked(
+            self.prompt, self.prompts, self.conversation, self.turn, self.shown, self.version
+        )

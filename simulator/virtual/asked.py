@@ -35,17 +35,36 @@ class AskedWorkload(DerivedWorkload):
         return self.base.draw(group, size, attempt, version, prompt, visit)
 
 
+class Load:
+    """A replica's load when it was looked at last: a request looks at all of them."""
+
+    __slots__ = ("load",)
+
+    def __init__(self) -> None:
+        self.load = 0
+
+
 class Directed(Router):
     """Sends a request where it was directed, and everything else as the scenario says."""
 
     def __init__(self, replicas: Sequence[Loaded], routing: str) -> None:
-        self.inner = ROUTINGS[routing](replicas)
+        self._replicas = replicas
+        self._loads = [Load() for _ in replicas]
+        self.inner = ROUTINGS[routing](self._loads)
         self.where: dict[Key, int] = {}
+
+    def look(self) -> None:
+        """Looks at the replicas' loads, for ``inner``."""
+        for replica, load in zip(self._replicas, self._loads, strict=True):
+            load.load = replica.load
 
     def route(self, rollout: Rollout, queues: Queues) -> int:
         """The replica's number."""
         number = self.where.get(rollout.key)
-        return self.inner.route(rollout, queues) if number is None else number
+        if number is not None:
+            return number
+        self.look()
+        return self.inner.route(rollout, queues)
 
     def new_weights(self) -> None:
         """The replicas' caches are empty now."""

@@ -137,11 +137,15 @@ class Fleet:
         reply = prompts.reply(conversation)
         tokens = reply.new_tokens if max_tokens is None else min(reply.new_tokens, max_tokens)
         self._asks += 1
+        size = self.scenario.plan.batch.group_size
+        number, (visit, index) = conversation.number, divmod(conversation.place, size)
+        group = self._groups.setdefault((number, visit), len(self._groups))
         ask = Ask(
             (FIRST_ASKED + conversation.serial, 0),
             prompt,
             prompts,
             conversation,
+            Rollout(group, index, prompt=number, visit=visit, turn=conversation.turn),
             reply,
             max(tokens, 1),
             request_id or f"request-{self._asks}",
@@ -149,10 +153,6 @@ class Fleet:
             self.pending("an engine's answer"),
         )
         conversation.busy = True
-        size = self.scenario.plan.batch.group_size
-        number, (visit, index) = conversation.number, divmod(conversation.place, size)
-        group = self._groups.setdefault((number, visit), len(self._groups))
-        ask.shown = Rollout(group, index, prompt=number, visit=visit, turn=ask.turn)
         if self._refuses(ask, replica):
             self.outbox.flush()
             return ask
@@ -190,6 +190,8 @@ class Fleet:
     def _send_pending(self) -> None:
         """Hands the requests of this instant to their engines."""
         pending, self._pending = self._pending, {}
+        now_s = self.now_s
+        self.router.look()
         queues: list[list[Ask]] = [[] for _ in self.engines]
         rollouts = []
         for ask in pending:
@@ -203,7 +205,7 @@ class Fleet:
                 engine.held[ask] = None
                 continue
             queues[number].append(ask)
-            rollouts.append(self._rollout(ask))
+            rollouts.append(self._rollout(ask, now_s))
             ask.version = self.cluster.replicas[number].version
             self.flying[ask.key] = ask
             engine.asks[ask] = None
@@ -220,11 +222,11 @@ class Fleet:
         alive = [engine for engine in self.engines if not engine.dead] or self.engines
         return min(alive, key=lambda engine: engine.load + len(queues[engine.number])).number
 
-    def _rollout(self, ask: Ask) -> Rollout:
+    def _rollout(self, ask: Ask, now_s: float) -> Rollout:
         conversation, key = ask.conversation, ask.key
         before = ask.prompt_tokens - conversation.prompt_tokens
         rollout = Rollout(
-            *key, prompt=conversation.number, new_tokens=before + ask.made, submitted_s=self.now_s
+            *key, prompt=conversation.number, new_tokens=before + ask.made, submitted_s=now_s
         )
         self._workload.asked[key[0]] = GroupDraw(
             conversation.prompt_tokens, (before + ask.tokens,), (0.0,)
@@ -232,7 +234,7 @@ class Fleet:
         self.router.where[key] = ask.placed
         ask.rollout = rollout
         if ask.start_s < 0:
-            ask.shown.submitted_s = self.now_s
+            ask.shown.submitted_s = now_s
         return rollout
 
     def abort(self, asks: Collection[Ask]) -> list[Ask]:
@@ -303,13 +305,24 @@ class Fleet:
         self.engines[ask.placed].count(ask, segment)
         shown = ask.shown
         done = ask.made >= ask.tokens
-        told = segment._replace(
-            group=shown.group,
-            index=shown.index,
-            turn=ask.turn,
-            prompt_tokens=ask.prompt_tokens,
-            ending=self._finish(ask) if done else "aborted",
-            reward=ask.reply.reward if done else segment.reward,
+        told = Segment(
+            shown.group,
+            shown.index,
+            segment.attempt,
+            segment.replica,
+            ask.prompt_tokens,
+            segment.tokens_by_version,
+            self._finish(ask) if done else "aborted",
+            segment.start_s,
+            segment.end_s,
+            segment.prefill_tokens,
+            segment.recomputed_tokens,
+            segment.preemptions,
+            ask.reply.reward if done else segment.reward,
+            segment.shared,
+            ask.turn,
+            segment.observation_tokens,
+            segment.calls,
         )
         self.record.segment(shown, told, ask.version)
 
@@ -350,7 +363,7 @@ class Fleet:
             ask.preemptions,
             ask.reply.more,
             ask.reply.environment_s,
-            ask,
+            ask.told(),
         )
         if self._units and finish == "abort" and ask.started:
             self._evicted.add(ask.unit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+from collections import deque
 from itertools import count
 from types import ModuleType
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from rollcast.simulator.costs.clock import to_ticks
 from rollcast.simulator.virtual.kernel import Actor, Kernel
 from rollcast.simulator.virtual.report import of_exception
 
-_MOST_FAILED = 1000
+_MOST_DONE = 1000
 
 
 class Task(asyncio.Task[Any]):
@@ -41,17 +42,17 @@ class Selector:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._real = selectors.DefaultSelector()
-        self._has_sockets = False  # beside the loop's own pipe
+        self.has_sockets = False  # beside the loop's own pipe
 
     def register(self, file: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         """As of `selectors`."""
-        self._has_sockets = len(self._real.get_map()) > 0
+        self.has_sockets = len(self._real.get_map()) > 0
         return self._real.register(file, events, data)
 
     def unregister(self, file: Any) -> selectors.SelectorKey:
         """As of `selectors`."""
         key = self._real.unregister(file)
-        self._has_sockets = len(self._real.get_map()) > 1
+        self.has_sockets = len(self._real.get_map()) > 1
         return key
 
     def modify(self, file: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -82,7 +83,7 @@ class Selector:
         """The sockets that are ready, once any is, or the loop is woken, or its next timer is
         due."""
         kernel, loop = self._kernel, self.loop
-        has_sockets = self._has_sockets
+        has_sockets = self.has_sockets
         if timeout is not None and timeout <= 0:
             kernel.round_of_loop()
             return self._real.select(0) if has_sockets else []
@@ -100,6 +101,13 @@ class Selector:
         return self._real.select(0) if has_sockets else []
 
 
+def tell(futures: list[asyncio.Future[None]]) -> None:
+    """Ends futures that nobody has ended."""
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
 class Loop(asyncio.SelectorEventLoop):
     """The event loop. actor: the thread that runs it, while it runs.
 
@@ -109,15 +117,20 @@ class Loop(asyncio.SelectorEventLoop):
 
     kernel: ClassVar[Kernel]
     _scheduled: list[Any]
+    _ready: deque[asyncio.Handle]
+    _debug: bool
+    _closed: bool
+    _stopping: bool
     _task_factory: Any
 
     def __init__(self, selector: Any = None) -> None:
         self.actor: Actor | None = None
         self._waits = False
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._most_tasks = _MOST_DONE
         self._numbers = count(1)
         self._failed: list[asyncio.Task[Any]] = []
-        own = Selector(self.kernel)
+        self.selector = own = Selector(self.kernel)
         super().__init__(own)  # type: ignore[arg-type]
         own.loop = self
         self.kernel.loops.append(self)
@@ -130,6 +143,45 @@ class Loop(asyncio.SelectorEventLoop):
         if self._waits and self.actor is not None:
             self.kernel.wake(self.actor)
 
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        """As of asyncio, in one call."""
+        if self._debug or self._closed:
+            return super().call_soon(callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def _run_once(self) -> None:
+        """As of asyncio, without looking for timers and sockets where there are none."""
+        if self._scheduled or self._debug or self.selector.has_sockets:
+            super()._run_once()  # type: ignore[misc]
+            return
+        ready = self._ready
+        if ready or self._stopping:
+            self.kernel.round_of_loop()
+        else:
+            self._waits = True
+            try:
+                self.kernel.block(None, "an event of its loop")
+            finally:
+                self._waits = False
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def tell(self, futures: list[asyncio.Future[None]]) -> None:
+        """Ends futures of this loop, from whichever thread has the turn."""
+        if self._closed:
+            return
+        if self._debug:
+            self.call_soon_threadsafe(tell, futures)
+            return
+        tell(futures)
+        self._write_to_self()
+
     def run_forever(self) -> None:
         """Runs until it is stopped."""
         self.actor = self.kernel.current
@@ -141,8 +193,9 @@ class Loop(asyncio.SelectorEventLoop):
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
         """Those that are not done, in the order in which they were made."""
-        others = {task for task in asyncio.all_tasks(self) if task not in self._tasks}
-        return [*self._tasks, *sorted(others, key=lambda task: task.get_name())]
+        own = [task for task in self._tasks if not task.done()]
+        others = asyncio.all_tasks(self).difference(own)
+        return [*own, *sorted(others, key=lambda task: task.get_name())]
 
     def create_future(self) -> Future:
         """A future of this loop."""
@@ -159,20 +212,26 @@ class Loop(asyncio.SelectorEventLoop):
         task = Task.__new__(Task)
         task.number = number
         task.__init__(coro, loop=self, name=name or f"Task-{number}", context=context, **rest)  # type: ignore[misc]
-        task.add_done_callback(self._over)
-        self._tasks[task] = None
+        self._tasks.append(task)
+        if len(self._tasks) > self._most_tasks:
+            self._forget_done()
         return task
 
-    def _over(self, task: asyncio.Task[Any]) -> None:
-        del self._tasks[task]
-        if not task.cancelled() and task._exception is not None:
-            self._failed.append(task)
-            if len(self._failed) > _MOST_FAILED:
-                self.deaths()
+    def _forget_done(self) -> None:
+        """Keeps the tasks that are not done, and those that died of an exception which nobody has
+        looked at. A callback of each task would cost more."""
+        self._failed = [task for task in self._failed if task._log_traceback]
+        left = []
+        for task in self._tasks:
+            if not task.done():
+                left.append(task)
+            elif task._log_traceback:
+                self._failed.append(task)
+        self._tasks, self._most_tasks = left, 2 * len(left) + _MOST_DONE
 
     def deaths(self) -> list[str]:
         """Tasks that died of an exception which nobody has looked at."""
-        self._failed = [task for task in self._failed if task._log_traceback]
+        self._forget_done()
         return [
             f"{task.get_name()} of {of_exception(task._exception)}"
             for task in self._failed

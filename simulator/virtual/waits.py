@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import Any
 
 from rollcast.simulator.virtual.kernel import Actor, Kernel
+from rollcast.simulator.virtual.loops import Loop, tell
 
 
 class Outbox:
@@ -24,14 +25,10 @@ class Outbox:
         if self._futures:
             told, self._futures = self._futures, {}
             for loop, futures in told.items():
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(_tell, futures)
-
-
-def _tell(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
+                if isinstance(loop, Loop):
+                    loop.tell(futures)
+                elif not loop.is_closed():
+                    loop.call_soon_threadsafe(tell, futures)
 
 
 class Pending:
@@ -42,8 +39,8 @@ class Pending:
 
     def __init__(self, kernel: Kernel, outbox: Outbox, waits: str) -> None:
         self._kernel, self._outbox, self.waits = kernel, outbox, waits
-        self._futures: list[asyncio.Future[None]] = []
-        self._actors: list[Actor] = []
+        self._futures: list[asyncio.Future[None]] | tuple[()] = ()  # most are awaited once
+        self._actors: list[Actor] | tuple[()] = ()
         self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
@@ -67,13 +64,18 @@ class Pending:
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.done:
             future = asyncio.get_running_loop().create_future()
-            self._futures.append(future)
+            if self._futures:
+                self._futures.append(future)
+            else:
+                self._futures = [future]
             yield from future
-        return self.result()
+        if self.error is not None:
+            raise self.error
+        return self.value
 
     def wait(self) -> Any:
         """Waits in a thread."""
         while not self.done:
-            self._actors.append(self._kernel.current)
+            self._actors = [*self._actors, self._kernel.current]
             self._kernel.block(None, self.waits)
         return self.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -153,7 +154,7 @@ def test_modes_of_pausing(mode: PauseMode) -> None:
         if mode in ("keep", "in_place", "retract"):
             assert [part.version for part in answer.versions] == [0, 5]
             assert answer.new_tokens == 1000
-        assert answer.ask.preemptions == 0
+        assert answer.preemptions == 0
 
     run(main, fleet={"replies": constant(1000)})
 
@@ -295,3 +296,19 @@ def test_an_answer_says_when_it_came_and_the_journal_when_it_failed() -> None:
 
     try_control(answered, small())
     try_control(failed, small(), error_share=0.999)
+
+
+def test_requests_that_are_over_go_without_a_search_for_cycles() -> None:
+    """Each kept until the search was a quarter of a long run's time."""
+
+    async def main(fleet: Fleet) -> int:
+        gc.collect()
+        asks = (fleet.engines[i % 8].generate(Prompt(i)) for i in range(200))
+        assert len(await asyncio.gather(*asks)) == 200
+        return gc.collect()
+
+    gc.disable()
+    try:
+        assert try_control(main, small(), units=False).value < 200
+    finally:
+        gc.enable()

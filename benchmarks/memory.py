@@ -92,6 +92,8 @@ class Judged(NamedTuple):
 
 AFTERWARDS: tuple[Part, ...] = ("blind", "held")
 """The parts that were found after the formulas were done."""
+LATER: tuple[Part, ...] = ("later",)
+"""The part that was found after those had been used."""
 
 
 def judged(*parts: Part) -> Iterator[Judged]:
@@ -100,10 +102,11 @@ def judged(*parts: Part) -> Iterator[Judged]:
         yield judge(source, name, case)
 
 
-def frozen(folder: Path = RESULTS) -> Iterator[Judged]:
-    """Every case that was found afterwards, beside what the ledger said when it was found."""
+def frozen(folder: Path = RESULTS, parts: Sequence[Part] = AFTERWARDS) -> Iterator[Judged]:
+    """Every case of parts that were found afterwards, beside what the ledger said when it was
+    found."""
     verdicts = read_json(folder / FROZEN, {})
-    for source, name, case in all_cases(memory_sources(), *AFTERWARDS):
+    for source, name, case in all_cases(memory_sources(), *parts):
         if name in verdicts:
             kept = verdicts[name]
             yield Judged(source, name, case, kept["chance"], "", kept["forecast_bytes"])
@@ -114,7 +117,7 @@ def freeze(folder: Path = RESULTS) -> int:
     verdicts = read_json(folder / FROZEN, {})
     new = {
         name: {"chance": round(one.chance, 4), "forecast_bytes": one.forecast_bytes}
-        for source, name, case in all_cases(memory_sources(), *AFTERWARDS)
+        for source, name, case in all_cases(memory_sources(), *AFTERWARDS, *LATER)
         if name not in verdicts
         for one in [judge(source, name, case)]
     }
@@ -170,7 +173,9 @@ def _peak(
 def memory_table(folder: Path) -> str:
     """Verdicts by what the runs did, and how far forecast peaks are off: of the cases that were
     seen while the formulas were made, and of those found afterwards, then and now."""
-    columns = [list(judged("seen")), list(frozen(folder)), list(judged(*AFTERWARDS))]
+    columns = [list(judged("seen"))]
+    for parts in (AFTERWARDS, LATER):
+        columns += [list(frozen(folder, parts)), list(judged(*parts))]
     kinds: tuple[tuple[str, Callable[[Sequence[Judged]], str]], ...] = (
         ("ran, or their peak was measured: said not to fit", partial(_wrong, fits=True)),
         ("ran out of GPU memory: said to fit", partial(_wrong, fits=False)),
@@ -180,7 +185,8 @@ def memory_table(folder: Path) -> str:
         ("ran out of host memory, or did not: wrongly told", partial(_wrong, host=True)),
     )
     rows = [(words, *(cell(column) for column in columns)) for words, cell in kinds]
-    head = ("published runs", "seen, now", "found afterwards, blind", "the same, now")
+    head = ("published runs", "seen, now")
+    head += ("found afterwards, blind", "the same, now", "found later, blind", "the same, now")
     return markdown_table(head, rows)
 
 

@@ -3,7 +3,9 @@
 A file of ``benchmarks/data/published/memory`` is a source: a table, a thread or a folder of
 scripts. Those of the part ``seen`` were there while the formulas were made. Those of ``blind`` and
 ``held`` were found and written down afterwards, and judged once before any formula was changed;
-``held`` (half of them, by a hash) was looked at by nobody while formulas were changed then.
+``held`` (half of them, by a hash) was looked at by nobody while formulas were changed then. Those
+of ``later`` were found when the formulas had been changed with all of these in view, and judged
+once.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from benchmarks.validation.files import PUBLISHED
 from rollcast.simulator import values
 from rollcast.simulator.errors import ScenarioError
 
-Part = Literal["seen", "blind", "held"]
+Part = Literal["seen", "blind", "held", "later"]
 Outcome = Literal["ran", "out_of_memory", "peak_gb"]
 Kind = Literal["allocated", "active", "reserved", "device", "host"]
 Phase = Literal["start", "generation", "switch", "log_prob", "update", "optimizer_step", "sync"]

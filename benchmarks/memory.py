@@ -14,8 +14,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from statistics import median, stdev
+from statistics import mean, median, stdev
 from typing import NamedTuple
 
 from benchmarks.runner import RESULTS, markdown_table, parser, read_json, write_json
@@ -46,6 +47,8 @@ ENGINES = ("engine", "engine_share")
 TENSORS: tuple[Kind, ...] = ("allocated", "active", "reserved")
 FROZEN = "memory.json"
 FAR = 0.25  # a peak that is further off is named
+BINS = (0.0, 0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.94, 1.1)
+"""Chances between which runs are counted for the reliability line."""
 
 
 class Judged(NamedTuple):
@@ -180,14 +183,14 @@ def memory_table(folder: Path) -> str:
         ("ran, or their peak was measured: said not to fit", partial(_wrong, fits=True)),
         ("ran out of GPU memory: said to fit", partial(_wrong, fits=False)),
         ("all: rightly told", _right),
+        ("Brier score of the chance to fit", _scored),
         ("peak of tensors or of their allocator: off", partial(_off, kinds=TENSORS)),
         ("peak of the device: off", partial(_off, kinds=("device",))),
         ("ran out of host memory, or did not: wrongly told", partial(_wrong, host=True)),
     )
     rows = [(words, *(cell(column) for column in columns)) for words, cell in kinds]
-    head = ("published runs", "seen, now")
-    head += ("found afterwards, blind", "the same, now", "found later, blind", "the same, now")
-    return markdown_table(head, rows)
+    late = ("found afterwards, blind", "the same, now", "found later, blind", "the same, now")
+    return markdown_table(("published runs", "seen, now", *late), rows)
 
 
 def _wrong(cases: Sequence[Judged], *, fits: bool | None = None, host: bool = False) -> str:
@@ -198,6 +201,10 @@ def _wrong(cases: Sequence[Judged], *, fits: bool | None = None, host: bool = Fa
 def _right(cases: Sequence[Judged]) -> str:
     of = [one for one in cases if not one.case.on_host]
     return f"{sum(one.right for one in of)} of {len(of)}"
+
+
+def _scored(cases: Sequence[Judged]) -> str:
+    return f"{brier([one for one in cases if not one.case.on_host]):.3f}"
 
 
 def _off(cases: Sequence[Judged], kinds: Sequence[Kind]) -> str:
@@ -230,6 +237,9 @@ def main() -> None:
     print(f"out of memory: {counts[False, True]} said not to fit, {counts[False, False]} to fit")
     refused = Counter(one.fits for one in cases if one.refused)
     print(f"refused before a run: {refused[True]} that ran, {refused[False]} that did not")
+    print(f"Brier score: {brier(cases):.3f}")
+    for said, fits, of in reliability(cases):
+        print(f"chance to fit {said:.2f} in the mean: {fits} of {of} did ({fits / of:.2f})")
     print(f"host memory: {_wrong(everything, host=True)} wrong")
     for kind in NOT_MEASURED:
         print(f"peaks, {kind}: {_off(cases, (kind,))}")
@@ -239,6 +249,22 @@ def main() -> None:
         within = sorted(map(abs, logs))[round(0.68 * len(logs))]
         print(f"log of measured over forecast uncertain parts: sd {stdev(logs):.2f}")
         print(f"two of three of them are within {within:.2f}")
+
+
+def brier(cases: Sequence[Judged]) -> float:
+    """Mean square of the chance that a run fits, less 1 where it did."""
+    return mean((one.chance - one.fits) ** 2 for one in cases)
+
+
+def reliability(cases: Sequence[Judged]) -> list[tuple[float, int, int]]:
+    """(mean chance that was said, runs that fit, of so many) in order of the chances."""
+    found = []
+    for low, high in pairwise(BINS):
+        within = [one for one in cases if low <= one.chance < high]
+        if within:
+            said = mean(one.chance for one in within)
+            found.append((said, sum(one.fits for one in within), len(within)))
+    return found
 
 
 def _name(cases: Sequence[Judged]) -> None:

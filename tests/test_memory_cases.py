@@ -124,7 +124,7 @@ def test_a_case_that_ran_has_no_peak(tmp_path: Path) -> None:
 
 def test_a_source_of_no_part_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path) / "thread.yaml"
-    path.write_text(path.read_text("utf-8").replace("part: seen", "part: later"))
+    path.write_text(path.read_text("utf-8").replace("part: seen", "part: soon"))
     with pytest.raises(ScenarioError, match=r"thread\.yaml: part"):
         memory_sources(tmp_path)
 

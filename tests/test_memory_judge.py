@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory import Judged, freeze, frozen, judge, judged
+from benchmarks.memory import (
+    LATER,
+    Judged,
+    brier,
+    freeze,
+    frozen,
+    judge,
+    judged,
+    reliability,
+)
 from benchmarks.validation.memory_cases import MemoryCase
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of
@@ -75,15 +84,35 @@ def test_a_node_is_judged_by_what_it_has() -> None:
 
 def test_a_verdict_is_kept_as_it_was(tmp_path: Path) -> None:
     """Of each case that was found afterwards; later formulas change none."""
-    assert freeze(tmp_path) == len(list(judged("blind", "held")))
+    assert freeze(tmp_path) == len(list(judged("blind", "held", "later")))
     path = tmp_path / "memory.json"
     verdicts = json.loads(path.read_text("utf-8"))
     one = next(iter(verdicts))
     verdicts[one]["chance"] = 0.123
     path.write_text(json.dumps(verdicts), "utf-8")
     assert freeze(tmp_path) == 0
-    assert [kept.chance for kept in frozen(tmp_path) if kept.name == one] == [0.123]
+    everything = frozen(tmp_path, ("blind", "held", "later"))
+    assert [kept.chance for kept in everything if kept.name == one] == [0.123]
     assert {kept.name for kept in frozen()} == {now.name for now in judged("blind", "held")}
+    assert {kept.name for kept in frozen(parts=LATER)} == {now.name for now in judged("later")}
+
+
+def test_chances_are_held_against_what_came() -> None:
+    ran, failed = (
+        MemoryCase("v", "a run", ROOM, outcome)  # type: ignore[arg-type]
+        for outcome in ("ran", "out_of_memory")
+    )
+    cases = [
+        *(Judged("thread", "case", ran, 0.75, "", None) for _ in range(3)),
+        Judged("thread", "case", failed, 0.75, "", None),
+        Judged("thread", "case", failed, 0.05, "", None),
+    ]
+    assert brier(cases) == pytest.approx((3 * 0.25**2 + 0.75**2 + 0.05**2) / 5)
+    assert reliability(cases) == [(0.05, 0, 1), (0.75, 3, 4)]
+    everything = [one for one in judged() if not one.case.on_host]
+    assert brier(everything) < 0.1
+    for said, fits, of in reliability(everything):
+        assert abs(fits / of - said) < 0.25 or of < 10, said
 
 
 def test_no_run_that_ran_is_said_not_to_fit() -> None:

@@ -500,6 +500,24 @@ def test_passes_for_log_probabilities_may_be_larger() -> None:
     assert most(budget, "log_prob") > most(ledger({"microbatch_tokens": 8192}), "log_prob")
 
 
+def test_a_pass_without_gradients_may_need_fewer_bytes_of_a_logit() -> None:
+    usual, few = (
+        peak_parts("log_prob", logits_chunk_tokens=None, use=Use(4096, 4096), **options)
+        for options in ({}, {"ungraded_logit_bytes": 6.0})
+    )
+    assert few["logits"] == pytest.approx(0.6 * usual["logits"])
+    graded = peak_parts(logits_chunk_tokens=None, ungraded_logit_bytes=6.0)
+    assert graded["logits"] == peak_parts(logits_chunk_tokens=None)["logits"]
+
+
+@pytest.mark.parametrize("stack", ["unknown", "skyrl", "areal", "openrlhf"])
+def test_logits_are_whole_where_no_stack_says_otherwise(stack: str) -> None:
+    whole = ledger({"microbatch_tokens": 8192}, stack=stack)
+    chunked = ledger({"microbatch_tokens": 8192, "logits_chunk_tokens": 1024}, stack=stack)
+    assert most(whole, "update") > most(chunked, "update") + 6e9
+    assert ledger({"microbatch_tokens": 8192}, stack="prime-rl").peak.part != "logits"
+
+
 def test_a_chance_is_less_sure_the_more_is_configured() -> None:
     parts = ({"weights": 70.0, "activations": 4.0},)
     sure, unsure = chance_of(parts, 80.0, 0.3), chance_of(parts, 80.0, 0.3, 0.05)

@@ -327,13 +327,14 @@ class TrainerMemory(TrainerOptions):
             tokens=math.ceil(use.scoring * use.tokens),
             logit_tokens=math.ceil(use.scoring * use.logit_tokens),
         )
-        made, ungraded = self._activations, self.logit_bytes - MASTER_BYTES
-        if self.entropy_traffic_per_logit:
-            ungraded += ENTROPY_BYTES
+        made, ungraded = self._activations, self.ungraded_logit_bytes
+        if ungraded is None:
+            ungraded = max(0.0, self.logit_bytes - MASTER_BYTES)
+            ungraded += ENTROPY_BYTES if self.entropy_traffic_per_logit else 0
         head = max(self._root_parameters, self._head_parameters if self.logits else 0.0)
         forward = self._resting | {
             "activations": max(made.forward, made.image_working * use.image_share) * scored.tokens,
-            "logits": self._logit_bytes(scored, max(0.0, ungraded)),
+            "logits": self._logit_bytes(scored, ungraded),
             "gathered_weights": self._gathered(head),
         }
         phases: dict[MemoryPhase, Parts] = {}

@@ -109,6 +109,15 @@ class TrainerOptions(Options):
             unit="bytes",
         ),
     ] = _F.logit_bytes
+    ungraded_logit_bytes: Annotated[
+        float | None,
+        Between(0, 1000),
+        Doc(
+            "the same in a pass without gradients; null: logit_bytes less a gradient in 32 bit, "
+            "and 4 more where the policy's entropy is computed",
+            unit="bytes",
+        ),
+    ] = None
     logits_of_prompts: Annotated[
         bool, Doc("whether logits of prompts are computed too; false: of responses alone")
     ] = True
@@ -330,7 +339,8 @@ class TrainerOptions(Options):
         bool,
         Doc(
             "whether gathered weights are freed after the forward and gathered again for "
-            "the backward"
+            "the backward; false too for ZeRO-3 of DeepSpeed 0.16.0 to 0.16.4, which frees none "
+            "where activations are checkpointed (deepspeed issue 7116)"
         ),
     ] = True
     reduce_every_microbatch: Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,14 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw
 
-SOURCES = memory_sources()
-CASES = list(all_cases(SOURCES))
 SET_BY_THE_JUDGE = {"name", "steps", "seed"}
-each_case = pytest.mark.parametrize(
-    "case", [case for _, _, case in CASES], ids=[name for _, name, _ in CASES]
-)
-each_source = pytest.mark.parametrize("name", SOURCES)
+sources = cache(memory_sources)
+
+
+@cache
+def cases() -> list[tuple[str, MemoryCase]]:
+    """Every case with its name."""
+    return [(name, case) for _, name, case in all_cases(sources())]
 
 
 def at(scenario: Mapping[str, Any], dotted: str) -> object:
@@ -41,63 +43,58 @@ def at(scenario: Mapping[str, Any], dotted: str) -> object:
 
 
 def test_there_are_cases_of_many_sources_and_every_outcome() -> None:
-    outcomes = Counter(case.outcome for _, _, case in CASES)
-    assert len(CASES) >= 60
+    outcomes = Counter(case.outcome for _, case in cases())
+    assert len(cases()) >= 60
     assert all(outcomes[outcome] >= 5 for outcome in ("ran", "out_of_memory", "peak_gb"))
 
 
 def test_half_of_the_sources_were_found_after_the_formulas_were_done() -> None:
-    parts = Counter(source.part for source in SOURCES.values())
+    parts = Counter(source.part for source in sources().values())
     assert all(parts[part] >= 20 for part in PARTS)
     assert parts["blind"] + parts["held"] >= parts["seen"]
 
 
 def test_names_are_unique() -> None:
-    assert [
-        name for name, times in Counter(name for _, name, _ in CASES).items() if times > 1
-    ] == []
+    assert [name for name, times in Counter(name for name, _ in cases()).items() if times > 1] == []
 
 
-@each_source
-def test_a_source_is_named_and_dated(name: str) -> None:
-    source = SOURCES[name]
-    assert len(source.source) > 20
-    assert "20" in source.source, "no date"
-    assert source.cases
-    assert "://" not in (FOLDER / f"{name}.yaml").read_text("utf-8")
+def test_a_source_is_named_and_dated() -> None:
+    for name, source in sources().items():
+        assert len(source.source) > 20, name
+        assert "20" in source.source, f"{name}: no date"
+        assert source.cases, name
+        assert "://" not in (FOLDER / f"{name}.yaml").read_text("utf-8"), name
 
 
-@each_case
-def test_a_case_says_what_was_launched(case: MemoryCase) -> None:
-    assert case.stack
-    assert len(case.launched) > 10
-    assert not SET_BY_THE_JUDGE & set(case.scenario)
-    assert at(case.scenario, "cost.roofline.stack")
-    assert (case.figure_bytes is not None) == (case.outcome == "peak_gb" or case.on_host)
+def test_a_case_says_what_was_launched() -> None:
+    sections = {"model", "gpu", "cluster", "engine", "workload", "cost"}
+    for name, case in cases():
+        assert case.stack, name
+        assert len(case.launched) > 10, name
+        assert not SET_BY_THE_JUDGE & set(case.scenario), name
+        assert at(case.scenario, "cost.roofline.stack"), name
+        has_figure = case.outcome == "peak_gb" or case.on_host
+        assert (case.figure_bytes is not None) == has_figure, name
+        assert {key.split(".")[0] for key in case.open} <= sections, name
 
 
-@pytest.mark.parametrize(
-    "case", [case for _, _, case in CASES if case.outcome == "peak_gb" and not case.on_host]
-)
-def test_a_peak_is_no_larger_than_the_gpu(case: MemoryCase) -> None:
-    assert case.figure_bytes is not None
-    assert 1e9 < case.figure_bytes <= load_gpu(case.scenario["gpu"], "gpu").memory_bytes
+def test_a_peak_is_no_larger_than_the_gpu() -> None:
+    for name, case in cases():
+        if case.outcome == "peak_gb" and not case.on_host:
+            assert case.figure_bytes is not None, name
+            gpu = load_gpu(case.scenario["gpu"], "gpu")
+            assert 1e9 < case.figure_bytes <= gpu.memory_bytes, name
 
 
-@each_case
-def test_the_scenario_is_readable(case: MemoryCase) -> None:
-    refused = ""
-    try:
-        from_raw(RawScenario(dict(case.scenario)))
-    except ScenarioError as error:
-        refused = error.message
-    assert not refused or "leaves no room for KV" in refused  # which is a forecast too
-
-
-@each_case
-def test_open_keys_are_keys_of_the_scenario(case: MemoryCase) -> None:
-    for key in case.open:
-        assert key.split(".")[0] in {"model", "gpu", "cluster", "engine", "workload", "cost"}, key
+def test_the_scenario_is_readable() -> None:
+    refused = {}
+    for name, case in cases():
+        try:
+            from_raw(RawScenario(dict(case.scenario)))
+        except ScenarioError as error:
+            refused[name] = error.message
+    # which is a forecast too
+    assert not {n: why for n, why in refused.items() if "leaves no room for KV" not in why}
 
 
 def written(folder: Path, **changes: Any) -> Path:

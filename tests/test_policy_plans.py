@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -94,11 +92,6 @@ LAUNCHERS = (
 )
 AHEAD = (OneStepOff, FullyAsync, PipelineRL)
 ORDERS = (Seer, LongestFirst, RhymeRL)
-PAIRS = [
-    pair
-    for pair in itertools.permutations(EVERY, 2)
-    if not all(isinstance(policy, PODS) for policy in pair)  # 4 of 3 is a contradiction
-]
 policy_lists = st.lists(st.sampled_from(EVERY), max_size=4)
 
 
@@ -349,19 +342,23 @@ def test_tail_batching_ends_the_multiples_of_a_policy_before_it() -> None:
     assert chain(APRIL(3.0), TailBatching()).plan(BASE, (None, 8)).launch.over_sampling == 1.0
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS, ids=lambda policy: type(policy).__name__)
-def test_every_pair_makes_sound_plans_in_every_order(first: Policy, second: Policy) -> None:
-    policy = chain(first, second)
-    refused = contradicts(first, second)
-    with pytest.raises(ScenarioError) if refused else contextlib.nullcontext():
-        check_policy(policy, BASE)
-    if refused:
-        return
-    state = policy.init()
-    for buffered in (0, 20, 0):
-        plan = policy.plan(BASE, state)
-        plan.check()
-        state = policy.observe(state, outcome(plan, buffered))
+@pytest.mark.parametrize("first", EVERY, ids=lambda policy: type(policy).__name__)
+def test_every_pair_makes_sound_plans_in_every_order(first: Policy) -> None:
+    for second in EVERY:
+        if second is first or {type(first), type(second)} == {PODS}:
+            continue  # 4 of 3 is a contradiction
+        policy = chain(first, second)
+        refused = ""
+        try:
+            check_policy(policy, BASE)
+        except ScenarioError as error:
+            refused = str(error)
+        assert bool(refused) == contradicts(first, second), (second, refused)
+        state = policy.init()
+        for buffered in () if refused else (0, 20, 0):
+            plan = policy.plan(BASE, state)
+            plan.check()
+            state = policy.observe(state, outcome(plan, buffered))
 
 
 def contradicts(first: Policy, second: Policy) -> bool:

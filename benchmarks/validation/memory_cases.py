@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-import yaml
-
 from benchmarks.validation.files import PUBLISHED
 from rollcast.simulator import values
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.stacks.yaml_file import read_yaml
 
 Part = Literal["seen", "blind", "held", "later"]
 Outcome = Literal["ran", "out_of_memory", "peak_gb"]
@@ -83,7 +82,7 @@ def memory_sources(folder: Path = FOLDER) -> dict[str, MemorySource]:
 
 
 def _read(path: Path) -> MemorySource:
-    content = yaml.safe_load(path.read_text("utf-8"))
+    content = read_yaml(path)
     part = cast("Part", values.choice(content["part"], f"{path.name}: part", PARTS))
     cases = {
         name: _checked(values.read(MemoryCase, keys, f"{path.name}: {name}"), path.name, name)

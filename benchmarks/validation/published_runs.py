@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from benchmarks.validation.files import PUBLISHED
 from rollcast.simulator import values
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.phases import PHASES
+from rollcast.simulator.stacks.yaml_file import read_yaml
 
 MEASURED = (*(name for name in PHASES if name not in ("tail", "optimiser")), "step")
 """What sources measure: phases, of which an update holds the optimiser, and the step."""
@@ -84,7 +83,7 @@ def published_sources(folder: Path = FOLDER) -> dict[str, PublishedSource]:
 
 
 def _read(path: Path) -> PublishedSource:
-    content = yaml.safe_load(path.read_text("utf-8"))
+    content = read_yaml(path)
     runs = {
         name: values.read(PublishedRun, keys, f"{path.name}: {name}")
         for name, keys in content["runs"].items()

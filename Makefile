@@ -6,6 +6,8 @@ ENGINE := .venv-engine
 LOWEST := .venv-lowest
 VIRTUAL = .venv-virtual-$(notdir $(PYTHON))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start many processes: none of them need compile what another has.
+export PYTHONDONTWRITEBYTECODE :=
 
 DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
   --policy 'pods(keep=4)' --policy prefix_reuse \

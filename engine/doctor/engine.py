@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 from statistics import median
 from typing import Any
@@ -153,8 +152,3 @@ def _iterations(name: str, spec: RunSpec, measured: list[EngineIteration]) -> It
     says += "; rollcast calibrate fits them to this machine" if far else ""
     figures |= {"forecast_s": forecast}
     yield Finding(f"{name}: an iteration", "warning" if far else "ok", says, figures)
-
-
-def of_engine(spec: RunSpec, name: str) -> RunSpec:
-    """The scenario with another engine."""
-    return replace(spec, engine=replace(spec.engine, name=name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rollcast.simulator.stacks.settings import Place
@@ -85,14 +85,6 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Lea
             yield from leaves(item, dotted)
         else:
             yield dotted, item
-
-
-def rated(tree: Mapping[str, Any], sure: int) -> Tree:
-    """The tree with another right for all that is in it."""
-    return {
-        key: rated(item, sure) if isinstance(item, dict) else replace(item, sure=sure)
-        for key, item in tree.items()
-    }
 
 
 def tree_of(value: Any, place: Place, sure: int = 0) -> Leaf | Tree:

@@ -208,14 +208,14 @@ def source_name(source: str, scenario: Scenario) -> str:
     return "the lengths preset" + (f" ({prompts} prompts)" if prompts else "")
 
 
-def cost_draws(scenario: Scenario, draws: int = COST_DRAWS) -> list[CostModel]:
+def cost_draws(scenario: Scenario) -> list[CostModel]:
     """Draws of the costs, stratified by input; none without uncertain inputs."""
     asked = Levels()
     scenario.cost.drawn(asked)
     names = list(asked.names)
     if not names:
         return []
-    levels = np.column_stack([_column(name, scenario.seed, draws) for name in names])
+    levels = np.column_stack([_column(name, scenario.seed, COST_DRAWS) for name in names])
     return [
         scenario.cost.drawn(Levels(dict(zip(names, row, strict=True)))) for row in levels.tolist()
     ]

@@ -17,7 +17,6 @@ from rollcast.simulator.virtual.prompts import AnyPrompt
 from rollcast.simulator.virtual.waits import Outbox, Pending
 
 PauseMode = Literal["abort", "wait", "keep", "retract", "in_place"]
-PAUSE_MODES: tuple[PauseMode, ...] = ("abort", "wait", "keep", "retract", "in_place")
 STREAM_EVERY_S = 0.5
 
 

@@ -64,7 +64,6 @@ interval. Assumed: the length presets have 0 to 0.003."""
 RUNAWAY_TOKENS = 0.1  # of all tokens, which assumed runaways have at most
 _PERCENTILES = ("p10", "p25", "p50", "p75", "p90", "p95", "p99")
 _TOKENS = Between(2, LARGEST_CAP)
-_OPEN = ("sd", "between_share", "runaway")
 
 
 def _percentile(percent: int) -> Doc:

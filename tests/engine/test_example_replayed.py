@@ -48,7 +48,7 @@ def scenario(policy: str, model: Path, engine: str) -> RunSpec:
         f"engine.name={engine}",
         f"engine.model={model}",
         "engine.sampling.temperature=0.02",
-        "workload.max_new_tokens=128",
+        "workload.max_new_tokens=80",
         f"policy={policy}",
         "steps=3",
     ]

@@ -41,7 +41,6 @@ OUTSIDE = re.compile(
     r"|\d+"
 )
 """Variables that the machine, its scheduler or its user's account sets, and arguments."""
-_BLANKS = " \t\n"
 _FIELD = re.compile(r"[ \t\n]+")
 
 

@@ -26,6 +26,7 @@ import yaml
 from benchmarks import run_tables
 from benchmarks.claims.common import Row, Section
 from benchmarks.held_out import CAMPAIGNS
+from benchmarks.learning import pages as learning
 from benchmarks.memory import memory_table
 from benchmarks.runner import (
     RESULTS,
@@ -39,7 +40,10 @@ from benchmarks.runner import (
 
 DOCUMENTS = (
     ROOT / "README.md",
-    *(ROOT / "docs" / name for name in ("evidence.md", "importing.md", "intervals.md")),
+    *(
+        ROOT / "docs" / name
+        for name in ("evidence.md", "importing.md", "intervals.md", "learning.md")
+    ),
 )
 FAR_OFF = ROOT / "simulator" / "costs" / "presets" / "far_off.yaml"
 SCHEMA = "rollcast-published/1"
@@ -373,6 +377,10 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "rl-runs-sentence": run_tables.rl_runs_sentence,
     "unseen": unseen,
     "turns-runs": partial(held_out_runs, ["turns", "beside"]),
+    "learning": learning.validated,
+    "learning-fitted": learning.fitted,
+    "learning-policies": learning.policies,
+    "learning-papers": learning.papers,
 }
 
 

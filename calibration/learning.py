@@ -15,7 +15,7 @@ from rollcast.calibration.logs.write import CONTENT, holds_import
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.data import prior
 from rollcast.simulator.learning.law import PARAMETERS, Law
-from rollcast.simulator.learning.signals import NO_SELECTION, FloatArray, Signals
+from rollcast.simulator.learning.signals import NO_SELECTION, FloatArray, Signals, first_come
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.read import place, read_json, read_lines, read_table
 
@@ -83,6 +83,7 @@ def _own(run: RunFolder) -> LearningRun:
             seconds=steps["end_s"],
             selection="+".join(stages) or NO_SELECTION,
             filtered=plan.get("filter") is not None,
+            first_come=any(first_come(decision.get("plan", {})) for decision in decisions),
         ),
         updates=done,
         accuracy=table["reward"],

@@ -47,7 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
         fits = validation.fits_by_task(runs)
         save(over_tasks(fits, validation.source(runs)), PRIOR)
         return 0
-    write_json(RESULTS / "learning.json", validation.results(runs))
+    from benchmarks.learning import papers
+
+    write_json(RESULTS / "learning.json", {**validation.results(runs), "papers": papers.rows()})
     return 0
 
 

@@ -95,6 +95,7 @@ def _curve(table: dict[str, Any]) -> LearningRun:
             minibatches=np.full(count, float(arm["minibatches"])),
             selection=table["updates"]["selection"],
             filtered=table["updates"]["filtered"],
+            first_come="tail_batching" in arm["policy"],  # the one policy of the table that is
         ),
         updates=updates,
         accuracy=evaluated("accuracy"),

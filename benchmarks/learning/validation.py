@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.learning.arms import ARMS, Arm
 from rollcast.calibration.fits.learning import Fit, LearningRun, fit, law_of, over_tasks
 from rollcast.simulator.learning.law import PARAMETERS, Law
 
@@ -97,8 +98,19 @@ def start_of(runs: Sequence[LearningRun], origin: str) -> float:
     return float(np.mean([run.accuracy[0] for run in runs if run.origin == origin]))
 
 
+OUTSIDE = "MaxReward"
+"""A selection that the law is not fitted to, and abstains from: it teaches from the few groups that
+have fewer right answers than are kept, and its runs stall."""
+
+
+def within_reach(runs: Sequence[LearningRun]) -> list[LearningRun]:
+    """Runs that the law is fitted to."""
+    return [r for r in runs if not r.signals.first_come and r.signals.selection != OUTSIDE]
+
+
 def fits_by_task(runs: Sequence[LearningRun]) -> dict[str, Fit]:
-    """Each task by itself."""
+    """Each task by itself, as far as the law reaches."""
+    runs = within_reach(runs)
     tasks = sorted({task_of(run) for run in runs})
     return {task: fit([run for run in runs if task_of(run) == task]) for task in tasks}
 
@@ -118,7 +130,7 @@ def policies_held_out(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> list
         own = [run for run in runs if task_of(run) == task]
         for half in (0, 1):
             out = {*names[half::2]}
-            kept = [run for run in own if run.policy not in out]
+            kept = [run for run in within_reach(own) if run.policy not in out]
             fitted = fit(kept, *known_from(before))
             laws = {origin: law_of(fitted, origin, "", before) for origin in fitted.origins}
             for run in own:
@@ -177,7 +189,7 @@ def results(runs: Sequence[LearningRun]) -> dict[str, Any]:
     between = tasks_held_out(runs, fits)
     return {
         "runs": len(runs),
-        "policies": len({run.policy for run in runs}),
+        "set_ups": len({run.policy for run in runs}),
         "origins": len({run.origin for run in runs}),
         "seed_noise": noise,
         "within": {
@@ -185,7 +197,7 @@ def results(runs: Sequence[LearningRun]) -> dict[str, Any]:
             **{task: figures(of_task(within, task), noise) for task in fits},
         },
         "between": {task: figures(judged, noise) for task, judged in between.items()},
-        "policies_within": by_policy(within),
+        "policies": by_policy(runs, within),
         "parameters": {task: parameters(fitted) for task, fitted in fits.items()},
     }
 
@@ -203,16 +215,51 @@ def parameters(fitted: Fit) -> dict[str, tuple[float, float]]:
     return {n: (float(m), float(e)) for n, m, e in zip(PARAMETERS, mean, error, strict=True)}
 
 
-def by_policy(judged: Sequence[Judged]) -> dict[str, dict[str, float]]:
-    """Of each policy: median of predicted over measured time, and the share inside."""
-    found = {}
-    for policy in sorted({one.run.policy for one in judged}):
-        own = [one for one in judged if one.run.policy == policy and one.said is None]
-        ratios = [o.predicted / o.measured for o in own if 0 < o.measured < np.inf > o.predicted]
-        if ratios:
-            inside = float(np.mean([one.low <= one.measured <= one.high for one in own]))
-            found[policy] = {"ratio": float(np.median(ratios)), "coverage": inside}
+def by_policy(runs: Sequence[LearningRun], judged: Sequence[Judged]) -> dict[str, dict[str, Any]]:
+    """Of each set-up but the synchronous one: updates to the middle target over the synchronous
+    run's of the same warm start and seed 0 (geometric mean and extremes; None where one did not
+    reach it), and the forecast over the measurement, less one, where it was held out (median; None
+    where the law abstains)."""
+    middle = TARGETS[1]
+    base = {
+        run.origin: time_to(run.updates, run.accuracy, middle)
+        for run in runs
+        if run.policy == "sync" and run.seed == 0
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for arm in ARMS:
+        own = [run for run in runs if run.policy == arm.name and run.origin in base]
+        if not own or arm.name == "sync":
+            continue
+        ratios = [time_to(r.updates, r.accuracy, middle) / base[r.origin] for r in own]
+        told = [one for one in judged if one.run.policy == arm.name and one.said is None]
+        errors = [
+            o.predicted / o.measured - 1 for o in told if 0 < o.measured < np.inf > o.predicted
+        ]
+        reached = np.isfinite(ratios).all()
+        found[arm.name] = {
+            "settings": settings(arm),
+            "runs": len(own),
+            "ratio": float(np.exp(np.log(ratios).mean())) if reached else None,
+            "low": float(min(ratios)) if reached else None,
+            "high": float(max(ratios)) if reached else None,
+            "error": float(np.median(errors)) if errors else None,
+        }
     return found
+
+
+def settings(arm: Arm) -> str:
+    """What an arm changes, in words."""
+    words = [f"`{arm.policy}`"]
+    if (arm.groups, arm.size) != (12, 8):
+        words.append(f"{arm.groups} groups of {arm.size}")
+    if arm.rate != 1.0:
+        words.append(f"{arm.rate:g} x learning rate")
+    if arm.minibatches > 1:
+        words.append(f"{arm.minibatches} minibatches")
+    if arm.prompts is not None:
+        words.append(f"{arm.prompts} prompts")
+    return ", ".join(words)
 
 
 def ranking(judged: Sequence[Judged], noise: float) -> tuple[int, int]:

@@ -41,27 +41,29 @@ def group_signal(
     sampled, trained: rollouts of a group, before and after selection. concentration: of the Beta
     distribution of the success probability over prompts; infinite for prompts that are all alike.
     """
-    spread = _spread_by_right(sampled, trained, selection)
+    spread, mixed = _by_right(sampled, trained, selection)
     chance = _chance_of_right(sampled, concentration)
-    return chance @ spread, chance @ (spread > 0)
+    return chance @ spread, chance @ mixed
 
 
-def _spread_by_right(sampled: int, trained: int, selection: str) -> FloatArray:
-    """Standard deviation of the trained rewards where k of the sampled are right, shape
-    (sampled + 1,). Of a random subset, and of rules that are not known, its mean."""
-    if trained >= sampled:
-        right = np.arange(sampled + 1)
-        return np.asarray(np.sqrt(right * (sampled - right)) / max(sampled, 1))
-    if selection in _RULES:
+def _by_right(sampled: int, trained: int, selection: str) -> tuple[FloatArray, FloatArray]:
+    """Of the trained rewards where k of the sampled are right: standard deviation, and whether it
+    is not 0, each of shape (sampled + 1,). Of a random subset, and of rules that are not known, the
+    mean over subsets."""
+    if trained < sampled and selection in _RULES:
         rule = _RULES[selection](trained)
         rewards = [[1.0] * k + [0.0] * (sampled - k) for k in range(sampled + 1)]
-        return np.array([np.std([r[i] for i in rule(r, 0)]) for r in rewards])
+        spread = np.array([np.std([r[i] for i in rule(r, 0)]) for r in rewards])
+        return spread, (spread > 0).astype(float)
+    right = np.arange(trained + 1)
+    spread = np.sqrt(right * (trained - right)) / max(trained, 1)
+    mixed = (spread > 0).astype(float)
+    if trained >= sampled:
+        return spread, mixed
     from scipy.stats import hypergeom
 
-    kept = np.arange(trained + 1)
-    spread = np.sqrt(kept * (trained - kept)) / trained
-    chance = [hypergeom.pmf(kept, sampled, k, trained) for k in range(sampled + 1)]
-    return np.asarray(chance @ spread)
+    chance = np.array([hypergeom.pmf(right, sampled, k, trained) for k in range(sampled + 1)])
+    return chance @ spread, chance @ mixed
 
 
 def _chance_of_right(sampled: int, concentration: float) -> FloatArray:

@@ -135,6 +135,11 @@ class Law:
         it."""
         if not len(signals):
             return "The run has no update, so there is no learning to forecast."
+        if signals.first_come:
+            return (
+                "The policy throws away what finishes late, so that length chooses what is trained "
+                "on: the law of learning does not know that; it slowed our runs up to 1.9 times."
+            )
         domain = self.domain
         unknown = set(signals.selection.split("+")) - {*domain.selections, "none"}
         if unknown or "+" in signals.selection:

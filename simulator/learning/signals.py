@@ -27,7 +27,8 @@ class Signals:
     that sampled a token and those that it updated. minibatches: optimiser steps of an update.
     seconds: end of the update on the run's clock, from its start. selection: rule that chose among
     a group's rollouts (``MaxVariance``), or ``none``. filtered: whether groups with equal rewards
-    were replaced.
+    were replaced. first_come: whether rollouts that finish late are thrown away, so that what is
+    trained on is chosen by length.
     """
 
     rollouts: IntArray
@@ -40,6 +41,7 @@ class Signals:
     seconds: FloatArray
     selection: str = NO_SELECTION
     filtered: bool = False
+    first_come: bool = False
 
     def __len__(self) -> int:
         return len(self.rollouts)
@@ -74,7 +76,17 @@ def signals_of_steps(
         seconds=np.array([step.end_s - start_s for step in steps], dtype=float),
         selection="+".join(stages) or NO_SELECTION,
         filtered=plan.get("filter") is not None,
+        first_come=any(first_come(decision.get("plan", {})) for decision in decisions),
     )
+
+
+def first_come(plan: Mapping[str, Any]) -> bool:
+    """Whether a logged plan launches more than the batch needs, and throws away what is late."""
+    launch = plan.get("launch", {})
+    if launch.get("rollouts", 1.0) > 1.0:
+        return True
+    stops = plan.get("stop", {}).get("type") == "EnoughGroups"
+    return bool(stops and launch.get("over_sampling", 1.0) > 1 and plan["unfinished"] != "resume")
 
 
 def _moments(tokens_by_age: Mapping[int, int]) -> tuple[float, float]:

@@ -95,6 +95,11 @@ def test_signals_of_a_run_say_what_its_policy_did() -> None:
     assert (late.kept == 0.5).all()
     assert late.selection == "MaxVariance"
     assert (np.diff(late.seconds) > 0).all()
+    assert not plain.first_come
+    assert not signals_of(try_policy("april", [[4, 6, 5, 9]], steps=3).run).first_come
+    tail = signals_of(try_policy("tail_batching", [[4, 6, 5, 9]], steps=3).run)
+    assert tail.first_come
+    assert "finishes late" in str(prior().domain_reason(tail, 0.3))
 
 
 def test_a_law_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Tables of ``docs/learning.md`` out of ``benchmarks/results/learning.json``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runner import markdown_table
+
+
+def _read(folder: Path) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads((folder / "learning.json").read_text("utf-8"))
+    return found
+
+
+def validated(folder: Path) -> str:
+    """Held-out policies by task, and held-out tasks."""
+    found = _read(folder)
+    lines = [
+        (f"policies of {task}" if task != "all" else "policies, all tasks", row)
+        for task, row in found["within"].items()
+    ]
+    lines += [(f"the task {task}", row) for task, row in found["between"].items()]
+    head = (
+        "held out",
+        "times",
+        "error, median",
+        "inside 90 %",
+        "pairs",
+        "right order",
+        "abstained",
+    )
+    return markdown_table(head, [(name, *_cells(row)) for name, row in lines])
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        str(row["times"]),
+        _share(row["median_error"]),
+        _share(row["coverage"]),
+        str(row["pairs"]),
+        _share(row["ranked_right"]),
+        str(row["abstained"]),
+    )
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
+def fitted(folder: Path) -> str:
+    """The parameters of each task."""
+    found = _read(folder)["parameters"]
+    head = (
+        *("task", "progress of the first update", "slowing", "noise, rollouts"),
+        *("power of the learning rate", "staleness"),
+    )
+    rows = []
+    for task, named in found.items():
+        cells = [task]
+        for name, (value, error) in named.items():
+            if name.startswith("log_"):
+                value, error = math.exp(value), error * math.exp(value)
+            cells.append(f"{value:.2g} +- {error:.1g}")
+        rows.append(cells)
+    return markdown_table(head, rows)
+
+
+def policies(folder: Path) -> str:
+    """Updates to the middle target over those of synchronous runs, and the law's error."""
+    found = _read(folder)["policies"]
+    rows = []
+    for name, row in found.items():
+        measured = "not reached" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        if row["ratio"] is not None and row["runs"] > 1:
+            measured += f" ({row['low']:.2f} to {row['high']:.2f})"
+        error = "abstains" if row["error"] is None else f"{100 * row['error']:+.0f} %"
+        rows.append((name, row["settings"], str(row["runs"]), measured, error))
+    head = ("set-up", "policy", "runs", "updates over synchronous", "forecast, unseen")
+    return markdown_table(head, rows)
+
+
+def papers(folder: Path) -> str:
+    """The papers' claims."""
+    from benchmarks.learning.papers import HEAD
+
+    return markdown_table(HEAD, _read(folder)["papers"])

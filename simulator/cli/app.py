@@ -148,9 +148,8 @@ def compare(
     with progress("", sum(variant.steps for variant in variants) * (1 + (draws or 0))) as advance:
         results = run_each(variants, advance)
         ranked = None
-        if planes:
-            results |= _run_controls(checked, planes)
-        elif draws is None:
+        results |= _run_controls(checked, planes)
+        if draws is None:
             ranked = ranking.from_short_runs(results, keep_on)
         elif draws:
             ranked = ranking.redraw(results, draws, advance)
@@ -390,7 +389,9 @@ def _controls(names: Sequence[str], draws: int | None) -> dict[str, Callable[...
 def _run_controls(
     scenario: Scenario, planes: Mapping[str, Callable[..., Any]]
 ) -> dict[str, Result]:
-    """Their rows, which have no intervals."""
+    """Their rows."""
+    if not planes:
+        return {}
     from rollcast.simulator.virtual.control import run_control
 
     return {name: run_control(scenario, plane, name) for name, plane in planes.items()}

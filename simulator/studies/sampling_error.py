@@ -92,9 +92,11 @@ def sampling_error_of(
     on_step: OnStep = None,
     whole: int | None = None,
     figures: FloatArray | None = None,
+    again: bool = True,
 ) -> SamplingError:
     """The sampling error of a finished run, or of ``whole`` steps if fewer. kind: of the runs that
-    are drawn alike. figures: `figures_of` the run, if known."""
+    are drawn alike. figures: `figures_of` the run, if known. again: whether others like it can be
+    made; without, it is of its own steps, and of what they met."""
     figures = figures_of(run) if figures is None else figures
     steps = len(figures)
     counted = min(whole or steps, steps, _MOST_DRAWN)
@@ -107,7 +109,7 @@ def sampling_error_of(
         mine = mine - np.outer(place, place @ mine / (place @ place))
     budget = _Budget(scenario, kind, work_of_a_step(run), steps, on_step)
     of_run = _Seen.of(run, figures, mine, 0)
-    seen = [of_run, *_others(budget, len(mine))]
+    seen = [of_run, *(_others(budget, len(mine)) if again else ())]
     pool = np.concatenate([one.rows for one in seen])
     count = len(pool)
     if count < 2:
@@ -123,7 +125,8 @@ def sampling_error_of(
     wider = 1.0 / np.sqrt(max(1.0 - length / count, 0.25))
     centre = np.average([one.steady for one in seen], axis=0, weights=[e.steps for e in seen])
     means = centre + wider * (pool[rows].mean(axis=1) - pool.mean(axis=0))
-    means += _unmet(budget, seen, counted, rng)
+    if again:
+        means += _unmet(budget, seen, counted, rng)
     ratios = np.divide(means, of_run.steady, out=np.ones_like(means), where=of_run.steady > 0)
     return SamplingError(np.asarray(np.maximum(ratios, 1e-3)), counted, budget.spent)
 

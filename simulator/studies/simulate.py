@@ -24,12 +24,14 @@ from rollcast.simulator.workload.solved import solved_lengths
 @dataclass(frozen=True)
 class Result:
     """A finished run, the scenario it came from and its summary. progress: its accuracy, or why the
-    law abstains; None where the scenario has no section ``learning``."""
+    law abstains; None where the scenario has no section ``learning``. again: whether `simulate`
+    makes it again; not that of a control plane, whose code is run once."""
 
     scenario: Scenario
     run: Run
     summary: dict[str, Any]
     progress: Progress | str | None = None
+    again: bool = True
 
 
 def load(

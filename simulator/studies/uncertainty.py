@@ -115,12 +115,14 @@ def uncertainty(
     work = Work(scenario, result.run)
     rows = figures_of(result.run, work.by)
     kind = kind_of(records)
-    error = sampling_error_of(scenario, result.run, alike or kind, on_step, steps, rows)
+    error = sampling_error_of(
+        scenario, result.run, alike or kind, on_step, steps, rows, result.again
+    )
     errors, inputs = error.ratios, length_inputs(scenario)
     left = work_of_a_step(result.run) * len(records) - error.spent
     dear = least_work(records, inputs, alike or kind) > max(left, MODEST_ROLLOUTS)
-    flows = kind == "beside" and (dear or refills(scenario))
-    if dear or flows or kind == "carried":
+    flows = kind == "beside" and (dear or not result.again or refills(scenario))
+    if dear or flows or kind == "carried" or not result.again:
         responses = by_tokens(scenario, work, inputs)
     else:
         responses = respond(scenario, records, rows, max(left, LEAST_ROLLOUTS), on_step, alike)
@@ -175,7 +177,8 @@ def add_intervals(
     if draws:
         from_whole_runs(summary, whole_runs(result.scenario, draws, on_step))
     else:
-        summary |= {"intervals_from": "short runs", "intervals": quick.intervals}
+        source = "short runs" if result.again else "its own work"
+        summary |= {"intervals_from": source, "intervals": quick.intervals}
         if quick.step is not None:
             add_phases(summary, quick.step.phases, quick.step.bound_by)
     if "step_s" in quick.draws:
@@ -187,6 +190,12 @@ def add_intervals(
     summary["sampling_error"] = {"share": error.share, "enough_steps": error.enough}
     if error.warning:
         summary["warnings"].append(error.warning)
+    if not result.again:
+        summary["warnings"].append(
+            f"the intervals of {summary['policy']} reprice its one run: its code was not run "
+            "again, so they leave out what it would do otherwise under other lengths or costs, and "
+            "rare rollouts longer than any it met"
+        )
     if quick.left_out:
         summary["warnings"].append(
             f"intervals leave out what could not be varied: {', '.join(quick.left_out)}"

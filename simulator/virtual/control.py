@@ -76,7 +76,7 @@ def run_control(scenario: Scenario, function: Function, label: str) -> Result:
     price = scenario.usd_per_gpu_hour
     if price is not None:
         summary["cost_usd"] = summary["gpu_hours"] * price
-    return Result(shown, run, summary)
+    return Result(shown, run, summary, again=False)
 
 
 async def _steps(training: Training, function: Function, label: str) -> None:

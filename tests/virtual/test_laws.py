@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator import virtual
 from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies import sampling_error, short_runs
 from rollcast.simulator.studies.simulate import load, simulate
+from rollcast.simulator.studies.uncertainty import add_intervals, uncertainty
 from rollcast.simulator.virtual import laws
+from rollcast.simulator.virtual.control import run_control
 from rollcast.simulator.virtual.faults import Fault
 from rollcast.simulator.virtual.golden import golden
 from rollcast.simulator.virtual.journal import Journal
@@ -21,6 +25,7 @@ from rollcast.simulator.virtual.prompts import Reply
 from rollcast.simulator.virtual.trial import Tried, keep, try_control
 from tests.conftest import Cli
 from tests.laws import examples
+from tests.virtual import planes
 from tests.virtual.planes import plane
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -177,7 +182,27 @@ def test_a_control_plane_stands_in_the_table_of_policies(cli: Cli, tmp_path: Pat
     )
     mine = rows["tests.virtual.planes:rollout"]
     assert mine["step_s"] == rows["sync"]["step_s"] == expected.summary["step_s"]
+    assert mine["speedup_low"] < mine["speedup"] < mine["speedup_high"]
     assert (tmp_path / "out").exists()
+
+
+def test_intervals_of_a_control_plane_come_from_its_one_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked = load(EXAMPLES / "april.yaml", "workload.batch_groups=4", "steps=12", "policy=sync")
+    policy = uncertainty(simulate(checked))
+    for module in (short_runs, sampling_error):
+        monkeypatch.setattr(module, "drive", None)  # no run is made
+    result = run_control(checked, planes.rollout, "mine")
+    mine = add_intervals(result)
+    assert result.summary["intervals_from"] == "its own work"
+    assert any("its code was not run again" in text for text in result.summary["warnings"])
+    for figure, (low, high) in mine.intervals.items():
+        assert low <= result.summary[figure] <= high
+    for figure in ("step_s", "rollout_s", "train_s"):  # of the same steps, by other means
+        spread, other = (one.draws[figure] for one in (mine, policy))
+        assert 0.5 < np.std(np.log(spread)) / np.std(np.log(other)) < 2, figure
+    assert {"lengths", "seeds"} <= set(mine.shares)
 
 
 @pytest.mark.parametrize(

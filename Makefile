@@ -5,6 +5,7 @@ VENV := .venv
 ENGINE := .venv-engine
 LOWEST := .venv-lowest
 VIRTUAL = .venv-virtual-$(notdir $(PYTHON))
+VERL := .venv-verl
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests start many processes: none of them need compile what another has.
 export PYTHONDONTWRITEBYTECODE :=
@@ -16,7 +17,7 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
 # A test that hangs ends its worker, and is tried again by the next: without a bound, for ever.
 TWO := -n 2 --max-worker-restart 2
 
-.PHONY: demo demo-engine demo-overlap test test-core test-lowest test-virtual laws check bench evidence measure memory-proof notebook clean
+.PHONY: demo demo-engine demo-overlap test test-core test-lowest test-virtual test-verl laws check bench evidence measure memory-proof notebook clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -65,6 +66,19 @@ test-virtual:  ## The virtual clock's tests under another Python: PYTHON=python3
 	$(VIRTUAL)/bin/pip install --quiet --editable . pytest pytest-timeout hypothesis aiohttp httpx looptime
 	$(VIRTUAL)/bin/python -m pytest tests/virtual
 
+# Without verl's own bounds: the engine here needs a newer transformers than they allow. verl and
+# its queue install their tests as a package named tests, which would hide ours.
+$(VERL)/.installed: pyproject.toml benchmarks/in_verl/verl-cpu.lock
+	$(PYTHON) -m venv $(VERL)
+	$(VERL)/bin/pip install --quiet --no-deps --requirement benchmarks/in_verl/verl-cpu.lock
+	$(VERL)/bin/pip install --quiet --no-deps --editable .
+	rm -rf $(VERL)/lib/python3*/site-packages/tests
+	touch $@
+
+# SLIME=/path/to/slime: its rollout loop too, from a checkout.
+test-verl: $(VERL)/.installed  ## Exported plans inside verl's own trainer, on a CPU
+	ROLLCAST_SLIME=$(SLIME) $(VERL)/bin/python -m pytest tests/stacks_verl tests/export/test_verl.py
+
 laws: $(VENV)/.installed  ## The same laws on new random examples, each time others
 	HYPOTHESIS_PROFILE=search $(VENV)/bin/python -m pytest $(TWO) --timeout 7200 --ignore tests/engine
 
@@ -96,4 +110,4 @@ notebook: $(VENV)/.installed  ## Runs the notebook again and keeps its pictures
 	$(VENV)/bin/jupyter execute --inplace notebooks/calibrate_and_confirm.ipynb
 
 clean:
-	rm -rf $(VENV) $(ENGINE) $(LOWEST) demo demo-engine demo-overlap .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENGINE) $(LOWEST) $(VERL) demo demo-engine demo-overlap .pytest_cache .hypothesis .mypy_cache .ruff_cache

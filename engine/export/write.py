@@ -91,10 +91,10 @@ In place of the dots: data, rewards, the model's own arguments, the optimiser, c
 {notes}
 ## What was not run
 
-Made for {made.made_for}, by documentation and source.
-rollcast's tests run the decisions against fakes of these interfaces, and compare them with the
-simulator's; nobody has run this folder inside {stack}. Try it on a few steps first, and see that
-the metrics `rollcast/*` and the step's batch are what `rollcast simulate` says.
+Made for {made.made_for}. rollcast's tests compare the decisions with the simulator's, and run such
+exports inside {stack}'s own code on a CPU (docs/export.md of rollcast says which and what was
+replaced); nobody has run this folder. Try it on a few steps first, and see that the metrics
+`rollcast/*` and the step's batch are what `rollcast simulate` says.
 """
 
 

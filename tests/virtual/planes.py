@@ -31,7 +31,9 @@ class Plane:
         async def group(n: int) -> None:
             nonlocal done
             while True:
-                asks = [training.engine.generate(Prompt(n)) for _ in range(training.group_size)]
+                engines = training.fleet.engines
+                engine = engines[0] if self.broken == "starves one" else training.engine
+                asks = [engine.generate(Prompt(n)) for _ in range(training.group_size)]
                 got = await asyncio.gather(*asks, return_exceptions=True)
                 answers = [answer for answer in got if isinstance(answer, Answer)]
                 if len(answers) == training.group_size:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from rollcast.simulator.virtual import laws
 from rollcast.simulator.virtual.control import run_control
 from rollcast.simulator.virtual.faults import Fault
 from rollcast.simulator.virtual.golden import golden
-from rollcast.simulator.virtual.journal import Journal
+from rollcast.simulator.virtual.journal import Entry, Journal
 from rollcast.simulator.virtual.prompts import Reply
 from rollcast.simulator.virtual.trial import Tried, keep, try_control
 from tests.conftest import Cli
@@ -56,7 +59,7 @@ LAWS: dict[str, Callable[[Tried], None]] = {
     "order": lambda run: laws.in_order(run.journal),
     "fair": lambda run: laws.fair(run.journal, 5),
     "trains": lambda run: laws.trains(run.journal, 500.0, steps=30, until_s=run.end_s),
-    "starved": lambda run: laws.never_starved(run.run, 100.0),
+    "starved": lambda run: laws.never_starved(run.run, 50.0),
     "throughput": lambda run: laws.throughput(run.run, tried().run, 0.8),
 }
 BROKEN = {
@@ -66,6 +69,7 @@ BROKEN = {
     "youngest first": {"order": "which was dispatched later"},
     "opens the gate": {"admission": "the bound is", "waiting": "units waited"},
     "sleeps": {"trains": "nothing was trained on from", "starved": "had no request for"},
+    "starves one": {"starved": "replica 1 had no request for"},
     "one at a time": {"throughput": "tokens/s of the reference"},
 }
 
@@ -84,6 +88,52 @@ def test_each_break_is_found(broken: str) -> None:
     for law, said in BROKEN[broken].items():
         with pytest.raises(AssertionError, match=said):
             LAWS[law](run)
+
+
+MUTATIONS: dict[str, tuple[Callable[[list[Entry], int, int], list[Entry]], str, str]] = {
+    "lose one": (lambda entries, at, end: entries[:at] + entries[at + 1 :], "conserved", "lost"),
+    "double one": (
+        lambda entries, at, end: [*entries[:end], entries[at], *entries[end:]],
+        "conserved",
+        "again trained",
+    ),
+    "age one": (
+        lambda entries, at, end: [
+            *entries[:at],
+            replace(entries[at], more=(("step", entries[at].get("step")), ("version", -3))),
+            *entries[at + 1 :],
+        ],
+        "age",
+        "1 units were older than 2 versions",
+    ),
+    "starve one": (
+        lambda entries, at, end: [*entries[:at], *entries[at + 1 :], entries[at]],
+        "fair",
+        "waited",
+    ),
+}
+
+
+@given(st.sampled_from(sorted(MUTATIONS)), st.floats(0, 0.6), st.floats(0, 1))
+def test_whichever_unit_is_lost_doubled_aged_or_starved_a_law_finds_it(
+    mutation: str, which: float, later: float
+) -> None:
+    """In the first three fifths of a run: who is lost at its end may still be in flight."""
+    journal = Journal(lambda: 0)
+    entries = list(_whole().journal.entries)
+    trained = [place for place, entry in enumerate(entries) if entry.what == "trained"]
+    at = trained[int(which * len(trained))]
+    end = at + 1 + int(later * (len(entries) - at - 1))
+    mutate, law, said = MUTATIONS[mutation]
+    journal.entries = mutate(entries, at, end)
+    run = replace(_whole(), fleet=SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match=said):
+        LAWS[law](run)
+
+
+@cache
+def _whole() -> Tried:
+    return tried()
 
 
 def test_one_that_stops_is_a_deadlock() -> None:

@@ -254,8 +254,14 @@ def validate(
 ) -> None:
     """Compare forecasts from a fitted file with real runs.
 
-    With --out: validation.json, validation.png and report.html, which needs no other file.
+    With --out: validation.json, validation.png and report.html, which needs no other file. With a
+    law of learning in place of fitted costs: times to accuracies, and the curve's mean and end.
     """
+    from rollcast.simulator.learning.data import is_law
+
+    if is_law(fitted):
+        _validate_learning(fitted, runs, out, as_json)
+        return
     from rollcast.calibration.calibrate import Fitted
     from rollcast.calibration.pages import validation_report
     from rollcast.calibration.validate import validate as check
@@ -283,6 +289,23 @@ def validate(
         validation_report.show(validation)
     if out is not None:
         print(f"wrote {out}/", file=sys.stderr)
+
+
+def _validate_learning(law: Path, runs: list[Path], out: Path | None, as_json: bool) -> None:
+    """``rollcast validate`` of a law of learning."""
+    from rollcast.calibration.learning import validate_learning
+    from rollcast.calibration.pages import learning_table
+    from rollcast.simulator.errors import ScenarioError
+    from rollcast.simulator.learning.data import load
+    from rollcast.simulator.results.write import plain
+
+    if out is not None:
+        raise ScenarioError("--out", "writes no report of a law of learning; use --json")
+    judged = validate_learning(load(law, "FITTED.json"), runs)
+    if as_json:
+        print(json.dumps(plain(learning_table.to_json(judged)), indent=1))
+    else:
+        learning_table.show_validation(judged)
 
 
 def import_log(

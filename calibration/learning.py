@@ -8,8 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.calibration.fits.learning import LearningRun, check_runs, fit, law_of
+from rollcast.calibration.fits.learning import (
+    LEAST_EVALUATIONS,
+    LearningRun,
+    check_runs,
+    fit,
+    law_of,
+)
 from rollcast.calibration.folder import FIELD, RunFolder, Table
+from rollcast.calibration.judge.learning import Judged, judge
 from rollcast.calibration.logs import columns
 from rollcast.calibration.logs.write import CONTENT, holds_import
 from rollcast.simulator.errors import ScenarioError
@@ -39,6 +46,19 @@ def calibrate_learning(folders: Sequence[Path]) -> Law:
     policies = sorted({run.policy for run in runs})
     source = f"{len(runs)} runs ({', '.join(policies[:6])}) of {runs[0].origin}"
     return law_of(fitted, runs[0].origin, source, before)
+
+
+def validate_learning(law: Law, folders: Sequence[Path]) -> list[list[Judged]]:
+    """A law's figures of each run (`calibration.judge.learning`). Raises ScenarioError
+    (``RUN_DIR``)."""
+    judged = []
+    for number, folder in enumerate(folders):
+        run = read_run(folder, number)
+        if len(run.updates) < LEAST_EVALUATIONS:
+            raise ScenarioError(FIELD, f"{folder} has only {len(run.updates)} evaluations")
+        factor = 1.0 if law.learning_rate is None else run.rate / law.learning_rate
+        judged.append(judge(law, run, float(run.accuracy[0]), factor))
+    return judged
 
 
 def read_run(folder: Path, number: int = 0) -> LearningRun:

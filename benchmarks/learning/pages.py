@@ -44,6 +44,8 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         str(row["pairs"]),
         _share(row["ranked_right"]),
         str(row["abstained"]),
+        f"{row['area_error']:.3f}",
+        f"{row['last_error']:.3f}",
     )
 
 

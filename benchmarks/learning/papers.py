@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning.validation import time_to
+from rollcast.calibration.judge.learning import time_to
 from rollcast.simulator.learning.data import prior
 from rollcast.simulator.learning.law import Law
 from rollcast.simulator.learning.signals import Signals

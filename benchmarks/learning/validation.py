@@ -11,68 +11,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from benchmarks.learning.arms import ARMS, Arm
 from rollcast.calibration.fits.learning import Fit, LearningRun, fit, law_of, over_tasks
+from rollcast.calibration.judge.learning import Judged, judge, time_to
 from rollcast.simulator.learning.law import PARAMETERS, Law
 
 TARGETS = (0.5, 0.6, 0.7)
-DRAWS = 200
-LEVEL = 0.9
 BEYOND = 2.0  # standard deviations of the difference of two runs
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One run's time to one target, updates (infinite: not reached): measured, predicted, and the
-    ends of the interval. said: why the law abstains, or None."""
-
-    run: LearningRun
-    target: float
-    measured: float
-    predicted: float
-    low: float
-    high: float
-    said: str | None
-
-
-def time_to(updates: Any, accuracy: Any, target: float) -> float:
-    """Updates until a curve reaches a target, between two evaluations by interpolation; of what
-    rises and falls, the best rising curve counts. Infinite where it does not."""
-    from scipy.optimize import isotonic_regression
-
-    curve = isotonic_regression(accuracy).x
-    reached = np.flatnonzero(curve >= target)
-    if not len(reached):
-        return float("inf")
-    i = int(reached[0])
-    if i == 0:
-        return float(updates[0])
-    part = (target - curve[i - 1]) / (curve[i] - curve[i - 1])
-    return float(updates[i - 1] + part * (updates[i] - updates[i - 1]))
-
-
-def judge(law: Law, run: LearningRun, start: float, factor: float) -> list[Judged]:
-    """A run's times to the targets above its start, as the law says them and as they were."""
-    said = law.domain_reason(run.signals, start, learning_rate_factor=factor)
-    drawn = law.curves(run.signals, start, learning_rate_factor=factor, draws=DRAWS, seed=0)
-    noise = np.random.default_rng(0)
-    seen = noise.binomial(run.answers.astype(int), drawn[:, run.updates]) / run.answers
-    best = law.best(run.signals, start, learning_rate_factor=factor)
-    judged = []
-    for target in TARGETS:
-        if target <= run.accuracy[0] + 0.05:
-            continue
-        times = [time_to(run.updates, curve, target) for curve in seen]
-        low, high = np.quantile(times, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
-        measured = time_to(run.updates, run.accuracy, target)
-        predicted = time_to(np.arange(len(best)), best, target)
-        judged.append(Judged(run, target, measured, predicted, float(low), float(high), said))
-    return judged
 
 
 def seed_noise(runs: Sequence[LearningRun]) -> float:
@@ -136,7 +85,7 @@ def policies_held_out(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> list
             for run in own:
                 if run.policy in out and run.origin in laws:
                     start, factor = start_of(own, run.origin), run.rate / fitted.rate
-                    judged += judge(laws[run.origin], run, start, factor)
+                    judged += judge(laws[run.origin], run, start, factor, TARGETS)
     return judged
 
 
@@ -147,17 +96,22 @@ def tasks_held_out(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> dict[st
         law = over_tasks({name: f for name, f in fits.items() if name != task}, "")
         own = [run for run in runs if task_of(run) == task]
         judged[task] = [
-            one for run in own for one in judge(law, run, start_of(own, run.origin), run.rate)
+            one
+            for run in own
+            for one in judge(law, run, start_of(own, run.origin), run.rate, TARGETS)
         ]
     return judged
 
 
 def figures(judged: Sequence[Judged], noise: float) -> dict[str, Any]:
     """Error, coverage, ranking and abstentions of judgements."""
+    areas = [one for one in judged if one.what == "area" and one.said is None]
+    lasts = [one for one in judged if one.what == "last" and one.said is None]
+    judged = [one for one in judged if one.what == "time"]
     told = [one for one in judged if one.said is None]
     both = [one for one in told if max(one.measured, one.predicted) < np.inf and one.measured > 0]
     errors = [abs(one.predicted / one.measured - 1.0) for one in both]
-    inside = [one.low - 1e-9 <= one.measured <= one.high + 1e-9 for one in told]
+    inside = [one.inside for one in told]
     right, pairs = ranking(told, noise)
     return {
         "times": len(judged),
@@ -167,6 +121,10 @@ def figures(judged: Sequence[Judged], noise: float) -> dict[str, Any]:
         "coverage": float(np.mean(inside)) if inside else None,
         "pairs": pairs,
         "ranked_right": right / pairs if pairs else None,
+        "area_error": float(np.median([abs(o.predicted - o.measured) for o in areas])),
+        "last_error": float(np.median([abs(o.predicted - o.measured) for o in lasts])),
+        "area_coverage": float(np.mean([one.inside for one in areas])),
+        "last_coverage": float(np.mean([one.inside for one in lasts])),
     }
 
 
@@ -232,7 +190,8 @@ def by_policy(runs: Sequence[LearningRun], judged: Sequence[Judged]) -> dict[str
         if not own or arm.name == "sync":
             continue
         ratios = [time_to(r.updates, r.accuracy, middle) / base[r.origin] for r in own]
-        told = [one for one in judged if one.run.policy == arm.name and one.said is None]
+        times = [one for one in judged if one.what == "time" and one.said is None]
+        told = [one for one in times if one.run.policy == arm.name]
         errors = [
             o.predicted / o.measured - 1 for o in told if 0 < o.measured < np.inf > o.predicted
         ]

@@ -24,6 +24,7 @@ MODEL_SD = 0.02
 """What the law is not held to, in accuracy."""
 LEAST_MOVE = 4.0
 """By so many standard errors an accuracy must have moved, or nothing is learned from it."""
+LEAST_EVALUATIONS = 3
 LEAST_POLICIES = 6
 """So many policies say how far policies are from the law."""
 LEAST_SPEED_SD = 0.7
@@ -70,11 +71,11 @@ def check_runs(runs: Sequence[LearningRun], field: str) -> None:
     if not runs:
         raise ScenarioError(field, "no run was given")
     for run in runs:
-        if len(run.updates) < 3:
+        if len(run.updates) < LEAST_EVALUATIONS:
             raise ScenarioError(
                 field,
-                f"{run.name} has {len(run.updates)} evaluations; a curve needs at least 3: set "
-                "engine.evaluation (every: 5) and run longer",
+                f"{run.name} has {len(run.updates)} evaluations; a curve needs at least "
+                f"{LEAST_EVALUATIONS}: set engine.evaluation (every: 5) and run longer",
             )
         if np.nanmin(run.accuracy) < 0 or np.nanmax(run.accuracy) > 1:
             raise ScenarioError(
@@ -236,6 +237,7 @@ def law_of(fitted: Fit, origin: str, source: str, before: Law) -> Law:
         domain=joined(domain_of(runs, fitted.rate), before.domain),
         source=source,
         lengths=fit_lengths([points(run) for run in runs]) or before.lengths,
+        learning_rate=fitted.rate,
     )
 
 

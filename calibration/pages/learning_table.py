@@ -1,10 +1,14 @@
-"""A fitted law of progress on the terminal."""
+"""A fitted law of progress on the terminal, and how it stands against runs."""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from rollcast.calibration.judge.learning import Judged
 from rollcast.simulator.learning.law import PARAMETERS, Law
 
 _WORDS = {
@@ -41,3 +45,47 @@ def show(law: Law) -> None:
         f"fitted to {law.source}; accuracy from {start[0]:.2f} to {reached:.2f}; what these runs "
         "do not say is as in the prior"
     )
+
+
+def to_json(runs: Sequence[Sequence[Judged]]) -> dict[str, Any]:
+    """What was measured and predicted of each run; null for an infinite time."""
+    return {"runs": [_run(figures) for figures in runs]}
+
+
+def _run(figures: Sequence[Judged]) -> dict[str, Any]:
+    run = figures[0].run
+    columns = ("what", "target", "measured", "predicted", "low", "high", "inside")
+    return {
+        "run": run.name,
+        "policy": run.policy,
+        "seed": run.seed,
+        "abstains": figures[0].said,
+        "figures": [{name: getattr(figure, name) for name in columns} for figure in figures],
+    }
+
+
+def show_validation(runs: Sequence[Sequence[Judged]]) -> None:
+    """Prints them, and how many intervals hold."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for column in ("run", "policy", "figure", "measured", "predicted", "90 % interval"):
+        table.add_column(column)
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    for figures in runs:
+        for i, one in enumerate(figures):
+            name = (Path(one.run.name).name, one.run.policy) if i == 0 else ("", "")
+            words = {"time": f"updates to {one.target:.2f}", "area": "mean accuracy"}
+            form = "{:.0f}" if one.what == "time" else "{:.3f}"
+            cells = [form.format(value) for value in (one.measured, one.predicted)]
+            ends = " to ".join(form.format(end) for end in (one.low, one.high))
+            table.add_row(*name, words.get(one.what, "last accuracy"), *cells, ends)
+    console.print(table)
+    told = [one for figures in runs for one in figures if one.said is None]
+    if told:
+        inside = sum(one.inside for one in told)
+        console.print(f"{inside} of {len(told)} intervals hold")
+    for figures in runs:
+        if figures[0].said is not None:
+            console.print(f"{Path(figures[0].run.name).name}: {figures[0].said}")

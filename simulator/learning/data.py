@@ -26,6 +26,15 @@ def prior() -> Law:
     return load(_PRIOR)
 
 
+def is_law(path: Path) -> bool:
+    """Whether a file says that it is a law of learning."""
+    try:
+        content = read_json(path, FIELD)
+    except ScenarioError:
+        return False
+    return isinstance(content, Mapping) and content.get("schema") == SCHEMA
+
+
 def load(path: Path, field: str = FIELD) -> Law:
     """The law in a file. Raises ScenarioError (``field``) for anything else."""
     content = read_json(path, field, path.name, _WANTED)

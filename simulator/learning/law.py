@@ -64,7 +64,8 @@ class Law:
 
     run_sd, policy_sd: standard deviations of a run's and of a policy's log speed about the law.
     concentration: of the success probability over prompts (Beta). source: where it comes from, for
-    readers. lengths: None where the runs said nothing of them.
+    readers. lengths: None where the runs said nothing of them. learning_rate: that counts as 1;
+    None where the runs of several tasks have one each.
     """
 
     parameters: Mapping[str, float]
@@ -75,6 +76,7 @@ class Law:
     domain: Domain
     source: str
     lengths: LengthLaw | None = None
+    learning_rate: float | None = None
 
     def curves(
         self,

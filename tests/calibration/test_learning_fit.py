@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.learning import tables, validation
 from rollcast.calibration.fits.learning import LearningRun, fit, law_of
+from rollcast.calibration.judge.learning import Judged, rising, time_to
 from rollcast.calibration.learning import calibrate_learning, read_run
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.data import load, prior
@@ -222,15 +225,39 @@ def test_the_committed_runs_teach_what_the_prior_says() -> None:
 
 def test_pairs_and_times_are_counted_as_the_page_says() -> None:
     updates, curve = np.array([0, 5, 10, 15]), np.array([0.2, 0.4, 0.3, 0.8])
-    assert validation.time_to(updates, curve, 0.35) == pytest.approx(5.0)
-    assert validation.time_to(updates, curve, 0.9) == float("inf")
+    assert time_to(updates, curve, 0.35) == pytest.approx(5.0)
+    assert time_to(updates, curve, 0.9) == float("inf")
     run = committed()[0]
     other = replace(run, policy="other")
     pair = [
-        validation.Judged(run, 0.5, 10.0, 12.0, 8.0, 14.0, None),
-        validation.Judged(other, 0.5, 20.0, 11.0, 8.0, 21.0, None),
+        Judged(run, "time", 0.5, 10.0, 12.0, 8.0, 14.0, None),
+        Judged(other, "time", 0.5, 20.0, 11.0, 8.0, 21.0, None),
     ]
     assert validation.ranking(pair, 0.01) == (0, 1)
     assert validation.ranking(pair, 1.0) == (0, 0)
-    found = validation.figures(pair, 0.01)
+    more = [replace(pair[0], what=what) for what in ("area", "last")]
+    found = validation.figures([*pair, *more], 0.01)
     assert (found["coverage"], found["median_error"]) == (1.0, pytest.approx(0.325))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_the_nearest_rising_curve_is_that_of_scipy(curve: list[float]) -> None:
+    optimize = pytest.importorskip("scipy.optimize")
+    if hasattr(optimize, "isotonic_regression"):
+        assert rising(np.array(curve)) == pytest.approx(optimize.isotonic_regression(curve).x)
+
+
+def test_validate_holds_a_law_against_runs(folders: Path, tmp_path: Path, cli: Cli) -> None:
+    law = tmp_path / "law.json"
+    assert cli("calibrate", "--learning", *runs_in(folders)[:3], "-o", law)[0] == 0
+    code, printed, _ = cli("validate", law, runs_in(folders)[3], "--json")
+    assert code == 0
+    [run] = json.loads(printed)["runs"]
+    assert run["policy"] == "pods(keep=4)"
+    figures = {figure["what"]: figure for figure in run["figures"]}
+    assert {"time", "area", "last"} == set(figures)
+    assert figures["last"]["predicted"] == pytest.approx(figures["last"]["measured"], abs=0.05)
+    code, printed, _ = cli("validate", law, runs_in(folders)[3])
+    assert (code, "updates to" in printed) == (0, True)
+    code, _, told = cli("validate", law, runs_in(folders)[3], "--out", tmp_path / "report")
+    assert (code, "--out" in told) == (2, True)

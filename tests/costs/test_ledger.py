@@ -172,7 +172,9 @@ def test_what_is_offloaded_is_not_on_the_gpu(options: dict[str, Any]) -> None:
     here = ledger(options, offload_optimizer=False)
     away = ledger(options, offload_optimizer=True)
     assert most(away, "generation") < most(here, "generation")
-    assert most(away, "update") == pytest.approx(most(here, "update"))
+    assert most(away, "update") <= most(here, "update") * (1 + 1e-9)
+    if not options["critic"]:  # which waits in host memory, too
+        assert most(away, "update") == pytest.approx(most(here, "update"))
     assert sum(away.host_bytes.values()) >= sum(here.host_bytes.values())
     on_host = ledger({**options, "optimizer_on_host": True})
     assert most(on_host, "update", "optimizer_step") <= most(
@@ -592,6 +594,49 @@ def test_the_heads_gradient_comes_when_the_loss_is_over() -> None:
     assert at_loss["gradients"] == 0
     few = peak_parts(logits_chunk_tokens=None, logit_bytes=4.0, use=whole)
     assert few["gradients"] > 0
+
+
+def test_log_probabilities_need_no_more_than_the_weights() -> None:
+    """verl, NeMo-RL and ROLL bring no optimiser and no gradients for them; slime wakes all."""
+
+    def held(stack: str, role: str = "trainer", **trainer: Any) -> Mapping[str, float]:
+        options = {"tensor_parallel": 2, "backend": "megatron", **trainer}
+        found = ledger(options, stack=stack, offload_optimizer=True)
+        return next(h for h in found.of("log_prob", "colocated") if h.role == role).bytes
+
+    for stack in ("verl", "nemo-rl", "roll"):
+        assert "weights" in held(stack)
+        assert not {"optimizer", "gradients", "master_weights"} & held(stack).keys()
+    assert {"optimizer", "gradients"} <= held("slime").keys()
+    sharded = held("verl", backend="fsdp", tensor_parallel=1)
+    assert {"master_weights"} <= sharded.keys() - {"optimizer", "gradients"} == sharded.keys()
+    stays = ledger({"backend": "fsdp"}, stack="verl", offload_optimizer=False)
+    assert "optimizer" in stays.of("log_prob", "colocated")[1].bytes
+
+
+def test_gpus_that_the_engine_does_not_use_hold_the_trainer_alike() -> None:
+    """ROLL with an engine on 12 of 16 GPUs: gradients are there in the update, and not before."""
+    trainer = {"backend": "megatron", "sharding": "zero1"}
+    found = ledger(
+        trainer, {"replicas": 12, "trainer_gpus": 16}, stack="roll", offload_optimizer=True
+    )
+    for pool in ("colocated", "trainer"):
+        scored, updated = (
+            next(h for h in found.of(phase, pool) if h.role == "trainer").bytes
+            for phase in ("log_prob", "update")
+        )
+        assert "gradients" not in scored
+        assert updated["gradients"] > 25e9
+
+
+def test_models_that_are_trained_are_away_while_another_works() -> None:
+    trainer = {"backend": "fsdp", "critic": True}
+    away, here = (
+        ledger(trainer, stack="verl", offload_optimizer=offload) for offload in (True, False)
+    )
+    for phase in ("log_prob", "update"):
+        assert [h.role for h in away.of(phase, "colocated")] == ["engine", "trainer"]
+        assert "critic" in [h.role for h in here.of(phase, "colocated")]
 
 
 def test_no_forecast_is_surer_than_what_it_cannot_see() -> None:

@@ -190,9 +190,9 @@ def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -
     beside_bytes: of an engine on them."""
     trainer, colocated = cost.trainer_of, cost.placement == "colocated"
     use = use_of(trainer, batch)
-    away = colocated and cost.offload_optimizer
+    away = bool(colocated and cost.offload_optimizer)
     resting = trainer.resting(states=not away)
-    for phase, roles in trainer.phases(use, beside_bytes).items():
+    for phase, roles in trainer.phases(use, beside_bytes, away).items():
         for role, parts in roles.items():
             yield _holding(phase, role, pool, parts)
     if colocated:

@@ -308,8 +308,16 @@ class TrainerMemory(TrainerOptions):
         }
         return max((loss, of_head, first, last, end), key=lambda parts: math.fsum(parts.values()))
 
-    def _own(self, use: Use) -> dict[MemoryPhase, Parts]:
-        """Parts of the model's own phases."""
+    @cached_property
+    def _read(self) -> Parts:
+        """Of what stays between steps, the weights that a forward reads."""
+        names = {"weights"}
+        if self.weights != "full" or not has_working_copy(self):
+            names.add("master_weights")
+        return {name: size for name, size in self._resting.items() if name in names}
+
+    def _own(self, use: Use, away: bool = False) -> dict[MemoryPhase, Parts]:
+        """Parts of the model's own phases. away: as in `phases`."""
         prefix = use.prefix_tokens
         shared = shared_kv_bytes(self.model, prefix) / self.layout.share
         update = self._update(use, shared + self._activations.kept * prefix)
@@ -332,7 +340,8 @@ class TrainerMemory(TrainerOptions):
             ungraded = max(0.0, self.logit_bytes - MASTER_BYTES)
             ungraded += ENTROPY_BYTES if self.entropy_traffic_per_logit else 0
         head = max(self._root_parameters, self._head_parameters if self.logits else 0.0)
-        forward = self._resting | {
+        held = self._resting if self.states_in_log_probs or not away else self._read
+        forward = held | {
             "activations": max(made.forward, made.image_working * use.image_share) * scored.tokens,
             "logits": self._logit_bytes(scored, ungraded),
             "gathered_weights": self._gathered(head),
@@ -353,17 +362,23 @@ class TrainerMemory(TrainerOptions):
         wider = max(0, master_bytes(self) - gradient_bytes(self))
         return updated * (wider + (master_bytes(self) if self.foreach_optimizer else 0))
 
-    def phases(self, use: Use, beside_bytes: float = 0.0) -> dict[MemoryPhase, dict[str, Parts]]:
+    def phases(
+        self, use: Use, beside_bytes: float = 0.0, away: bool = False
+    ) -> dict[MemoryPhase, dict[str, Parts]]:
         """Parts by role and phase on each GPU, at a microbatch: in every phase of training the
         model that needs most is at work, and the others rest. beside_bytes: that others hold on
-        the same GPUs."""
+        the same GPUs. away: whether trained models are in host memory but while they work."""
         guests, context = self._guests, self._context
         trained = [(role.name, t) for role, t in self.others if role.trained and not role.gpus]
+        asleep: dict[str, Parts] = {"trainer": self._resting, **dict(guests)}
+        if away:
+            asleep |= {name: {} for name in ("trainer", "critic") if name in asleep}
         phases: dict[MemoryPhase, dict[str, Parts]] = {}
-        for phase, own in self._own(use).items():
-            asleep = {"trainer": self._resting, **dict(guests)}
+        for phase, own in self._own(use, away).items():
             worked = [{**asleep, "trainer": own}]
-            worked += [{**asleep, name: t._own(use).get(phase, t._resting)} for name, t in trained]
+            worked += [
+                {**asleep, name: t._own(use, away).get(phase, t._resting)} for name, t in trained
+            ]
             most = max(worked, key=_bytes_of)
             phases[phase] = most | {"trainer": most["trainer"] | context}
             left = self._budget_bytes - beside_bytes - _bytes_of(phases[phase])

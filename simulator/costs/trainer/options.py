@@ -407,6 +407,13 @@ class TrainerOptions(Options):
     offload_activations: Annotated[
         bool, Doc("whether activations are offloaded to host memory until the backward")
     ] = False
+    states_in_log_probs: Annotated[
+        bool,
+        Doc(
+            "whether a colocated trainer that offloads its states has all of them on the GPU in "
+            "passes for log-probabilities; false: the weights alone"
+        ),
+    ] = True
     reference_on_host: Annotated[
         bool,
         Doc("whether weights of a reference model on the trainer's GPUs wait in host memory"),

@@ -27,6 +27,7 @@ from rollcast.simulator.planner.whole_run import (
 )
 from rollcast.simulator.policies import parse_labelled
 from rollcast.simulator.policies.registry import SYNCHRONOUS
+from rollcast.simulator.results.learning import OWN
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.plan_section import (
     CLUSTER_KEYS,
@@ -177,8 +178,9 @@ def _length(
     needs = planned_needs(base_plan(sections), law, DRAWS)
     if needs.reason:
         return None, (f"{needs.reason} So the plan is for {ASSUMED_STEPS} steps.",), None
-    said = f"Accuracy from {law.start:g} to {target:g} follows {law.law.source}."
-    return run or RunSection(accuracy=target), (said,), learning
+    said = f"Accuracy from {law.start:g} to {target:g} follows a law fitted to {law.law.source}."
+    told = (said,) if law.own else (said, OWN)
+    return run or RunSection(accuracy=target), told, learning
 
 
 def _narrowed(asked_for: Sequence[str], opened: Mapping[str, Sequence[Any]]) -> str:

@@ -77,4 +77,6 @@ def curves_of(summaries: Mapping[str, Mapping[str, Any]]) -> Curves | None:
 def _note(summary: Mapping[str, Any]) -> str:
     """Time to the target with its interval."""
     found = TO_TARGET[0].value_in(summary)
-    return "" if found is None else f"{found[0]} ({found[1]})"
+    if found is None:
+        return ""
+    return f"to {summary['learning']['target']:g}: {found[0]} ({found[1]})"

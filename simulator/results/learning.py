@@ -7,6 +7,9 @@ from typing import Any
 
 from rollcast.simulator.results.figures import TO_TARGET
 
+OWN = "For hours of a model of your own, fit a law to its runs (rollcast calibrate --learning)."
+"""Of the law that comes with rollcast."""
+
 
 def sentences(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """By which law accuracy rises in runs, by policy, and where that law says nothing; empty for
@@ -17,13 +20,11 @@ def sentences(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     first = next(iter(told.values()))
     target = "" if first["target"] is None else f" to {first['target']:g}"
     sentences = [
-        f"Accuracy from {first['accuracy']:g}{target} follows {first['law']}; all updates are "
-        "taken to be like the simulated ones."
+        f"Accuracy from {first['accuracy']:g}{target} follows a law fitted to {first['law']}.",
+        "All updates are taken to be like the simulated ones.",
     ]
     if not first["own"]:
-        sentences.append(
-            "Its hours are those of small models; what carries over is how policies compare."
-        )
+        sentences.append(OWN)
     for key in ("abstains", "note"):
         reasons: dict[str, list[str]] = {}
         for name, one in told.items():

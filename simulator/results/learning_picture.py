@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLUMNS = 3
-_LEFT_IN, _GAP_IN, _WIDE_IN, _TALL_IN = 0.5, 0.45, 2.8, 1.7
-_HEAD_IN, _ROW_IN, _FOOT_IN = 0.5, 2.55, 0.3
+_COLUMNS = 3  # at most
+_LEFT_IN, _GAP_IN, _TALL_IN = 0.5, 0.45, 1.7
+_HEAD_IN, _ROW_IN, _FOOT_IN = 0.5, 2.6, 0.42
 
 
 def draw_learning(summaries: Mapping[str, Mapping[str, Any]], target: Target) -> bool:
@@ -47,22 +47,25 @@ def draw_learning(summaries: Mapping[str, Mapping[str, Any]], target: Target) ->
 
 
 def _figure(curves: Curves) -> Figure:
-    rows = -(-len(curves.panels) // _COLUMNS)
+    columns = min(len(curves.panels), _COLUMNS)
+    rows = -(-len(curves.panels) // columns)
+    wide_in = (WIDTH_IN - 0.15 - _LEFT_IN + _GAP_IN) / columns - _GAP_IN
+    letters = int(13 * wide_in)
     height = _HEAD_IN + _ROW_IN * rows + _FOOT_IN
     figure = new_figure(height)
     title = "Accuracy over time"
     figure.text(0.012, 1 - 0.24 / height, title, fontsize=12, weight="bold", va="center")
     for place, panel in enumerate(curves.panels):
-        row, column = divmod(place, _COLUMNS)
-        left = _LEFT_IN + column * (_WIDE_IN + _GAP_IN)
+        row, column = divmod(place, columns)
+        left = _LEFT_IN + column * (wide_in + _GAP_IN)
         bottom = height - _HEAD_IN - row * _ROW_IN - 0.5 - _TALL_IN
-        box = (left / WIDTH_IN, bottom / height, _WIDE_IN / WIDTH_IN, _TALL_IN / height)
+        box = (left / WIDTH_IN, bottom / height, wide_in / WIDTH_IN, _TALL_IN / height)
         _paint(figure.add_axes(box), panel, curves)
         for text, up_in, bold in ((panel.title, 0.3, True), (panel.note, 0.1, False)):
             figure.text(
                 left / WIDTH_IN,
                 (bottom + _TALL_IN + up_in) / height,
-                text if len(text) <= 40 else f"{text[:39]}…",
+                text if len(text) <= letters else f"{text[: letters - 1]}…",
                 weight="bold" if bold else "normal",
                 color=INK if bold else FAINT,
                 va="center",

@@ -29,7 +29,8 @@ from rollcast.simulator.learning.signals import signals_of
 from rollcast.simulator.results.steady import Steady
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies.compare import compare
-from rollcast.simulator.studies.learned import Times, against, sooner
+from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.learned import Times, add_learning, against, sooner
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from tests.conftest import Cli
 from tests.learning.worlds import anywhere, written
@@ -175,6 +176,26 @@ def test_a_policy_like_the_first_is_as_soon(scenario: Path) -> None:
     # the same draws serve both sides: the ratio is known better than either
     wide = told(one)["hours_high"] / told(one)["hours_low"]
     assert told(pods)["speedup_high"] / told(pods)["speedup_low"] < 0.6 * wide
+
+
+def test_draws_of_the_step_meet_those_of_the_law(scenario: Path) -> None:
+    result = simulate(from_raw(parse_scenario(scenario.read_text(), folder=scenario.parent)))
+    alone = told(result)
+    add_learning({"sync": result}, {"sync": np.array([10.0])})
+    slower = told(result)
+    assert slower["hours"] == alone["hours"]  # at the run's own step time
+    assert slower["hours_high"] == pytest.approx(10 * alone["hours_high"])
+    assert slower["hours_low"] == min(10 * alone["hours_low"], alone["hours"])
+    add_learning({"sync": result}, {"sync": np.array([100.0])})
+    assert told(result)["hours_low"] == alone["hours"]  # an interval holds its figure
+    assert [told(result)[f"updates{end}"] for end in ("_low", "_high")] == [
+        alone[f"updates{end}"] for end in ("_low", "_high")
+    ]
+
+
+def test_ends_may_be_infinite() -> None:
+    assert ends([1.0, *[math.inf] * 99]).tolist() == [math.inf, math.inf]
+    assert ends([*[1.0] * 90, *[math.inf] * 10]).tolist() == [1.0, math.inf]
 
 
 def test_a_comparison_shows_it(cli: Cli, scenario: Path, tmp_path: Path) -> None:

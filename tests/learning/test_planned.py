@@ -47,8 +47,12 @@ def test_the_law_says_how_many_updates_each_choice_needs(scenario: Path) -> None
         assert run.hours == pytest.approx(told["hours"], rel=1e-6)
     assert rows["sync"].quality == 1.0
     assert rows["pods(keep=2)"].quality > 1.0
+    assert rows["april"].measured.staleness_mean > 0
+    assert rows["april"].quality > 1.0
+    levels = [needs.level for row in rows.values() if (needs := row.measured.needs)]
+    assert levels == pytest.approx([rows["sync"].run_cost.updates] * 3)  # on-policy, unselected
     assert " updates to accuracy 0.6 take " in found.sentences[1]
-    assert found.sentences[-1].startswith("Accuracy from 0.3 to 0.6 follows")
+    assert found.sentences[-1].startswith("Accuracy from 0.3 to 0.6 follows a law fitted to ")
     assert found.scenario is not None
     assert found.scenario["learning"]["target"] == 0.6
     further = planned(scenario, {"run": {"accuracy": 0.7}})

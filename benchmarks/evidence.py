@@ -381,6 +381,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "learning-fitted": learning.fitted,
     "learning-policies": learning.policies,
     "learning-papers": learning.papers,
+    "learning-real": learning.real,
 }
 
 

@@ -13,6 +13,7 @@ from rollcast.calibration.fits.learning import (
     LearningRun,
     check_runs,
     fit,
+    known_from,
     law_of,
 )
 from rollcast.calibration.folder import FIELD, RunFolder, Table
@@ -21,8 +22,14 @@ from rollcast.calibration.logs import columns
 from rollcast.calibration.logs.write import CONTENT, holds_import
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.data import prior
-from rollcast.simulator.learning.law import PARAMETERS, Law
-from rollcast.simulator.learning.signals import NO_SELECTION, FloatArray, Signals, first_come
+from rollcast.simulator.learning.law import Law
+from rollcast.simulator.learning.signals import (
+    NO_SELECTION,
+    FloatArray,
+    IntArray,
+    Signals,
+    first_come,
+)
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.read import place, read_json, read_lines, read_table
 
@@ -41,8 +48,7 @@ def calibrate_learning(folders: Sequence[Path]) -> Law:
     runs = [read_run(folder, number) for number, folder in enumerate(folders)]
     check_runs(runs, FIELD)
     before = prior()
-    mean = np.array([before.parameters[name] for name in PARAMETERS])
-    fitted = fit(runs, mean, np.array(before.covariance))
+    fitted = fit(runs, *known_from(before))
     policies = sorted({run.policy for run in runs})
     source = f"{len(runs)} runs ({', '.join(policies[:6])}) of {runs[0].origin}"
     return law_of(fitted, runs[0].origin, source, before)
@@ -75,6 +81,15 @@ def _own(run: RunFolder) -> LearningRun:
             FIELD, f"{run.path} has no evaluation ({schema.EVALUATIONS.name}); {_EVALUATE}"
         )
     table = read_table(run.path, schema.EVALUATIONS, FIELD)
+    done = np.minimum(table["steps_done"], len(run.steps["step"]))
+    return curve_of(run, done, table["reward"], table["rollouts"].astype(float))
+
+
+def curve_of(
+    run: RunFolder, done: IntArray, accuracy: FloatArray, answers: FloatArray
+) -> LearningRun:
+    """A run of ours with these evaluations, each (evaluations,): after so many updates, the share
+    of right answers of so many."""
     steps = run.steps
     size = steps.get("group_size", np.zeros(len(steps["step"])))
     groups = steps.get("trained_groups", np.zeros(len(steps["step"])))
@@ -84,7 +99,6 @@ def _own(run: RunFolder) -> LearningRun:
     sampled = np.maximum(groups * size, 1)
     options = run.section("engine", "trainer")
     count = len(steps["step"])
-    done = np.minimum(table["steps_done"], count)
     rights, wrongs = _lengths(run.rollouts, done, count)
     return LearningRun(
         name=str(run.path),
@@ -106,8 +120,8 @@ def _own(run: RunFolder) -> LearningRun:
             first_come=any(first_come(decision.get("plan", {})) for decision in decisions),
         ),
         updates=done,
-        accuracy=table["reward"],
-        answers=table["rollouts"].astype(float),
+        accuracy=accuracy,
+        answers=answers,
         right_tokens=rights,
         wrong_tokens=wrongs,
     )

@@ -47,9 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
         fits = validation.fits_by_task(runs)
         save(over_tasks(fits, validation.source(runs)), PRIOR)
         return 0
-    from benchmarks.learning import papers
+    from benchmarks.learning import papers, real
 
-    write_json(RESULTS / "learning.json", {**validation.results(runs), "papers": papers.rows()})
+    found = validation.results(runs)
+    found |= {"real": real.rows(real.judged()), "papers": papers.rows()}
+    write_json(RESULTS / "learning.json", found)
     return 0
 
 

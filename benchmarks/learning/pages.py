@@ -32,6 +32,8 @@ def validated(folder: Path) -> str:
         "pairs",
         "right order",
         "abstained",
+        "mean of the curve off by",
+        "its end",
     )
     return markdown_table(head, [(name, *_cells(row)) for name, row in lines])
 
@@ -90,3 +92,17 @@ def papers(folder: Path) -> str:
     from benchmarks.learning.papers import HEAD
 
     return markdown_table(HEAD, _read(folder)["papers"])
+
+
+def real(folder: Path) -> str:
+    """Curves of real runs under policies that the law had not seen."""
+    rows = []
+    for row in _read(folder)["real"]:
+        cells = [f"`{row['policy']}`"]
+        for what in ("area", "last"):
+            one = row[what]
+            held = f"{one['inside']} of {one['of']}"
+            cells += [f"{one['measured']:.3f}", f"{one['predicted']:.3f}", held]
+        rows.append(cells)
+    head = ("policy", "mean accuracy", "forecast", "inside", "last accuracy", "forecast", "inside")
+    return markdown_table(head, rows)

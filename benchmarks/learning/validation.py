@@ -16,9 +16,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.arms import ARMS, Arm
-from rollcast.calibration.fits.learning import Fit, LearningRun, fit, law_of, over_tasks
+from rollcast.calibration.fits.learning import (
+    Fit,
+    LearningRun,
+    fit,
+    known_from,
+    law_of,
+    over_tasks,
+)
 from rollcast.calibration.judge.learning import Judged, judge, time_to
-from rollcast.simulator.learning.law import PARAMETERS, Law
+from rollcast.simulator.learning.law import PARAMETERS
 
 TARGETS = (0.5, 0.6, 0.7)
 BEYOND = 2.0  # standard deviations of the difference of two runs
@@ -62,12 +69,6 @@ def fits_by_task(runs: Sequence[LearningRun]) -> dict[str, Fit]:
     runs = within_reach(runs)
     tasks = sorted({task_of(run) for run in runs})
     return {task: fit([run for run in runs if task_of(run) == task]) for task in tasks}
-
-
-def known_from(law: Law) -> tuple[Any, Any]:
-    """A law as what is known before a fit."""
-    mean = np.array([law.parameters[name] for name in PARAMETERS])
-    return mean, np.array(law.covariance)
 
 
 def policies_held_out(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> list[Judged]:

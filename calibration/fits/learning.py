@@ -219,6 +219,11 @@ def deviations(fitted: Fit) -> tuple[float, float]:
     return float(np.sqrt(own)), float(np.sqrt(max(float(np.mean(means**2 - chance)), 0.0)))
 
 
+def known_from(law: Law) -> tuple[FloatArray, FloatArray]:
+    """A law as what is known before a fit: mean and covariance."""
+    return np.array([law.parameters[name] for name in PARAMETERS]), np.array(law.covariance)
+
+
 def law_of(fitted: Fit, origin: str, source: str, before: Law) -> Law:
     """The law of one origin's runs. before: the law that the fit began with, whose policies differ
     from it where these runs are of few."""

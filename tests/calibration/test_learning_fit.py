@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.learning import tables, validation
+from benchmarks.learning import pages, tables, validation
+from benchmarks.runner import RESULTS
 from rollcast.calibration.fits.learning import LearningRun, fit, law_of
 from rollcast.calibration.judge.learning import Judged, rising, time_to
 from rollcast.calibration.learning import calibrate_learning, read_run
@@ -261,3 +262,12 @@ def test_validate_holds_a_law_against_runs(folders: Path, tmp_path: Path, cli: C
     assert (code, "updates to" in printed) == (0, True)
     code, _, told = cli("validate", law, runs_in(folders)[3], "--out", tmp_path / "report")
     assert (code, "--out" in told) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "page", [pages.validated, pages.fitted, pages.policies, pages.papers, pages.real]
+)
+def test_tables_are_whole(page: Callable[[Path], str]) -> None:
+    lines = page(RESULTS).splitlines()
+    assert len(lines) > 4
+    assert len({line.count(" | ") for line in lines}) == 1

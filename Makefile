@@ -17,7 +17,7 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
 # A test that hangs ends its worker, and is tried again by the next: without a bound, for ever.
 TWO := -n 2 --max-worker-restart 2
 
-.PHONY: demo demo-engine demo-overlap test test-core test-lowest test-virtual test-verl laws check bench evidence measure memory-proof notebook clean
+.PHONY: demo demo-engine demo-overlap test test-core test-lowest test-virtual test-verl laws check bench evidence measure memory-proof architectures kills notebook clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -90,6 +90,13 @@ check: $(VENV)/.installed  ## Types, lint, formatting, import contracts
 
 memory-proof: $(ENGINE)/.installed  ## A real model's trainer on 8 ranks under torch's memory tracker
 	ROLLCAST_MEMORY_PROOF=1 $(ENGINE)/bin/python -m pytest -n 0 tests/engine/test_memory_proof.py
+
+architectures: $(ENGINE)/.installed  ## Six architectures, both engines, adapters: trained, kept, loaded
+	ROLLCAST_ARCHITECTURES=1 OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m pytest -n 0 \
+	  tests/engine/test_architectures.py
+
+kills: $(ENGINE)/.installed  ## A hundred SIGKILLs at random moments of real runs, half an hour
+	$(ENGINE)/bin/python -m benchmarks.kills
 
 bench: $(VENV)/.installed  ## Speed and memory of the simulator and of imports
 	$(VENV)/bin/python -m benchmarks.speed

@@ -292,7 +292,7 @@ def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
 
 
 def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
-    """NCCL goes from the trainer's one GPU to other GPUs."""
+    """NCCL goes from the trainer's first GPU to other GPUs."""
     if engine.weights_by != "nccl":
         return
     why = None
@@ -300,8 +300,6 @@ def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
         why = f"engine.device is {engine.device}, which NCCL does not reach"
     elif cluster.placement == "colocated":
         why = "a replica on the trainer's GPU needs no transport"
-    elif cluster_shape(cluster).trainer_gpus > 1:
-        why = "a trainer of several ranks gathers its weights in the object store"
     elif engine.weights_folder is not None:
         why = "engine.weights_folder has them go through files"
     if why is not None:

@@ -221,12 +221,13 @@ class Engine(Protocol):
         ...
 
     def sleep(self) -> None:
-        """Frees its device's memory until `wake`; needs an idle engine that was started for it, and
-        keeps the weights."""
+        """Frees its device's memory until `wake`; needs an idle engine that was started for it. Its
+        weights may be gone."""
         ...
 
-    def wake(self) -> None:
-        """Takes its memory back, weights included."""
+    def wake(self, weights_come: bool = False) -> None:
+        """Takes its memory back. weights_come: `load_weights` is next; an engine that has given its
+        weights up raises EngineError without."""
         ...
 
     def shutdown(self) -> None:

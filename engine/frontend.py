@@ -138,11 +138,11 @@ class EngineFrontend:
         self._asleep = True
         return True
 
-    def wake(self) -> bool:
+    def wake(self, weights_come: bool = False) -> bool:
         """Takes the memory back, before any submit or load; returns whether it slept."""
         if not self._asleep:
             return False
-        self.engine.wake()
+        self.engine.wake(weights_come)
         self._asleep = False
         return True
 

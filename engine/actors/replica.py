@@ -151,7 +151,7 @@ def carry_out(
 
 
 def _load(frontend: EngineFrontend, command: Load, clock: Callable[[], float]) -> Loaded:
-    woke = frontend.wake()
+    woke = frontend.wake(weights_come=True)
     start_s = clock()
     weights = command.weights
     frontend.load(weights if isinstance(weights, OnWire) else unpack(weights), command.version)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 class ByWire:
-    """A `engine.actors.weights.Channel` that keeps a copy of the weights on the trainer's device
-    until a replica receives it. Subclasses connect and transmit."""
+    """A `engine.actors.weights.Channel` that keeps a copy of the weights until a replica receives
+    it: of a trainer of one rank on its device; of several, which are gathered a tensor at a time,
+    in host memory, from where they go to the device by buckets. Subclasses connect and transmit."""
 
     def __init__(self) -> None:
         self._kept: dict[int, dict[str, Tensor]] = {}
@@ -29,7 +30,8 @@ class ByWire:
     def pack(self, tensors: Mapping[str, Tensor]) -> OnWire:
         """A copy. The one sent last is kept as well, for a new replica."""
         self._packed += 1
-        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        fresh = hasattr(tensors, "described")  # gathered while it is gone through
+        copies = {n: t if fresh else t.detach().clone() for n, t in tensors.items()}
         self._kept = {number: kept for number, kept in self._kept.items() if number >= self._sent}
         self._kept[self._packed] = copies
         return OnWire(

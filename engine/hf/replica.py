@@ -316,7 +316,7 @@ class HfReplica:
         """Raises EngineError: the engine keeps its memory."""
         raise EngineError("The transformers engine cannot sleep.")
 
-    def wake(self) -> None:
+    def wake(self, weights_come: bool = False) -> None:
         """Does nothing: it never sleeps."""
 
     def shutdown(self) -> None:

@@ -60,6 +60,7 @@ class VllmReplica:
         self._stall_iterations, self._idle_iterations = STALL_ITERATIONS, 0
         self._step_timeout_s = STEP_TIMEOUT_S
         self._workers = options.tensor_parallel
+        self._cacheless = False  # awake but for the cache
         self._failure: str | None = None
         self._ended = False
         self._live: dict[str, InFlight] = {}  # by request id, in the order of submission
@@ -150,6 +151,9 @@ class VllmReplica:
         self._check_alive()
         with quiet():
             self._guarded(lambda: self._replace(weights), "loading weights")
+            if self._cacheless:
+                self._guarded(lambda: self._engine.wake_up(tags=["kv_cache"]), "waking up")
+                self._cacheless = False
         if keep_keys:
             with self._taken_for_free():
                 emptied = self._engine.reset_prefix_cache()
@@ -214,17 +218,21 @@ class VllmReplica:
         return by_request
 
     def sleep(self) -> None:
-        """Moves the weights to host memory and drops the cache, until `wake`. Raises EngineError
-        while rollouts are in flight."""
+        """Drops weights and cache (vLLM's level 2) until `wake`: new weights follow an update, so
+        host memory need not keep the old ones. Raises EngineError while rollouts are in flight."""
         self._check_alive()
         if self._live:
             raise EngineError("sleep needs an idle engine, but rollouts are in flight.")
-        self._guarded(lambda: self._engine.sleep(level=1), "falling asleep")
+        self._guarded(lambda: self._engine.sleep(level=2), "falling asleep")
 
-    def wake(self) -> None:
-        """See `engine.edges.Engine`."""
+    def wake(self, weights_come: bool = False) -> None:
+        """See `engine.edges.Engine`. Memory of the cache is taken once the weights are there, so
+        that they and what brings them have room."""
         self._check_alive()
-        self._guarded(self._engine.wake_up, "waking up")
+        if not weights_come:
+            raise EngineError("rollouts came to a replica that slept, before its new weights.")
+        self._guarded(lambda: self._engine.wake_up(tags=["weights"]), "waking up")
+        self._cacheless = True
 
     def shutdown(self) -> None:
         """See `engine.edges.Engine`."""

@@ -82,6 +82,13 @@ class _Silent:
     def finish_weight_update(self, weight_version: str | None = None) -> None: ...
 
 
+def on_device(tensor: Tensor) -> Tensor:
+    """A tensor where NCCL reaches it: one at a time, into vLLM's bucket."""
+    import torch
+
+    return tensor.cuda() if torch.cuda.is_available() else tensor
+
+
 def _source() -> Any:
     """A ``WeightSource`` of vLLM over the tensors set on it."""
     from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
@@ -93,6 +100,7 @@ def _source() -> Any:
             return [ParamMeta(n, t.dtype, tuple(t.shape)) for n, t in self.tensors.items()]
 
         def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-            return iter(self.tensors.items())
+            for name, tensor in self.tensors.items():
+                yield name, on_device(tensor)
 
     return Given()

@@ -158,7 +158,7 @@ class FakeEngine:
             raise EngineError("sleep needs an idle engine that is awake.")
         self._switch("sleep")
 
-    def wake(self) -> None:
+    def wake(self, weights_come: bool = False) -> None:
         if not self._asleep:
             raise EngineError("it is awake.")
         self._switch("wake")

@@ -72,7 +72,6 @@ def test_how_weights_leave_the_trainer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["cluster.trainer_gpus=2"], "several ranks"),
         (["engine.weights_folder=."], "files"),
         (
             ["cluster.placement=colocated", "cluster.replicas=1", "cluster.tensor_parallel=1"],

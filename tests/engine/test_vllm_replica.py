@@ -548,15 +548,30 @@ def test_threads_can_still_be_set_beside_vllm(shared_replica: VllmReplica) -> No
         torch.set_num_threads(before)
 
 
-def test_an_engine_that_sleeps_goes_on_after_it(replica: VllmReplica) -> None:
-    """On a CPU there is no memory to give up, and the calls are the same."""
+def test_an_engine_that_sleeps_goes_on_after_it(
+    replica: VllmReplica, tiny_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU there is no memory to give up, and the calls are the same: the cache's memory comes
+    after the weights."""
+    asked: list[Any] = []
+    engine, replace = replica._engine, replica._replace
+    wake_up, fall_asleep = engine.wake_up, engine.sleep
+    monkeypatch.setattr(engine, "wake_up", lambda tags: (asked.append(tags), wake_up(tags=tags)))
+    monkeypatch.setattr(
+        engine, "sleep", lambda level: (asked.append(level), fall_asleep(level=level))
+    )
+    monkeypatch.setattr(replica, "_replace", lambda given: (asked.append("load"), replace(given)))
     found = []
     for _ in range(2):
         replica.submit("x", PROMPT, max_new_tokens=20, seed=5, ignore_eos=True)
         found.append(finish(replica)["x"].token_ids)
         replica.sleep()
-        replica.wake()
+        with pytest.raises(EngineError, match="before its new weights"):
+            replica.wake()
+        replica.wake(weights_come=True)
+        replica.load_weights(tiny_model.state_dict())
     assert found[0] == found[1]
+    assert asked == [2, ["weights"], "load", ["kv_cache"]] * 2
 
 
 def test_what_vllm_is_asked_for() -> None:

@@ -4,9 +4,12 @@ and everything else is as it is with NCCL."""
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -165,3 +168,69 @@ def test_a_new_trainer_is_met_again(wired: VllmReplica) -> None:
     weights = wire.pack(other.state_dict())
     meanwhile(lambda: wire.send(0, weights), lambda: wired.load_weights(weights))
     assert wired.log_probs(SEQUENCES)[0] != pytest.approx(before[0], abs=1e-2)
+
+
+def test_vllms_buckets_carry_what_several_ranks_gathered(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Any
+) -> None:
+    """vLLM's packed producer and consumer, of its NCCL engines, over a queue in place of NCCL: bit
+    for bit, and no more on its way at a time than a bucket and a tensor."""
+    import torch
+    import vllm.distributed.weight_transfer.packed_tensor as packed
+
+    from rollcast.engine.trainer.adapters import published
+    from rollcast.engine.trainer.shards import Gathered
+    from rollcast.engine.vllm.wire import _source
+
+    stream = SimpleNamespace(synchronize=lambda: None)
+    monkeypatch.setattr(packed, "_get_streams", lambda device, count: (stream,) * count)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    limit = 20_000
+    wire = ByVllm()
+    told = wire.pack(Gathered(published(tiny_model), torch.bfloat16))
+    source = _source()
+    source.tensors = wire._tensors(told)
+    buckets: queue.Queue[Any] = queue.Queue()
+    sizes: list[int] = []
+
+    class Group:
+        def __init__(self, sends: bool) -> None:
+            self.sends = sends
+
+        def broadcast(self, tensor: Any, src: int, stream: Any = None) -> None:
+            if self.sends:
+                sizes.append(tensor.numel() * tensor.element_size())
+                buckets.put(tensor.clone())
+            else:
+                tensor.copy_(buckets.get(timeout=30))
+
+    got: dict[str, Any] = {}
+    given = [
+        (name, (list(shape), getattr(torch, dtype)))
+        for name, dtype, shape in zip(told.names, told.dtypes, told.shapes, strict=True)
+    ]
+
+    def receive() -> None:
+        packed.packed_nccl_broadcast_consumer(
+            iter(given),
+            Group(False),
+            0,
+            lambda pairs: got.update({name: tensor.clone() for name, tensor in pairs}),
+            buffer_size_bytes=limit,
+            num_buffers=2,
+            device="cpu",
+        )
+
+    def send() -> None:
+        packed.packed_nccl_broadcast_producer(
+            iter(source), Group(True), 0, lambda pair: pair[1], limit, 2
+        )
+
+    meanwhile(send, receive)
+    truth = {name: tensor.bfloat16() for name, tensor in tiny_model.state_dict().items()}
+    assert got.keys() == truth.keys()
+    assert all(torch.equal(got[name], tensor) for name, tensor in truth.items())
+    largest = max(tensor.numel() * 2 for tensor in truth.values())
+    assert len(sizes) > 3
+    assert max(sizes) <= limit + largest

@@ -43,7 +43,10 @@ class EngineStart:
 
 
 class Adapter(Protocol):
-    """What a real run needs of an engine's folder."""
+    """What a real run needs of an engine's folder. HUB_NAMES: whether it loads weights as they are
+    named in files on the hub, and not as transformers has them in memory."""
+
+    HUB_NAMES: bool
 
     def prepare(self, *, local_files: bool = True) -> None:
         """Sets environment variables, before anything that reads them is imported. local_files:

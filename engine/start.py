@@ -248,6 +248,7 @@ class TrainerStart:
             reference=reference,
             hands_back=self.engine.sleep,
             sends=self.engine.dtype,
+            hub_names=adapter(self.engine.name).HUB_NAMES,
         )
 
     def meet(self) -> Any:
@@ -283,6 +284,7 @@ class TrainerStart:
             reference=reference,
             hands_back=self.engine.sleep,
             sends=self.engine.dtype,
+            hub_names=adapter(self.engine.name).HUB_NAMES,
         )
 
     @property

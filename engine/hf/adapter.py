@@ -9,6 +9,8 @@ from rollcast.engine.hf import environment
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.sections import ClusterSection, EngineSection
 
+HUB_NAMES = False
+
 
 def prepare(*, local_files: bool = True) -> None:
     """See `engine.engines.Adapter`."""

@@ -3,7 +3,7 @@ collective call: every rank makes it, in the same order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -48,45 +48,52 @@ def _sharded(tensor: Tensor | Merged) -> bool:
     return isinstance(tensor.base if isinstance(tensor, Merged) else tensor, DTensor)
 
 
+Convert = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+
+
 class Gathered(Mapping[str, Tensor]):
     """Tensors that are made whole one at a time, in host memory, while the mapping is gone through:
     a collective call, which every rank makes for all of them, in their order. dtype: of those that
-    are floating point."""
+    are floating point. convert: what becomes of each, such as a mixture's experts apart."""
 
     def __init__(
-        self, tensors: Mapping[str, Tensor | Merged], dtype: torch.dtype | None = None
+        self,
+        tensors: Mapping[str, Tensor | Merged],
+        dtype: torch.dtype | None = None,
+        convert: Convert | None = None,
     ) -> None:
         self._tensors, self._dtype = tensors, dtype
+        self._convert = convert or (lambda given: given)
+        self.described: dict[str, Tensor] = {}  # of the same types and shapes, without content
+        self._sources: dict[str, str] = {}
+        for name, tensor in tensors.items():
+            made = self._convert({name: self._empty(tensor)})
+            self.described |= made
+            self._sources |= dict.fromkeys(made, name)
+        self._last: tuple[str, Mapping[str, Tensor]] = ("", {})
+
+    def _empty(self, tensor: Tensor | Merged) -> Tensor:
+        one = tensor.base if isinstance(tensor, Merged) else tensor
+        dtype = self._dtype if self._dtype and one.is_floating_point() else one.dtype
+        return torch.empty(one.shape, dtype=dtype, device="meta")
 
     def __getitem__(self, name: str) -> Tensor:
-        return whole(self._tensors[name], self._dtype).cpu()
+        source = self._sources[name]
+        if self._last[0] != source:
+            full = whole(self._tensors[source], self._dtype).cpu()
+            self._last = source, self._convert({source: full})
+        return self._last[1][name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self._sources)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self._sources)
 
     def take_part(self) -> None:
         """Of the ranks that keep nothing."""
         for tensor in self._tensors.values():
             whole(tensor, self._dtype)
-
-    @property
-    def described(self) -> dict[str, Tensor]:
-        """Tensors without content, of the same types and shapes."""
-        plain = {
-            name: tensor.base if isinstance(tensor, Merged) else tensor
-            for name, tensor in self._tensors.items()
-        }
-        return {
-            name: torch.empty(
-                tensor.shape,
-                dtype=self._dtype if self._dtype and tensor.is_floating_point() else tensor.dtype,
-                device="meta",
-            )
-            for name, tensor in plain.items()
-        }
 
 
 def whole_ones(

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from rollcast.engine.edges import Beat, SampledGroup, SavedFile, TrainerSave, TrainMetrics
 from rollcast.engine.errors import NonFiniteLoss
@@ -63,7 +64,9 @@ class Trainer:
     reference: of the model that the run began with, where ``loss.kl_coefficient`` asks for it; with
     adapters, that is the model without them.
     hands_back: whether cached GPU memory is freed after each update, for others on the GPU. sends:
-    torch's type of what `weights` returns; None for the model's own.
+    torch's type of what `weights` returns; None for the model's own. hub_names: whether that is
+    named and shaped as the model's files on the hub, and not as transformers has it in memory: a
+    mixture's experts apart.
     """
 
     def __init__(
@@ -75,9 +78,11 @@ class Trainer:
         reference: Reference | None = None,
         hands_back: bool = False,
         sends: str | None = None,
+        hub_names: bool = False,
     ) -> None:
         self.model = model
         self._sends = None if sends is None else getattr(torch, sends)
+        self._convert = partial(revert_weight_conversion, model) if hub_names else None
         self._hands_back = hands_back
         self.config = config or TrainerConfig()
         self._ranks = ranks or Ranks()
@@ -262,8 +267,9 @@ class Trainer:
         """See `engine.edges.Trainer.weights`."""
         tensors = published(self.model)
         if self._ranks.count == 1:
-            return whole_ones(tensors, dtype=self._sends)
-        gathered = Gathered(tensors, self._sends)
+            found = whole_ones(tensors, dtype=self._sends)
+            return found if self._convert is None else self._convert(found)
+        gathered = Gathered(tensors, self._sends, self._convert)
         if self._ranks.number == 0:
             return gathered
         gathered.take_part()

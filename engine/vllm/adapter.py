@@ -12,6 +12,9 @@ from rollcast.simulator.scenario.sections import ClusterSection, EngineSection
 CPU_BLOCK_TOKENS = 32
 
 
+HUB_NAMES = True
+
+
 def prepare(*, local_files: bool = True) -> None:
     """See `engine.engines.Adapter`."""
     environment.prepare(local_files=local_files)

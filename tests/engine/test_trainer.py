@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from safetensors.torch import load_file  # noqa: E402
 from saves import read_tensors, rewritten, saved  # noqa: E402
 from tiny_models import (  # noqa: E402
     build,
@@ -35,8 +36,10 @@ from rollcast.engine.trainer import (  # noqa: E402
     Trainer,
     TrainerConfig,
 )
+from rollcast.engine.trainer.adapters import published  # noqa: E402
 from rollcast.engine.trainer.microbatch import dense_width, pack, plan_packing  # noqa: E402
 from rollcast.engine.trainer.reference import of_its_own  # noqa: E402
+from rollcast.engine.trainer.shards import Gathered  # noqa: E402
 from rollcast.simulator.errors import RunError, ScenarioError  # noqa: E402
 
 torch.set_num_threads(1)
@@ -515,3 +518,19 @@ def test_the_operations_of_an_update_are_counted(kind):
     update_s = metrics.total_s - metrics.log_prob_s
     assert metrics.flop_per_s_per_rank == pytest.approx(found / update_s)
     assert metrics.mfu is None
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe", "llama"])
+def test_weights_are_named_as_on_the_hub_for_engines_that_read_it_so(tmp_path, kind):
+    """All at once, and one after another as several ranks gather them."""
+    model = build(kind, torch.float32)
+    model.save_pretrained(tmp_path)
+    (file,) = tmp_path.glob("*.safetensors")
+    truth = load_file(file)
+    trainer = Trainer(model, TrainerConfig(), hub_names=True)
+    gathered = Gathered(published(model), torch.float32, trainer._convert)
+    for found in (trainer.weights(), dict(gathered), gathered.described):
+        assert found.keys() == truth.keys()
+        assert all(found[name].shape == tensor.shape for name, tensor in truth.items())
+        if found is not gathered.described:
+            assert all(torch.equal(found[name], tensor) for name, tensor in truth.items())

@@ -447,6 +447,34 @@ def test_the_root_of_fsdp1_stays_gathered() -> None:
     assert split._root_parameters == 0
 
 
+@pytest.mark.parametrize("name", ["qwen3.5-9b", "nemotron-3-nano-30b-a3b"])
+def test_recurrent_layers_that_are_not_split_are_whole_on_each_gpu(name: str) -> None:
+    """As slime computes them: each GPU of a tensor parallel group has all of their weights."""
+    model, gpus, tensor = load_model(name), 8, 4
+
+    def trainer(**options: Any) -> RooflineTrainer:
+        options = {"backend": "megatron", "sharding": "zero1", **options}
+        return RooflineTrainer(model, ROOMY, gpus, tensor_parallel=tensor, **options)
+
+    split, whole = (trainer(split_recurrent=one) for one in (True, False))
+    more = model.recurrent_parameters * (1 - 1 / tensor)
+    assert whole.layout.parts[0][0] - split.layout.parts[0][0] == pytest.approx(more)
+    assert whole._states["weights"] - split._states["weights"] == pytest.approx(2 * more)
+    adapted = (trainer(split_recurrent=one, weights="lora") for one in (True, False))
+    assert len({one.layout.parts for one in adapted}) == 1
+    for recompute in ("none", "full"):
+        one, other = (
+            trainer(split_recurrent=each, recompute=recompute)._activations
+            for each in (True, False)
+        )
+        made = 2 * model.recurrent_elements_per_token * (1 - 1 / tensor)
+        layers = 1.0 if recompute == "none" else 1 / model.layers
+        assert other.kept + other.working - one.kept - one.working == pytest.approx(layers * made)
+    default = ledger({"tensor_parallel": 2}, model=name, stack="slime")
+    divided = ledger({"tensor_parallel": 2, "split_recurrent": True}, model=name, stack="slime")
+    assert default.total("update", "colocated") > divided.total("update", "colocated")
+
+
 def test_the_busiest_experts_decide() -> None:
     even = replace(load_model("qwen3-30b-a3b"), routing_skew=0.0)
     options = {"backend": "megatron", "sharding": "zero1", "recompute": "none"}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rollcast.simulator.costs.memory.activations import KeptLayer, kept_layer, tower_layer_bytes
+from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.routing import busiest_share
 from rollcast.simulator.costs.trainer.options import TrainerOptions
@@ -56,6 +57,8 @@ class ActivationMemory:
             layer.kept(options.recompute), layer.kept_stream(options.recompute)
         )
         kept += (layers - repeated) * self._here(layer.whole, layer.norms)
+        whole = layers if options.recompute in ("none", "mlp") else layers - repeated
+        kept += whole * self._recurrent_again
         if options.virtual_stages > 1:
             stages = options.pipeline_parallel
             kept *= 1 + (stages - 1) / (stages * options.virtual_stages)
@@ -63,13 +66,21 @@ class ActivationMemory:
             kept *= min(1.0, 2 / layers)
         return kept
 
+    @property
+    def _recurrent_again(self) -> float:
+        """Of one token in a mean layer, what recurrent layers make that its GPU computes though
+        others of its tensor parallel group do, too."""
+        made = ACTIVATION_BYTES * self.model.recurrent_elements_per_token / self.model.layers
+        return self.layout.recurrent_copies * made / self.layout.share
+
     @cached_property
     def working(self) -> float:
         """Of one token, in the layer whose backward runs."""
         layer, recompute = self._layer, self.options.recompute
         again = layer.whole - layer.kept(recompute)
         stream = max(0.0, layer.norms - layer.kept_stream(recompute)) + 4 * layer.entry
-        return self._here(again + layer.at_work, stream)
+        recurrent = self._recurrent_again * (recompute not in ("none", "mlp"))
+        return self._here(again + layer.at_work, stream) + recurrent
 
     @cached_property
     def forward(self) -> float:

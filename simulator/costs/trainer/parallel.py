@@ -127,9 +127,11 @@ class Layout:
     @cached_property
     def parts(self) -> tuple[tuple[float, int], ...]:
         """(weights of one GPU without data parallelism, GPUs that hold the same): the weights that
-        every token uses, and routed experts."""
+        every token uses, and routed experts. Recurrent layers that each GPU computes in whole are
+        not split."""
         dense, routed = trained_parameters(self.model)
         split = self.options.tensor_parallel * self.stages
+        dense += self.recurrent_copies * self.model.recurrent_parameters
         if self._dense_copies == self._expert_copies:
             whole = dense / split + routed / (self.expert_split * self.stages)
             if split == 1 and self.expert_split == 1:
@@ -139,6 +141,14 @@ class Layout:
             (dense / split, self._dense_copies),
             (routed / (self.expert_split * self.stages), self._expert_copies),
         )
+
+    @property
+    def recurrent_copies(self) -> int:
+        """Copies of recurrent layers in a tensor parallel group, beside one that it would share: of
+        all other GPUs where each computes them in whole."""
+        options = self.options
+        whole = not options.split_recurrent and options.weights == "full"
+        return options.tensor_parallel - 1 if whole else 0
 
     def sharers(self, copies: int) -> int:
         """Of ``copies`` GPUs with the same weights, those that share their states."""

@@ -144,8 +144,7 @@ class RooflineTrainer(TrainerMemory):
             traffic += self.traffic_per_adapted_byte
         moved = self._moved_s_per_byte / layout.share
         kept = layer_bytes(model)
-        whole = not self.split_recurrent and self.weights == "full"
-        again = self.tensor_parallel - 1 if whole else 0  # on the other GPUs of the group
+        again = layout.recurrent_copies
         dense_flop += again * 2 * model.recurrent_parameters
         made_again = again * ACTIVATION_BYTES * model.recurrent_elements_per_token
         kept_bytes = model.layers * kept.whole + made_again

@@ -29,12 +29,21 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+FEWER = {
+    "fits.responses._RESAMPLES": 25,
+    "judge.advice._POINT_STEPS": 12,
+    "judge.hold_out._MOST_DRAWN": 40_000,
+    "judge.hold_out._MOST_SIMULATED": 6,
+    "judge.whole.MOST_STEPS": 14,
+}
+"""Samples and steps that are most of a calibration's time; tests need no more of them."""
+
+
 @pytest.fixture(scope="session", autouse=True)
-def few_resamples() -> Iterator[None]:
-    """The standard errors of rewards are most of a calibration's time; 25 samples will do."""
+def few_samples() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        if not SEARCHING:
-            patch.setattr("rollcast.calibration.fits.responses._RESAMPLES", 25)
+        for name, number in () if SEARCHING else FEWER.items():
+            patch.setattr(f"rollcast.calibration.{name}", number)
         yield
 
 

@@ -56,7 +56,7 @@ def test_so_is_a_sample_of_the_runs_in_the_history(name: str, run: str) -> None:
     agree_without_draws(*compared(name, run, "replay", 1))
 
 
-@pytest.mark.parametrize(("name", "run"), [("policies", "pods-0"), ("overlap", "one-off-10")])
+@pytest.mark.parametrize(("name", "run"), [("settings", "wide-pods-10"), ("overlap", "one-off-10")])
 def test_a_sample_of_the_predictions_is_what_the_code_gives(name: str, run: str) -> None:
     kept, found = compared(name, run, "predict", DRAWS)
     assert set(found) == set(kept)

@@ -73,11 +73,11 @@ def test_each_look_is_a_whole_reading(
     folder.mkdir()
     left = {folder / name: content for name, content in written.files(stack).items()}
     log = GrowingLog([folder])
-    for _ in range(15):
+    for _ in range(8):
         if not left:
             break
         for path in rng.sample(sorted(left), min(len(left), 4)):
-            size = len(left[path]) if rng.random() < 0.3 else rng.randrange(1, 900)
+            size = len(left[path]) if rng.random() < 0.3 else rng.randrange(1, 1800)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("ab") as file:
                 file.write(left[path][:size])

@@ -14,7 +14,7 @@ from benchmarks.validation.published_runs import PublishedRun, put
 from benchmarks.validation.stack_effects import Effect
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
-from rollcast.simulator.values.chance import Drawn
+from rollcast.simulator.studies.uncertainty import cost_draw
 
 MERGED = {"optimiser": "update"}  # by every source
 GROUP: Mapping[str, str] = {
@@ -83,16 +83,17 @@ def forecast(
         chosen = {
             key: guesses[int(rng.integers(len(guesses)))] for key, guesses in run.unknown.items()
         }
-        small = phases_s(simulated(with_effects(_small(run, chosen), effects), rng))
+        small = phases_s(simulated(with_effects(_small(run, chosen), effects), (number, draws)))
         drawn.append({p: found[p] * small.get(p, 0.0) / base[p] for p in found if base.get(p)})
     return Forecast(dict(found), tuple(drawn), max(bounds, key=bounds.count))
 
 
-def simulated(keys: Mapping[str, Any], rng: np.random.Generator | None = None) -> Mapping[str, Any]:
-    """The summary of a scenario; rng: draws its costs anew."""
+def simulated(keys: Mapping[str, Any], draw: tuple[int, int] | None = None) -> Mapping[str, Any]:
+    """The summary of a scenario; draw: which of how many draws of its costs, as `compare` makes
+    them."""
     scenario = from_raw(RawScenario(dict(keys)))
-    if rng is not None:
-        scenario = replace(scenario, cost=scenario.cost.drawn(Drawn(rng)))
+    if draw is not None:
+        scenario = replace(scenario, cost=cost_draw(scenario, *draw))
     return simulate(scenario).summary
 
 

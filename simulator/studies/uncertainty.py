@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -219,17 +220,25 @@ def source_name(source: str, scenario: Scenario) -> str:
 
 def cost_draws(scenario: Scenario) -> list[CostModel]:
     """Draws of the costs, stratified by input; none without uncertain inputs."""
+    rows = range(COST_DRAWS) if _uncertain(scenario) else ()
+    return [cost_draw(scenario, number, COST_DRAWS) for number in rows]
+
+
+def cost_draw(scenario: Scenario, number: int, draws: int) -> CostModel:
+    """The one at place ``number`` of so many draws."""
+    names = _uncertain(scenario)
+    levels = {name: float(_column(name, scenario.seed, draws)[number]) for name in names}
+    return scenario.cost.drawn(Levels(levels))
+
+
+def _uncertain(scenario: Scenario) -> list[str]:
+    """The names of the costs' inputs that have a spread."""
     asked = Levels()
     scenario.cost.drawn(asked)
-    names = list(asked.names)
-    if not names:
-        return []
-    levels = np.column_stack([_column(name, scenario.seed, COST_DRAWS) for name in names])
-    return [
-        scenario.cost.drawn(Levels(dict(zip(names, row, strict=True)))) for row in levels.tolist()
-    ]
+    return list(asked.names)
 
 
+@lru_cache(maxsize=512)
 def _column(name: str, seed: int, draws: int) -> FloatArray:
     """Stratified normals of an input, shape (draws,), independent of other inputs."""
     from scipy.special import ndtri

@@ -4,13 +4,14 @@ event loops. Replaced: the workflow, which asks the engines."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import random
 from collections.abc import Iterator
 from typing import Any
 
-from plane import BATCH, Adapter, group_of, unit
+from plane import BATCH, Adapter, Beside, group_of, new_weights, unit
 
 from rollcast.simulator.virtual import laws
 from rollcast.simulator.virtual.ask import EngineError
@@ -40,6 +41,7 @@ def drive(fleet: Fleet, steps: int, rejected: float = 0.02) -> dict[str, Any]:
             except EngineError:
                 answers = []
             if not answers or rng.random() < rejected:
+                fleet.discard(answers)
                 manager.on_rollout_rejected()
                 journal.evicted(unit(given.task_id), "rejected")
                 return None
@@ -62,7 +64,9 @@ def drive(fleet: Fleet, steps: int, rejected: float = 0.02) -> dict[str, Any]:
         for number, _ in groups:
             journal.trained(unit(number), step)
         fleet.train([answers for _, answers in groups]).wait()
-        fleet.sync().wait()
+        dispatcher.pause()
+        asyncio.run(new_weights(fleet, keep=False))
+        dispatcher.resume()
     dispatcher.destroy()
     return {}
 
@@ -74,8 +78,14 @@ ADAPTER = Adapter(
         *("orjson", "einops", "psutil", "aiofiles", "omegaconf", "transformers", "datasets"),
         *("jinja2", "PIL", "tensordict", "megatron", "mbridge", "wandb", "swanlab", "trackio"),
     ),
+    module="areal.infra.staleness_manager",
     drive=drive,
-    policy="fully_async(max_staleness=2, in_flight=3)",
+    beside=(
+        Beside(
+            "fully_async(max_staleness=2, in_flight=4, exceeded=capacity)",
+            options={"rejected": 0.0},
+        ),
+    ),
     laws=(
         lambda tried: laws.conserved(tried.journal, patience_steps=40),
         lambda tried: laws.admission_bounded(tried.journal, STALENESS, BATCH, slack=BATCH),

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from plane import BATCH, Adapter, group_of, unit
+from plane import BATCH, Adapter, Beside, group_of, new_weights, unit
 
 from rollcast.simulator.virtual import laws
 from rollcast.simulator.virtual.ask import EngineError
@@ -54,6 +54,7 @@ async def drive(
             for name in dict.fromkeys(sample.rsplit("_", 1)[0] for sample in sample_ids):
                 if name not in trained:
                     journal.evicted(unit(numbers[name]), "stale")
+                    fleet.discard(answers.pop(name))
 
     buffer = buffers.TQReplayBuffer(Plane(), "p", pad_value_dict={})
     chosen = samplers.create_sampler(
@@ -109,7 +110,7 @@ async def drive(
         for name in got:
             journal.trained(unit(numbers[name]), step)
         await fleet.train([answers.pop(name) for name in got])
-        await fleet.sync()
+        await new_weights(fleet, keep=True)
     pumping.cancel()
     for task in tasks:
         task.cancel()
@@ -127,7 +128,26 @@ ADAPTER = Adapter(
         "nemo_rl.data_plane.column_io",
     ),
     drive=drive,
-    policy="fully_async(max_staleness=1, in_flight=2)",
+    beside=(
+        Beside(
+            "fully_async(max_staleness=1, in_flight=4, exceeded=drop)", setting="WindowedSampler"
+        ),
+        Beside(
+            "fully_async(max_staleness=1, in_flight=2, exceeded=capacity)",
+            setting="ReadyFirstSampler",
+            options={"sampler": "ReadyFirst"},
+        ),
+        Beside(
+            "fully_async(max_staleness=2, in_flight=3, exceeded=wait)",
+            setting="WeightFifoSampler",
+            options={"sampler": "WeightFifo"},
+        ),
+        Beside(
+            "fully_async(max_staleness=2, in_flight=3, exceeded=wait)",
+            setting="InOrderSampler",
+            options={"sampler": "InOrder"},
+        ),
+    ),
     laws=(
         lambda tried: laws.conserved(tried.journal),
         lambda tried: laws.age_bounded(tried.journal, 1),

@@ -7,7 +7,7 @@ import asyncio
 import types
 from typing import Any
 
-from plane import BATCH, GROUP, Adapter, Quiet, unit
+from plane import BATCH, GROUP, Adapter, Beside, Quiet, new_weights, unit
 
 from rollcast.simulator.virtual import laws
 from rollcast.simulator.virtual.fleet import Fleet
@@ -28,10 +28,16 @@ async def drive(fleet: Fleet, steps: int) -> dict[str, Any]:
         Progress,
         TaskRequest,
     )
+    from prime_rl.orchestrator.utils import min_fresh_version
 
     journal, client = fleet.journal, Client(fleet)
     plane.get_logger = Quiet
     kept: dict[str, list[Any]] = {}
+    started: dict[int, int] = {}
+
+    def evict(number: int, why: str) -> None:
+        journal.evicted(unit(number), why)
+        fleet.discard(kept.pop(f"k{number}", []))
 
     class Task:
         def __init__(self, number: int) -> None:
@@ -71,9 +77,10 @@ async def drive(fleet: Fleet, steps: int) -> dict[str, Any]:
         number = 0
 
         def next_task(self, step: int) -> Any:
-            self.number += 1
-            journal.dispatched(unit(self.number), fleet.updates)
-            return TaskRequest("e", Task(self.number), step)
+            number, self.number = self.number, self.number + 1
+            started[number] = fleet.updates
+            journal.dispatched(unit(number), fleet.updates)
+            return TaskRequest("e", Task(number), step)
 
     vf.WireEpisode.record_run = lambda self, run: object.__setattr__(self, "run", run)
     shape = vf.WireEpisode.model_fields["task"].annotation
@@ -116,7 +123,7 @@ async def drive(fleet: Fleet, steps: int) -> dict[str, Any]:
                     ready.append(entry[0])
                     arrived.set()
                 elif entry[0] is not None:
-                    journal.evicted(unit(entry[0]), "cancelled")
+                    evict(entry[0], "cancelled")
             if len(ready) < 4 * BATCH:
                 dispatcher.dispatch_allowed.set()
             else:
@@ -126,7 +133,13 @@ async def drive(fleet: Fleet, steps: int) -> dict[str, Any]:
     for step in range(1, steps + 1):
         progress.step = step
         dispatcher.dispatch_allowed.set()
-        while len(ready) < BATCH:
+        oldest = min_fresh_version(step, OFF_POLICY)
+        while True:  # their sink sweeps its queue, too
+            for number in [number for number in ready if started[number] < oldest]:
+                ready.remove(number)
+                evict(number, "stale")
+            if len(ready) >= BATCH:
+                break
             arrived.clear()
             await arrived.wait()
         batch, ready[:BATCH] = ready[:BATCH], []
@@ -134,7 +147,7 @@ async def drive(fleet: Fleet, steps: int) -> dict[str, Any]:
             journal.trained(unit(number), step - 1)
         await fleet.train([kept.pop(f"k{number}")[:GROUP] for number in batch])
         await dispatcher.on_version_pending(step)
-        await fleet.sync()
+        await new_weights(fleet, keep=True)
         policy.version = step
         await dispatcher.on_new_version(step)
     await dispatcher.stop()
@@ -147,7 +160,7 @@ ADAPTER = Adapter(
     packages=("prime_rl", "prime_rl_configs"),
     absent=("torch", "msgspec", "wandb"),
     drive=drive,
-    policy="fully_async(max_staleness=2, in_flight=4)",
+    beside=(Beside("fully_async(max_staleness=2, in_flight=4, exceeded=drop)"),),
     laws=(
         lambda tried: laws.waiting_bounded(tried.journal, 13 * BATCH),
         lambda tried: laws.trains(tried.journal, 600.0, until_s=tried.end_s),

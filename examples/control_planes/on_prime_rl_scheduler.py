@@ -208,6 +208,5 @@ ADAPTER = Adapter(
         *("prime_rl.utils.temp_scheduling", "prime_rl.configs"),
     ),
     drive=drive,
-    policy="fully_async(in_flight=2)",
     folders=("src",),
 )

@@ -10,7 +10,7 @@ import types
 import typing
 from typing import Any
 
-from plane import BATCH, GROUP, Adapter, Quiet, group_of, unit
+from plane import BATCH, GROUP, Adapter, Beside, Quiet, group_of, new_weights, unit
 from stand_ins import Anything
 
 from rollcast.simulator.virtual import laws
@@ -49,7 +49,7 @@ class _Loader(list[Any]):
 
 
 async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Trains for two epochs. fails: prompts at which the generator raises."""
+    """Trains for an epoch. fails: prompts at which the generator raises."""
     import typing_extensions
 
     typed_dict, typing.TypedDict = typing.TypedDict, typing_extensions.TypedDict
@@ -87,7 +87,7 @@ async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[s
 
     class Client:
         async def pause_generation(self) -> None:
-            await asyncio.sleep(0.0)
+            await new_weights(fleet, keep=True)
 
         async def resume_generation(self) -> None:
             await asyncio.sleep(0.0)
@@ -97,7 +97,7 @@ async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[s
     class Trainer(sim.FullyAsyncTrainerSim):
         def __init__(self, steps_per_epoch: int, epochs: int) -> None:
             self.resume_mode, self._step_sleep = 0, 0.0
-            asynchronous = Names(simulate_weight_sync_seconds=fleet.scenario.cost.sync_s)
+            asynchronous = Names(simulate_weight_sync_seconds=0.0)  # the engines take it
             self.cfg = Names(
                 trainer=Names(
                     eval_interval=0,
@@ -147,7 +147,6 @@ async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[s
 
         async def _run_training(self, *args: Any, **options: Any) -> Any:
             await fleet.train([answers.pop(name) for name in self.taken])
-            await fleet.sync()
             return {}
 
         def init_weight_sync_state(self) -> None:
@@ -170,8 +169,9 @@ ADAPTER = Adapter(
         *("skyrl.train.trainer", "skyrl.train.generators", "skyrl.train.utils", "skyrl.backends"),
         *("skyrl.train.dataset", "skyrl.train.config"),
     ),
+    module="skyrl.train.fully_async_trainer",
     drive=drive,
-    policy="fully_async(max_staleness=2, in_flight=3)",
+    beside=(Beside("fully_async(max_staleness=2, in_flight=3, exceeded=capacity)"),),
     laws=(
         lambda tried: laws.conserved(tried.journal, patience_steps=40),
         lambda tried: laws.admission_bounded(tried.journal, STALENESS, BATCH),

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import types
 from typing import Any
 
-from plane import BATCH, GROUP, Adapter, group_of, unit
+from plane import BATCH, GROUP, Adapter, Beside, group_of, new_weights, unit
 
 from rollcast.simulator.virtual import laws
 from rollcast.simulator.virtual.fleet import Fleet
@@ -58,7 +59,7 @@ def drive(fleet: Fleet, steps: int, concurrency: int = 32) -> dict[str, Any]:
         for group in groups:
             fleet.journal.trained(unit(group[0].index), step)
         fleet.train([[sample.answer for sample in group] for group in groups]).wait()
-        fleet.sync().wait()
+        asyncio.run(new_weights(fleet, keep=False))
     return {"prompts": source.number}
 
 
@@ -66,7 +67,7 @@ ADAPTER = Adapter(
     packages=("slime",),
     absent=("torch", "ray", "slime.rollout.rm_hub", "sglang_router"),
     drive=drive,
-    policy="fully_async(in_flight=2)",
+    beside=(Beside("pipeline_rl(in_flight=2, queue=2)"),),
     laws=(
         lambda tried: laws.conserved(tried.journal),
         lambda tried: laws.waiting_bounded(tried.journal, 2 * 32 + BATCH),

@@ -4,19 +4,21 @@ which is a thread here."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import queue
 import threading
-from collections import Counter
 from typing import Any
 
-from plane import BATCH, GROUP, Adapter, Quiet, unit
+from plane import BATCH, GROUP, Adapter, Beside, Quiet, new_weights, unit
 
 from rollcast.simulator.virtual import laws
+from rollcast.simulator.virtual.ask import Answer, Ask
 from rollcast.simulator.virtual.fleet import Fleet
 from rollcast.simulator.virtual.http.aiohttp_session import aiohttp_of
+from rollcast.simulator.virtual.prompts import placeholder
 
-STARVED_S = 3600.0
+STARVED_S, STALENESS = 3600.0, 2
 
 
 class _Tokenizer:
@@ -41,16 +43,46 @@ class _Value:
     value = 0
 
 
-def drive(fleet: Fleet, steps: int, in_flight: int = 4 * BATCH) -> dict[str, Any]:
-    """Takes a batch of samples from the loop's queue, and trains. in_flight: the loop's option
-    max_inflight_tasks."""
+class _Asked:
+    """The fleet's requests, found by what TRL has of their answers: the first token."""
+
+    def __init__(self, fleet: Fleet, version: _Value) -> None:
+        self._fleet, self._version, self._ask = fleet, version, fleet.ask
+        self._asks: dict[int, Ask] = {}
+        self.groups: set[int] = set()
+        fleet.ask = self.ask  # type: ignore[method-assign]
+
+    def ask(self, *args: Any, **options: Any) -> Ask:
+        """As `Fleet.ask`; says when the first of a group is asked."""
+        ask = self._ask(*args, **options)
+        group = ask.conversation.number
+        self._asks[placeholder(ask.conversation.serial, 0, 1)[0]] = ask
+        if group not in self.groups:
+            self.groups.add(group)
+            self._fleet.journal.dispatched(unit(group), self._version.value)
+        return ask
+
+    def answer(self, sample: Any) -> Answer:
+        """Of a sample of the loop's queue."""
+        first = list(sample.completion_mask).index(1)
+        answer: Answer = self._asks.pop(int(sample.input_ids[first])).pending.value
+        return answer
+
+
+def drive(
+    fleet: Fleet, steps: int, in_flight: int = STALENESS * BATCH * GROUP, waiting: int = 1024
+) -> dict[str, Any]:
+    """Takes samples from the loop's queue, drops those that are too old, as the trainer does, and
+    trains on as many as a batch has. in_flight, waiting: rollouts, the options max_inflight_tasks
+    and queue_maxsize."""
     import trl.experimental.async_grpo.async_rollout_worker as worker
 
     journal = fleet.journal
     worker.logger = Quiet()
     worker.parse_response = lambda *_, **__: {"role": "assistant", "content": "answer"}
-    samples: queue.Queue[Any] = queue.Queue(maxsize=16 * BATCH)
+    samples: queue.Queue[Any] = queue.Queue(maxsize=waiting)
     version, heartbeat, failed = _Value(), _Value(), threading.Event()
+    asked = _Asked(fleet, version)
     errors: queue.Queue[Any] = queue.Queue(1)
     with aiohttp_of(fleet):
         takes = inspect.signature(worker._AsyncRolloutLoop.__init__).parameters
@@ -76,39 +108,46 @@ def drive(fleet: Fleet, steps: int, in_flight: int = 4 * BATCH) -> dict[str, Any
         )
         thread = threading.Thread(target=loop.run, name="rollout loop", daemon=True)
         thread.start()
-        seen: Counter[Any] = Counter()
+        trained, evicted = set[int](), set[int]()
         for step in range(steps):
-            taken = 0
-            while taken < BATCH * GROUP:
+            batch: list[Answer] = []
+            while len(batch) < BATCH * GROUP:
                 try:
                     sample = samples.get(timeout=STARVED_S)
                 except queue.Empty:
                     journal.add("starved", step)
                     loop._stop_event.set()
                     return {"starved in step": step}
-                name = f"{sample.group_id}"
-                if not seen[name]:
-                    journal.dispatched(unit(name), sample.model_version)
-                    journal.trained(unit(name), step)
-                seen[name] += 1
-                taken += 1
-            fleet.after(20.0, "the trainer").wait()
+                answer, group = asked.answer(sample), sample.group_id
+                if version.value - sample.model_version > STALENESS:
+                    fleet.discard([answer], "stale")
+                    if group not in trained | evicted:
+                        evicted.add(group)
+                        journal.evicted(unit(group), "stale")
+                    continue
+                batch.append(answer)
+                if group not in trained | evicted:
+                    trained.add(group)
+                    journal.trained(unit(group), step)
+            fleet.train(batch).wait()
+            asyncio.run(new_weights(fleet, keep=True))
             version.value += 1
-            journal.add("train", step)
         loop._stop_event.set()
         thread.join()
     if failed.is_set():
         raise RuntimeError(errors.get_nowait()[2])
-    return {"groups": len(seen), "short": sum(n != GROUP for n in list(seen.values())[:-8])}
+    return {"trained": len(trained), "too old": len(evicted)}
 
 
 ADAPTER = Adapter(
     packages=("trl",),
     absent=("torch", "accelerate", "datasets", "pandas", "pyarrow", "transformers"),
     drive=drive,
-    policy="fully_async(in_flight=4)",
+    beside=(Beside("fully_async(max_staleness=2, in_flight=2, exceeded=drop)"),),
     laws=(
         lambda tried: laws.trains(tried.journal, STARVED_S / 2, until_s=tried.end_s),
-        lambda tried: laws.waiting_bounded(tried.journal, 64),
+        lambda tried: laws.conserved(tried.journal, patience_steps=40),
+        lambda tried: laws.age_bounded(tried.journal, STALENESS),
     ),
+    module="trl.experimental.async_grpo.async_rollout_worker",
 )

@@ -10,7 +10,7 @@ import threading
 import types
 from typing import Any
 
-from plane import BATCH, GROUP, Adapter, group_of, unit
+from plane import BATCH, GROUP, Adapter, Beside, group_of, new_weights, unit
 
 from rollcast.simulator.virtual import laws
 from rollcast.simulator.virtual.ask import EngineError
@@ -85,9 +85,10 @@ def drive(fleet: Fleet, steps: int, exceeded: str = "drop") -> dict[str, Any]:
     buffer = ReplayBufferAsync(
         "separate_async", None, STALENESS, exceeded, {}, poll_interval=2.0, refill_fn=submit
     )
-    submit(2 * BATCH)
+    submit(BATCH)  # num_warmup_batches of trainer.v1.separate_async
     for step in range(1, steps + 1):
         step_now[0] = step
+        submit(BATCH)
         meta, _ = buffer.sample(step, "train", BATCH)
         names = list(dict.fromkeys(key.split("_")[0] for key in meta.keys))
         for name in names:
@@ -95,11 +96,11 @@ def drive(fleet: Fleet, steps: int, exceeded: str = "drop") -> dict[str, Any]:
             journal.trained(unit(int(name)), step - 1)
         for name, status in cleared.items():
             journal.evicted(unit(int(name)), status)
+            fleet.discard(answers.pop(name, []))
         queue.kv_clear("train", [*meta.keys, *names])
         cleared.clear()
-        submit(BATCH)
         fleet.train([answers.pop(name) for name in names]).wait()
-        fleet.sync().wait()
+        asyncio.run(new_weights(fleet, keep=False))
     stopped.set()
     thread.join()
     del sys.modules["transfer_queue"]
@@ -112,8 +113,16 @@ ADAPTER = Adapter(
         *("ray", "tensordict", "torch", "hydra", "codetiming", "orjson", "datasets", "cachetools"),
         *("fastapi", "torchdata", "peft", "accelerate", "psutil", "omegaconf", "transformers"),
     ),
+    module="verl.trainer.ppo.v1.replay_buffer",
     drive=drive,
-    policy="fully_async(max_staleness=2, in_flight=2)",
+    beside=(
+        Beside("fully_async(max_staleness=1, in_flight=2, exceeded=drop)", setting="drop"),
+        Beside(
+            "fully_async(max_staleness=1, in_flight=2, exceeded=wait)",
+            setting="wait",
+            options={"exceeded": "wait"},
+        ),
+    ),
     laws=(
         lambda tried: laws.conserved(tried.journal),
         lambda tried: laws.age_bounded(tried.journal, STALENESS),

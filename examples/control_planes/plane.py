@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,22 +22,37 @@ BATCH, GROUP = 16, 4
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A setting of a control plane, and rollcast's own policy of that name.
+
+    options: of the adapter's ``drive``. verdict: where the two differ on one scenario, and who is
+    right.
+    """
+
+    policy: str
+    verdict: str = ""
+    setting: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Adapter:
     """How a stack's control plane is driven.
 
     packages: of the stack, imported anew for each run. absent: what stands in. drive: runs it on a
-    fleet for so many steps, plain or async. policy: rollcast's own of that name. laws: what it
+    fleet for so many steps, plain or async. beside: what it is compared with. laws: what it
     promises; each is called with what the run left. folders: below the checkout, where its packages
-    are.
+    are. module: of an installed package that holds the control plane; empty: no package index has
+    it.
     """
 
     packages: Sequence[str]
     absent: Sequence[str]
     drive: Callable[..., Any]
-    policy: str
+    beside: Sequence[Beside] = ()
     laws: Sequence[Callable[[Tried], None]] = ()
     folders: Sequence[str] = (".",)
-    seam: dict[str, Any] = field(default_factory=dict)
+    module: str = ""
 
 
 def run(
@@ -60,7 +76,7 @@ def run(
         return driven(fleet, steps, **(options or {}))
 
     try:
-        with code_of([*paths, *more_paths], adapter.absent):
+        with warnings.catch_warnings(action="ignore"), code_of([*paths, *more_paths], adapter.absent):
             return try_control(main, scenario, fresh=adapter.packages, units=False, **trial)
     finally:
         logging.disable(logging.NOTSET)
@@ -75,6 +91,15 @@ async def group_of(fleet: Fleet, number: int, size: int = GROUP) -> list[Answer]
     finally:
         for ask in asks:
             ask.cancel()
+
+
+async def new_weights(fleet: Fleet, *, keep: bool) -> None:
+    """Pauses all engines, brings them the trainer's weights, and resumes. keep: requests in flight
+    go on with their keys and values; else these are computed anew."""
+    engines, mode = fleet.engines, "keep" if keep else "retract"
+    await asyncio.gather(*(engine.pause(mode) for engine in engines))  # type: ignore[arg-type]
+    await fleet.sync()
+    await asyncio.gather(*(engine.resume() for engine in engines))
 
 
 def unit(number: int) -> str:

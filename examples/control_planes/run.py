@@ -12,18 +12,20 @@ import importlib
 import importlib.util
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from plane import BATCH, GROUP, Adapter, run
+from plane import BATCH, GROUP, Adapter, Beside, run
 
 from rollcast import load, simulate
 from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.results.intervals import total_s
+from rollcast.simulator.results.metrics import gpu_lanes, summarise
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.virtual.laws import idle_s
+from rollcast.simulator.spans import Run
 from rollcast.simulator.virtual.trial import Tried
 
 NAMES = ("slime", "areal", "nemo_rl", "skyrl", "trl", "verl", "prime_rl")
@@ -34,6 +36,13 @@ SETTINGS = (
     "cluster.replicas=4",
     "cluster.trainer_gpus=4",
 )
+
+
+FIGURES = (
+    *("makespan_s", "step_s", "trained_tokens_per_s", "versions_behind", "most_behind"),
+    *("replicas_idle", "trainer_idle", "not_trained"),
+)
+SHARES = FIGURES[-3:]
 
 
 def scenario(*more: str) -> Scenario:
@@ -47,39 +56,54 @@ def adapter(name: str) -> Adapter:
     return found
 
 
-def figures(tried: Tried) -> Mapping[str, float]:
-    """What a run is compared by."""
-    ages, began = [], {}
-    for entry in tried.journal.of("dispatched", "trained"):
-        if entry.what == "dispatched":
-            began[entry.about] = entry.get("version", 0)
-        else:
-            ages.append(entry.get("step") - began.get(entry.about, 0))
-    steps = len({entry.get("step") for entry in tried.journal.of("trained")})
-    return {
-        "s a step": tried.end_s / max(steps, 1),
-        "tokens/s": tried.run.ledger.generated_tokens / tried.end_s,
-        "versions behind": sum(ages) / max(len(ages), 1),
-        "most behind": max(ages, default=0),
-        "longest idle, s": max(idle_s(tried.run).values(), default=0.0),
-    }
+def figures(run: Run) -> Mapping[str, float]:
+    """What a run is compared by, of a control plane or a policy: seconds, trained tokens, how many
+    versions behind they are, shares of the GPUs' time in which they had nothing to do, and of the
+    generated tokens that were not trained on."""
+    lanes, found = gpu_lanes(run), summarise(run)
+
+    def idle(trainer: bool) -> float:
+        mine = [lane for lane in lanes if (lane.replica < 0) == trainer]
+        idle_s = sum(lane.gpus * total_s(when) for lane in mine for when in lane.idle.values())
+        return float(idle_s / run.makespan_s / sum(lane.gpus for lane in mine))
+
+    values = (
+        run.makespan_s,
+        found["step_s"],
+        found["trained_tokens_per_s"],
+        found["staleness_mean"],
+        max(int(age) for age in found["staleness"]),
+        idle(trainer=False),
+        idle(trainer=True),
+        1 - run.ledger.trained_tokens / run.ledger.generated_tokens,
+    )
+    return dict(zip(FIGURES, values, strict=True))
 
 
-def figures_of_policy(policy: str, steps: int) -> Mapping[str, float]:
-    """The same of rollcast's own policy on the same scenario."""
-    result = simulate(scenario(f"steps={steps}").with_policy(policy))
-    ages: dict[int, int] = {}
-    for record in result.run.steps:
-        for age, tokens in record.staleness.items():
-            ages[age] = ages.get(age, 0) + tokens
-    total = max(sum(ages.values()), 1)
-    return {
-        "s a step": result.run.makespan_s / steps,
-        "tokens/s": result.run.ledger.generated_tokens / result.run.makespan_s,
-        "versions behind": sum(age * tokens for age, tokens in ages.items()) / total,
-        "most behind": max(ages, default=0),
-        "longest idle, s": max(idle_s(result.run).values(), default=0.0),
-    }
+def of_policy(policy: str, steps: int) -> Run:
+    """rollcast's own policy on the same scenario."""
+    return simulate(scenario(f"steps={steps}").with_policy(policy)).run
+
+
+def side_by_side(
+    name: str, checkout: Path | None, steps: int, seed: int = 0
+) -> Iterator[tuple[Beside, Tried, Run]]:
+    """Each setting of a control plane that is compared: what it left, and the run of the policy of
+    that name. Raises ImportError where the stack, or what it needs, is not there."""
+    chosen = adapter(name)
+    for beside in chosen.beside:
+        options = dict(beside.options)
+        tried = run(
+            chosen, checkout, scenario(), steps, options=options, seed=seed, virtual_s=1e6
+        )
+        yield beside, tried, of_policy(beside.policy, steps)
+
+
+def row(label: str, run: Run) -> str:
+    """A line of the table."""
+    found = figures(run)
+    cells = {key: f"{v:.1%}" if key in SHARES else f"{v:.1f}" for key, v in found.items()}
+    return f"{label:66}" + "".join(f"{cell:>{len(key) + 2}}" for key, cell in cells.items())
 
 
 def main() -> None:
@@ -91,35 +115,30 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    rows: list[tuple[str, Any]] = []
+    rows: list[str] = []
     for spec in given.planes:
         name, _, path = spec.partition("=")
         if name not in NAMES:
             parser.error(f"{name} is none of {', '.join(NAMES)}")
-        chosen, began = adapter(name), time.process_time()
-        checkout = Path(path) if path else None
+        laws, began = adapter(name).laws, time.process_time()
         try:
-            tried = run(chosen, checkout, scenario(), given.steps, seed=given.seed, virtual_s=1e6)
+            for beside, tried, own in side_by_side(
+                name, Path(path) if path else None, given.steps, given.seed
+            ):
+                rows.append(row(f"{name} {beside.setting}", tried.run))
+                rows.append(row(f"  {beside.policy}", own))
+                for law in () if beside.options else laws:
+                    try:
+                        law(tried)
+                    except AssertionError as broken:
+                        print(f"{name} breaks a law: {broken}", file=sys.stderr)
         except (ImportError, RollcastError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             continue
-        rows.append((name, figures(tried)))
-        rows.append((f"  {chosen.policy}", figures_of_policy(chosen.policy, given.steps)))
-        spent = time.process_time() - began
-        print(
-            f"{name}: {given.steps} steps, {tried.end_s:.0f} s, in {spent:.1f} s", file=sys.stderr
-        )
-        for law in chosen.laws:
-            try:
-                law(tried)
-            except AssertionError as broken:
-                print(f"{name} breaks a law: {broken}", file=sys.stderr)
+        print(f"{name}: {time.process_time() - began:.1f} s of CPU", file=sys.stderr)
     if not rows:
         sys.exit(1)
-    names = list(rows[0][1])
-    print(f"{'':48}" + "".join(f"{name:>17}" for name in names))
-    for label, values in rows:
-        print(f"{label:48}" + "".join(f"{values[name]:17.1f}" for name in names))
+    print("\n".join([f"{'':66}" + "".join(f"  {key}" for key in FIGURES), *rows]))
 
 
 if __name__ == "__main__":

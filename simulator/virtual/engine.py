@@ -43,7 +43,7 @@ class Home(Protocol):
 
     def abort(self, asks: Collection[Ask]) -> list[Ask]: ...  # noqa: D102
 
-    def stop(self, asks: Collection[Ask]) -> list[Ask]: ...  # noqa: D102
+    def retract(self, asks: Collection[Ask]) -> list[Ask]: ...  # noqa: D102
 
     def fail(self, ask: Ask, error: EngineError) -> None: ...  # noqa: D102
 
@@ -69,7 +69,6 @@ class Engine:
         self.held: dict[Ask, None] = {}
         self.label: str | None = None
         self._frozen: set[str] = set()
-        self._retracted: list[Ask] = []
         self.answered = self.prompt_tokens = self.new_tokens = 0
         self.preemptions = self.cached_tokens = 0
 
@@ -158,7 +157,7 @@ class Engine:
             for ask in list(self.asks):
                 await _ended(ask.pending)
         elif mode == "retract":
-            self._retracted += self._fleet.stop(list(self.asks))
+            self.held = {**dict.fromkeys(self._fleet.retract(list(self.asks))), **self.held}
         self.freeze("pause")
         await self._boundary()
 
@@ -173,9 +172,8 @@ class Engine:
     def _release(self) -> None:
         if self.holds:
             return
-        again, self._retracted = self._retracted, []
         held, self.held = self.held, {}
-        for ask in (*again, *held):
+        for ask in held:
             self._fleet.hold_or_send(ask)
 
     async def sleep(self, level: int = 1) -> None:

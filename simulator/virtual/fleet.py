@@ -192,7 +192,7 @@ class Fleet:
         pending, self._pending = self._pending, {}
         now_s = self.now_s
         self.router.look()
-        queues: list[list[Ask]] = [[] for _ in self.engines]
+        queues = [list(engine.held) for engine in self.engines]
         rollouts = []
         for ask in pending:
             number = ask.placed if ask.placed >= 0 else self._route(ask, queues)
@@ -201,15 +201,16 @@ class Fleet:
             if engine.dead:
                 self.fail(ask, EngineError(f"replica {number} is dead", 503))
                 continue
+            queues[number].append(ask)
             if engine.holds:
                 engine.held[ask] = None
                 continue
-            queues[number].append(ask)
             rollouts.append(self._rollout(ask, now_s))
+            first = not ask.started
             ask.version = self.cluster.replicas[number].version
             self.flying[ask.key] = ask
             engine.asks[ask] = None
-            if self._units and (ask.unit in self._evicted or not (ask.turn or ask.parts)):
+            if self._units and (ask.unit in self._evicted or (first and not ask.turn)):
                 self._evicted.discard(ask.unit)
                 self.journal.dispatched(ask.unit, ask.version)
         if rollouts:
@@ -220,7 +221,7 @@ class Fleet:
         if not self.engines[number].dead:
             return number
         alive = [engine for engine in self.engines if not engine.dead] or self.engines
-        return min(alive, key=lambda engine: engine.load + len(queues[engine.number])).number
+        return min(alive, key=lambda engine: engine.replica.load + len(queues[engine.number])).number
 
     def _rollout(self, ask: Ask, now_s: float) -> Rollout:
         conversation, key = ask.conversation, ask.key
@@ -241,9 +242,7 @@ class Fleet:
         """Stops requests at their engines' next boundaries, where they are answered with what they
         have; returns those that were in flight."""
         stopped = self.stop(asks)
-        for ask in stopped:
-            ask.leaving = True
-            self.kernel.call_at(self.cluster.replicas[ask.placed].idle_at, self._leaver(ask))
+        self._leave(stopped)
         waiting = [ask for ask in asks if not ask.pending.done and not ask.leaving]
         for ask in waiting:
             self._pending.pop(ask, None)
@@ -252,6 +251,18 @@ class Fleet:
             self._answer(ask, "abort")
         self.outbox.flush()
         return [*stopped, *waiting]
+
+    def retract(self, asks: Collection[Ask]) -> list[Ask]:
+        """Takes requests off their engines at the next boundaries; returns those that have tokens
+        left to sample. The others are answered."""
+        stopped = self.stop(asks)
+        self._leave([ask for ask in stopped if ask.made >= ask.tokens])
+        return [ask for ask in stopped if not ask.leaving]
+
+    def _leave(self, asks: Collection[Ask]) -> None:
+        for ask in asks:
+            ask.leaving = True
+            self.kernel.call_at(self.cluster.replicas[ask.placed].idle_at, self._leaver(ask))
 
     def _leaver(self, ask: Ask) -> Callable[[], None]:
         def left() -> None:

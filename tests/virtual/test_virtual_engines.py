@@ -24,7 +24,7 @@ from rollcast.simulator.virtual.faults import Fault
 from rollcast.simulator.virtual.fleet import Fleet
 from rollcast.simulator.virtual.guest import GuestWorld
 from rollcast.simulator.virtual.prompts import Prompt, Reply
-from rollcast.simulator.virtual.trial import try_control
+from rollcast.simulator.virtual.trial import Client, try_control
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -157,6 +157,48 @@ def test_modes_of_pausing(mode: PauseMode) -> None:
         assert answer.preemptions == 0
 
     run(main, fleet={"replies": constant(1000)})
+
+
+def test_paused_engines_share_what_comes_meanwhile() -> None:
+    async def main(fleet: Fleet) -> None:
+        before = [asyncio.create_task(ask(fleet, number)) for number in range(8)]
+        await asyncio.sleep(1.0)
+        for engine in fleet.engines:
+            await engine.pause("retract")
+        assert [engine.load for engine in fleet.engines] == [1] * 8
+        for number in range(16):
+            before.append(asyncio.create_task(ask(fleet, 8 + number)))
+            await asyncio.sleep(0.1)
+        assert [engine.load for engine in fleet.engines] == [3] * 8
+        for engine in fleet.engines:
+            await engine.resume()
+        answers = await asyncio.gather(*before)
+        assert [answer.new_tokens for answer in answers] == [1000] * 24
+        assert len(list(fleet.journal.of("dispatched"))) == 24
+
+    def ask(fleet: Fleet, number: int) -> Any:
+        return Client(fleet).generate(Prompt(number))
+
+    run(main, fleet={"replies": constant(1000)})
+
+
+def test_whoever_has_its_last_token_at_a_retraction_is_answered() -> None:
+    async def main(fleet: Fleet) -> float:
+        [engine, *_] = fleet.engines
+        asked = asyncio.create_task(engine.generate(Prompt(0)))
+        if ends_s:
+            await asyncio.sleep(ends_s[0] - 1e-4)  # within its last iteration
+            await engine.pause("retract")
+            await asyncio.sleep(5.0)
+            assert asked.done()
+            await engine.resume()
+        assert (await asked).new_tokens == 20
+        return fleet.now_s
+
+    ends_s: list[float] = []
+    for _ in range(2):
+        ends_s.append(run(main, fleet={"replies": constant(20)}))
+    assert ends_s[0] < ends_s[1]
 
 
 def test_orders_to_the_engine() -> None:

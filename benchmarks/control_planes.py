@@ -1,6 +1,6 @@
 """What the virtual clock and its engines cost, and how true their served ones are to time.
 
-    python -m benchmarks.control_planes [long] [awaits] [hash] [serve]
+    python -m benchmarks.control_planes [long] [awaits] [hash] [serve] [side_by_side]
 
 Writes benchmarks/results/control_planes.json. Each part runs in a process of its own.
 """
@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.side_by_side import measured
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import load
 from rollcast.simulator.virtual.ask import Answer
@@ -229,6 +230,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "long": lambda: _child("long"),
     "awaits": lambda: _child("awaits"),
     "hash": hash_seeds,
+    "side_by_side": measured,
     "serve": lambda: [
         served(1.0),
         served(10.0),

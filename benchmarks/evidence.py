@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks import run_tables
+from benchmarks import run_tables, side_by_side
 from benchmarks.claims.common import Row, Section
 from benchmarks.held_out import CAMPAIGNS
 from benchmarks.learning import pages as learning
@@ -41,8 +41,8 @@ from benchmarks.runner import (
 DOCUMENTS = (
     ROOT / "README.md",
     *(
-        ROOT / "docs" / name
-        for name in ("evidence.md", "importing.md", "intervals.md", "learning.md")
+        ROOT / "docs" / f"{name}.md"
+        for name in ("control_planes", "evidence", "importing", "intervals", "learning")
     ),
 )
 FAR_OFF = ROOT / "simulator" / "costs" / "presets" / "far_off.yaml"
@@ -372,6 +372,9 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "turns": partial(held_out, ["turns", "beside"]),
     "pearl": pearl,
     "memory": memory_table,
+    "side-by-side": lambda folder: side_by_side.table(
+        _results(folder, "control_planes")["side_by_side"]
+    ),
     "weak": run_tables.weak,
     "rl-runs": run_tables.rl_runs,
     "rl-runs-sentence": run_tables.rl_runs_sentence,

@@ -19,7 +19,7 @@ Unfinished = Literal["discard", "resume", "restart"]
 Take = Literal["completion", "oldest", "shortest"]
 Order = Literal["fifo", "longest_first", "shortest_first"]
 Placement = Literal["router", "balanced"]
-Exceeded = Literal["restart", "drop", "wait", "capacity"]
+Exceeded = Literal["restart", "drop", "wait", "capacity", "window"]
 Failed = Literal["keep", "restart"]
 Surplus = Literal["carry", "train", "drop", "restart"]
 Layout = Literal["dense", "shared_prefix"]
@@ -251,7 +251,8 @@ class Staleness:
         batch: at 0.5, half a batch may be one version old (verl's staleness_threshold).
     exceeded: what happens to a group whose oldest token is beyond the bound when a step opens.
         ``restart``: its tokens are dropped and its prompt starts again. ``drop``: its prompt is
-        lost, too. ``wait``: no more groups start than can be trained on in time, and a batch waits
+        lost, too. ``window``: as drop, and starts are not limited (NeMo-RL's windowed sampler, TRL,
+        prime-rl). ``wait``: no more groups start than can be trained on in time, and a batch waits
         for those that later ones could not take (NeMo-RL's fixed target steps); if the plan
         changes, as restart. ``capacity``: only starts are limited (AReaL, arXiv 2505.24298,
         equation 3), so that older groups may exceed the bound.
@@ -323,8 +324,19 @@ class StepPlan:
     def limits_starts(self) -> bool:
         """Whether groups start only if they can be trained on within the staleness bound."""
         staleness = self.staleness
-        counts = staleness.exceeded in ("wait", "capacity") or self.keeps_running
-        return counts and staleness.max_versions is not None
+        if staleness.max_versions is None or staleness.exceeded == "window":
+            return False
+        return staleness.exceeded in ("wait", "capacity") or self.keeps_running
+
+    @property
+    def windowed(self) -> bool:
+        """Whether rollouts run on, start without limit, and are given up once they are too old."""
+        return self.staleness.exceeded == "window" and self.keeps_running
+
+    @property
+    def starts_ahead(self) -> bool:
+        """Whether groups start although the batch has all that it needs."""
+        return self.limits_starts or self.launch.queue is not None or self.windowed
 
     def may_start(self, version: int) -> float:
         """Groups that may be outstanding (started and not trained on) on weights of ``version``:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -74,6 +75,7 @@ def test_whatever_the_plans_nothing_older_than_the_bound_is_trained_on(scenario:
 
 RUNNING_ON = (
     "fully_async(max_staleness={bound}, in_flight={flight}, exceeded={exceeded})",
+    "fully_async(max_staleness={bound}, in_flight={flight}, exceeded={exceeded}, weights=keep)",
     "fully_async(max_staleness={bound}, in_flight={flight}, exceeded={exceeded})+dynamic_sampling",
     "fully_async(max_staleness={bound}, exceeded={exceeded}, sync_every={bound})",
     "fully_async(max_staleness={bound}, in_flight={flight}, exceeded={exceeded})"
@@ -97,7 +99,7 @@ ON_A_BOUND_THAT_IS_PLANNED = (
 def bounded(draw: st.DrawFn) -> tuple[Scenario, Policy, StepPlan, int]:
     """Policies that keep rollouts over updates, under a bound of their own or of the plan's."""
     bound, flight = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 5]))
-    exceeded: Any = draw(st.sampled_from(["wait", "wait", "restart", "drop"]))
+    exceeded: Any = draw(st.sampled_from(["wait", "wait", "restart", "drop", "window"]))
     own = draw(st.booleans())
     text = draw(st.sampled_from(RUNNING_ON if own else ON_A_BOUND_THAT_IS_PLANNED))
     policy = parse_policy(text.format(bound=bound, flight=flight, exceeded=exceeded))
@@ -145,7 +147,7 @@ def oldest(tried: Trial) -> int:
     return max(max(record.staleness) for record in tried.steps)
 
 
-@pytest.mark.parametrize("exceeded", ["wait", "restart", "drop", "capacity"])
+@pytest.mark.parametrize("exceeded", ["wait", "restart", "drop", "window", "capacity"])
 def test_what_would_be_too_old_is_waited_for_or_given_up(exceeded: str) -> None:
     tried = on(f"fully_async(max_staleness=2, in_flight=2, exceeded={exceeded})")
     conserves(tried)
@@ -168,13 +170,39 @@ def test_what_would_be_too_old_is_waited_for_or_given_up(exceeded: str) -> None:
     assert given_up
     [said] = warned
     assert said.startswith(f"{len(given_up)} groups (")
-    assert ("were dropped" in said) == (exceeded == "drop")
+    assert ("were dropped" in said) == (exceeded in ("drop", "window"))
     assert "raise max_staleness" in said
     for group in given_up:
         first = (segments["group"] == group) & (segments["attempt"] == 0)
         assert set(segments["outcome"][first].tolist()) == {DROPPED}
         again = (segments["group"] == group) & (segments["attempt"] > 0)
         assert again.any() == (exceeded == "restart")
+
+
+def test_a_window_limits_no_start_and_gives_up_what_is_in_flight_as_weights_come() -> None:
+    window, drop = (
+        on(
+            f"fully_async(max_staleness=1, in_flight=4, exceeded={exceeded}, weights=keep)",
+            train_s=0.5,
+        )
+        for exceeded in ("window", "drop")
+    )
+    started = [sum(record.launched_groups for record in tried.steps) for tried in (window, drop)]
+    assert started[0] > 1.5 * started[1]
+    synced = {phase.end_s for phase in window.run.phases if phase.kind == "sync"}
+    rows = window.rollouts
+    given_up = [group for decision in window.decisions for group in decision.get("too_old", ())]
+    halted = np.isin(rows["group"], given_up) & (rows["finished"] == 0)
+    assert halted.any()
+    assert set(rows["end_s"][halted].tolist()) <= synced
+
+
+@pytest.mark.parametrize("weights", ["keep", "recompute"])
+def test_new_weights_keep_the_kv_cache_or_not(weights: str) -> None:
+    tried = on(f"fully_async(max_staleness=2, in_flight=2, weights={weights})")
+    conserves(tried)
+    assert max(tried.rollouts["versions"]) > 1
+    assert (tried.run.ledger.reprefilled_tokens == 0) == (weights == "keep")
 
 
 def test_complete_groups_that_are_too_old_are_not_trained_on() -> None:

@@ -153,6 +153,14 @@ DECIDED: dict[str, dict[str, Any]] = {
         "staleness.exceeded": "wait",
         **CONTINUOUS,
     },
+    "fully_async(max_staleness=2, exceeded=window, refill=group, weights=keep)": {
+        "launch.run_ahead": 2,
+        "interrupt": "never",
+        "staleness.max_versions": 2,
+        "staleness.exceeded": "window",
+        **CONTINUOUS,
+        "launch.refill": "group",
+    },
     "pipeline_rl(in_flight=0.5, queue=2)": {
         "launch.over_sampling": 0.5,
         "launch.run_ahead": 1,

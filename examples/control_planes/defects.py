@@ -181,6 +181,13 @@ def _prime_counted_twice(checkout: Path) -> None:
         )
 
 
+def _prime_loaded_twice(checkout: Path) -> None:
+    """Short steps that need not wait for the trainer, and scores that take a while, so that a step
+    ends while weights come: each version is loaded once."""
+    tried = _prime(checkout, batch=2, over=16.0, ahead=4, scores_s=2.0)
+    laws.conserved(tried.value["weights"])
+
+
 def _prime_off_by_one(checkout: Path) -> None:
     """Long rollouts: what is trained on must not be older than the bound says."""
     laws.age_bounded(_prime(checkout, off_policy=2, batch=2, over=16.0).journal, 2)
@@ -294,6 +301,16 @@ DEFECTS = (
         "the off-policy counter is checked before it is raised: one version too many",
         "age_bounded",
         _prime_off_by_one,
+        ("src",),
+    ),
+    Defect(
+        "prime-rl-2004",
+        "prime_rl",
+        "cab621fc5",
+        "67de23277",
+        "a step that begins while weights are loaded cancels the load, and begins it again",
+        "conserved",
+        _prime_loaded_twice,
         ("src",),
     ),
     Defect(

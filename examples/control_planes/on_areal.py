@@ -82,7 +82,8 @@ ADAPTER = Adapter(
     drive=drive,
     beside=(
         Beside(
-            "fully_async(max_staleness=2, in_flight=4, exceeded=capacity)",
+            "fully_async(max_staleness=2, in_flight=4, exceeded=capacity, refill=group)",
+            "They agree: this is AReaL's rule.",
             options={"rejected": 0.0},
         ),
     ),

@@ -13,6 +13,7 @@ from rollcast.simulator.virtual import laws
 from rollcast.simulator.virtual.ask import EngineError
 from rollcast.simulator.virtual.fleet import Fleet
 
+IN_FLIGHT = {"Windowed": 2, "ReadyFirst": 2}
 SAMPLERS = {
     "Windowed": {"max_staleness_versions": 1},
     "ReadyFirst": {"max_staleness_versions": 1},
@@ -24,8 +25,9 @@ SAMPLERS = {
 async def drive(
     fleet: Fleet, steps: int, sampler: str = "Windowed", replaces: bool = True
 ) -> dict[str, Any]:
-    """Admits, asks, evicts, selects, trains. replaces: whether a group that failed is asked again,
-    as the newest controller does, or its slot removed."""
+    """Admits, asks, evicts, selects, trains, and aborts what the sampler can no longer select, as
+    the controller does. replaces: whether a group that failed is asked again, as the newest
+    controller does, or its slot removed."""
     import nemo_rl.algorithms.async_utils.replay_buffer as buffers
     import numpy as np
     from nemo_rl.algorithms.async_utils import staleness_sampler as samplers
@@ -63,6 +65,8 @@ async def drive(
     capacity = chosen.required_buffer_capacity(BATCH) or 4 * BATCH
     journal, numbers, answers = fleet.journal, dict[str, int](), dict[str, Any]()
     trained, tasks = set[str](), set[asyncio.Task[None]]()
+    flying: dict[str, tuple[asyncio.Task[None], int]] = {}
+    room = asyncio.Semaphore(IN_FLIGHT.get(sampler, 3) * BATCH)
 
     async def one(name: str, version: int) -> None:
         while True:
@@ -72,11 +76,29 @@ async def drive(
             except EngineError:
                 if not replaces:
                     journal.failed(unit(numbers[name]))
-                    removed = buffer.remove_group(name)
-                    if asyncio.iscoroutine(removed):
-                        await removed
+                    await remove(name)
                     return
         await buffer.commit(name, None, version, fleet.updates)
+
+    async def remove(name: str) -> None:
+        removed = buffer.remove_group(name)
+        if asyncio.iscoroutine(removed):
+            await removed
+
+    async def abort_stale() -> None:
+        for name, (task, version) in list(flying.items()):
+            if chosen.should_abort_inflight(
+                start_weight_version=version, current_train_weight=fleet.updates
+            ):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                journal.evicted(unit(numbers[name]), "stale")
+                await remove(name)
+
+    def landed(task: asyncio.Task[None], name: str) -> None:
+        tasks.discard(task)
+        flying.pop(name, None)
+        room.release()
 
     async def pump() -> None:
         while True:
@@ -84,13 +106,15 @@ async def drive(
             for _ in range(BATCH):
                 while buffer.size() >= capacity:
                     await asyncio.sleep(0.5)
+                await room.acquire()
                 version = fleet.updates
                 name = buffer.reserve(weight_version=version, target_step=target)
                 numbers[name] = len(numbers)
                 journal.dispatched(unit(numbers[name]), version)
                 task = asyncio.create_task(one(name, version))
+                flying[name] = task, version
                 tasks.add(task)
-                task.add_done_callback(tasks.discard)
+                task.add_done_callback(lambda task, name=name: landed(task, name))
 
     pumping = asyncio.create_task(pump())
     for step in range(steps):
@@ -110,6 +134,7 @@ async def drive(
         for name in got:
             journal.trained(unit(numbers[name]), step)
         await fleet.train([answers.pop(name) for name in got])
+        await abort_stale()
         await new_weights(fleet, keep=True)
     pumping.cancel()
     for task in tasks:
@@ -130,20 +155,30 @@ ADAPTER = Adapter(
     drive=drive,
     beside=(
         Beside(
-            "fully_async(max_staleness=1, in_flight=4, exceeded=drop)", setting="WindowedSampler"
+            "fully_async(max_staleness=1, in_flight=2, exceeded=window, refill=group, "
+            "weights=keep)",
+            "They agree. The sampler starts rollouts without regard to the trainer, and gives "
+            "up what is too old when new weights come. Ours limited the starts (`drop`), and "
+            "made steps 17 % shorter than NeMo-RL's: ours was wrong of NeMo-RL, and has "
+            "`exceeded: window` since.",
+            setting="WindowedSampler",
         ),
         Beside(
-            "fully_async(max_staleness=1, in_flight=2, exceeded=capacity)",
+            "fully_async(max_staleness=1, in_flight=2, exceeded=capacity, refill=group, "
+            "weights=keep)",
+            "They agree. NeMo-RL keeps the KV cache of rollouts in flight, as SkyRL does.",
             setting="ReadyFirstSampler",
             options={"sampler": "ReadyFirst"},
         ),
         Beside(
-            "fully_async(max_staleness=2, in_flight=3, exceeded=wait)",
+            "fully_async(max_staleness=2, in_flight=3, exceeded=wait, refill=group, weights=keep)",
+            "They agree.",
             setting="WeightFifoSampler",
             options={"sampler": "WeightFifo"},
         ),
         Beside(
-            "fully_async(max_staleness=2, in_flight=3, exceeded=wait)",
+            "fully_async(max_staleness=2, in_flight=3, exceeded=wait, refill=group, weights=keep)",
+            "They agree: what a batch of ours waits for is what NeMo-RL gives its target step.",
             setting="InOrderSampler",
             options={"sampler": "InOrder"},
         ),

@@ -12,6 +12,7 @@ from typing import Any
 from plane import BATCH, GROUP, Adapter, Quiet, group_of, unit
 
 from rollcast.simulator.virtual.fleet import Fleet
+from rollcast.simulator.virtual.journal import Journal
 from rollcast.simulator.virtual.prompts import Prompt
 from rollcast.simulator.virtual.trial import Client
 
@@ -34,10 +35,11 @@ async def drive(
     train_s: float = 0.0,
     batch: int = BATCH,
     over: float = 2.0,
+    scores_s: float = 0.0,
 ) -> dict[str, Any]:
     """Generates batches, which a trainer of its own task trains on. ahead: max_async_level;
     off_policy: max_off_policy_steps; train_s: more seconds an update; over: groups in flight, in
-    batches."""
+    batches; scores_s: seconds that the environment takes to score an answer."""
     import prime_rl.orchestrator.scheduler as plane  # type: ignore[import-not-found]
 
     journal, client = fleet.journal, Client(fleet)
@@ -53,6 +55,9 @@ async def drive(
         answers[number] = []
         return {"number": number, "task": "t"}
 
+    def done(number: int) -> dict[str, Any]:
+        return {"number": number, "task": "t", "error": None, "trajectory": [1]}
+
     async def group(**given: Any) -> list[Any]:
         number = given["example"]["number"]
         journal.dispatched(unit(number), loads[0])
@@ -64,7 +69,7 @@ async def drive(
                 journal.evicted(unit(number), loads=loads[0] - began[number])
             raise
         ended[number] = loads[0]
-        return [{"number": number, "error": None, "trajectory": [1]} for _ in range(GROUP)]
+        return [done(number) for _ in range(GROUP)]
 
     async def rollout(**given: Any) -> Any:
         number = given["example"]["number"]
@@ -72,19 +77,23 @@ async def drive(
             began[number] = loads[0]
             journal.dispatched(unit(number), loads[0])
         answers[number].append(await client.generate(Prompt(number)))
+        await asyncio.sleep(scores_s)
         ended[number] = loads[0]
-        return {"number": number, "error": None, "trajectory": [1]}
+        return done(number)
 
     # Ages are counted in loads of weights, as the scheduler counts them.
     began: dict[int, int] = {}
     ended: dict[int, int] = {}
     loads = [0]
     over_now: list[bool] = []
+    weights = Journal(lambda: fleet.kernel.now)  # a load of them is a unit of work, too
 
     async def load(*given: Any, **options: Any) -> None:
         path = next(value for value in (*given, *options.values()) if isinstance(value, _Path))
         journal.add("load", path.step)
+        weights.dispatched(f"weights {path.step}")
         await asyncio.gather(*(engine.update_weights(path.step) for engine in fleet.engines))
+        weights.trained(f"weights {path.step}", path.step)
         loads[0] += 1
 
     async def wait_for(path: _Path) -> None:
@@ -196,7 +205,7 @@ async def drive(
     for task in (updating, getattr(scheduler, "update_policy_task", None)):
         if task is not None:
             task.cancel()
-    return {"version": version()}
+    return {"version": version(), "weights": weights}
 
 
 ADAPTER = Adapter(

@@ -116,11 +116,20 @@ ADAPTER = Adapter(
     module="verl.trainer.ppo.v1.replay_buffer",
     drive=drive,
     beside=(
-        Beside("fully_async(max_staleness=1, in_flight=2, exceeded=drop)", setting="drop"),
+        Beside(
+            "fully_async(max_staleness=1, in_flight=2, exceeded=drop)",
+            "They agree. The threshold counts the versions that a prompt spans: 2 is one "
+            "version behind. verl looks every 2 s, which our scenario says, too (`poll_s`); "
+            "without it ours drops groups that end within these seconds.",
+            setting="drop",
+            scenario=("poll_s=2",),
+        ),
         Beside(
             "fully_async(max_staleness=1, in_flight=2, exceeded=wait)",
+            "They agree.",
             setting="wait",
             options={"exceeded": "wait"},
+            scenario=("poll_s=2",),
         ),
     ),
     laws=(

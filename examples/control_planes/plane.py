@@ -25,14 +25,15 @@ BATCH, GROUP = 16, 4
 class Beside:
     """A setting of a control plane, and rollcast's own policy of that name.
 
-    options: of the adapter's ``drive``. verdict: where the two differ on one scenario, and who is
-    right.
+    verdict: where the two differ on one scenario, and who is right. options: of the adapter's
+    ``drive``. scenario: what the policy's scenario says beside it.
     """
 
     policy: str
-    verdict: str = ""
+    verdict: str
     setting: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    scenario: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,10 @@ def run(
         return driven(fleet, steps, **(options or {}))
 
     try:
-        with warnings.catch_warnings(action="ignore"), code_of([*paths, *more_paths], adapter.absent):
+        with (
+            warnings.catch_warnings(action="ignore"),
+            code_of([*paths, *more_paths], adapter.absent),
+        ):
             return try_control(main, scenario, fresh=adapter.packages, units=False, **trial)
     finally:
         logging.disable(logging.NOTSET)

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -80,9 +79,9 @@ def figures(run: Run) -> Mapping[str, float]:
     return dict(zip(FIGURES, values, strict=True))
 
 
-def of_policy(policy: str, steps: int) -> Run:
+def of_policy(policy: str, steps: int, *settings: str) -> Run:
     """rollcast's own policy on the same scenario."""
-    return simulate(scenario(f"steps={steps}").with_policy(policy)).run
+    return simulate(scenario(f"steps={steps}", *settings).with_policy(policy)).run
 
 
 def side_by_side(
@@ -93,10 +92,8 @@ def side_by_side(
     chosen = adapter(name)
     for beside in chosen.beside:
         options = dict(beside.options)
-        tried = run(
-            chosen, checkout, scenario(), steps, options=options, seed=seed, virtual_s=1e6
-        )
-        yield beside, tried, of_policy(beside.policy, steps)
+        tried = run(chosen, checkout, scenario(), steps, options=options, seed=seed, virtual_s=1e6)
+        yield beside, tried, of_policy(beside.policy, steps, *beside.scenario)
 
 
 def row(label: str, run: Run) -> str:

@@ -128,7 +128,8 @@ class Loop:
         self.next_step += 1
         late = [] if before is None else before.late
         self.step = Step(plan, self.accounting.begin_step(plan, self.world.now_s), late)
-        self.rollouts.give_up_the_old(self.step)
+        # A window gives up what is in flight when the weights come: fresh groups start on them.
+        self.rollouts.give_up_the_old(self.step, in_flight=self.trainer.quiet or not plan.windowed)
 
     def _plan(self) -> StepPlan:
         if self._planned is None:
@@ -291,12 +292,18 @@ class Loop:
                 updated = self.trainer.trained(event)
                 if updated is not None and self.trainer.latest is None:
                     self._end(updated)  # its weights stay with the trainer
+                    self._give_up_late(step)
             else:
                 self._end(self.trainer.synced(event))
                 self.rollouts.version = self.trainer.version
+                self._give_up_late(step)
                 if step is not None and self.rollouts.groups and step.plan.interrupt != "never":
                     self.rollouts.go_on(step)
         return True
+
+    def _give_up_late(self, step: Step | None) -> None:
+        if step is not None and not step.closed and step.plan.windowed:
+            self.rollouts.give_up_the_old(step)
 
     def _end(self, step: Step) -> None:
         self.accounting.end_step(step.record, self.world.now_s)

@@ -70,9 +70,7 @@ class Rollouts:
         fill the batch, or its wait would not end, resting groups get another budget."""
         plan, launch = step.plan, step.plan.launch
         missing = plan.batch.groups - self.gathered(step)
-        ahead = (
-            plan.limits_starts or launch.queue is not None
-        )  # of what this batch needs, up to a limit
+        ahead = plan.starts_ahead
         topped_up = launch.refill != "none" or ahead
         if missing <= 0 and not ahead:
             return 0
@@ -218,9 +216,9 @@ class Rollouts:
         step.record.resumed_groups += 1
         return group
 
-    def give_up_the_old(self, step: Step) -> None:
-        """Drops every group with a token too old for the step that opens; restarts their prompts
-        unless the plan drops them."""
+    def give_up_the_old(self, step: Step, in_flight: bool = True) -> None:
+        """Drops every group with a token too old for the step under way; restarts their prompts
+        unless the plan drops them. in_flight: those in flight, too."""
         plan = step.plan
         if plan.most_versions == math.inf:
             return
@@ -229,7 +227,7 @@ class Rollouts:
         def fresh(group: Group) -> bool:
             return group.started_version is None or group.started_version >= oldest
 
-        flying = [group for group in self.groups.values() if not fresh(group)]
+        flying = [g for g in self.groups.values() if not fresh(g)] if in_flight else []
         old = [*flying, *(g for g in (*self.ready, *self.buffer) if not fresh(g))]
         if not old:
             return
@@ -240,7 +238,7 @@ class Rollouts:
         self.buffer = deque(group for group in self.buffer if fresh(group))
         for group in old:
             self._accounting.drop(group.winners if group.complete else group.rollouts)
-        if plan.staleness.exceeded != "drop":
+        if plan.staleness.exceeded not in ("drop", "window"):
             self._buffer([self._again(plan, group, group.next_attempt) for group in old])
         step.gives_up(old)
 

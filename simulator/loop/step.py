@@ -69,8 +69,9 @@ class Step:
         return accepted
 
     def gives_up(self, groups: Sequence[Group]) -> None:
-        """Logs the groups that had grown too old when it opened."""
-        self.decision["too_old"] = sorted(group.group for group in groups)
+        """Logs groups that have grown too old for it."""
+        old = [*self.decision.get("too_old", ()), *(group.group for group in groups)]
+        self.decision["too_old"] = sorted(old)
 
     def stops(self, ready: list[Group], in_flight_rollouts: int) -> None:
         """Logs what stood when the stop rule said so."""

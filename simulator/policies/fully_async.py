@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from rollcast.simulator.plan import EnoughGroups, Exceeded, StepPlan
 from rollcast.simulator.policies.ranges import BOUND, LAUNCHES, MULTIPLE
@@ -27,14 +27,17 @@ class FullyAsync(Policy):
     - No token more than eta versions old is trained on, counted in updates at the time of training.
       The capacity alone does not ensure this, because complete young groups may be taken before
       unfinished old ones. So a batch waits for the groups that a later batch could no longer take
-      (like NeMo-RL's target steps), or groups that are too old are dropped (TRL, prime-rl) or
-      started again. With ``exceeded: capacity``, the rule of AReaL and SkyRL, they are trained on
-      all the same (c).
+      (like NeMo-RL's target steps), or groups that are too old are dropped or started again. With
+      ``exceeded: capacity``, the rule of AReaL, SkyRL and NeMo-RL's ready-first sampler, they are
+      trained on all the same (c). With ``window`` they are dropped, and nothing but ``in_flight``
+      limits what is launched (c, NeMo-RL's windowed sampler, TRL and prime-rl).
     - A fractional eta bounds a share: with eta 0.5, half a batch may be launched early, as with
       verl's staleness_threshold s = 0.5 (c). verl counts syncs of the weights, rollcast counts
       updates: with a sync every k updates, verl's s is an eta of (1 + s) k - 1.
     - New weights interrupt the rollouts in flight, which continue from their tokens with a
-      recomputed KV cache (c). Complete groups keep their tokens of several versions.
+      recomputed KV cache (c, AReaL, slime, verl). With ``weights: keep`` they continue with the one
+      that they have (c, SkyRL, TRL, prime-rl, NeMo-RL). Complete groups keep their tokens of
+      several versions.
 
     Needs ``cluster.placement: disaggregated`` unless ``max_staleness`` is 0.
     """
@@ -74,10 +77,26 @@ class FullyAsync(Policy):
         Doc(
             "what happens to groups that would exceed max_staleness: wait (fewer are "
             "launched, and a batch waits for the oldest), restart (their prompts start "
-            "again), drop (discarded) or capacity (they are trained on all the same)",
-            source=("our choice; AReaL and SkyRL: capacity; TRL and prime-rl: drop"),
+            "again), drop (discarded), window (discarded, and no fewer are launched) or "
+            "capacity (they are trained on all the same)",
+            source=("our choice; AReaL and SkyRL: capacity; TRL and prime-rl: window"),
         ),
     ] = "wait"
+    refill: Annotated[
+        Literal["rollout", "group"],
+        Doc(
+            "what makes room for another group: finished rollouts, as many as a group has, or "
+            "a complete group",
+            source="TRL and prime-rl: rollout; slime, AReaL, SkyRL and NeMo-RL: group",
+        ),
+    ] = "rollout"
+    weights: Annotated[
+        Literal["recompute", "keep"],
+        Doc(
+            "what new weights do to the KV cache of rollouts in flight: recompute, or keep",
+            source="AReaL, slime and verl: recompute; SkyRL, TRL, prime-rl and NeMo-RL: keep",
+        ),
+    ] = "recompute"
 
     def agree(self) -> None:
         """Tokens of weights that stay for so many updates grow that old."""
@@ -96,7 +115,7 @@ class FullyAsync(Policy):
         launch = replace(
             plan.launch,
             over_sampling=self.in_flight,
-            refill="rollout",
+            refill=self.refill,
             run_ahead=math.ceil(versions),
         )
         bound = replace(plan.staleness, max_versions=versions, exceeded=self.exceeded)
@@ -104,7 +123,7 @@ class FullyAsync(Policy):
             plan,
             launch=launch,
             stop=EnoughGroups(),
-            interrupt="for_weights",
+            interrupt="for_weights" if self.weights == "recompute" else "never",
             unfinished="resume",
             surplus="carry",
             take="oldest",

@@ -353,7 +353,8 @@ def _stale(run: Run) -> list[str]:
     groups = sum(len(decision["too_old"]) for decision in old)
     launched = max(sum(record.launched_groups for record in run.steps), 1)
     rule = old[-1]["plan"]["staleness"]
-    lost = "dropped" if rule["exceeded"] == "drop" else "started again from nothing"
+    dropped = rule["exceeded"] in ("drop", "window")
+    lost = "dropped" if dropped else "started again from nothing"
     return [
         f"{groups} groups ({100 * groups / launched:.2g} % of those launched) exceeded the "
         f"staleness bound of {rule['max_versions']:g} versions and were {lost}; raise "

@@ -336,7 +336,7 @@ def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
         layout=draw(st.sampled_from(["dense", "shared_prefix"])),
         staleness=Staleness(
             max_versions=draw(st.sampled_from([None, None, *bounds])),
-            exceeded=draw(st.sampled_from(["restart", "drop", "wait", "capacity"])),
+            exceeded=draw(st.sampled_from(["restart", "drop", "wait", "capacity", "window"])),
             mask_off_policy=draw(st.booleans()),
         ),
         sync_every=sync_every,

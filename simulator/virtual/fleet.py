@@ -221,7 +221,9 @@ class Fleet:
         if not self.engines[number].dead:
             return number
         alive = [engine for engine in self.engines if not engine.dead] or self.engines
-        return min(alive, key=lambda engine: engine.replica.load + len(queues[engine.number])).number
+        return min(
+            alive, key=lambda engine: engine.replica.load + len(queues[engine.number])
+        ).number
 
     def _rollout(self, ask: Ask, now_s: float) -> Rollout:
         conversation, key = ask.conversation, ask.key

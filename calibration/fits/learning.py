@@ -117,7 +117,8 @@ def moved(run: LearningRun) -> bool:
 class Fit:
     """A fit to runs. origins: names. own: log_speed and slowing by origin, (origins, 2); shared:
     the other parameters, (3,). covariance: of own (row by row), then shared. away: log speed of
-    each run against the law, and its error, (runs, 2)."""
+    each run against the law, and its error, (runs, 2). level_sd: standard deviation of the
+    logarithm of the log-odds gained, over the law's, that speed does not explain."""
 
     runs: Sequence[LearningRun]
     origins: tuple[str, ...]
@@ -125,6 +126,7 @@ class Fit:
     shared: FloatArray
     covariance: FloatArray
     away: FloatArray
+    level_sd: float
     rate: float
 
     def of(self, origin: str) -> tuple[FloatArray, FloatArray]:
@@ -158,7 +160,7 @@ def fit(
     answers = np.concatenate([run.answers for run in runs])
     count = _OWN * len(origins)
 
-    def residuals(x: FloatArray, away: FloatArray | float = 0.0) -> FloatArray:
+    def residuals(x: FloatArray, away: float = 0.0, level: float = 0.0) -> FloatArray:
         own, shared = x[:count].reshape(-1, _OWN), x[count:]
         speed = np.exp(own[origin, 0] + shared[1] * factors + away)
         z = progress(
@@ -170,7 +172,8 @@ def fit(
             shared[1:2],
             np.exp(shared[2:3]),
         )
-        p = 1.0 / (1.0 + np.exp(-z[at, updates]))
+        gained = z[at, updates] - start[at]
+        p = 1.0 / (1.0 + np.exp(-start[at] - gained * np.exp(level)))
         return np.asarray((p - measured) / np.sqrt(p * (1.0 - p) / answers + MODEL_SD**2))
 
     def before_too(x: FloatArray) -> FloatArray:
@@ -188,10 +191,24 @@ def fit(
     small = 1e-3
     left = residuals(found.x)
     slope = (residuals(found.x, small) - left) / small
-    square = np.bincount(at, slope**2, len(runs)) + 1e-12
-    away = np.stack((-np.bincount(at, slope * left, len(runs)) / square, square**-0.5), axis=1)
+    speed, error = _of_runs(slope, left, at, len(runs))
+    # What is left once a run has its own speed, along what its speed does not change.
+    level = (residuals(found.x, level=small) - left) / small
+    level = level - slope * (_of_runs(slope, -level, at, len(runs))[0])[at]
+    gained, unsure = _of_runs(level, left + slope * speed[at], at, len(runs))
+    level_sd = float(np.sqrt(max(float(np.mean(gained**2 - unsure**2)), 0.0)))
+    away = np.stack((speed, error), axis=1)
     own = found.x[:count].reshape(-1, _OWN)
-    return Fit(runs, origins, own, found.x[count:], spread, away, rate)
+    return Fit(runs, origins, own, found.x[count:], spread, away, level_sd, rate)
+
+
+def _of_runs(
+    slope: FloatArray, left: FloatArray, at: IntArray, count: int
+) -> tuple[FloatArray, FloatArray]:
+    """By run, the change along ``slope`` that takes most away from what is left, and its standard
+    error."""
+    square = np.bincount(at, slope**2, count) + 1e-12
+    return np.asarray(-np.bincount(at, slope * left, count) / square), np.asarray(square**-0.5)
 
 
 def _starts(runs: Sequence[LearningRun], origin: IntArray) -> FloatArray:
@@ -229,15 +246,18 @@ def law_of(fitted: Fit, origin: str, source: str, before: Law) -> Law:
     from it where these runs are of few."""
     mean, covariance = fitted.of(origin)
     run_sd, policy_sd = deviations(fitted)
+    level_sd = fitted.level_sd
     run_sd = before.run_sd if np.isnan(run_sd) else run_sd
     runs = [run for run in fitted.runs if run.origin == origin]
     if len({run.policy for run in runs}) < LEAST_POLICIES:
         policy_sd = max(policy_sd, before.policy_sd)
+        level_sd = max(level_sd, before.level_sd)
     return Law(
         parameters=dict(zip(PARAMETERS, mean.tolist(), strict=True)),
         covariance=tuple(map(tuple, covariance.tolist())),
         run_sd=run_sd,
         policy_sd=policy_sd,
+        level_sd=level_sd,
         concentration=CONCENTRATION,
         domain=joined(domain_of(runs, fitted.rate), before.domain),
         source=source,
@@ -325,6 +345,7 @@ def over_tasks(fits: Mapping[str, Fit], source: str) -> Law:
         covariance=tuple(map(tuple, covariance.tolist())),
         run_sd=run_sd,
         policy_sd=policy_sd,
+        level_sd=float(np.sqrt(np.mean([fitted.level_sd**2 for fitted in fits.values()]))),
         concentration=CONCENTRATION,
         domain=domain_of(scaled, 1.0),
         source=source,

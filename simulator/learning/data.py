@@ -63,10 +63,10 @@ def _contradiction(law: Law) -> str | None:
     if [len(row) for row in law.covariance] != [len(PARAMETERS)] * len(PARAMETERS):
         return f"its covariance must have {len(PARAMETERS)} rows and columns"
     matrix = np.array(law.covariance)
-    figures = [*law.parameters.values(), *matrix.flat, law.run_sd, law.policy_sd]
+    figures = [*law.parameters.values(), *matrix.flat, law.run_sd, law.policy_sd, law.level_sd]
     if not np.isfinite([*figures, law.concentration]).all():
         return "its figures must be finite"
-    if min(law.run_sd, law.policy_sd) < 0 or law.concentration <= 0:
+    if min(law.run_sd, law.policy_sd, law.level_sd) < 0 or law.concentration <= 0:
         return "its standard deviations must be 0 or more, and its concentration more than 0"
     if not np.allclose(matrix, matrix.T) or np.linalg.eigvalsh(matrix).min() < -1e-9:
         return "its covariance must be symmetric and have no negative eigenvalue"

@@ -63,6 +63,7 @@ class Law:
     """Parameters by name (`PARAMETERS`) with their covariance, shape (5, 5).
 
     run_sd, policy_sd: standard deviations of a run's and of a policy's log speed about the law.
+    level_sd: of the logarithm of the log-odds that a run has gained.
     concentration: of the success probability over prompts (Beta). source: where it comes from, for
     readers. lengths: None where the runs said nothing of them. learning_rate: that counts as 1;
     None where the runs of several tasks have one each.
@@ -72,6 +73,7 @@ class Law:
     covariance: tuple[tuple[float, ...], ...]
     run_sd: float
     policy_sd: float
+    level_sd: float
     concentration: float
     domain: Domain
     source: str
@@ -96,18 +98,24 @@ class Law:
         drawn = self.draw(draws, seed)
         own = np.random.default_rng([seed, zlib.crc32(_digest(signals))])
         drawn[:, 0] += math.hypot(self.run_sd, self.policy_sd) * own.standard_normal(draws)
-        return self._curves(signals, start, learning_rate_factor, drawn)
+        levels = np.exp(self.level_sd * own.standard_normal((draws, 1)))
+        return self._curves(signals, start, learning_rate_factor, drawn, levels)
 
     def best(
         self, signals: Signals, start: float, *, learning_rate_factor: float = 1.0
     ) -> FloatArray:
         """As `curves` at the fitted parameters, shape (updates + 1,)."""
         fitted = np.array([[self.parameters[name] for name in PARAMETERS]])
-        [curve] = self._curves(signals, start, learning_rate_factor, fitted)
+        [curve] = self._curves(signals, start, learning_rate_factor, fitted, np.ones((1, 1)))
         return np.asarray(curve)
 
     def _curves(
-        self, signals: Signals, start: float, factor: float, drawn: FloatArray
+        self,
+        signals: Signals,
+        start: float,
+        factor: float,
+        drawn: FloatArray,
+        levels: FloatArray,
     ) -> FloatArray:
         level = min(max(start, float(ACCURACIES[0])), float(ACCURACIES[-1]))
         log_speed, slowing, log_noise, power, log_staleness = drawn.T
@@ -120,6 +128,7 @@ class Law:
             power,
             np.exp(log_staleness),
         )
+        z = z[:, :1] + (z - z[:, :1]) * levels
         return np.asarray(1.0 / (1.0 + np.exp(-z)))
 
     def draw(self, draws: int, seed: int) -> FloatArray:

@@ -37,7 +37,9 @@ EVERY, PROMPTS = 4, 2000
 def true_law() -> Law:
     """Not the prior, by about a standard deviation in speed and staleness."""
     own = {"log_speed": -2.3, "slowing": 0.3, "log_staleness": 1.2}
-    return replace(prior(), parameters={**prior().parameters, **own}, run_sd=0.0, policy_sd=0.0)
+    return replace(
+        prior(), parameters={**prior().parameters, **own}, run_sd=0.0, policy_sd=0.0, level_sd=0.0
+    )
 
 
 @cache

@@ -60,7 +60,7 @@ def test_age_never_helps_and_rollouts_never_harm(start: float, updates: int, age
 
 
 def test_draws_are_shared_by_policies_and_their_mean_is_the_fit() -> None:
-    law = replace(prior(), run_sd=0.0, policy_sd=0.0)
+    law = replace(prior(), run_sd=0.0, policy_sd=0.0, level_sd=0.0)
     fresh = law.curves(signals(), 0.2, draws=400, seed=3)
     stale = law.curves(signals(age=4), 0.2, draws=400, seed=3)
     assert fresh.shape == (400, 41)

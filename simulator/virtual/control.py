@@ -5,18 +5,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.errors import RollcastError, RunError, ScenarioError
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import Result
 from rollcast.simulator.values.visible import visible
 from rollcast.simulator.virtual.errors import VirtualError
 from rollcast.simulator.virtual.fleet import Fleet
+from rollcast.simulator.virtual.report import line_of, of_exception
 from rollcast.simulator.virtual.trial import Training, training_of, try_control
 
 Function = Callable[..., Any]
@@ -60,11 +61,18 @@ def run_control(scenario: Scenario, function: Function, label: str) -> Result:
     async def main(fleet: Fleet) -> None:
         training = training_of(fleet)
         if len(takes) == 1:
-            await function(training)
+            await _awaited(function(training))
         else:
-            await _steps(training, function, label)
+            await _steps(training, function)
 
-    tried = try_control(main, scenario)
+    try:
+        tried = try_control(main, scenario)
+    except RollcastError as error:
+        if type(error) not in (VirtualError, RunError):  # the others say where
+            raise
+        raise VirtualError(f"under {label}, {error}{line_of(error)}") from error
+    except Exception as error:
+        raise VirtualError(f"{label} raised {of_exception(error)}") from error
     run = tried.run
     if len(run.steps) < scenario.steps:
         raise VirtualError(
@@ -79,10 +87,18 @@ def run_control(scenario: Scenario, function: Function, label: str) -> Result:
     return Result(shown, run, summary, again=False)
 
 
-async def _steps(training: Training, function: Function, label: str) -> None:
+async def _awaited(given: Any) -> Any:
+    if not inspect.isawaitable(given):
+        raise VirtualError(f"it is no async function; give {_HOW}")
+    return await given
+
+
+async def _steps(training: Training, function: Function) -> None:
     for step in range(training.steps):
-        groups = await function(training.engine, training.prompts)
+        groups = await _awaited(function(training.engine, training.prompts))
         if not groups:
-            raise VirtualError(f"{label} returned no groups in step {step}")
+            raise VirtualError(f"it returned no groups in step {step}")
+        if not isinstance(groups, Collection):
+            raise VirtualError(f"it returned {groups!r} in step {step}; give a list of groups")
         await training.train(groups)
         await training.sync()

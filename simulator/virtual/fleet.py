@@ -7,6 +7,7 @@ iteration.
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal
@@ -31,6 +32,10 @@ from rollcast.simulator.workload.draws import GroupDraw
 from rollcast.simulator.world import Ended, Event, TrainBatch, Trained, TrainGroup
 
 Groups = Iterable[Answer | Sequence[Answer]]
+
+
+def _forgotten(given: Any) -> str:
+    return "; is its await forgotten?" if inspect.isawaitable(given) else ""
 
 
 class Fleet:
@@ -404,6 +409,12 @@ class Fleet:
     def _train_groups(self, groups: Groups) -> Iterable[TrainGroup]:
         for number, group in enumerate(groups):
             answers = [group] if isinstance(group, Answer) else list(group)
+            for answer in answers:
+                if not isinstance(answer, Answer):
+                    raise VirtualError(
+                        f"the trainer was given {answer!r} where an answer of an engine is "
+                        f"needed{_forgotten(answer)}"
+                    )
             rollouts = tuple(answer.ask.shown for answer in answers)
             if not rollouts:
                 raise VirtualError("the trainer was given an empty group")

@@ -2,7 +2,8 @@
 
 Names are replaced wherever a module has them, by identity: ``from time import monotonic`` keeps
 the function under a name of its own. Modules imported during the run have virtual names, which are
-put back with the others. What a function keeps as a default argument cannot be found.
+put back with the others; so are clocks that functions keep as default arguments. What a closure or
+an object keeps cannot be found.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from importlib.machinery import SourceFileLoader
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, ClassVar
 
 from rollcast.simulator.virtual import real
@@ -27,7 +28,7 @@ from rollcast.simulator.virtual.errors import ExitedError, Stopped
 from rollcast.simulator.virtual.locks import Handle, Lock
 from rollcast.simulator.virtual.loops import Loop, cancel_all_tasks, uvloop_module
 from rollcast.simulator.virtual.refused import refusals
-from rollcast.simulator.virtual.report import caller, of_exception
+from rollcast.simulator.virtual.report import caller, is_stdlib, of_exception
 from rollcast.simulator.virtual.sockets import methods as socket_methods
 from rollcast.simulator.virtual.wall import EPOCH_S, virtual_datetime
 
@@ -56,6 +57,11 @@ NOT_LOOKED_AT = (
 """Modules whose names are left alone: of the kernel itself, of what runs tests, and those that are
 replaced name by name."""
 
+MONOTONIC = {
+    getattr(time, name)
+    for name in ("CLOCK_MONOTONIC", "CLOCK_MONOTONIC_RAW", "CLOCK_BOOTTIME")
+    if hasattr(time, name)
+}
 _LOCK, _RLOCK = type(real.allocate_lock()), type(threading.RLock())
 
 
@@ -153,6 +159,29 @@ class Installation:
         def nanoseconds() -> int:
             return int(kernel.now * 10**9) >> 80
 
+        def of_now(function: Callable[..., Any], place: int) -> Any:
+            """What takes a time as its argument at ``place``, and else the present."""
+
+            local_time = time.localtime
+
+            def virtual(*args: Any) -> Any:
+                if len(args) > place and args[place] is not None:
+                    return function(*args)
+                now = EPOCH_S + kernel.now_s
+                return function(*args[:place], now if place == 0 else local_time(now))
+
+            return on_clock(virtual, function)
+
+        def gettime(which: int) -> float:
+            if which == time.CLOCK_REALTIME:
+                return float(EPOCH_S + kernel.now_s)
+            return float(kernel.now_s if which in MONOTONIC else real.clock_gettime(which))
+
+        def gettime_ns(which: int) -> int:
+            if which == time.CLOCK_REALTIME:
+                return EPOCH_S * 10**9 + nanoseconds()
+            return nanoseconds() if which in MONOTONIC else real.clock_gettime_ns(which)
+
         doubles: list[tuple[Any, Any]] = [
             (time.time, on_clock(lambda: EPOCH_S + kernel.now_s, time.time)),
             (time.time_ns, on_clock(lambda: EPOCH_S * 10**9 + nanoseconds(), time.time_ns)),
@@ -165,6 +194,12 @@ class Installation:
             whole, ns = getattr(time, name), getattr(time, f"{name}_ns")
             doubles.append((whole, on_clock(lambda: kernel.now_s, whole)))
             doubles.append((ns, on_clock(nanoseconds, ns)))
+        for function in (time.localtime, time.gmtime, time.ctime):
+            doubles.append((function, of_now(function, 0)))
+        doubles.append((time.strftime, of_now(time.strftime, 1)))
+        if hasattr(time, "clock_gettime"):
+            doubles.append((time.clock_gettime, on_clock(gettime, time.clock_gettime)))
+            doubles.append((time.clock_gettime_ns, on_clock(gettime_ns, time.clock_gettime_ns)))
         doubles += [(old, Lock) for old in {threading.Lock, real.allocate_lock}]
         doubles.append((queue.SimpleQueue, SimpleQueue))
         return doubles
@@ -176,6 +211,7 @@ class Installation:
             self._virtual[id(real_one)] = (real_one, uvloop)
         was = sys.modules.get("uvloop")
         for names in _namespaces():
+            self._replace_defaults(names)
             for name, value in list(names.items()):
                 found = self._virtual.get(id(value))
                 new: Any = None
@@ -198,6 +234,29 @@ class Installation:
                 sys.modules["uvloop"] = was
 
         self._undo.append(undo)
+
+    def _replace_defaults(self, names: dict[str, Any]) -> None:
+        """Clocks that functions of a module, and methods of its classes, keep as default arguments.
+        Not in Python's own modules, which look them up."""
+        module = str(names.get("__name__"))
+        known = _with_defaults.get(module)
+        if known is None or known[:2] != (id(names), len(names)):
+            known = _with_defaults[module] = (id(names), len(names), _functions_of(module, names))
+        for function in known[2]:
+            self._replace_defaults_of(function)
+
+    def _replace_defaults_of(self, function: FunctionType) -> None:
+        def double(value: Any) -> Any:
+            found = self._virtual.get(id(value))
+            return value if found is None or found[0] is not value else found[1]
+
+        kept, named = function.__defaults__, function.__kwdefaults__
+        if kept and any(double(value) is not value for value in kept):
+            function.__defaults__ = tuple(double(value) for value in kept)
+            self._undo.append(lambda: setattr(function, "__defaults__", kept))
+        if named and any(double(value) is not value for value in named.values()):
+            function.__kwdefaults__ = {name: double(value) for name, value in named.items()}
+            self._undo.append(lambda: setattr(function, "__kwdefaults__", named))
 
     def _replace_dates(self) -> None:
         """`datetime.datetime` in modules of Python source, also in those that are imported later.
@@ -298,6 +357,30 @@ class Installation:
             old = numpy.get_state()
             numpy.seed(self._kernel.seed % 2**32)
             self._undo.append(lambda: numpy.set_state(old))
+
+
+_with_defaults: dict[str, tuple[int, int, list[FunctionType]]] = {}
+
+
+def _functions_of(module: str, names: dict[str, Any]) -> list[FunctionType]:
+    """Functions of a module and methods of its classes that have a builtin as a default."""
+    file = names.get("__file__")
+    if not isinstance(file, str) or not file.endswith(".py") or is_stdlib(file):
+        return []
+    functions = [*names.values()]
+    for owner in names.values():
+        if type(owner) is type and owner.__module__ == module:
+            functions += vars(owner).values()
+    return [
+        function
+        for function in functions
+        if type(function) is FunctionType
+        and function.__module__ == module
+        and any(
+            type(value) in (BuiltinFunctionType, type)
+            for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        )
+    ]
 
 
 def time_of_threading() -> Any:

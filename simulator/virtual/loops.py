@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from rollcast.simulator.costs.clock import to_ticks
 from rollcast.simulator.virtual.kernel import Actor, Kernel
 from rollcast.simulator.virtual.report import of_exception
+from rollcast.simulator.virtual.sockets import check_name
 
 _MOST_DONE = 1000
 
@@ -171,6 +172,11 @@ class Loop(asyncio.SelectorEventLoop):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
+        """As of asyncio, in whose thread nobody could say who asked."""
+        check_name(host)
+        return await super().getaddrinfo(host, port, **options)
 
     def tell(self, futures: list[asyncio.Future[None]]) -> None:
         """Ends futures of this loop, from whichever thread has the turn."""

@@ -9,21 +9,30 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 MOST_TASKS = 20
-_OWN = (str(Path(__file__).parent) + os.sep, os.path.realpath(Path(__file__).parent) + os.sep)
+_PACKAGE = Path(__file__).parents[1]
+_OWN = (str(_PACKAGE) + os.sep, os.path.realpath(_PACKAGE) + os.sep)
+_COMMANDS = (f"{os.sep}rollcast", f"{os.sep}rollcast{os.sep}__main__.py")
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _SITE = os.sep + "site-packages" + os.sep
 _TOOLS = tuple(
     f"{_SITE}{name}"
     for name in (
-        *("_pytest", "pluggy", "pytest", "hypothesis", "simpy"),
+        *("_pytest", "pluggy", "pytest", "hypothesis", "simpy", "typer", "click"),
         *("aiohttp", "anyio", "httpcore", "httpx", "openai", "requests", "urllib3"),
     )
 )
+
+
+@cache
+def is_stdlib(file: str) -> bool:
+    """Whether a file is of Python's own library."""
+    return _SITE not in file and os.path.realpath(file).startswith(_STDLIB)
 
 
 def under_test(code: CodeType) -> bool:
@@ -31,9 +40,11 @@ def under_test(code: CodeType) -> bool:
     name = code.co_filename
     if name in ("<string>", "<stdin>"):
         return True
-    if name.startswith(("<", *_OWN)) or any(tool in name for tool in _TOOLS):
+    if name.startswith(("<", *_OWN)) or name.endswith(_COMMANDS):
         return False
-    return _SITE in name or not os.path.realpath(name).startswith(_STDLIB)
+    if any(tool in name for tool in _TOOLS):
+        return False
+    return not is_stdlib(name)
 
 
 def place(code: CodeType, line: int | None) -> str:
@@ -56,14 +67,14 @@ def caller() -> str:
 
 
 def of_thread(ident: int) -> str:
-    """The line of the code under test at which a thread stands."""
+    """The line of the code under test at which a thread stands, after ``, at``; empty where it runs
+    none of it."""
     frame: FrameType | None = sys._current_frames().get(ident)
-    innermost = frame
     while frame is not None:
         if under_test(frame.f_code):
-            return place(frame.f_code, frame.f_lineno)
+            return f", at {place(frame.f_code, frame.f_lineno)}"
         frame = frame.f_back
-    return "?" if innermost is None else place(innermost.f_code, innermost.f_lineno)
+    return ""
 
 
 def _awaited(coroutine: Any) -> Iterator[tuple[CodeType, int | None]]:
@@ -107,9 +118,10 @@ def who_waits(kernel: Any) -> str:
         waits = f"waits for {actor.waits}"
         if actor is kernel.current and not actor.blocked:
             waits = "has the turn"
-        lines.append(f"  {name} {waits}, at {of_thread(actor.ident)}")
+        lines.append(f"  {name} {waits}{of_thread(actor.ident)}")
         if loop is not None:
-            at = Counter(of_task(task) for task in loop.tasks)
+            runs = asyncio.current_task(loop)  # stands where its thread does
+            at = Counter(of_task(task) for task in loop.tasks if task is not runs)
             for where, times in list(at.items())[:MOST_TASKS]:
                 lines.append(f"    {_tasks(times)} {where}")
             if len(at) > MOST_TASKS:
@@ -122,12 +134,18 @@ def _tasks(number: int) -> str:
     return "a task waits at" if number == 1 else f"{number} tasks wait at"
 
 
-def of_exception(error: BaseException) -> str:
-    """The exception, and the line of the code under test that raised it."""
+def line_of(error: BaseException) -> str:
+    """The innermost line of the code under test that an exception came through, after ``, at``;
+    empty where it came through none."""
     trace, found = error.__traceback__, ""
     while trace is not None:
         code = trace.tb_frame.f_code
-        if under_test(code) or not found:
-            found = place(code, trace.tb_lineno)
+        if under_test(code):
+            found = f", at {place(code, trace.tb_lineno)}"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}" + (f", at {found}" if found else "")
+    return found
+
+
+def of_exception(error: BaseException) -> str:
+    """The exception, and the line of the code under test that raised it."""
+    return f"{type(error).__name__}: {error}{line_of(error)}"

@@ -13,7 +13,6 @@ from rollcast.simulator.virtual.kernel import Kernel
 from rollcast.simulator.virtual.report import caller
 
 READS = ("recv", "recv_into", "recvfrom", "recvfrom_into", "recvmsg", "_accept")
-WRITES = ("send", "sendto", "sendmsg")
 
 
 class One:
@@ -54,6 +53,16 @@ def _numeric(host: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def check_name(host: Any) -> None:
+    """Raises RefusedError for the name of another machine."""
+    name = host.decode() if isinstance(host, bytes) else host
+    if name is not None and not (is_loopback((name,)) or _numeric(name)):
+        raise RefusedError(
+            f"the look-up of {name} is out of reach of the virtual clock: only 127.0.0.1, ::1 "
+            f"and localhost are; at {caller()}"
+        )
 
 
 def methods(kernel: Kernel) -> list[tuple[Any, str, Any]]:
@@ -100,20 +109,31 @@ def methods(kernel: Kernel) -> list[tuple[Any, str, Any]]:
 
         return method
 
+    def sending(name: str) -> Any:
+        """To an address, without a connection."""
+        original = waiting(name, True)
+
+        def method(self: socket.socket, *args: Any) -> Any:
+            if kernel.mine() and args and isinstance(args[-1], tuple) and not is_loopback(args[-1]):
+                raise RefusedError(
+                    f"socket.{name} to {args[-1]} is out of reach of the virtual clock: only "
+                    f"sockets within this process (127.0.0.1, ::1) are; at {caller()}"
+                )
+            return original(self, *args)
+
+        return method
+
     look_up = socket.getaddrinfo
 
     def getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
-        name = host.decode() if isinstance(host, bytes) else host
-        if kernel.mine() and name is not None and not (is_loopback((name,)) or _numeric(name)):
-            raise RefusedError(
-                f"the look-up of {name} is out of reach of the virtual clock: only 127.0.0.1, ::1 "
-                f"and localhost are; at {caller()}"
-            )
+        if kernel.mine():
+            check_name(host)
         return look_up(host, *args, **options)
 
     return [
         *((socket.socket, name, waiting(name, False)) for name in READS),
-        *((socket.socket, name, waiting(name, True)) for name in WRITES),
+        (socket.socket, "send", waiting("send", True)),
+        *((socket.socket, name, sending(name)) for name in ("sendto", "sendmsg")),
         (socket.socket, "sendall", sendall),
         *((socket.socket, name, connecting(name)) for name in ("connect", "connect_ex")),
         (socket, "getaddrinfo", getaddrinfo),

@@ -47,7 +47,7 @@ class Watchdog:
         actor = kernel.current
         error = LimitError(
             f"at {kernel.now_s:g} s a thread has gone on for {limit_s:g} s of real time without "
-            f"giving way: it computes, or blocks in a call that is not virtual, at "
+            f"giving way: it computes, or blocks in a call that is not virtual"
             f"{of_thread(actor.ident)}"
         )
         kernel.verdict = kernel.verdict or error

@@ -120,3 +120,28 @@ async def _group(engine: Any, prompt: Prompt, size: int = 8) -> list[Answer]:
 async def lazy(engine: Any, prompts: Any) -> list[list[Answer]]:
     """Trains on nothing."""
     return []
+
+
+async def breaks(engine: Any, prompts: Any) -> list[list[Answer]]:
+    """Raises an error of its own."""
+    raise OSError("no disk")
+
+
+async def forgets(engine: Any, prompts: Any) -> list[list[Any]]:
+    """Does not await its answers."""
+    return [[asyncio.ensure_future(asyncio.sleep(1))]]
+
+
+def plain(engine: Any, prompts: Any) -> list[list[Answer]]:
+    """Is not async."""
+    return []
+
+
+async def seven(engine: Any, prompts: Any) -> int:
+    """Returns no groups."""
+    return 7
+
+
+async def stuck(engine: Any, prompts: Any) -> None:
+    """Awaits what never comes."""
+    await asyncio.Event().wait()

@@ -8,6 +8,7 @@ import http.server
 import os
 import queue
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from typing import Any
 import pytest
 
 from rollcast.simulator import virtual
+from rollcast.simulator.virtual.wall import EPOCH_S
 
 HOUR = 3600.0
 
@@ -399,3 +401,51 @@ def test_a_call_at_an_instant_comes_before_who_wakes_later() -> None:
         time.sleep(6.0)
         said.append(clock.now_s)
     assert said == [5.0, 6.0]
+
+
+def _keeps(clock: Callable[[], float] = time.monotonic, *, date: Any = time.time) -> list[float]:
+    return [clock(), date()]
+
+
+class _Keeps:
+    def at(self, clock: Callable[[], float] = time.perf_counter) -> float:
+        return clock()
+
+
+def test_clocks_that_functions_keep_as_default_arguments_are_virtual_for_a_run() -> None:
+    kept = _keeps.__defaults__, _keeps.__kwdefaults__, _Keeps.at.__defaults__
+    with virtual.clock():
+        time.sleep(HOUR)
+        assert _keeps() == [HOUR, EPOCH_S + HOUR]
+        assert _Keeps().at() == HOUR
+    assert (_keeps.__defaults__, _keeps.__kwdefaults__, _Keeps.at.__defaults__) == kept
+
+
+def test_every_function_of_time_tells_the_run_s() -> None:
+    real = time.gmtime
+    with virtual.clock():
+        time.sleep(HOUR)
+        assert time.gmtime()[:5] == (2027, 1, 15, 9, 0)
+        assert time.gmtime(0)[:2] == (1970, 1)
+        assert time.strftime("%Y") == "2027" == time.ctime()[-4:]
+        assert time.strftime("%H", time.gmtime(HOUR)) == "01"
+        assert time.localtime() == time.localtime(EPOCH_S + HOUR)
+        assert time.clock_gettime(time.CLOCK_MONOTONIC) == HOUR
+        assert time.clock_gettime_ns(time.CLOCK_REALTIME) == (EPOCH_S + 3600) * 10**9
+        assert time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID) > 0
+    assert time.gmtime is real
+
+
+def test_datagrams_and_names_of_other_machines_are_refused_where_they_are_asked() -> None:
+    async def look_up() -> None:
+        await asyncio.get_running_loop().getaddrinfo("example.com", 80)
+
+    def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.sendto(b"x", ("10.0.0.1", 53))
+
+    with virtual.clock():
+        with pytest.raises(virtual.RefusedError, match=r"sendto to .* in send: one\.sendto"):
+            send()
+        with pytest.raises(virtual.RefusedError, match=r"look-up of example.com .* in look_up"):
+            asyncio.run(look_up())

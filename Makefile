@@ -75,9 +75,11 @@ $(VERL)/.installed: pyproject.toml benchmarks/in_verl/verl-cpu.lock
 	rm -rf $(VERL)/lib/python3*/site-packages/tests
 	touch $@
 
-# SLIME=/path/to/slime: its rollout loop too, from a checkout.
+# What verl and slime do with libraries that deprecate it is no error here.
+# SLIME=/path/to/slime: its rollout code too, from a checkout.
 test-verl: $(VERL)/.installed  ## Exported plans inside verl's own trainer, on a CPU
-	ROLLCAST_SLIME=$(SLIME) $(VERL)/bin/python -m pytest tests/stacks_verl tests/export/test_verl.py
+	ROLLCAST_SLIME=$(SLIME) $(VERL)/bin/python -m pytest -o filterwarnings=default \
+	  tests/stacks_verl tests/export/test_verl.py
 
 laws: $(VENV)/.installed  ## The same laws on new random examples, each time others
 	HYPOTHESIS_PROFILE=search $(VENV)/bin/python -m pytest $(TWO) --timeout 7200 --ignore tests/engine

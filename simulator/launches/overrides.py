@@ -77,6 +77,11 @@ def _sharding(wanted: Any, known: Settings) -> Mapping[str, Any]:
     return {"run.shard_gpus": -1} if wanted == "fsdp" else {}
 
 
+def _said_already(name: str) -> Said:
+    """Of a limit that counts only where the launch sets it."""
+    return lambda wanted, known: {name: wanted} if name in known else {}
+
+
 def _on_host(wanted: Any, known: Settings) -> Mapping[str, Any]:
     """FSDP2 can keep all states on the host, and FSDP of most stacks can't."""
     other = {"run.strategy": "fsdp2"} if value(known, "run.strategy") == "fsdp" and wanted else {}
@@ -99,6 +104,8 @@ _SAID: Mapping[str, Said] = {
     },
     f"{TRAINER}.microbatch_tokens": _pass_tokens,
     f"{TRAINER}.microbatch_rollouts": _rows,
+    f"{TRAINER}.log_prob_microbatch_tokens": _said_already("run.log_prob_pass_tokens"),
+    f"{TRAINER}.log_prob_microbatch_rollouts": _said_already("run.log_prob_micro_rollouts"),
     f"{TRAINER}.logits_chunk_tokens": lambda wanted, _: {"run.fused_head": wanted is not None},
     f"{TRAINER}.batching": lambda wanted, _: {"run.packing": wanted == "packed"},
     f"{TRAINER}.sharding": _sharding,

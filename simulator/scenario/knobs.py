@@ -139,6 +139,22 @@ _TABLE = (
     ),
     _Entry(
         _trainer(
+            "log_prob_microbatch_tokens",
+            (2048, 4096, 8192, 16384, 32768, 65536),
+            "tokens of a pass for log-probabilities on a GPU",
+            "run.log_prob_pass_tokens",
+        )
+    ),
+    _Entry(
+        _trainer(
+            "log_prob_microbatch_rollouts",
+            (1, 2, 4, 8, 16, 32, 64),
+            "rows of a padded pass for log-probabilities on a GPU",
+            "run.log_prob_micro_rollouts",
+        )
+    ),
+    _Entry(
+        _trainer(
             "batching",
             ("packed",),
             "sequences end to end, without padding",

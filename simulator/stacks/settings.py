@@ -90,6 +90,7 @@ MEANINGS: Mapping[str, str] = {
     "run.micro_batch_all": "rollouts of one pass, all GPUs together",
     "run.log_prob_pass_tokens": "tokens of one pass for log-probabilities, a GPU",
     "run.log_prob_micro_rollouts": "rollouts of such a pass, a GPU",
+    "run.log_prob_micro_all": "rollouts of such a pass, all GPUs together",
     "run.log_probs": "whether the trainer computes log-probabilities anew before the update",
     "run.packing": "whether sequences are laid end to end, without padding",
     "run.offload_parameters": "whether the trainer's weights are on the host during rollouts",

@@ -141,6 +141,17 @@ def test_a_preset_of_the_release() -> None:
 # Back into the stack's words
 
 
+def test_passes_for_log_probabilities_change_only_where_a_launch_sets_them() -> None:
+    key = "cost.roofline.trainer.log_prob_microbatch_rollouts"
+    name = "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu"
+    takes = frozenset({"run.log_prob_micro_rollouts"})
+    set_, unset = (
+        drafted(launched({**VERL, **said}), asked()).settings for said in ({name: 8}, {})
+    )
+    assert overrides(key, 2, set_, takes) == {"run.log_prob_micro_rollouts": 2}
+    assert not overrides(key, 2, unset, takes)
+
+
 def _singles() -> list[tuple[str, Any]]:
     known = drafted(launched(), asked()).settings
     table = all_stacks()["verl"].launch

@@ -318,6 +318,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         "verl",
         {
             "actor_rollout_ref.actor.ppo_micro_batch_size": 64,
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size": 128,
             "trainer.nnodes": 2,
             "algorithm.use_kl_in_reward": True,
             "reward_model.enable_resource_pool": True,
@@ -326,6 +327,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         },
         {
             "run.micro_batch_rollouts": 4,
+            "run.log_prob_micro_rollouts": 8,
             "run.reference": True,
             "run.critic": True,
             "run.reward_model_gpus": 16,

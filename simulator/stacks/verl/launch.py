@@ -70,8 +70,11 @@ def _batch(settings: Settings) -> Iterable[Setting]:
     mini, gathered = whole(settings, "run.mini_batch_groups"), whole(settings, "run.minibatches")
     if mini and gathered:
         yield settings["run.mini_batch_groups"].implies("workload.batch_groups", mini * gathered)
-    rows = whole(settings, "run.micro_batch_all")
     nodes, gpus = whole(settings, "run.nodes") or 1, whole(settings, "run.gpus_per_node")
-    if rows and gpus and "run.micro_batch_rollouts" not in settings:
-        each = max(rows // (nodes * gpus), 1)
-        yield settings["run.micro_batch_all"].implies("run.micro_batch_rollouts", each)
+    for of_all, each in (
+        ("run.micro_batch_all", "run.micro_batch_rollouts"),
+        ("run.log_prob_micro_all", "run.log_prob_micro_rollouts"),
+    ):
+        rows = whole(settings, of_all)
+        if rows and gpus and each not in settings:
+            yield settings[of_all].implies(each, max(rows // (nodes * gpus), 1))

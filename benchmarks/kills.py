@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +99,15 @@ def victims(driver: subprocess.Popen[bytes]) -> list[tuple[str, int]]:
 
     found = [("driver", driver.pid)]
     try:
-        for process in psutil.Process(driver.pid).children(recursive=True):
-            title = " ".join(process.cmdline()) or process.name()
-            found += [(name, process.pid) for name in ACTORS if f"ray::{name}" in title]
+        below = psutil.Process(driver.pid).children(recursive=True)
     except psutil.Error:
-        pass  # one ended while it was looked at
+        return found
+    for process in below:
+        try:
+            title = " ".join(process.cmdline())
+        except psutil.Error:  # it ended while it was looked at
+            continue
+        found += [(name, process.pid) for name in ACTORS if title.startswith(f"ray::{name}")]
     return found
 
 
@@ -120,7 +125,8 @@ def kill_until_done(
                 if killed.total() >= kills:
                     continue
                 name, pid = rng.choice(victims(driver))
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
                 killed[name] += 1
                 if name == "driver":
                     driver.wait()

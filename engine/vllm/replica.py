@@ -20,7 +20,13 @@ from rollcast.engine.quiet import quiet
 from rollcast.engine.time_limit import time_limit
 from rollcast.engine.vllm.environment import prepare, require_calls, threads_kept
 from rollcast.engine.vllm.shared_files import in_folder
-from rollcast.engine.vllm.start import ReplicaOptions, end_tokens, hold_generators_back, start
+from rollcast.engine.vllm.start import (
+    ReplicaOptions,
+    end_tokens,
+    hold_generators_back,
+    pack_experts,
+    start,
+)
 from rollcast.engine.work_meter import WorkMeter
 
 if TYPE_CHECKING:
@@ -59,7 +65,7 @@ class VllmReplica:
         self.last_iteration: EngineIteration | None = None
         self._stall_iterations, self._idle_iterations = STALL_ITERATIONS, 0
         self._step_timeout_s = STEP_TIMEOUT_S
-        self._workers = options.tensor_parallel
+        self._workers, self._on_cpu = options.tensor_parallel, on_cpu
         self._cacheless = False  # awake but for the cache
         self._failure: str | None = None
         self._ended = False
@@ -172,8 +178,10 @@ class VllmReplica:
             if self._workers > 1:
                 with in_folder(weights) as folder:
                     call("reload_weights", kwargs={"weights_path": str(folder)})
-                return
-            call("reload_weights", kwargs={"weights_iterator": iter(list(weights.items()))})
+            else:
+                call("reload_weights", kwargs={"weights_iterator": iter(list(weights.items()))})
+            if self._on_cpu:
+                call(pack_experts)
             return
         shapes = [list(shape) for shape in weights.shapes]
         names, dtypes = [*weights.names], [*weights.dtypes]

@@ -127,6 +127,16 @@ def put_on(config: Any, device: str | None) -> None:
         config.device_config.device = wanted
 
 
+def pack_experts(worker: Any) -> None:
+    """Packs a mixture's experts for the CPU's kernel, in a worker: vLLM 0.32 does so when it starts
+    and leaves it out when weights are reloaded, whose log-probabilities are then wrong."""
+    for layer in worker.model_runner.get_model().modules():
+        kernel = getattr(getattr(layer, "quant_method", None), "moe_kernel", None)
+        experts = getattr(kernel, "fused_experts", None)
+        if experts is not None:
+            experts.process_weights_after_loading(layer)
+
+
 def hold_generators_back(core: Any) -> None:
     """Keeps vLLM's workers from rewinding a CPU random generator, which PyTorch does not support.
 

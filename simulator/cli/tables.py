@@ -13,6 +13,7 @@ from rollcast.simulator.cli.console import (
     named_column,
 )
 from rollcast.simulator.results.figures import (
+    AFTER,
     BOUND_BY,
     BY_PHASE,
     FIGURES,
@@ -233,11 +234,12 @@ def show_phases(screen: Console, names: Sequence[str], rows: Sequence[Mapping[st
 def show_learning(screen: Console, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints what training takes to the target accuracy, a row each of ``names``; nothing without
     any."""
-    figures = [f for f in (*TO_TARGET, *SOONER) if any(f.value_in(row) for row in rows)]
+    figures = [f for f in (AFTER, *TO_TARGET, *SOONER) if any(f.value_in(row) for row in rows)]
     if not figures:
         return
     target = next(row["learning"]["target"] for row in rows if row.get("learning"))
-    title = f"to accuracy {target:g}, and 90 % intervals"
+    what = "accuracy" if target is None else f"to accuracy {target:g}"
+    title = f"{what}, and 90 % intervals"
     _show_beside(screen, title, names, rows, figures, list(reversed(figures[1:])))
     notes = [f"{figure.label}: {figure.meaning}." for figure in SOONER if figure in figures]
     screen.print(" ".join(notes), style="dim", markup=False)

@@ -9,7 +9,7 @@ from rollcast.simulator.report import parts
 from rollcast.simulator.report.markup import Markup, tag
 from rollcast.simulator.report.series import Box
 from rollcast.simulator.results.curves import Curves, Panel, curves_of
-from rollcast.simulator.results.figures import SOONER, TO_TARGET
+from rollcast.simulator.results.figures import AFTER, SOONER, TO_TARGET
 from rollcast.simulator.results.learning import sentences
 from rollcast.simulator.results.scale import marks, time_unit
 
@@ -29,7 +29,7 @@ def learning_section(summaries: Mapping[str, Mapping[str, Any]], chosen: str = "
 
 def _table(summaries: Mapping[str, Mapping[str, Any]], chosen: str) -> Markup | None:
     rows = list(summaries.values())
-    figures = [f for f in (*TO_TARGET, *SOONER) if any(f.value_in(row) for row in rows)]
+    figures = [f for f in (AFTER, *TO_TARGET, *SOONER) if any(f.value_in(row) for row in rows)]
     if not figures:
         return None
     columns = (
@@ -43,7 +43,7 @@ def _table(summaries: Mapping[str, Mapping[str, Any]], chosen: str) -> Markup | 
         )
         for name, row in summaries.items()
     ]
-    return parts.table(columns, lines, "To the target accuracy")
+    return parts.table(columns, lines, "Accuracy")
 
 
 def _panels(curves: Curves) -> Markup:

@@ -567,6 +567,32 @@ TO_TARGET: tuple[Figure, ...] = (
 tables of several."""
 
 
+def _after(v: Values) -> tuple[str, str] | None:
+    """Accuracy and hours at the end of a curve without a target, and the ends of its interval."""
+    told = (v.get("learning") or {}).get("after")
+    if told is None:
+        return None
+    said = f"{told['accuracy']:.2f} after {hours(told['hours'])}"
+    return said, interval((told["low"], told["high"]), "{:.2f}".format)
+
+
+def _after_note(v: Values) -> str:
+    updates = ((v.get("learning") or {}).get("after") or {}).get("updates", 0)
+    return f"{updates:,} updates, 90 % interval {(_after(v) or ('', ''))[1]}"
+
+
+AFTER = Figure(
+    "learning.after",
+    "accuracy",
+    "\n".join,
+    "after updates that are like the simulated ones",
+    _after,
+    saved=False,
+    run=Line(text=lambda v: (_after(v) or ("",))[0], note=_after_note),
+)
+"""Of a run without a target accuracy."""
+
+
 def _speedup_to_target(v: Values) -> tuple[str, str] | None:
     own, low, high = to_target(v, "speedup")
     if own is None or low is None:
@@ -593,7 +619,7 @@ SOONER: tuple[Figure, ...] = (
     ),
 )
 """Of tables of several runs, against the first."""
-FIGURES = (*_TIMES[:1], *BY_PHASE, *_TIMES[1:], *_RATES, *_LEARNING, *TO_TARGET)
+FIGURES = (*_TIMES[:1], *BY_PHASE, *_TIMES[1:], *_RATES, *_LEARNING, AFTER, *TO_TARGET)
 """Figures that the tables of runs show, in order. A figure is one entry here and its value in
 `simulator.results.metrics.summarise`."""
 

@@ -134,7 +134,8 @@ def learned(
     law, whether it is of the user's ``own`` runs, accuracy (at the start), target. With a target:
     updates, hours, gpu_hours and usd to it, their 90 % intervals (``_low``, ``_high``; None: beyond
     the updates that were looked at) and ``reached``, the share of draws that reach it. ``note``:
-    why there is no such figure. ``curve``: accuracy and its 90 % band by ``hours``.
+    why there is no such figure. ``curve``: accuracy and its 90 % band by ``hours``. Without a
+    target: ``after``, its end.
     """
     told: dict[str, Any] = _law(learning)
     priced = scenario.usd_per_gpu_hour
@@ -156,7 +157,10 @@ def learned(
                 values = _around(own, drawn, unit) if measured else (None, None, None)
                 keys = (name, f"{name}_low", f"{name}_high")
                 told |= dict(zip(keys, values, strict=True))
-    told["curve"] = _curve(progress, times)
+    curve = told["curve"] = _curve(progress, times)
+    if learning.target is None:
+        last = {name: values[-1] for name, values in curve.items()}
+        told["after"] = {"updates": len(progress.seconds) - 1, **last}
     return told
 
 

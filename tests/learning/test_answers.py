@@ -193,6 +193,18 @@ def test_draws_of_the_step_meet_those_of_the_law(scenario: Path) -> None:
     ]
 
 
+def test_without_a_target_there_is_an_accuracy(cli: Cli, scenario: Path) -> None:
+    asked = (scenario, "--set", "learning.target=null", "--draws", 0)
+    learned = json.loads(cli("simulate", *asked, "--json")[1])["learning"]
+    after = learned["after"]
+    assert after["updates"] == 200
+    assert 0.3 < after["low"] < after["accuracy"] < after["high"] <= 1
+    assert "hours" not in learned
+    said = f"{after['accuracy']:.2f} after "
+    assert said in cli("simulate", *asked)[1]
+    assert said in cli("compare", *asked, "--policy", "sync", "--policy", "one = sync")[1]
+
+
 def test_ends_may_be_infinite() -> None:
     assert ends([1.0, *[math.inf] * 99]).tolist() == [math.inf, math.inf]
     assert ends([*[1.0] * 90, *[math.inf] * 10]).tolist() == [1.0, math.inf]

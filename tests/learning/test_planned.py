@@ -19,6 +19,7 @@ from rollcast.simulator.planner.measure import Measured, measured
 from rollcast.simulator.planner.planner import plan
 from rollcast.simulator.planner.whole_run import Work
 from rollcast.simulator.studies.compare import run_each
+from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.studies.simulate import load, simulate
 from tests.conftest import Cli
 from tests.learning.worlds import anywhere, written
@@ -87,6 +88,16 @@ def test_where_the_law_says_nothing_the_plan_is_in_steps(
     assert found.sentences[-1].endswith("So the plan is for 500 steps.")
     assert found.scenario is not None
     assert found.scenario["learning"]["accuracy"] == 0.3  # the scenario's own section stays
+
+
+def test_the_interval_of_a_plan_holds_what_is_not_known_of_the_law(scenario: Path) -> None:
+    [row] = plan(load(scenario), {}, ["sync"], workers=1).rows
+    needs, hours = row.measured.needs, row.hours
+    assert needs is not None
+    assert hours is not None
+    low, high = ends(needs.factors).tolist()  # coefficients of linear costs are taken as exact
+    assert hours.high / hours.low == pytest.approx(high / low, rel=0.2)
+    assert hours.high / hours.low > 2
 
 
 def test_a_plan_in_steps_asks_no_law(scenario: Path) -> None:

@@ -60,20 +60,21 @@ def _by_right(sampled: int, trained: int, selection: str) -> tuple[FloatArray, F
     mixed = (spread > 0).astype(float)
     if trained >= sampled:
         return spread, mixed
-    from scipy.stats import hypergeom
+    from scipy.special import binom  # scipy.stats takes half a second to import
 
-    chance = np.array([hypergeom.pmf(right, sampled, k, trained) for k in range(sampled + 1)])
+    among = np.arange(sampled + 1)[:, None]  # hypergeometric
+    ways = binom(among, right) * binom(sampled - among, trained - right)
+    chance = np.where(right <= among, ways, 0.0) / binom(sampled, trained)
     return chance @ spread, chance @ mixed
 
 
 def _chance_of_right(sampled: int, concentration: float) -> FloatArray:
     """Probability that k of a group are right, shape (141, sampled + 1)."""
-    from scipy.special import betaln
-    from scipy.stats import binom
+    from scipy.special import betaln, binom
 
     right, mean = np.arange(sampled + 1), ACCURACIES[:, None]
     if not np.isfinite(concentration):
-        return np.asarray(binom.pmf(right, sampled, mean))
+        return np.asarray(binom(sampled, right) * mean**right * (1.0 - mean) ** (sampled - right))
     a, b = mean * concentration, (1.0 - mean) * concentration
     logs = betaln(right + a, sampled - right + b) - betaln(a, b)
     choose = -betaln(right + 1, sampled - right + 1) - np.log(sampled + 1)

@@ -59,6 +59,41 @@ def test_age_never_helps_and_rollouts_never_harm(start: float, updates: int, age
     assert fresh[0] == pytest.approx(start)
 
 
+@given(
+    st.floats(0.1, 0.8),
+    st.integers(16, 512),
+    st.floats(0, 8),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_many_at_once_is_one_after_another(
+    start: float, rollouts: int, age: float, steps: int, filtered: bool
+) -> None:
+    """Against the formula of the page, one update after another."""
+    law, run = prior(), signals(12, rollouts, 4, age)
+    run = replace(run, minibatches=steps * np.ones(12), filtered=filtered)
+    log_speed, slowing, log_noise, power, log_staleness = law.parameters.values()
+    first = z = math.log(start / (1 - start))
+    a = law.concentration
+    for got in law.best(run, start)[1:]:
+        p = 1 / (1 + math.exp(-z))
+        chance = [
+            math.comb(4, k) * beta(k + a * p, 4 - k + a * (1 - p)) / beta(a * p, a * (1 - p))
+            for k in range(5)
+        ]
+        mixed = sum(chance[1:4])
+        s = sum(c * math.sqrt(k * (4 - k)) / 4 for k, c in enumerate(chance)) / mixed
+        n = rollouts / steps * (1.0 if filtered else mixed)
+        move = math.exp(log_speed) * steps**power * math.exp(-slowing * (z - first))
+        move *= s / math.sqrt(s**2 + math.exp(log_noise) / n)
+        z += move / math.sqrt(1 + (math.exp(log_staleness) * age * move) ** 2)
+        assert got == pytest.approx(1 / (1 + math.exp(-z)), abs=1e-3)
+
+
+def beta(x: float, y: float) -> float:
+    return math.exp(math.lgamma(x) + math.lgamma(y) - math.lgamma(x + y))
+
+
 def test_draws_are_shared_by_policies_and_their_mean_is_the_fit() -> None:
     law = replace(prior(), run_sd=0.0, policy_sd=0.0, level_sd=0.0)
     fresh = law.curves(signals(), 0.2, draws=400, seed=3)

@@ -213,7 +213,7 @@ def committed() -> list[LearningRun]:
 
 def test_the_committed_runs_teach_what_the_prior_says() -> None:
     runs = [run for run in committed() if run.origin == "sum-w0"]
-    assert len(committed()) >= 80
+    assert len(committed()) >= 120
     assert {validation.task_of(run) for run in committed()} == {"sum", "walk", "ask"}
     fitted = fit(runs)
     law = law_of(fitted, "sum-w0", "", prior())

@@ -197,10 +197,11 @@ def calibrate(
     learning: OfLearning = False,
     as_json: Json = False,
 ) -> None:
-    """Fit costs, lengths and rewards to real runs; with --learning, how their accuracy rises.
+    """Fit costs, lengths and rewards to real runs.
 
-    Every figure comes with its standard error. A scenario uses the result as cost: {file:
-    fitted.json} and lengths: {file: fitted.json}, or as learning: {file: learning.json}.
+    With --learning: how their accuracy rises. Every figure comes with its standard error. A
+    scenario uses the result as cost: {file: fitted.json} and lengths: {file: fitted.json}, or as
+    learning: {file: learning.json}.
     """
     if learning:
         _calibrate_learning(runs, output or Path("learning.json"), probe, as_json)

@@ -1,6 +1,6 @@
 """Published control planes on simulated engines: those that are here. ROLLCAST_CHECKOUTS names a
-folder with checkouts called slime, areal, nemo_rl, skyrl, trl, verl and prime_rl; verl and trl may
-be installed instead."""
+folder with checkouts called slime, areal, nemo_rl, skyrl, trl, verl and prime_rl; verl, trl, skyrl
+and areal may be installed instead."""
 
 from __future__ import annotations
 
@@ -30,20 +30,26 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
-def _checkout(name: str) -> Path | None:
+def _checkout(name: str, module: str) -> Path | None:
     folder = os.environ.get("ROLLCAST_CHECKOUTS")
     found = Path(folder) / name if folder else None
     if found is not None and found.is_dir():
         return found
-    if name in ("trl", "verl") and importlib.util.find_spec(name) is not None:
+    installed = importlib.util.find_spec(name)
+    places = (installed.submodule_search_locations if installed else None) or []
+    if module and any(
+        (Path(at).parent / module.replace(".", "/")).with_suffix(".py").exists() for at in places
+    ):
         return None
-    pytest.skip(f"no checkout of {name}: set ROLLCAST_CHECKOUTS")
+    why = f"it is not installed with {module}" if module else "no package index has it"
+    pytest.skip(f"no checkout of {name} (set ROLLCAST_CHECKOUTS), and {why}")
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore")
 def test_a_published_control_plane_keeps_what_it_promises(example: Any, name: str) -> None:
-    checkout, adapter = _checkout(name), example.adapter(name)
+    adapter = example.adapter(name)
+    checkout = _checkout(name, adapter.module)
     try:
         tried = example.run(adapter, checkout, example.scenario(), 6, virtual_s=1e5)
     except ImportError as error:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.virtual.test_pytest_plugin import ROOT, run_pytest
 
@@ -44,6 +45,16 @@ def test_the_comparison_of_the_page(
     code, out, error = cli(*line.split()[1:], "--set", "steps=4")  # type: ignore[operator]
     assert code == 0, error
     assert "my_scheduler:main" in out
+
+
+def test_the_workflow_runs_the_laws_and_keeps_what_failed() -> None:
+    text = (ROOT / "examples" / "control_planes" / "workflow.yml").read_text("utf-8")
+    steps = yaml.safe_load(text)["jobs"]["laws"]["steps"]
+    assert "pytest --rollcast --rollcast-seeds 8" in [step.get("run") for step in steps]
+    kept = steps[-1]["with"]  # a folder that begins with a dot is left out unless told
+    assert kept["path"] == ".rollcast/"
+    assert kept["include-hidden-files"] is True
+    assert steps[-1]["if"] == "failure()"
 
 
 def test_the_files_that_it_names_are_there() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from benchmarks.memory import (
     judged,
     reliability,
 )
-from benchmarks.validation.memory_cases import MemoryCase
+from benchmarks.validation.memory_cases import PARTS, MemoryCase
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.studies.simulate import from_raw
@@ -36,6 +37,17 @@ ROOM = {
     },
     "cost": {"roofline": {}},
 }
+
+
+@cache
+def judged_now() -> dict[str, list[Judged]]:
+    """What is said now of every case, by part."""
+    return {part: list(judged(part)) for part in PARTS}
+
+
+def on_gpus(*parts: str) -> list[Judged]:
+    """Those of these parts that are of the memory of GPUs."""
+    return [one for part in parts for one in judged_now()[part] if not one.case.on_host]
 
 
 def test_a_case_is_judged_by_what_it_did() -> None:
@@ -83,7 +95,8 @@ def test_a_node_is_judged_by_what_it_has() -> None:
 
 def test_a_verdict_is_kept_as_it_was(tmp_path: Path) -> None:
     """Of each case that was found afterwards; later formulas change none."""
-    assert freeze(tmp_path) == len(list(judged("blind", "held", "later")))
+    now = {part: {one.name for one in judged_now()[part]} for part in PARTS}
+    assert freeze(tmp_path) == len(now["blind"]) + len(now["held"]) + len(now["later"])
     path = tmp_path / "memory.json"
     verdicts = json.loads(path.read_text("utf-8"))
     one = next(iter(verdicts))
@@ -92,8 +105,8 @@ def test_a_verdict_is_kept_as_it_was(tmp_path: Path) -> None:
     assert freeze(tmp_path) == 0
     everything = frozen(tmp_path, ("blind", "held", "later"))
     assert [kept.chance for kept in everything if kept.name == one] == [0.123]
-    assert {kept.name for kept in frozen()} == {now.name for now in judged("blind", "held")}
-    assert {kept.name for kept in frozen(parts=LATER)} == {now.name for now in judged("later")}
+    assert {kept.name for kept in frozen()} == now["blind"] | now["held"]
+    assert {kept.name for kept in frozen(parts=LATER)} == now["later"]
 
 
 def test_chances_are_held_against_what_came() -> None:
@@ -108,7 +121,7 @@ def test_chances_are_held_against_what_came() -> None:
     ]
     assert brier(cases) == pytest.approx((3 * 0.25**2 + 0.75**2 + 0.05**2) / 5)
     assert reliability(cases) == [(0.05, 0, 1), (0.75, 3, 4)]
-    everything = [one for one in judged() if not one.case.on_host]
+    everything = on_gpus(*PARTS)
     assert brier(everything) < 0.11
     for said, fits, of in reliability(everything):
         assert abs(fits / of - said) < 0.25 or of < 10, said
@@ -116,9 +129,8 @@ def test_chances_are_held_against_what_came() -> None:
 
 def test_no_run_that_ran_is_said_not_to_fit() -> None:
     """Of those seen; and nine in ten verdicts are right, half of all peaks within 12 %."""
-    seen = [one for one in judged("seen") if not one.case.on_host]
+    seen = on_gpus("seen")
     assert [one.name for one in seen if one.fits and (not one.right or one.refused)] == []
     assert sum(one.right for one in seen) >= 0.9 * len(seen)
-    every = [one for one in judged() if not one.case.on_host]
-    errors = sorted(abs(one.error) for one in every if one.error is not None)
+    errors = sorted(abs(one.error) for one in on_gpus(*PARTS) if one.error is not None)
     assert errors[len(errors) // 2] < 0.12

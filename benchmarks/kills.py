@@ -47,6 +47,7 @@ REWARD = """\
 def even(prompt, response, answer):
     return float(sum(map(ord, response)) % 2 == 0)
 """
+_STARTING = "lost while it started"
 ACTORS = ("ReplicaActor", "TrainerActor")
 
 
@@ -112,10 +113,16 @@ def victims(driver: subprocess.Popen[bytes]) -> list[tuple[str, int]]:
 
 
 def kill_until_done(
-    folder: Path, out: str, kills: int, rng: random.Random, within_s: float
+    folder: Path,
+    out: str,
+    kills: int,
+    rng: random.Random,
+    within_s: float,
+    kinds: tuple[str, ...] = ("driver",),
 ) -> Counter[str]:
-    """Runs to the end, with so many kills at most; who was killed."""
+    """Runs to the end, with so many kills of these at most; who was killed."""
     killed: Counter[str] = Counter()
+    wanted = rng.choice(kinds)
     with (folder / f"{out}.log").open("ab") as log:
         driver = begin(folder, out, log)
         while True:
@@ -124,7 +131,11 @@ def kill_until_done(
             except subprocess.TimeoutExpired:
                 if killed.total() >= kills:
                     continue
-                name, pid = rng.choice(victims(driver))
+                there = [victim for victim in victims(driver) if victim[0] == wanted]
+                if not there:  # it has not started
+                    continue
+                name, pid = rng.choice(there)
+                wanted = rng.choice(kinds)
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 killed[name] += 1
@@ -134,6 +145,9 @@ def kill_until_done(
                 continue
             if code != 0:
                 said = (folder / f"{out}.log").read_text()[-2000:]
+                if _STARTING in said:  # which ends a run: nobody waits for one that cannot start
+                    driver = begin(folder, out, log)
+                    continue
                 raise SystemExit(f"after {dict(killed)} the run ended with {code}:\n{said}")
             return killed
 
@@ -177,7 +191,9 @@ def apart(folder: Path, kills: int, rng: random.Random) -> Counter[str]:
     killed: Counter[str] = Counter()
     while killed.total() < kills:
         out = f"killed-{killed.total()}"
-        killed += kill_until_done(at, out, min(8, kills - killed.total()), rng, 30)
+        killed += kill_until_done(
+            at, out, min(8, kills - killed.total()), rng, 30, ("driver", *ACTORS)
+        )
         if replay(at / out).differs is not None:
             raise SystemExit("its decisions are not those of its record")
         summary = json.loads((at / out / "summary.json").read_text())

@@ -130,9 +130,10 @@ def test_a_real_run_with_its_own_workers(tmp_path: Path) -> None:
     assert len(rows) == 3
     assert sum(row["rollcast/resumed_groups"] for row in rows) > 0
     assert max(row["actor/grad_norm"] for row in rows) > 0
-    for row in rows:  # the engine has the trainer's weights, after each update too
-        assert row["training/rollout_probs_diff_max"] < 1e-3
-        assert row["timing_s/update_weights"] > 0
+    assert all(row["timing_s/update_weights"] > 0 for row in rows)
+    # The engine has the trainer's weights; later batches hold tokens of older ones, too.
+    assert rows[0]["training/rollout_probs_diff_max"] < 1e-5
+    assert all(0 < row["training/rollout_probs_diff_max"] < 0.05 for row in rows[1:])
     dumped = [json.loads(line) for n in (1, 2, 3) for line in (out / DUMP / f"{n}.jsonl").open()]
     assert len(dumped) == 3 * GROUPS * 2
     imported = tmp_path / "imported"

@@ -61,7 +61,7 @@ def derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
         row["sync_inside_generation"] = float("sync_s" not in row)
     v1 = any(key.startswith(_OFF) for key in raw)
     if v1:
-        row["poll_s"] = raw.get("rollcast/poll_s", _POLL_S)
+        row.setdefault("poll_s", _POLL_S)
     if "validation_s" in row:
         row["validation_inside"] = float(
             not v1 and row["validation_s"] <= row.get("step_s", float("inf"))

@@ -70,6 +70,12 @@ async def fully_async(training: Training) -> None:
     await asyncio.gather(dispatcher, return_exceptions=True)
 
 
+def _load() -> float:
+    """Processes that wanted to run in the last minute, on however many cores: real times and, less
+    so, CPU times are longer where it is above that."""
+    return round(os.getloadavg()[0], 1)
+
+
 def _measured(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     cpu, wall = time.process_time(), time.perf_counter()
     found = work()
@@ -79,6 +85,7 @@ def _measured(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         "cpu_s": round(time.process_time() - cpu, 1),
         "wall_s": round(time.perf_counter() - wall, 1),
         "peak_gb": round(peak, 2),
+        "machine_load": _load(),
     }
 
 
@@ -223,7 +230,8 @@ def served(speed: float, requests: int = 1000, at_once: int = 1000) -> dict[str,
         found[f"{clock}_makespan_off"] = round(its_makespan / makespan - 1, 4)
         found[f"{clock}_per_token_off"] = round(its_mean / mean - 1, 4)
     real_s = _makespan_and_mean(took)[0] / speed
-    return {**found, "reached_speed": round(_makespan_and_mean(answered)[0] / real_s, 1)}
+    reached = round(_makespan_and_mean(answered)[0] / real_s, 1)
+    return {**found, "reached_speed": reached, "machine_load": _load()}
 
 
 PARTS: dict[str, Callable[[], Any]] = {

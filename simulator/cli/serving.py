@@ -15,7 +15,7 @@ from rollcast.simulator.errors import ScenarioError
 
 MOST_SPEED = 1000.0
 MOST_BURST_MS = 1000
-BURST_MS = 2.0  # `simulator.virtual.pace.BURST_S`, which the command line imports late
+BURST_MS = 5.0  # `simulator.virtual.pace.BURST_S`, which the command line imports late
 
 
 def serve(

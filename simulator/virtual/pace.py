@@ -12,7 +12,7 @@ from collections.abc import Callable
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.virtual import real
 
-BURST_S = 0.002
+BURST_S = 0.005
 """Requests that come less than this apart, in real seconds, are of one instant."""
 LATE_S = 0.02
 """Virtual seconds by which the clock may be behind, and makes up for it, before it stands still."""

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,11 @@ def _free_ports(count: int) -> int:
         if first + count > 65_535:
             continue
         try:
-            held = [socket.create_server(("127.0.0.1", first + i)) for i in range(count)]
+            with ExitStack() as held:
+                for i in range(count):
+                    held.enter_context(socket.create_server(("127.0.0.1", first + i)))
         except OSError:
             continue
-        for server in held:
-            server.close()
         return first
     raise RuntimeError("no free ports")
 

@@ -26,7 +26,7 @@ from rollcast.simulator.scenario.sections import ScenarioModel, validate
 from rollcast.simulator.values import Anything, Nullable, Number, declared
 from tests.laws import examples as of_law
 
-OPEN = ("ScenarioModel.policy", "PlanSection.choose", "PlanSection.quality")
+OPEN = ("ScenarioModel.policy", "PlanSection.choose", "PlanSection.quality", "LoraConfig.targets")
 """Options that a reader of their own looks into."""
 
 ENTRIES = reference(SECTIONS)

@@ -16,7 +16,7 @@ from rollcast.calibration.fits.machine_speed import MachineSpeed, by_phase, stea
 from rollcast.calibration.fits.noise import MachineNoise, run_levels
 from rollcast.calibration.fits.probes import Probed, read_probe
 from rollcast.calibration.fits.robust import FloatArray, median_error
-from rollcast.calibration.folder import RunFolder, check_alike
+from rollcast.calibration.folder import RunFolder, check_alike, check_given_once
 from rollcast.simulator.costs.fitted import FIELD, FittedCost
 from rollcast.simulator.costs.fitted_draws import check_draws, scaled
 from rollcast.simulator.errors import ScenarioError
@@ -122,8 +122,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     """
     if not folders:
         raise ScenarioError("RUN_DIR", "no run was given")
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise ScenarioError("RUN_DIR", "a run is given twice")
+    check_given_once(folders)
     runs = [RunFolder.open(folder) for folder in folders]
     check_alike(runs)
     speed = MachineSpeed.of_runs(runs)

@@ -37,6 +37,12 @@ _CAP = Option(whole=True, bounds=Between(1, LARGEST_TOKENS))
 _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
 
 
+def check_given_once(folders: Sequence[Path]) -> None:
+    """Raises ScenarioError (``RUN_DIR``) for a run that is named twice."""
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ScenarioError(FIELD, "a run is given twice")
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """A finished run on disk. Its tables are read when first asked for; they may be compressed, as

@@ -16,7 +16,7 @@ from rollcast.calibration.fits.learning import (
     known_from,
     law_of,
 )
-from rollcast.calibration.folder import FIELD, RunFolder, Table
+from rollcast.calibration.folder import FIELD, RunFolder, Table, check_given_once
 from rollcast.calibration.judge.learning import Judged, judge
 from rollcast.calibration.logs import columns
 from rollcast.calibration.logs.write import CONTENT, holds_import
@@ -43,8 +43,7 @@ def calibrate_learning(folders: Sequence[Path]) -> Law:
     then count as accuracy. Raises ScenarioError (``RUN_DIR``) for no runs, one given twice, runs
     without evaluations, of one seed, of several tasks, or whose accuracy does not move.
     """
-    if len({folder.resolve() for folder in folders}) < len(folders):
-        raise ScenarioError(FIELD, "a run is given twice")
+    check_given_once(folders)
     runs = [read_run(folder, number) for number, folder in enumerate(folders)]
     check_runs(runs, FIELD)
     before = prior()

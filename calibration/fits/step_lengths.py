@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ _MOST_STEPS = 80
 _TOGETHER = 0.3
 """Correlation of being cut within a prompt: at 1 to 20 % cut, of the presets' spreads."""
 _STRETCHES = 9
+"""At most, of a log: the mean of lengths is the one of its middle stretch."""
 _HIDDEN = 0.5
 """Where the longest is the cap in more of the steps than this, the shortest tell the spread."""
 _BOUNDS = ((-1.0, 17.0), (-4.0, 1.3), (-4.0, 3.0), (-12.0, -0.2), (-0.3, 0.3))
@@ -106,7 +107,7 @@ class FewFigures:
     cap: int
     cap_known: bool = True
 
-    @property
+    @cached_property
     def scatter(self) -> float:
         """Standard deviation of the log of a step's mean about its neighbours'."""
         return spread(np.diff(np.log(self.mean))) / math.sqrt(2) if len(self.mean) > 2 else 0.0
@@ -303,12 +304,8 @@ def _prior(theta: FloatArray, figures: FewFigures) -> float:
 def _by_step(figures: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArray:
     """Log-likelihood of each step's figures, shape (steps,)."""
     prompts = _Prompts.of(figures, x, theta, True)
-    level, w, runaway, expected = (
-        prompts.level,
-        prompts.within_sd,
-        prompts.runaway,
-        prompts.expected,
-    )
+    level, expected = prompts.level, prompts.expected
+    w, runaway = prompts.within_sd, prompts.runaway
     g, groups = figures.group_size, np.maximum(figures.rollouts / figures.group_size, 1.0)
     _, weights = _nodes()
     between = np.maximum((prompts.mean**2) @ weights - expected**2, 0.0)

@@ -119,13 +119,17 @@ class _Forecast:
         right = noise.binomial(run.answers.astype(int), drawn[:, run.updates])
         return np.asarray(right / run.answers)
 
+    @cached_property
+    def said(self) -> str | None:
+        """Why the law abstains, or None."""
+        return self.law.domain_reason(
+            self.run.signals, self.start, learning_rate_factor=self.factor
+        )
+
     def judged(
         self, what: str, target: float, measured: float, predicted: float, drawn: Any
     ) -> Judged:
         """One figure. drawn: of each draw."""
         ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
         low, high = (float(end) for end in ends)
-        said = self.law.domain_reason(
-            self.run.signals, self.start, learning_rate_factor=self.factor
-        )
-        return Judged(self.run, what, target, measured, predicted, low, high, said)
+        return Judged(self.run, what, target, measured, predicted, low, high, self.said)

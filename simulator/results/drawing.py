@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
 from typing import IO, TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from rollcast.simulator.results.intervals import FloatArray
 from rollcast.simulator.results.scale import marks, time_unit
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -118,6 +119,20 @@ def time_axis(axes: Axes, span_s: float) -> None:
     axes.set_xlabel(name, labelpad=2)
 
 
+def key_below(figure: Figure, keys: Sequence[Artist], at: float, **spacing: float) -> None:
+    """A key in one row at the lower left. at: its height, as a share of the figure's."""
+    figure.legend(
+        handles=keys,
+        loc="lower left",
+        bbox_to_anchor=(0.012, at),
+        ncols=len(keys),
+        frameon=False,
+        borderaxespad=0.0,
+        borderpad=0.0,
+        **spacing,
+    )
+
+
 def legend(figure: Figure, height_in: float, peak: int | None = None, away: int = 0) -> None:
     """The key below the time axis. peak: most rollouts on a replica. away: most in environments."""
     from matplotlib.patches import Patch
@@ -136,14 +151,4 @@ def legend(figure: Figure, height_in: float, peak: int | None = None, away: int 
     if away:
         keys.append(Patch(color=AWAY, label=f"{away} in their environments"))
     keys.append(Patch(facecolor="white", edgecolor="#B4B4B4", hatch=HATCH, label="idle GPUs"))
-    figure.legend(
-        handles=keys,
-        loc="lower left",
-        bbox_to_anchor=(0.012, 0.1 / height_in),
-        ncols=len(keys),
-        frameon=False,
-        handlelength=1.6,
-        columnspacing=1.6,
-        borderaxespad=0.0,
-        borderpad=0.0,
-    )
+    key_below(figure, keys, 0.1 / height_in, handlelength=1.6, columnspacing=1.6)

@@ -16,6 +16,7 @@ from rollcast.simulator.results.drawing import (
     WIDTH_IN,
     Target,
     hide_frame,
+    key_below,
     new_figure,
     save,
     style,
@@ -106,12 +107,4 @@ def _legend(figure: Figure, curves: Curves, height_in: float) -> None:
     if curves.target is not None:
         label = f"target {curves.target:g}"
         keys.append(Line2D([], [], color=TRAIN, linewidth=0.9, linestyle="--", label=label))
-    figure.legend(
-        handles=keys,
-        loc="lower left",
-        bbox_to_anchor=(0.012, 0.06 / height_in),
-        ncols=len(keys),
-        frameon=False,
-        borderaxespad=0.0,
-        borderpad=0.0,
-    )
+    key_below(figure, keys, 0.06 / height_in)

@@ -30,11 +30,8 @@ FloatArray = NDArray[np.float64]
 
 POINTS = 49  # of a curve
 _BEYOND = 1.15  # a curve ends there, in times to the target
-_SHORT, _LONG, _SAME = (
-    0.25,
-    4.0,
-    0.02,
-)  # factors on lengths that are tried; of the log: not worth it
+_SHORT, _LONG = 0.25, 4.0  # factors on lengths that are tried
+_SAME = 0.02  # of the log of one: not worth another run
 
 
 class Ran(Protocol):

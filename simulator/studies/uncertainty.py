@@ -220,13 +220,17 @@ def source_name(source: str, scenario: Scenario) -> str:
 
 def cost_draws(scenario: Scenario) -> list[CostModel]:
     """Draws of the costs, stratified by input; none without uncertain inputs."""
-    rows = range(COST_DRAWS) if _uncertain(scenario) else ()
-    return [cost_draw(scenario, number, COST_DRAWS) for number in rows]
+    names = _uncertain(scenario)
+    rows = range(COST_DRAWS) if names else ()
+    return [_drawn(scenario, names, number, COST_DRAWS) for number in rows]
 
 
 def cost_draw(scenario: Scenario, number: int, draws: int) -> CostModel:
     """The one at place ``number`` of so many draws."""
-    names = _uncertain(scenario)
+    return _drawn(scenario, _uncertain(scenario), number, draws)
+
+
+def _drawn(scenario: Scenario, names: Sequence[str], number: int, draws: int) -> CostModel:
     levels = {name: float(_column(name, scenario.seed, draws)[number]) for name in names}
     return scenario.cost.drawn(Levels(levels))
 

@@ -118,12 +118,22 @@ DAPO = LossConfig(clip_high=0.28, aggregation="token_mean", drop_zero_variance=T
 GSPO = LossConfig(clip_low=3e-4, clip_high=4e-4, sequence_ratio=True)
 LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": GSPO}
 
-CHUNK_TOKENS, MOST_LOGITS_BYTES = 1024, 1_000_000_000
-"""Where float32 logits of a microbatch take more bytes, the head takes so many tokens at a time."""
-KEPT_BYTES_PER_UNIT, KEPT_SHARE = 34.0, 0.25
-"""Activations that a 16-bit pass keeps without recomputation, bytes a layer, hidden unit and token
-(Korthikanti et al., arXiv 2205.05198, without attention's squares); and the share of a GPU's memory
-beyond which ``checkpoint: auto`` recomputes those of a microbatch."""
+_CHUNK_TOKENS, _MOST_LOGITS_BYTES = 1024, 1_000_000_000
+_KEPT_BYTES_PER_UNIT, _KEPT_SHARE = 34.0, 0.25
+
+
+def head_chunk(tokens: int, vocabulary: int) -> int | None:
+    """How many tokens of a microbatch the head takes at a time where float32 logits of all of them
+    are too many bytes; None where they are not."""
+    return _CHUNK_TOKENS if 4 * tokens * vocabulary > _MOST_LOGITS_BYTES else None
+
+
+def recomputes(units: int, device_bytes: float) -> bool:
+    """Whether ``checkpoint: auto`` recomputes a microbatch of so many tokens times layers times
+    hidden units, each of which a 16-bit pass keeps 34 bytes of (Korthikanti et al., arXiv
+    2205.05198, without attention's squares): where that is over a quarter of a GPU."""
+    return units * _KEPT_BYTES_PER_UNIT > device_bytes * _KEPT_SHARE
+
 
 _COUNT = AtLeast(1)
 FINEST_RATE = 0.02 * 2**-9

@@ -16,13 +16,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from rollcast.engine.options import (
-    CHUNK_TOKENS,
-    KEPT_BYTES_PER_UNIT,
-    KEPT_SHARE,
-    MOST_LOGITS_BYTES,
-    TrainerConfig,
-)
+from rollcast.engine.options import TrainerConfig, head_chunk, recomputes
 from rollcast.simulator.costs import RooflineTrainer
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import Model, load_model
@@ -129,12 +123,11 @@ def peak(
 def _priced(model: Model, trainer: TrainerConfig, dtype: str, devices: Devices) -> RooflineTrainer:
     tokens, lora, ranks = trainer.microbatch_tokens, trainer.lora, devices.ranks
     chunk = trainer.head_chunk_tokens
-    if chunk is None and 4.0 * tokens * model.vocab > MOST_LOGITS_BYTES:
-        chunk = CHUNK_TOKENS
-    recomputes = trainer.checkpoint == "all"
+    if chunk is None:
+        chunk = head_chunk(tokens, model.vocab)
+    full = trainer.checkpoint == "all"
     if trainer.checkpoint == "auto":
-        kept = KEPT_BYTES_PER_UNIT * model.hidden * model.layers * tokens
-        recomputes = kept > devices.device_bytes * KEPT_SHARE
+        full = recomputes(model.hidden * model.layers * tokens, devices.device_bytes)
     passes = int(trainer.old_log_probs == "trainer")
     compares = trainer.loss.kl_coefficient is not None and lora is None
     return RooflineTrainer(
@@ -146,7 +139,7 @@ def _priced(model: Model, trainer: TrainerConfig, dtype: str, devices: Devices) 
         base_bits=8 * _BYTES[dtype],
         master_dtype="bf16" if trainer.dtype == "bfloat16" else "fp32",
         working_copy=ranks == 1 and bool(trainer.autocast),
-        recompute="full" if recomputes else "none",
+        recompute="full" if full else "none",
         logits_chunk_tokens=chunk,
         logit_bytes=_LOGIT_BYTES,
         log_prob_passes=2 if compares else passes,

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rollcast.engine.errors import UnsupportedModelError
-from rollcast.engine.options import CHUNK_TOKENS, MOST_LOGITS_BYTES
+from rollcast.engine.options import head_chunk
 from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.moe import Router, RouterSums
@@ -184,7 +184,7 @@ class LogProbModel:
         if self.head_chunk_tokens is not None:
             return self.head_chunk_tokens
         vocabulary: int = self.model.config.get_text_config().vocab_size
-        return CHUNK_TOKENS if rows * vocabulary * 4 > MOST_LOGITS_BYTES else max(1, rows)
+        return head_chunk(rows, vocabulary) or max(1, rows)
 
     def _head_log_probs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         logits = self.head(hidden)

@@ -16,10 +16,9 @@ from transformers import PreTrainedModel
 
 from rollcast.engine.errors import NonFiniteLoss, UnsupportedModelError
 from rollcast.engine.options import (
-    KEPT_BYTES_PER_UNIT,
-    KEPT_SHARE,
     Checkpoint,
     TrainerConfig,
+    recomputes,
 )
 from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.clock import Clock
@@ -113,10 +112,10 @@ class Passes:
         device = self.runner.device
         if device.type != "cuda" or config.prefix_backend == "cache":
             return "none"
-        room_bytes = torch.cuda.get_device_properties(device).total_memory * KEPT_SHARE
+        device_bytes = torch.cuda.get_device_properties(device).total_memory
         text = self._model.config.get_text_config()
         units = config.microbatch_tokens * text.hidden_size * text.num_hidden_layers
-        return "all" if units * KEPT_BYTES_PER_UNIT > room_bytes else "none"
+        return "all" if recomputes(units, device_bytes) else "none"
 
     @property
     def router(self) -> Router | None:

@@ -78,6 +78,11 @@ def _wanted(scenario: Scenario) -> Iterator[tuple[str, Any]]:
     if cost.cuda_graphs is False:
         yield f"{ROOFLINE}.cuda_graphs", False
     yield f"{TRAINER}.recompute", trainer.recompute
+    for name in ("sequence_parallel", "virtual_stages"):
+        if getattr(trainer, name) > 1:
+            yield f"{TRAINER}.{name}", getattr(trainer, name)
+    if trainer.tensor_parallel > 1:
+        yield f"{TRAINER}.tensor_sequence_parallel", trainer.tensor_sequence_parallel
     if trainer.microbatch_rollouts is not None and trainer.microbatch_tokens is None:
         yield f"{TRAINER}.batching", trainer.batching
         yield f"{TRAINER}.microbatch_rollouts", trainer.microbatch_rollouts

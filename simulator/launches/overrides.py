@@ -120,6 +120,7 @@ _SAID: Mapping[str, Said] = {
             *("sequence_parallel", "tensor_sequence_parallel"),
         )
     },
+    f"{TRAINER}.virtual_stages": _as("run.virtual_stages"),
     f"{TRAINER}.expert_parallel": _experts,
     "cluster.tensor_parallel": _engine,
     "workload.max_new_tokens": _as("workload.max_new_tokens"),

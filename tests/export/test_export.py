@@ -320,6 +320,30 @@ def test_verl_gets_the_scenarios_figures(tmp_path: Path) -> None:
     )
 
 
+def test_verl_is_told_the_size_of_passes(tmp_path: Path) -> None:
+    """It starts without none, and takes no rollout that is longer than a pass."""
+    tokens = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    longer, longest = ({"workload": {"max_new_tokens": cap}} for cap in (40_000, 80_000))
+    split = {"cost": {"roofline": {"trainer": {"sequence_parallel": 4}}}}
+    split |= {**MEMORY, "cluster": COLOCATED}
+    cases = (({}, 16384), (longer, 40_003), (longer | split, 16384), (longest | split, 20001))
+    for number, (given, size) in enumerate(cases):
+        said = arguments("april", "verl", tmp_path / str(number), **given)
+        assert {"actor_rollout_ref.actor.use_dynamic_bsz=True", f"{tokens}={size}"} <= set(said)
+    padded = {"trainer": {"microbatch_rollouts": 2, "batching": "padded"}}
+    rows = {**MEMORY, "cluster": COLOCATED, "cost": {"roofline": padded}}
+    said = arguments("april", "verl", tmp_path / "rows", **rows)
+    assert "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2" in said
+    assert not any(line.startswith(tokens) for line in said)
+
+
+def test_verls_recipes_find_the_configuration_that_they_build_on(tmp_path: Path) -> None:
+    search = "hydra.searchpath=[pkg://verl.trainer.config]"
+    assert search in arguments("one_step_off", "verl", tmp_path / "one")
+    assert search in arguments("fully_async", "verl", tmp_path / "fully", **BIG, cost=TRAINER)
+    assert search not in arguments("colocate_async", "verl", tmp_path / "v1")
+
+
 def test_verl_has_colocated_asynchrony_of_its_own(tmp_path: Path) -> None:
     policy = "colocate_async(warmup=2, max_staleness=3, exceeded=wait)"
     given = arguments(policy, "verl", tmp_path / "own")
@@ -343,6 +367,8 @@ def test_verls_sampler_gets_its_mode_and_its_refills(tmp_path: Path) -> None:
         "data.gen_batch_size=1",
         "actor_rollout_ref.actor.ppo_mini_batch_size=2",  # times n = 4 rollouts: the 8 kept
     }
+    # Without a refill, too: where a prompt fails, the sampler has verl launch a single one.
+    assert "data.gen_batch_size=1" in arguments("pods(keep=2)", "verl", tmp_path / "plain")
 
 
 @pytest.mark.parametrize(
@@ -511,6 +537,21 @@ COLOCATED = {"placement": "colocated", "replicas": 8, "trainer_gpus": 8}
         ),
         (
             "verl",
+            {"trainer": {"sequence_parallel": 4}},
+            {"actor_rollout_ref.actor.ulysses_sequence_parallel_size=4"},
+        ),
+        (
+            "verl",
+            {"trainer": {"tensor_parallel": 2, "tensor_sequence_parallel": False}},
+            {"actor_rollout_ref.actor.megatron.sequence_parallel=False"},
+        ),
+        (
+            "slime",
+            {"trainer": {"tensor_parallel": 2}},
+            {"--tensor-model-parallel-size 2", "--sequence-parallel"},
+        ),
+        (
+            "verl",
             {"trainer": {"tensor_parallel": 2, "recompute": "full", "optimizer_on_host": True}},
             {
                 "model_engine=megatron",
@@ -566,11 +607,13 @@ def test_what_the_fit_in_memory_rests_on_is_exported(
         if getattr(ours.trainer_of, name) is None:
             continue  # the stack's own
         assert getattr(theirs.trainer_of, name) == getattr(ours.trainer_of, name), name
+    shared = [one.trainer_of.tensor_sequence_parallel for one in (ours, theirs)]
+    assert ours.trainer_of.tensor_parallel == 1 or shared[0] == shared[1]
 
 
 _MEMORY_OF_THE_TRAINER = (
     *("recompute", "microbatch_rollouts", "microbatch_tokens"),
-    *("optimizer_on_host", "states_on_host"),
+    *("optimizer_on_host", "states_on_host", "sequence_parallel"),
     *("offload_activations", "tensor_parallel", "weights"),
 )
 
@@ -582,5 +625,11 @@ def test_what_a_stack_cannot_be_told_is_told_to_the_reader(tmp_path: Path) -> No
     text = (tmp_path / "slime" / "README.md").read_text("utf-8")
     assert "cost.roofline.trainer.offload_activations: true" in text
     assert "cost.roofline.offload_optimizer: false" in text
+    both = {"trainer": {"tensor_parallel": 2, "sequence_parallel": 2, "weights": "full"}}
+    priced = scenario(**MEMORY, cluster=COLOCATED, cost={"roofline": both})
+    for stack in STACKS:  # Megatron knows no Ulysses
+        export(priced, stack, tmp_path / f"both_{stack}")
+        text = (tmp_path / f"both_{stack}" / "README.md").read_text("utf-8")
+        assert "cost.roofline.trainer.sequence_parallel: 2" in text
     export(scenario(), "slime", tmp_path / "linear")
     assert "memory" not in (tmp_path / "linear" / "README.md").read_text("utf-8")

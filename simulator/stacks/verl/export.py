@@ -18,6 +18,8 @@ MODULE = "rollcast_verl"
 MADE_FOR = "verl v0.9.1"
 UNBOUNDED = 1_000_000
 """verl's threshold is a whole number; this one is never reached."""
+PASS_TOKENS = 16_384
+"""verl's own size of a pass (``ppo_max_token_len_per_gpu``), where the scenario says none."""
 
 HOOK = '''"""verl's V1 sampler, driven by rollcast's policies; made by rollcast export --to verl.
 
@@ -46,6 +48,13 @@ ONE_STEP_OFF = "python3 -m verl.experimental.one_step_off_policy.main_ppo"
 FULLY_ASYNC = "python3 -m verl.experimental.fully_async_policy.fully_async_main"
 RECIPES = {ONE_STEP_OFF: "one_step_off", FULLY_ASYNC: "fully_async"}
 MEGATRON = "model_engine=megatron"
+ENGINE = (
+    "verl has no engine of its own choice: give `actor_rollout_ref.rollout.name`, vllm or sglang."
+)
+SPLIT_SEQUENCES = tuple(f"cost.roofline.trainer.{how}_parallel" for how in ("context", "sequence"))
+"""Degrees by which verl multiplies the tokens of a pass."""
+SEARCH = "hydra.searchpath=[pkg://verl.trainer.config]"
+"""The recipes' configurations look for verl's own below the working folder (``file://``)."""
 
 
 def export(plan: Planned, launch: Launch) -> Export:
@@ -141,9 +150,8 @@ def _sampled(plan: Planned, launch: Launch) -> Export:
     if not waits:
         more = math.floor(first.launch.over_sampling - 1 + 1e-9)
         arguments += launch.written({"run.warmup_batches": more})
-    if first.filter is not None or not float(first.launch.over_sampling).is_integer():
-        arguments += launch.written({"run.over_sampling_groups": 1})
-    notes = []
+    arguments += launch.written({"run.over_sampling_groups": 1})  # a failed prompt's place, too
+    notes = [ENGINE]
     if plan.trained_size != whole:
         notes.append(
             f"The sampler returns {plan.trained_size} of the {whole} rollouts of each group; "
@@ -160,11 +168,13 @@ def _sampled(plan: Planned, launch: Launch) -> Export:
 
 
 def _only(plan: Planned, command: str, settings: list[str]) -> Export:
-    note = "verl's own settings say all of this plan: there is no sampler to install."
-    if command in RECIPES and MEGATRON in settings:  # a configuration of its own there
+    notes = ("verl's own settings say all of this plan: there is no sampler to install.", ENGINE)
+    recipe = RECIPES.get(command)
+    if recipe and MEGATRON in settings:  # a configuration of its own there
         settings = [setting for setting in settings if setting != MEGATRON]
-        command += f" --config-name={RECIPES[command]}_ppo_megatron_trainer"
-    return Export(command, tuple(settings), None, plan.exported, MADE_FOR, (note,))
+        command += f" --config-name={recipe}_ppo_megatron_trainer"
+    settings = [*([SEARCH] if recipe else []), *settings]
+    return Export(command, tuple(settings), None, plan.exported, MADE_FOR, notes)
 
 
 def _whole(value: float | None) -> int | None:
@@ -217,6 +227,18 @@ def _settings(plan: Planned, launch: Launch, streamed: bool = False) -> list[str
         "engine.max_batched_tokens": plan.max_batched_tokens,
         "engine.prefix_caching": plan.prefix_caching,
         "run.steps": plan.steps,
-        **plan.passes,
+        **_passes(plan),
     }
     return [*([MEGATRON] if plan.parallel else []), *launch.written(settings, run=plan.run)]
+
+
+def _passes(plan: Planned) -> dict[str, object]:
+    """The trainer's passes, of which verl wants a size (``ActorConfig``, ``validate_config``), by
+    tokens no smaller than its longest rollout (``rearrange_micro_batches``)."""
+    passes = plan.passes
+    if "run.micro_batch_rollouts" in passes and plan.microbatch_tokens is None:
+        return {**passes, "run.log_prob_micro_rollouts": passes["run.micro_batch_rollouts"]}
+    split = math.prod(int(str(passes.get(key, 1))) for key in SPLIT_SEQUENCES)
+    longest = math.ceil((plan.max_prompt_tokens + plan.max_new_tokens) / split)
+    tokens = max(plan.microbatch_tokens or PASS_TOKENS, longest)
+    return {**passes, "run.dynamic_batches": True, "run.max_pass_tokens": tokens}

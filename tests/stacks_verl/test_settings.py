@@ -1,0 +1,104 @@
+"""What is exported to verl is what verl takes: every key is one of its configuration's, as Hydra
+composes it, and its own check of a configuration passes. A user adds the engine's name alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcast.engine.export.write import export
+from tests.export.scenarios import scenario
+
+VERL = Path(getattr(importlib.util.find_spec("verl"), "origin", None) or "").parent
+POLICIES = ("sync", "april(over_sampling=2.5)+pods(keep=2)", "one_step_off", "fully_async")
+MORE = (("colocate_async", None), ("dynamic_sampling(refill_when=drained)", None))
+ENGINE = "actor_rollout_ref.rollout.name"
+APART = {"placement": "disaggregated", "replicas": 8, "trainer_gpus": 8}
+SHARED = {"placement": "colocated", "replicas": 8, "trainer_gpus": 8}
+TRAINERS: tuple[dict[str, Any] | None, ...] = (
+    None,
+    {"kv_memory_utilization": 0.6, "offload_optimizer": True, "engine_sleep": "none"},
+    {"trainer": {"recompute": "none", "microbatch_rollouts": 2, "batching": "padded"}},
+    {"trainer": {"backend": "fsdp2", "states_on_host": True, "microbatch_tokens": 20000}},
+    {"trainer": {"sequence_parallel": 2, "weights": "lora", "offload_activations": True}},
+    {
+        "trainer": {
+            **{"tensor_parallel": 2, "pipeline_parallel": 2, "virtual_stages": 2},
+            **{"recompute": "full", "optimizer_on_host": True, "tensor_sequence_parallel": False},
+        }
+    },
+)
+
+
+def exported(policy: str, roofline: dict[str, Any] | None, out: Path) -> tuple[str, str, list[str]]:
+    """(module, name of its configuration, arguments) of an export; ``model`` is the model."""
+    apart = policy in ("one_step_off", "fully_async")
+    given: dict[str, Any] = {}
+    if roofline is not None:
+        cluster = APART if apart else SHARED
+        given = {"cluster": cluster, "cost": {"roofline": roofline}, "engine": {"kv_tokens": None}}
+        given |= {"model": "qwen3-0.6b", "gpu": "h100-sxm"}
+    export(scenario(policy, **given), "verl", out)
+    script = 'MODEL=model; source "$0"; printf "%s\\n" "${ROLLCAST_ARGS[@]}"'
+    said = subprocess.run(
+        ["bash", "-c", script, str(out / "args.sh")], capture_output=True, text=True, check=True
+    )
+    readme = (out / "README.md").read_text()
+    assert f"give `{ENGINE}`" in readme
+    command = re.search(r"python3 -m (\S+)(?: --config-name=(\S+))?", readme)
+    assert command
+    source = VERL.parent.joinpath(*command[1].split(".")).with_suffix(".py").read_text()
+    own = re.search(r'config_name="(\w+)"', source)
+    assert own
+    return command[1], command[2] or own[1], [f"{ENGINE}=sglang", *said.stdout.splitlines()]
+
+
+@pytest.mark.filterwarnings("ignore:Disabled critic")
+@pytest.mark.parametrize(("policy", "roofline"), [*product(POLICIES, TRAINERS), *MORE])
+def test_verl_takes_what_is_exported(
+    policy: str, roofline: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    monkeypatch.chdir(tmp_path)  # a recipe finds nothing below the working folder
+    module, name, said = exported(policy, roofline, tmp_path / "out")
+    folder = VERL.parent.joinpath(*module.split(".")).parent / "config"
+    with initialize_config_dir(str(folder), version_base=None):
+        config = compose(name, said)
+    OmegaConf.to_container(config, resolve=True)
+    for setting in said:
+        key, _, wanted = setting.lstrip("+").partition("=")
+        if key not in ("hydra.searchpath", "model_engine"):
+            found = OmegaConf.select(config, key)
+            assert str(found) == wanted or key.endswith(("path", "state_dir")), key
+    if policy == "fully_async":  # which has no batch, and checks its roles' settings alone
+        assert omega_conf_to_dataclass(config.actor_rollout_ref.actor).ppo_mini_batch_size == 4
+        assert (config.data.train_batch_size, config.data.gen_batch_size) == (0, 1)
+        assert not config.actor_rollout_ref.hybrid_engine
+    else:
+        validate_config(config, need_reference_policy(config), need_critic(config))
+    assert omega_conf_to_dataclass(config.actor_rollout_ref.rollout).n == 4
+
+
+def test_a_recipe_starts_in_any_folder(tmp_path: Path) -> None:
+    """By its own command, up to the configuration that it prints."""
+    module, _, said = exported("one_step_off", None, tmp_path / "out")
+    done = subprocess.run(
+        [sys.executable, "-m", module, *said, "--cfg", "job"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "hybrid_engine: false" in done.stdout

@@ -33,7 +33,8 @@ class ActivationMemory:
         return kept_layer(
             self.model,
             "fused" if fused else "eager",
-            scaled_in_fp32=not megatron,
+            # torchtitan's grouped experts do, as prime-rl runs them; a loop over experts does not
+            scaled_in_fp32=not megatron and not options.expert_launch_s,
             busiest=busiest,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rollcast.simulator.stacks.settings import MEANINGS, Place, Setting
 from rollcast.simulator.stacks.stack import all_stacks
 
 STEPS = 4
+ENOUGH_ROLLOUTS = 8192  # whose steps need not be repeated to know their mean
 """Of a run that answers for the whole: batches are drawn anew in each."""
 _CHANGED = Place("a change")
 _FLAGS = {
@@ -109,14 +110,20 @@ def name_of(launch: Launched) -> str:
     return launch.files[0].name if launch.files else launch.stack
 
 
-def built(parts: Iterable[Part], name: str, settings: Iterable[str] = ()) -> Scenario:
+def built(parts: Iterable[Part], name: str, settings: Sequence[str] = ()) -> Scenario:
     """The scenario of these parts. Raises ScenarioError whose field is where the value is from."""
     said = tuple(part for part in parts if part.value is not None)
     data = nested((part.key, part.value) for part in said)
-    data["steps"] = data.get("steps", STEPS)
+    few = "steps" not in data and not any(one.startswith("steps=") for one in settings)
+    data.setdefault("steps", STEPS)
     raw = override(RawScenario(data, name=name, folder=Path()), tuple(settings))
     try:
-        return build_scenario(raw)
+        scenario = build_scenario(raw)
+        steps = max(1, ENOUGH_ROLLOUTS // scenario.plan.batch.rollouts)
+        # a step that overlaps or carries work over is unlike a first one
+        if few and not raw.data.get("policy") and steps < STEPS:
+            scenario = build_scenario(override(raw, (f"steps={steps}",)))
+        return scenario
     except ScenarioError as error:
         raise located(error, said) from None
 

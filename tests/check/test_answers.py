@@ -182,3 +182,14 @@ def test_a_long_tail_is_told_with_what_would_not_wait() -> None:
     assert "APRIL" in tail.sentence
     assert tail.speedup is not None
     assert tail.speedup[1] <= tail.speedup[0] <= tail.speedup[2]
+
+
+def test_large_batches_are_not_simulated_four_times() -> None:
+    large = {**VERL, "data.train_batch_size": 512}
+
+    def steps(said: Mapping[str, Any], *settings: str) -> int:
+        return question(launched(said), asked(), settings).scenario.steps
+
+    assert [steps(VERL), steps(large)] == [4, 2]
+    assert steps(large, "steps=4") == 4
+    assert steps(large, 'policy=["april"]') == 4

@@ -211,20 +211,36 @@ def apart(folder: Path, kills: int, rng: random.Random) -> Counter[str]:
     return killed
 
 
+def keep(file: Path, name: str, seed: int, killed: Counter[str], seconds: float) -> None:
+    """Adds what was killed to a JSON file, which pieces of a hundred share."""
+    known = json.loads(file.read_text())["pieces"] if file.exists() else []
+    piece = {"kind": name, "seed": seed, "killed": dict(sorted(killed.items()))}
+    piece |= {"seconds": round(seconds), "day": time.strftime("%Y-%m-%d"), "cores": os.cpu_count()}
+    totals: Counter[str] = Counter()
+    for one in (*known, piece):
+        totals.update({f"{one['kind']}, {who}": count for who, count in one["killed"].items()})
+    found = {"kills": totals.total(), "all_gone_on_from": dict(sorted(totals.items()))}
+    file.write_text(json.dumps({**found, "pieces": [*known, piece]}, indent=1) + "\n")
+
+
 def main() -> None:
     """Both, and who was killed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="a JSON file that these kills are added to")
     parser.add_argument("--kills", type=int, default=100, help="in all; half of them a kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=["alone", "apart"], help="one of the two alone")
     asked = parser.parse_args()
-    rng, began = random.Random(asked.seed), time.perf_counter()
+    rng, began = random.Random(f"{asked.kind} {asked.seed}"), time.perf_counter()
     kinds = {"alone": alone, "apart": apart}
     chosen = [asked.kind] if asked.kind else [*kinds]
     with tempfile.TemporaryDirectory(prefix="rollcast-kills-") as folder:
         for name in chosen:
+            began_one = time.perf_counter()
             killed = kinds[name](Path(folder) / name, -(-asked.kills // len(chosen)), rng)
             who = ", ".join(f"{victim} {count}x" for victim, count in sorted(killed.items()))
+            if asked.out is not None:
+                keep(asked.out, name, asked.seed, killed, time.perf_counter() - began_one)
             print(f"{name}: {killed.total()} kills ({who}), all gone on from", flush=True)
     print(f"{time.perf_counter() - began:.0f} s")
 

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from rollcast.engine.trainer.batch import Example
+
+IDLE: Sequence[Example] = (Example(0, (0,), (0,), (0.0,), (False,), 0.0),)
+"""A microbatch of a rank that has none left while others have: a pass without gradient."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +27,7 @@ class SharedGroup:
     @property
     def rollouts(self) -> int:
         """The number of rollouts."""
-        return sum(len(microbatch) for microbatch in self.microbatches)
+        return sum(len(batch) for batch in self.microbatches if batch is not IDLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,29 @@ def plan_packing(
         prefix = members[0].prompt[:-1]
         shared.append(SharedGroup(prefix, pack(members, suffix_width, suffix_budget_tokens)))
     return Packing(fill(dense, dense_width, budget_tokens), shared, packed)
+
+
+def in_step(mine: Packing, every: Sequence[Packing]) -> Packing:
+    """This rank's packing with idle passes where another rank, by ``every`` rank's packing, has
+    more: so all make equally many, in the same order. Groups of most microbatches come first."""
+    dense = max(len(one.dense) for one in every)
+    lengths = ([len(group.microbatches) for group in _by_length(one)] for one in every)
+    passes = [max(row) for row in zip_longest(*lengths, fillvalue=0)]
+    groups = _by_length(mine)
+    groups += [SharedGroup((0,), ())] * (len(passes) - len(groups))
+    shared = [
+        SharedGroup(group.prefix, _filled(group.microbatches, count))
+        for group, count in zip(groups, passes, strict=True)
+    ]
+    return Packing(_filled(mine.dense, dense), shared, mine.packed)
+
+
+def _by_length(packing: Packing) -> list[SharedGroup]:
+    return sorted(packing.shared, key=lambda group: -len(group.microbatches))
+
+
+def _filled(batches: Sequence[Sequence[Example]], count: int) -> list[Sequence[Example]]:
+    return [*batches, *[IDLE] * (count - len(batches))]
 
 
 def shares(examples: Sequence[Example], ranks: int, *, shared_prefix: bool) -> list[list[Example]]:

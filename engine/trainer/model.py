@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -69,7 +69,7 @@ class LogProbModel:
         ranks: Ranks | None = None,
     ) -> None:
         self.model = model
-        self._ranks = ranks or Ranks()
+        self.ranks = ranks or Ranks()
         self.temperature = temperature
         self.autocast = autocast
         self.head_chunk_tokens = head_chunk_tokens
@@ -87,14 +87,14 @@ class LogProbModel:
     @property
     def device(self) -> torch.device:
         """The device of the passes."""
-        device: torch.device = self._ranks.device or self.model.device
+        device: torch.device = self.ranks.device or self.model.device
         return device
 
     @property
     def low_precision(self) -> bool:
         """Whether activations are in a 16-bit type."""
         short = self.model.dtype in (torch.bfloat16, torch.float16)
-        return self.autocast or self._ranks.low_precision or short
+        return self.autocast or self.ranks.low_precision or short
 
     def precision(self) -> AbstractContextManager[Any]:
         """The context of forwards."""
@@ -117,6 +117,16 @@ class LogProbModel:
             yield
         finally:
             self.model.gradient_checkpointing_disable()  # type: ignore[no-untyped-call]
+
+    def run(self, call: Callable[[], Forward]) -> Forward:
+        """Runs a pass in step with the other ranks."""
+
+        def both() -> tuple[Tensor, Forward]:
+            forward = call()
+            return forward.log_probs, forward
+
+        forward: Forward = self.ranks.run(both)[1]
+        return forward
 
     def decode(self, ids: Tensor, **kwargs: Any) -> Any:
         """Runs the decoder on ``ids`` [rows, width]."""
@@ -168,7 +178,7 @@ class LogProbModel:
         index = torch.tensor(positions, device=hidden.device)
         targets = torch.tensor([t for e in examples for t in e.response], device=hidden.device)
         rows = hidden.flatten(0, 1).index_select(0, index)
-        found: Tensor = self._ranks.run_head(partial(self._chunked, targets), rows)
+        found: Tensor = self.ranks.run_head(partial(self._chunked, targets), rows)
         return found
 
     def _chunked(self, targets: Tensor, rows: Tensor) -> Tensor:
@@ -209,10 +219,10 @@ class LogProbModel:
 
         def run() -> tuple[Tensor]:
             rows = self.decoder(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
-            return (self._ranks.run_head(partial(chosen, ids[0, 1:]), rows),)
+            return (self.ranks.run_head(partial(chosen, ids[0, 1:]), rows),)
 
         with torch.no_grad():
-            found: Tensor = self._ranks.run(run)[0]
+            found: Tensor = self.ranks.run(run)[0]
         return found
 
     def logits(self, ids: Tensor) -> Tensor:
@@ -224,7 +234,7 @@ class LogProbModel:
 
         nothing = torch.zeros((), device=self.device)
         with torch.no_grad():
-            found: Tensor = self._ranks.run(lambda: (self._ranks.run_head(run, nothing),))[0]
+            found: Tensor = self.ranks.run(lambda: (self.ranks.run_head(run, nothing),))[0]
         return found
 
     def _check_head(self) -> None:
@@ -234,11 +244,11 @@ class LogProbModel:
 
         def apart() -> tuple[Tensor]:
             hidden = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
-            return (self._ranks.run_head(self.head, hidden),)
+            return (self.ranks.run_head(self.head, hidden),)
 
         with in_mode(self.model, training=False), torch.no_grad():
             expected = self.logits(ids).float()
-            got = self._ranks.run(apart)[0].float()
+            got = self.ranks.run(apart)[0].float()
         if expected.shape != got.shape or not torch.allclose(got, expected, 1e-3, 1e-3):
             raise UnsupportedModelError(
                 f"{type(self.model).__name__} changes its logits after the output embedding "

@@ -23,7 +23,14 @@ from rollcast.engine.options import (
 from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.clock import Clock
 from rollcast.engine.trainer.losses import ONE, LossTotals, importance_weights, policy_loss
-from rollcast.engine.trainer.microbatch import Packing, SharedGroup, plan_packing, shares
+from rollcast.engine.trainer.microbatch import (
+    IDLE,
+    Packing,
+    SharedGroup,
+    in_step,
+    plan_packing,
+    shares,
+)
 from rollcast.engine.trainer.mismatch import SIZE, compared
 from rollcast.engine.trainer.mode import in_mode
 from rollcast.engine.trainer.model import Forward, LogProbModel
@@ -124,18 +131,15 @@ class Passes:
 
     @contextmanager
     def weights(self, work: Work | None = None) -> Iterator[None]:
-        """Weights for passes within, which do not change them: by layer where the ranks can and the
-        layout lets them, else whole."""
-        if not self._by_layer(work):
+        """Weights for passes within, which do not change them: by layer where the ranks can, else
+        whole."""
+        if not self._ranks.by_layer:
             with nullcontext() if work is None else work.clock("forward"):
                 self._ranks.gather()
         try:
             yield
         finally:
             self._ranks.scatter()
-
-    def _by_layer(self, work: Work | None) -> bool:
-        return self._ranks.by_layer and not (work is not None and work.shared_prefix)
 
     def _dense(self, batch: Sequence[Example]) -> Forward:
         return self.runner.packed(batch) if self._packs else self.runner.dense(batch)
@@ -175,9 +179,9 @@ class Passes:
         tokens = [(7 * i + 3) % vocabulary for i in range(24)]
         probes = [_probe(tokens[:6], tokens[6:13]), _probe(tokens[3:8], tokens[10:21])]
         with in_mode(self._model, training=False), torch.no_grad():
-            apart = self._run(partial(self.runner.dense, probes)).log_probs
+            apart = self.runner.run(partial(self.runner.dense, probes)).log_probs
             with engaged(self._model):
-                together = self._run(partial(self.runner.packed, probes)).log_probs
+                together = self.runner.run(partial(self.runner.packed, probes)).log_probs
         worst = (apart - together).abs().max().item()
         if not worst <= (0.5 if self.runner.low_precision else 1e-3):
             raise UnsupportedModelError(
@@ -199,7 +203,7 @@ class Passes:
 
     def accumulate(self, examples: Sequence[Example], work: Work) -> None:
         """Adds the gradients of this rank's share of the loss, and the sums of all ranks."""
-        packing, passes = self._packing(examples, work)
+        packing, turns = self._packing(examples, work)
         sums = Sums(
             computed_tokens=packing.tokens,
             padding_tokens=packing.padding_tokens,
@@ -210,11 +214,9 @@ class Passes:
         mine = replace(work, sums=sums, parts=[])
         with self._one_for_all(work):
             with self._attends(), self.runner.checkpointed(self._checkpoint == "all"):
-                for batch in packing.dense:
+                for batch in turns.dense:
                     self._train(batch, partial(self._dense, batch), mine)
-                for _ in range(passes - len(packing.dense)):
-                    self._idle(mine)
-            for group in packing.shared:
+            for group in turns.shared:
                 self._train_shared(group, mine)
             _add_up(mine)
         for counted in self._ranks.exchange(sums):
@@ -228,24 +230,9 @@ class Passes:
     def _one_for_all(self, work: Work) -> AbstractContextManager[None]:
         """Within passes of all ranks, an exception of one: raised by all where none waits for it in
         the middle of a pass."""
-        if self._by_layer(work):
+        if self._ranks.by_layer:
             return self._ranks.bound()
         return self._ranks.together(waiting=work.clock("gradient"))
-
-    def _idle(self, work: Work) -> None:
-        """A pass without gradient, beside one of the other ranks."""
-        with work.clock("forward"):
-            forward = self._run(partial(self._dense, [_NOTHING]))
-        with work.clock("backward"):
-            forward.log_probs.backward(torch.zeros_like(forward.log_probs))
-
-    def _run(self, call: Callable[[], Forward]) -> Forward:
-        def both() -> tuple[Tensor, Forward]:
-            forward = call()
-            return forward.log_probs, forward
-
-        forward: Forward = self._ranks.run(both)[1]
-        return forward
 
     def _train_shared(self, group: SharedGroup, work: Work) -> None:
         """Phases A, B and C of one group."""
@@ -265,8 +252,13 @@ class Passes:
     def _train(self, batch: Sequence[Example], run: Callable[[], Forward], work: Work) -> None:
         """Forward, loss and backward of a microbatch."""
         with work.clock("forward"):
-            forward = self._run(run)
+            forward = self.runner.run(run)
             log_probs = forward.log_probs
+        if batch is IDLE:
+            with work.clock("backward"):
+                log_probs.backward(torch.zeros_like(log_probs))  # type: ignore[no-untyped-call]
+            return
+        with work.clock("forward"):
             sampled = torch.cat([torch.tensor(e.sampled, dtype=log_probs.dtype) for e in batch])
             sampled = sampled.to(log_probs.device)
             old, correction = sampled, None
@@ -302,6 +294,8 @@ class Passes:
         balance = RouterBalance(self.router) if self.router else None
 
         def note(batch: Sequence[Example], forward: Forward) -> None:
+            if batch is IDLE:
+                return
             if keep:
                 lengths = [len(e.response) for e in batch]
                 work.old.update(zip(batch, torch.split(forward.log_probs, lengths), strict=True))
@@ -311,21 +305,19 @@ class Passes:
             if balance is not None and router is not None:
                 balance.count(router, times)
 
-        packing, passes = self._packing(examples, work)
+        _, turns = self._packing(examples, work)
         with in_mode(self._model, training=False), torch.no_grad(), work.clock("log_prob"):
             with self.weights(work), self._one_for_all(work):
                 with self._attends():
-                    for batch in packing.dense:
-                        note(batch, self._run(partial(self._dense, batch)))
-                    for _ in range(passes - len(packing.dense)):
-                        self._run(partial(self._dense, [_NOTHING]))
-                for group in packing.shared:
+                    for batch in turns.dense:
+                        note(batch, self.runner.run(partial(self._dense, batch)))
+                for group in turns.shared:
                     reuse = self.prefix_reuse()
                     with reuse.engaged():
                         prefix = reuse.begin(group.prefix)
                         count(prefix.router, group.rollouts)
                         for batch in group.microbatches:
-                            note(batch, reuse.suffix(prefix, batch))
+                            note(batch, self.runner.run(partial(reuse.suffix, prefix, batch)))
             if self._ranks.count > 1:
                 self._pool(examples, work.old if keep else None, balance)
         return balance
@@ -347,8 +339,9 @@ class Passes:
         if balance is not None:
             balance.count_all(self._ranks.exchange(balance.counted()), device)
 
-    def _packing(self, examples: Sequence[Example], work: Work) -> tuple[Packing, int]:
-        """The microbatches of this rank's share, and how many dense passes every rank makes."""
+    def _packing(self, examples: Sequence[Example], work: Work) -> tuple[Packing, Packing]:
+        """The microbatches of this rank's share, and the passes that it makes for them in step with
+        the others."""
         every = shares(examples, self._ranks.count, shared_prefix=work.shared_prefix)
         budget_tokens = self._config.microbatch_tokens
         plan = partial(
@@ -359,12 +352,12 @@ class Passes:
             packed=self._packs,
         )
         mine = plan(every[self._ranks.number])
-        if not self._by_layer(work):
-            return mine, len(mine.dense)
-        return mine, max(len(plan(share).dense) for share in every)
-
-
-_NOTHING = Example(0, (0,), (0,), (0.0,), (False,), 0.0)
+        if not self._ranks.by_layer:
+            return mine, mine
+        turns = in_step(mine, [plan(share) for share in every])
+        if turns.shared:  # a model that it is not exact for is no rank's fault
+            self.prefix_reuse()
+        return mine, turns
 
 
 def _probe(prompt: Sequence[int], response: Sequence[int]) -> Example:

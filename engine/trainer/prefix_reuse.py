@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,12 +33,15 @@ from rollcast.engine.trainer.moe import RouterSums
 @dataclass(slots=True)
 class Prefix:
     """A prefix between phases A and C. roots: each layer's keys and values in phase A's graph.
-    leaves: the same for phase B, [1, kv_heads, tokens, head_dim]; their ``grad`` is gK and gV."""
+    leaves: the same for phase B, [1, kv_heads, tokens, head_dim]; their ``grad`` is gK and gV.
+    output: the decoder's, [1, tokens, hidden], in phase A's graph, where several ranks gather each
+    layer's weights as the backward comes to the layer's output."""
 
     tokens: int
     roots: dict[int, tuple[Tensor, Tensor]]
     leaves: dict[int, tuple[Tensor, Tensor]]
     router: RouterSums | None
+    output: Tensor | None = None
 
 
 class PrefixReuse:
@@ -82,14 +86,18 @@ class PrefixReuse:
     def begin(self, tokens: Sequence[int]) -> Prefix:
         """Phase A on ``tokens``, with a graph if gradients are enabled."""
         ids = torch.tensor([list(tokens)], device=self.runner.device)
-        saved: AbstractContextManager[Any] = nullcontext()
-        if self.offload:
-            cuda = self.runner.device.type == "cuda"
-            saved = torch.autograd.graph.save_on_cpu(pin_memory=cuda)
+        found: list[Any] = []
+
+        def capture() -> tuple[Tensor]:
+            output, *rest = self._capture(ids)
+            found.extend(rest)
+            return (output,)
+
+        saved = offloaded(self.runner.device.type == "cuda") if self.offload else nullcontext()
         recompute = self.checkpoint != "none" and torch.is_grad_enabled()
         with self.runner.precision(), saved, self.runner.checkpointed(recompute):
-            roots, output = self._capture(ids)
-            router = self.runner.router_sums(output, None)
+            (output,) = self.runner.ranks.run(capture)
+        roots, router = found
         layers = self.runner.model.config.get_text_config().num_hidden_layers
         if sorted(roots) != list(range(layers)):
             raise UnsupportedModelError(
@@ -100,7 +108,10 @@ class PrefixReuse:
         leaves = {
             layer: (_leaf(key, grad), _leaf(value, grad)) for layer, (key, value) in roots.items()
         }
-        return Prefix(len(tokens), roots if grad else {}, leaves, router)
+        by_layer = self.runner.ranks.by_layer and output.requires_grad
+        return Prefix(
+            len(tokens), roots if grad else {}, leaves, router, output if by_layer else None
+        )
 
     def suffix(self, prefix: Prefix, examples: Sequence[Example]) -> Forward:
         """Phase B on one microbatch; any number may follow, each with its backward."""
@@ -139,19 +150,28 @@ class PrefixReuse:
         if extra_loss is not None and extra_loss.requires_grad:
             tensors.append(extra_loss)
             grads.append(None)
+        if prefix.output is not None:
+            tensors.append(prefix.output)
+            grads.append(torch.zeros_like(prefix.output))
         if tensors:  # none where the output head alone is trained
             torch.autograd.backward(tensors, grads)
         prefix.roots.clear()
         prefix.leaves.clear()
+        prefix.output = None
 
-    def _capture(self, ids: Tensor) -> tuple[dict[int, tuple[Tensor, Tensor]], Any]:
+    def _capture(
+        self, ids: Tensor
+    ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]], RouterSums | None]:
+        """The decoder's output, each layer's keys and values, and the routers' sums."""
         if self.backend == "attention":
             capture = attention.PrefixCapture()
             output = self.runner.decode(ids, rollcast_prefix=capture)
-            return capture.layers, output
-        cache: Any = DynamicCache(config=self.runner.model.config)
-        output = self.runner.decode(ids, past_key_values=cache, use_cache=True)
-        return {i: (layer.keys, layer.values) for i, layer in enumerate(cache.layers)}, output
+            roots = capture.layers
+        else:
+            cache: Any = DynamicCache(config=self.runner.model.config)
+            output = self.runner.decode(ids, past_key_values=cache, use_cache=True)
+            roots = {i: (layer.keys, layer.values) for i, layer in enumerate(cache.layers)}
+        return output.last_hidden_state, roots, self.runner.router_sums(output, None)
 
     def _reading(self, prefix: Prefix, rows: int) -> dict[str, Any]:
         if self.backend == "attention":
@@ -168,15 +188,33 @@ class PrefixReuse:
         tokens = [(7 * i + 3) % vocabulary for i in range(16)]
         examples = [_probe(tokens[:6], tokens[6:9]), _probe(tokens[:6], tokens[9:14])]
         with in_mode(self.runner.model, training=False), torch.no_grad():
-            dense = self.runner.dense(examples).log_probs
+            dense = self.runner.run(partial(self.runner.dense, examples)).log_probs
             with self.engaged():
-                shared = self.suffix(self.begin(tokens[:5]), examples).log_probs
+                suffixes = partial(self.suffix, self.begin(tokens[:5]), examples)
+                shared = self.runner.run(suffixes).log_probs
         worst = (dense - shared).abs().max().item()
         if not worst <= (0.5 if self.runner.low_precision else 1e-3):
             raise UnsupportedModelError(
                 f"{type(self.runner.model).__name__} gives other log-probabilities with a shared "
                 f"prefix than without (by {worst:.2g}); use the dense layout"
             )
+
+
+def offloaded(pinned: bool) -> AbstractContextManager[Any]:
+    """Within, what graphs keep for their backward goes to host memory, but for weights, which are
+    on the device anyhow, or are gathered again."""
+    to_host = torch.autograd.graph.save_on_cpu(pin_memory=pinned)
+
+    def pack(kept: Tensor) -> Any:
+        owner = kept if kept._base is None else kept._base
+        return kept if isinstance(owner, nn.Parameter) else to_host.pack_hook(kept)
+
+    def unpack(packed: Any) -> Tensor:
+        found: Tensor = packed if isinstance(packed, Tensor) else to_host.unpack_hook(packed)
+        return found
+
+    hooks: AbstractContextManager[Any] = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+    return hooks
 
 
 def _probe(prompt: Sequence[int], response: Sequence[int]) -> Example:

@@ -16,7 +16,7 @@ class Ranks:
     order. Raises RankLostError where another rank does not.
 
     number: of this rank, from 0. count: of all ranks. group: of torch.distributed, over their CPUs,
-    for work beside training; None for one alone. by_layer: a dense pass gathers one layer at a
+    for work beside training; None for one alone. by_layer: a pass gathers one layer at a
     time, so that all ranks make equally many. low_precision: passes compute in a 16-bit type.
     device: of the passes; None is the model's.
     """

@@ -3,13 +3,15 @@ FSDP2 (`torch.distributed.fsdp.fully_shard`), over gloo on CPUs and NCCL on GPUs
 
 Between updates a rank holds only its shard of the weights. There are two ways to train on them:
 
-- **By layer** (the dense layout, and the default): each layer's weights are gathered for its
-  forward and again for its backward, and its gradient is reduced at once, in every microbatch. So
-  nothing is ever whole but one layer, and the head; and ranks make equally many passes, some on a
-  single token whose gradient is zero.
-- **Whole** (a shared prefix, whose keys and values no hook of FSDP sees, and the reference of the
-  tests): an update gathers all weights once, accumulates the gradients of each rank's share without
-  communication, and reduces them once. The cost is memory for whole weights and gradients.
+- **By layer** (the default): each layer's weights are gathered for its forward and again for its
+  backward, and its gradient is reduced at once, in every microbatch. So nothing is ever whole but
+  one layer, and the head; and ranks make equally many passes, some on a single token whose gradient
+  is zero. With a shared prefix each of its three phases is such a pass; the prefix's backward runs
+  through the decoder's output as well, from a gradient of zero, as FSDP gathers a layer when the
+  gradient of its output arrives.
+- **Whole** (the reference of the tests): an update gathers all weights once, accumulates the
+  gradients of each rank's share without communication, and reduces them once. The cost is memory
+  for whole weights and gradients.
 
 Clipping and optimiser work on shards either way; AdamW's moments are never whole.
 """

@@ -1,7 +1,7 @@
 """The trainer's memory on one of many GPUs, by torch's own tracker, with tensors that have no
-content: ``python memory_proof.py MODEL RANKS TOKENS [offload] [lora]`` prints GiB of an update's
-passes and of its optimiser step; ``device``: of the passes without the states, which offloading
-leaves in host memory.
+content: ``python memory_proof.py MODEL RANKS TOKENS [offload] [lora] [shared]`` prints GiB of an
+update's passes and of its optimiser step; ``device``: of the passes without the states, which
+offloading leaves in host memory.
 
 The trainer is as it is built: its sharding, its passes, its optimiser. Only what would read a
 figure or talk to another rank answers by itself. Device memory is that of a fake CPU, whose
@@ -29,9 +29,11 @@ from rollcast.engine.adapter_options import LoraConfig
 from rollcast.engine.edges import SampledGroup, SampledRollout
 from rollcast.engine.options import TrainerConfig
 from rollcast.engine.room import Devices, peak
-from rollcast.engine.trainer import passes, sharded, trainer
+from rollcast.engine.trainer import attention, passes, sharded, trainer
 from rollcast.engine.trainer.adapters import inject
+from rollcast.engine.trainer.kernels import CpuFlashKernel
 from rollcast.engine.trainer.model import LogProbModel
+from rollcast.engine.trainer.prefix_reuse import PrefixReuse
 from rollcast.engine.trainer.sharded import Sharded, Sharding
 
 GIB = float(1 << 30)
@@ -106,7 +108,8 @@ def measure(
     name: str, ranks: int, tokens: int, sharding: Sharding, **options: Any
 ) -> dict[str, float]:
     """Peak GiB of a rank: ``passes`` (forward and backward) and ``optimizer`` (its step), of the
-    second update of two, each of two microbatches of one rollout."""
+    second update of two, each of two microbatches of one rollout; ``shared``: of two rollouts, half
+    of each a prompt that they share."""
     config = config_of(name, tokens)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     mesh = init_device_mesh("cpu", (ranks,))
@@ -115,6 +118,8 @@ def measure(
         (passes, "read"): lambda figures: [0.0] * figures.numel(),
         (trainer, "read"): lambda figures: [0.0] * figures.numel(),
         (LogProbModel, "_check_head"): lambda self: None,
+        (PrefixReuse, "_verify"): lambda self: None,
+        (attention, "kernel_for"): lambda _: CpuFlashKernel(),
     }
     kept = {(owner, name): getattr(owner, name) for owner, name in replaced}
     try:
@@ -137,6 +142,7 @@ def measure(
 def _peaks(model: Any, tokens: int, sharding: Sharding, options: Any) -> dict[str, float]:
     made = Alone(model, "cpu", sharding)
     settings = {"checkpoint": "all", "microbatch_tokens": tokens} | options
+    shared = settings.pop("shared", False)
     ours = trainer.Trainer(model, TrainerConfig(**settings), made)
     optimizer = ours._optimizer
     tracker = Tracker(made._root, optimizer)
@@ -155,12 +161,14 @@ def _peaks(model: Any, tokens: int, sharding: Sharding, options: Any) -> dict[st
 
     optimizer.register_step_pre_hook(lambda *_: note("passes"))
     optimizer.register_step_post_hook(lambda *_: note("optimizer"))
-    response = [5] * (tokens - 15)
+    prompt = [3] * (tokens // 2 if shared else 16)
+    response = [5] * (tokens + 1 - len(prompt))
     rollout = SampledRollout(response, [-1.0] * len(response), [0] * len(response), 1.0)
-    group = SampledGroup([3] * 16, [rollout] * 2 * made.count, [0.0, 1.0])
+    rollouts = [rollout] * (4 if shared else 2 * made.count)
+    group = SampledGroup(prompt, rollouts, [0.0, 1.0])
     for version in range(2):
         with tracker:
-            ours.step([group], shared_prefix=False, version=version)
+            ours.step([group], shared_prefix=shared, version=version)
         tracker.reset_mod_stats()
         tracker.beside = 0 if version == 0 else tracker.beside
     return peaks
@@ -170,6 +178,6 @@ if __name__ == "__main__":
     name, ranks, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     sharding = Sharding(mixed=True, offload="offload" in sys.argv)
     lora = LoraConfig() if "lora" in sys.argv else None
-    found = measure(name, ranks, tokens, sharding, lora=lora)
+    found = measure(name, ranks, tokens, sharding, lora=lora, shared="shared" in sys.argv)
     ledger = forecast(name, ranks, tokens, lora=lora, offload=sharding.offload)
     print(json.dumps(found | {f"{part}_forecast": gib for part, gib in ledger.items()}))

@@ -63,3 +63,11 @@ def test_real_models_train_on_eight_gpus_at_16k(
     assert found[f"{part}_forecast"] == pytest.approx(found[part], rel=0.1)
     if not options:
         assert found["optimizer"] <= 18
+
+
+@SLOW
+def test_a_shared_prefix_is_trained_on_by_layer() -> None:
+    """Of the model above, whole weights and gradients would be 0.23 GiB more; whole ones of 7B
+    would not fit."""
+    assert measured("small", 8, 1024, "shared")["passes"] < 0.25
+    assert measured("7b", 8, 16_384, "shared")["passes"] < 30

@@ -111,6 +111,23 @@ def test_every_variant_is_exact(variant, kind):
     assert relative_error(gradients(model, GROUPS, config(**changes), True), truth) < 1e-12
 
 
+def test_offloading_leaves_weights_where_they_are(monkeypatch):
+    """Under FSDP a copy of those would be another whole model, in host memory."""
+    sizes: list[int] = []
+
+    class Counting(torch.autograd.graph.save_on_cpu):
+        def __init__(self, **options):
+            super().__init__(**options)
+            pack = self.pack_hook
+            self.pack_hook = lambda kept: (sizes.append(kept.numel()), pack(kept))[1]
+
+    monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", Counting)
+    layer = torch.nn.Linear(50, 20)
+    with prefix_reuse.offloaded(False):
+        layer(torch.ones(3, 50, requires_grad=True)).square().sum().backward()
+    assert sorted(sizes) == [60, 150]
+
+
 @settings(max_examples=examples(12), deadline=None)
 @given(
     shapes=st.lists(

@@ -21,6 +21,7 @@ folder::
           where: {run.strategy: megatron}       # counts, and is written, in such a run alone
           also: {full: {method: uniform}}       # what has to be said with a value of ours, or any
           added: true                           # Hydra wants ++ before a key that it does not have
+      run.lora_rank: {key: lora-rank, fork: true}  # a fork's: read, not written
       run.zero_stage: {key: launcher.zero_stage, spelt: "launcher --zero_stage {}"}  # if elsewhere
       run.strategy: {key: backend, part: "^(fsdp|megatron)"}   # of their value, what the group has
     advice:
@@ -119,6 +120,7 @@ class Key:
     values: theirs by ours. where: what must hold in a run for it to count. also: theirs by their
     key, that a value of ours needs beside it. added: whether the stack's own configuration lacks
     it. part: a pattern whose first group alone of their value is meant; such a key is not written.
+    fork: whether a fork of the stack alone has it: it is written only where a launch has it.
     spelt: how it is written, where that is not as the stack's other settings. default: what the
     stack takes."""
 
@@ -131,6 +133,7 @@ class Key:
     also: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
     added: bool = False
     part: str | None = None
+    fork: bool = False
     spelt: str | None = None
     default: Any = _NOT_SAID
 
@@ -431,7 +434,7 @@ class Launch:
             if ours in run and run[ours].theirs in names:
                 return key
         span = narrowed(self._span(run), seen)
-        able = [key for key in able if key.current(release, span)]
+        able = [key for key in able if not key.fork and key.current(release, span)]
         if not able:
             raise KeyError(ours)
         return min(able, key=lambda key: (not (key.where and key.counts(known)), bool(key.where)))

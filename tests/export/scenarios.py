@@ -20,6 +20,21 @@ COST = {
     "sync_s": 1.0,
 }
 
+TRAINERS: tuple[dict[str, Any] | None, ...] = (
+    None,
+    {"kv_memory_utilization": 0.6, "offload_optimizer": True, "engine_sleep": "none"},
+    {"trainer": {"recompute": "none", "microbatch_rollouts": 2, "batching": "padded"}},
+    {"trainer": {"backend": "fsdp2", "states_on_host": True, "microbatch_tokens": 20000}},
+    {"trainer": {"sequence_parallel": 2, "weights": "lora", "offload_activations": True}},
+    {
+        "trainer": {
+            **{"tensor_parallel": 2, "pipeline_parallel": 2, "virtual_stages": 2},
+            **{"recompute": "full", "optimizer_on_host": True, "tensor_sequence_parallel": False},
+        }
+    },
+)
+"""Rooflines that the fit in memory rests on, and none."""
+
 
 def scenario(policy: str = "sync", **given: Any) -> Scenario:
     """A small scenario; ``given`` replaces keys of its sections, such as ``steps`` or
@@ -55,3 +70,20 @@ def scenario(policy: str = "sync", **given: Any) -> Scenario:
 def simulated(checked: Scenario) -> list[dict[str, Any]]:
     """What the simulator decides, step by step."""
     return simulate(checked).run.decisions
+
+
+def priced(policy: str, roofline: dict[str, Any] | None) -> Scenario:
+    """A scenario of a real model on 8 GPUs, or as many again for replicas apart; without a roofline
+    the small one."""
+    if roofline is None:
+        return scenario(policy)
+    apart = policy in ("one_step_off", "fully_async")
+    placement = "disaggregated" if apart else "colocated"
+    return scenario(
+        policy,
+        model="qwen3-0.6b",
+        gpu="h100-sxm",
+        cluster={"placement": placement, "replicas": 8, "trainer_gpus": 8},
+        engine={"kv_tokens": None},
+        cost={"roofline": roofline},
+    )

@@ -631,5 +631,10 @@ def test_what_a_stack_cannot_be_told_is_told_to_the_reader(tmp_path: Path) -> No
         export(priced, stack, tmp_path / f"both_{stack}")
         text = (tmp_path / f"both_{stack}" / "README.md").read_text("utf-8")
         assert "cost.roofline.trainer.sequence_parallel: 2" in text
+    adapters = {"trainer": {"weights": "lora"}}  # of a fork of slime's alone
+    priced = scenario(**MEMORY, cluster=COLOCATED, cost={"roofline": adapters})
+    export(priced, "slime", tmp_path / "lora")
+    assert "cost.roofline.trainer.weights: lora" in (tmp_path / "lora/README.md").read_text("utf-8")
+    assert "lora" not in (tmp_path / "lora/args.sh").read_text("utf-8")
     export(scenario(), "slime", tmp_path / "linear")
     assert "memory" not in (tmp_path / "linear" / "README.md").read_text("utf-8")

@@ -14,38 +14,17 @@ from typing import Any
 import pytest
 
 from rollcast.engine.export.write import export
-from tests.export.scenarios import scenario
+from tests.export.scenarios import TRAINERS, priced
 
 VERL = Path(getattr(importlib.util.find_spec("verl"), "origin", None) or "").parent
 POLICIES = ("sync", "april(over_sampling=2.5)+pods(keep=2)", "one_step_off", "fully_async")
 MORE = (("colocate_async", None), ("dynamic_sampling(refill_when=drained)", None))
 ENGINE = "actor_rollout_ref.rollout.name"
-APART = {"placement": "disaggregated", "replicas": 8, "trainer_gpus": 8}
-SHARED = {"placement": "colocated", "replicas": 8, "trainer_gpus": 8}
-TRAINERS: tuple[dict[str, Any] | None, ...] = (
-    None,
-    {"kv_memory_utilization": 0.6, "offload_optimizer": True, "engine_sleep": "none"},
-    {"trainer": {"recompute": "none", "microbatch_rollouts": 2, "batching": "padded"}},
-    {"trainer": {"backend": "fsdp2", "states_on_host": True, "microbatch_tokens": 20000}},
-    {"trainer": {"sequence_parallel": 2, "weights": "lora", "offload_activations": True}},
-    {
-        "trainer": {
-            **{"tensor_parallel": 2, "pipeline_parallel": 2, "virtual_stages": 2},
-            **{"recompute": "full", "optimizer_on_host": True, "tensor_sequence_parallel": False},
-        }
-    },
-)
 
 
 def exported(policy: str, roofline: dict[str, Any] | None, out: Path) -> tuple[str, str, list[str]]:
     """(module, name of its configuration, arguments) of an export; ``model`` is the model."""
-    apart = policy in ("one_step_off", "fully_async")
-    given: dict[str, Any] = {}
-    if roofline is not None:
-        cluster = APART if apart else SHARED
-        given = {"cluster": cluster, "cost": {"roofline": roofline}, "engine": {"kv_tokens": None}}
-        given |= {"model": "qwen3-0.6b", "gpu": "h100-sxm"}
-    export(scenario(policy, **given), "verl", out)
+    export(priced(policy, roofline), "verl", out)
     script = 'MODEL=model; source "$0"; printf "%s\\n" "${ROLLCAST_ARGS[@]}"'
     said = subprocess.run(
         ["bash", "-c", script, str(out / "args.sh")], capture_output=True, text=True, check=True

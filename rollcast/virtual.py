@@ -19,6 +19,8 @@ from rollcast.simulator.virtual.golden import golden as golden
 from rollcast.simulator.virtual.journal import Journal as Journal
 from rollcast.simulator.virtual.prompts import Prompt as Prompt
 from rollcast.simulator.virtual.prompts import Reply as Reply
+from rollcast.simulator.virtual.search import Case as Case
+from rollcast.simulator.virtual.search import Search as Search
 from rollcast.simulator.virtual.trial import Training as Training
 from rollcast.simulator.virtual.trial import Tried as Tried
 from rollcast.simulator.virtual.trial import keep as keep

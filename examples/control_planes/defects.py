@@ -26,11 +26,13 @@ from plane import BATCH, GROUP, run
 from run import adapter, scenario
 
 from rollcast.simulator.studies.simulate import simulate
-from rollcast.simulator.virtual import ExitedError, laws
+from rollcast.simulator.virtual import ExitedError, VirtualError, laws
 from rollcast.simulator.virtual.fleet import Fleet
 from rollcast.simulator.virtual.prompts import Reply
 
 STEPS = 30
+RED = 3
+"""The exit code of a process that found the defect; 1 is that of any other error."""
 
 
 @dataclass(frozen=True)
@@ -351,7 +353,7 @@ DEFECTS = (
 
 
 def extract(clone: Path, commit: str, folders: Sequence[str], to: Path) -> None:
-    """Writes the Python files of a commit, without the rest of the clone's work tree."""
+    """Writes the files of a commit that its Python code needs, and not the rest of its tree."""
     git_dir = clone / ".git" if (clone / ".git").exists() else clone
 
     def git(*args: str, given: bytes | None = None) -> bytes:
@@ -360,7 +362,9 @@ def extract(clone: Path, commit: str, folders: Sequence[str], to: Path) -> None:
 
     listed = git("ls-tree", "-r", commit, "--", *folders).decode().splitlines()
     files = [(line.split()[2], line.split("\t", 1)[1]) for line in listed]
-    wanted = [(blob, name) for blob, name in files if name.endswith((".py", ".json", ".yaml"))]
+    wanted = [
+        (blob, name) for blob, name in files if name.endswith((".py", ".json", ".yaml", ".jinja"))
+    ]
     packed = git("cat-file", "--batch", given="".join(f"{blob}\n" for blob, _ in wanted).encode())
     at = 0
     for _, name in wanted:
@@ -376,12 +380,16 @@ def extract(clone: Path, commit: str, folders: Sequence[str], to: Path) -> None:
         at += size + 1
 
 
-def side(defect: Defect, checkout: Path) -> tuple[bool, str]:
-    """Whether a checkout passes, and what was said, of a process of its own."""
+def side(defect: Defect, checkout: Path) -> tuple[str, str]:
+    """The colour of a checkout, and what was said, of a process of its own. One that does not run
+    here is neither red nor green."""
     command = [sys.executable, "-W", "ignore", __file__, "--one", defect.name, str(checkout)]
     done = subprocess.run(command, capture_output=True, text=True)
-    lines = (done.stdout.strip() or done.stderr.strip()).splitlines()
-    return done.returncode == 0, lines[0 if done.returncode == 1 else -1] if lines else ""
+    if done.returncode == RED:
+        return "red", done.stdout.strip().splitlines()[0]
+    if done.returncode:
+        return "broken", done.stderr.strip().splitlines()[-1]
+    return "green", ""
 
 
 def main() -> None:
@@ -390,14 +398,9 @@ def main() -> None:
         [defect] = [one for one in DEFECTS if one.name == sys.argv[2]]
         try:
             defect.check(Path(sys.argv[3]))
-        except (AssertionError, RuntimeError) as error:
+        except (AssertionError, VirtualError) as error:
             print(f"{type(error).__name__}: {error}")
-            sys.exit(1)
-        except Exception as error:
-            if type(error).__module__.startswith("rollcast"):
-                print(f"{type(error).__name__}: {error}")
-                sys.exit(1)
-            raise
+            sys.exit(RED)
         return
     clones, names = Path(sys.argv[1]), sys.argv[2:]
     wrong = 0
@@ -409,21 +412,20 @@ def main() -> None:
             print(f"{defect.name:15} skipped: no {clone}")
             continue
         print(f"{defect.name:15} {defect.said} (law: {defect.law})")
-        for commit, passes in ((defect.before, False), (defect.after, True)):
+        for commit, expected in ((defect.before, "red"), (defect.after, "green")):
             if commit is None:
                 continue
             released = clones / f"{defect.clone}-{commit.removeprefix('v')}"
             if released.is_dir():  # an unpacked wheel
-                passed, said = side(defect, released)
+                colour, said = side(defect, released)
             elif commit.startswith("v"):
                 print(f"    {commit:10} skipped: unpack the wheel into {released}")
                 continue
             else:
                 with tempfile.TemporaryDirectory() as folder:
                     extract(clone, commit, defect.folders, Path(folder))
-                    passed, said = side(defect, Path(folder))
-            wrong += passed is not passes
-            colour = "green" if passed else "red"
+                    colour, said = side(defect, Path(folder))
+            wrong += colour != expected
             print(f"    {commit:10} {colour:6} {said[:150]}", flush=True)
     sys.exit(min(wrong, 1))
 

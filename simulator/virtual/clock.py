@@ -125,6 +125,8 @@ def clock(
         for loop in kernel.loops:
             loop.abandon()
         kernel.stop_all()
+        for loop in kernel.loops:
+            loop.bury()
         installation.remove()
         kernel.closed = True
         _active.clear()

@@ -55,6 +55,8 @@ class Home(Protocol):
 
     def after(self, seconds: float, waits: str) -> Pending: ...  # noqa: D102
 
+    def handed(self, answer: Answer) -> None: ...  # noqa: D102
+
 
 class Engine:
     """A replica. dead: it refuses everything. asks: its requests; held: those that wait outside
@@ -106,7 +108,7 @@ class Engine:
     ) -> Answer:
         """Samples a response. A caller that is cancelled aborts it. Raises EngineError."""
         ask = self._fleet.ask(prompt, max_tokens, replica=self.number, request_id=request_id)
-        return await answer_of(self._fleet, ask)
+        return await handed(self._fleet, ask)
 
     async def stream(self, ask: Ask, every_s: float = STREAM_EVERY_S) -> AsyncIterator[int]:
         """How many tokens a request has, each time that it has more, looked at every so many
@@ -261,6 +263,13 @@ async def answer_of(fleet: Home, ask: Ask) -> Answer:
     except asyncio.CancelledError:
         fleet.abort([ask])
         raise
+
+
+async def handed(fleet: Home, ask: Ask) -> Answer:
+    """As `answer_of`, for code that keeps the answer until it is trained on."""
+    answer = await answer_of(fleet, ask)
+    fleet.handed(answer)
+    return answer
 
 
 async def _ended(pending: Pending) -> Any:

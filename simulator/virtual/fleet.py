@@ -18,6 +18,7 @@ from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.plan import Layout
 from rollcast.simulator.rollout import Rollout, Segment
 from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.spans import Run
 from rollcast.simulator.virtual.ask import Answer, Ask, EngineError, Finish
 from rollcast.simulator.virtual.asked import FIRST_ASKED, AskedWorkload, Directed
 from rollcast.simulator.virtual.clock import Clock, current
@@ -162,8 +163,18 @@ class Fleet:
             self.outbox.flush()
             return ask
         ask.placed = -1 if replica is None else replica
-        self._pending[ask] = None
+        if reply.arrives_s > 0:
+            self.kernel.call_at(self.kernel.now + to_ticks(reply.arrives_s), self._arrival(ask))
+        else:
+            self._pending[ask] = None
         return ask
+
+    def _arrival(self, ask: Ask) -> Callable[[], None]:
+        def arrives() -> None:
+            if not ask.pending.done:
+                self._pending[ask] = None
+
+        return arrives
 
     def _refuses(self, ask: Ask, replica: int | None) -> bool:
         """Fails a request that can never be answered."""
@@ -383,10 +394,19 @@ class Fleet:
             ask.reply.environment_s,
             ask.told(),
         )
-        if self._units and finish == "abort" and ask.started:
-            self._evicted.add(ask.unit)
-            self.journal.evicted(ask.unit, "aborted")
+        if self._units and ask.started:
+            if finish == "abort":
+                self._evicted.add(ask.unit)
+                self.journal.evicted(ask.unit, "aborted")
+            else:
+                self.journal.add("answered", ask.unit, tokens=answer.new_tokens)
         ask.pending.set(answer)
+
+    def handed(self, answer: Answer) -> None:
+        """Sees to it that the journal knows where an answer that the code under test was given is
+        let go of. One of several turns may be, once the next is asked."""
+        if self._units and answer.finish != "abort" and not (answer.turns_left or answer.ask.turn):
+            self.journal.watch(answer, answer.ask.unit)
 
     # Trainer and weights
 
@@ -486,6 +506,17 @@ class Fleet:
         self.kernel.call_at(self.kernel.now + to_ticks(seconds), over)
         return pending
 
-    def close(self) -> Any:
+    def show(self) -> Run:
+        """The run for a picture. One that has not ended: with the tokens of the requests in flight,
+        and the step under way as its last; nothing can be asked afterwards."""
+        if not self.record.closed:
+            self.stop([*self.flying.values()])
+            self.record.cut(self.now_s)
+        run = self.record.run
+        run.end_s = max(run.end_s, self.now_s)
+        return run
+
+    def close(self) -> Run:
         """The run so far, in rollcast's tables (`simulator.spans.Run`)."""
+        self.journal.close()
         return self.record.close(self.now_s)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from rollcast.simulator.costs.clock import to_seconds
+from rollcast.simulator.virtual.report import caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,16 @@ class Journal:
 
     Engines and trainer write what they do; the code under test, or its adapter, what becomes of its
     units of work: ``dispatched``, ``trained``, ``evicted``, ``failed``, each about one unit.
+
+    let_go: of units whose answer nobody has any more: how many entries there were then, when, and
+    the line that let go of it.
     """
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
         self.entries: list[Entry] = []
+        self.let_go: dict[Any, tuple[int, float, str]] = {}
+        self._watched: dict[Any, weakref.ref[Any]] = {}
 
     def add(self, what: str, about: Any = None, **more: Any) -> None:
         """Writes an entry at the present instant."""
@@ -60,15 +67,30 @@ class Journal:
     def trained(self, unit: Any, step: int, version: int | None = None) -> None:
         """A unit was trained on in this step; version: of its oldest token, if not that of its
         dispatch."""
+        self._watched.pop(unit, None)
         self.add("trained", unit, step=step, **({} if version is None else {"version": version}))
 
     def evicted(self, unit: Any, why: str = "", **more: Any) -> None:
         """A unit was given up on purpose; more: figures of it."""
+        self._watched.pop(unit, None)
         self.add("evicted", unit, **({"why": why} if why else {}), **more)
 
     def failed(self, unit: Any, why: str = "") -> None:
         """A unit failed, and its owner knows."""
         self.add("failed", unit, **({"why": why} if why else {}))
+
+    def watch(self, answer: Any, unit: Any) -> None:
+        """Notes when nobody has ``answer``, that of a unit, any more."""
+
+        def gone(_: Any) -> None:
+            if self._watched.pop(unit, None) is not None:
+                self.let_go[unit] = len(self.entries), to_seconds(self._now()), caller()
+
+        self._watched[unit] = weakref.ref(answer, gone)
+
+    def close(self) -> None:
+        """Nothing that is let go of from now on is noted."""
+        self._watched.clear()
 
     def of(self, *what: str) -> Iterator[Entry]:
         """The entries of these words."""

@@ -22,6 +22,7 @@ from rollcast.simulator.virtual.journal import Entry, Journal
 ENDS = ("trained", "evicted", "failed")
 PATIENCE_STEPS = 20
 _LISTED = 5
+__tracebackhide__ = True  # what pytest shows is the line that asks for the law
 
 
 def _list(units: Iterable[Any]) -> str:
@@ -39,20 +40,23 @@ def conserved(
     else is.
 
     held: the units that the control plane has at the end, where it can say so: then every other one
-        must have ended. None: a unit that has not ended is lost once ``patience_steps`` later units
-        of work, in batches, have been trained on without it.
+        must have ended. None: a unit that has not ended is lost once nobody has its answer any
+        more, or more than ``patience_steps`` steps have been trained since it was answered (since
+        its dispatch, in a journal without answers).
     """
     dispatched, ended = Counter[Any](), dict[Any, Entry]()
     begun: dict[Any, int] = {}
-    step = 0
-    for entry in journal.entries:
+    begins = "answered" if next(journal.of("answered"), None) else "dispatched"
+    step = last_trained = 0
+    for place, entry in enumerate(journal.entries):
+        if entry.what == begins:
+            begun[entry.about] = step
         if entry.what == "dispatched":
             dispatched[entry.about] += 1
             assert dispatched[entry.about] == 1 or entry.about in ended, (
                 f"{entry.about} was dispatched again at {entry.at_s:g} s, before it had ended"
             )
             ended.pop(entry.about, None)
-            begun[entry.about] = step
         elif entry.what in ENDS:
             unit = entry.about
             assert unit in dispatched, (
@@ -65,14 +69,21 @@ def conserved(
             )
             ended[unit] = entry
             if entry.what == "trained":
-                step = max(step, int(entry.get("step", step)))
+                step, last_trained = max(step, int(entry.get("step", step))), place
     open_units = [unit for unit in dispatched if unit not in ended]
+    let_go = journal.let_go
+    gone = [unit for unit in open_units if unit in let_go and let_go[unit][0] <= last_trained]
+    assert not gone, (
+        f"{len(gone)} of {len(dispatched)} units are lost: neither trained, evicted nor failed, "
+        f"and nobody has them any more: {_list(gone)}; {gone[0]} was let go of at "
+        f"{let_go[gone[0]][1]:g} s, at {let_go[gone[0]][2]}"
+    )
     if held is not None:
         lost = [unit for unit in open_units if unit not in held]
         why = "and the control plane does not have them any more"
     else:
-        lost = [unit for unit in open_units if step - begun[unit] > patience_steps]
-        why = f"within {patience_steps} steps of their dispatch"
+        lost = [unit for unit in open_units if step - begun.get(unit, step) > patience_steps]
+        why = f"within {patience_steps} steps after they were {begins}"
     assert not lost, (
         f"{len(lost)} of {len(dispatched)} units are lost: neither trained, evicted nor failed, "
         f"{why}: {_list(lost)}"

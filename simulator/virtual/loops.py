@@ -14,7 +14,7 @@ from rollcast.simulator.virtual.kernel import Actor, Kernel
 from rollcast.simulator.virtual.report import of_exception
 from rollcast.simulator.virtual.sockets import check_name
 
-_MOST_DONE = 1000
+_MOST_FAILED = 1000
 
 
 class Task(asyncio.Task[Any]):
@@ -127,8 +127,7 @@ class Loop(asyncio.SelectorEventLoop):
     def __init__(self, selector: Any = None) -> None:
         self.actor: Actor | None = None
         self._waits = False
-        self._tasks: list[asyncio.Task[Any]] = []
-        self._most_tasks = _MOST_DONE
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._numbers = count(1)
         self._failed: list[asyncio.Task[Any]] = []
         self.selector = own = Selector(self.kernel)
@@ -199,7 +198,7 @@ class Loop(asyncio.SelectorEventLoop):
     @property
     def tasks(self) -> list[asyncio.Task[Any]]:
         """Those that are not done, in the order in which they were made."""
-        own = [task for task in self._tasks if not task.done()]
+        own = {task: None for task in self._tasks if not task.done()}
         others = asyncio.all_tasks(self).difference(own)
         return [*own, *sorted(others, key=lambda task: task.get_name())]
 
@@ -218,37 +217,39 @@ class Loop(asyncio.SelectorEventLoop):
         task = Task.__new__(Task)
         task.number = number
         task.__init__(coro, loop=self, name=name or f"Task-{number}", context=context, **rest)  # type: ignore[misc]
-        self._tasks.append(task)
-        if len(self._tasks) > self._most_tasks:
-            self._forget_done()
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
         return task
 
-    def _forget_done(self) -> None:
-        """Keeps the tasks that are not done, and those that died of an exception which nobody has
-        looked at. A callback of each task would cost more."""
-        self._failed = [task for task in self._failed if task._log_traceback]
-        left = []
-        for task in self._tasks:
-            if not task.done():
-                left.append(task)
-            elif task._log_traceback:
-                self._failed.append(task)
-        self._tasks, self._most_tasks = left, 2 * len(left) + _MOST_DONE
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        """Keeps a task that is done only if it died of an exception, until somebody looks at that;
+        so that its result is its user's alone."""
+        del self._tasks[task]
+        if task._log_traceback:
+            if len(self._failed) > _MOST_FAILED:
+                self._failed = [task for task in self._failed if task._log_traceback]
+            self._failed.append(task)
 
     def deaths(self) -> list[str]:
         """Tasks that died of an exception which nobody has looked at."""
-        self._forget_done()
+        done = [task for task in self._tasks if task.done()]  # whose callback has not come yet
         return [
             f"{task.get_name()} of {of_exception(task._exception)}"
-            for task in self._failed
-            if task._exception is not None
+            for task in (*self._failed, *done)
+            if task._log_traceback and task._exception is not None
         ]
 
+    def bury(self) -> None:
+        """Gives back what the loop of a run that is over holds of the system."""
+        if not self.is_running() and not self._closed:
+            self.close()
+
     def abandon(self) -> None:
-        """Keeps the tasks of a run that is over from complaining."""
+        """Keeps the loop and the tasks of a run that is over from complaining."""
+        self.set_exception_handler(lambda loop, context: None)
         for task in self.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-        for task in self._failed:
+        for task in (*self._failed, *self._tasks):
             task._log_traceback = False
 
 

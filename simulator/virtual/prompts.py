@@ -33,12 +33,14 @@ AnyPrompt = Prompt | str | Sequence[int] | Sequence[Mapping[str, Any]]
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What a request is going to be answered: how many tokens, and the reward of the whole
-    response. more: turns that follow; environment_s: until the next one can begin."""
+    response. more: turns that follow; environment_s: until the next one can begin. arrives_s: from
+    when it is sent until it reaches an engine, virtual seconds."""
 
     new_tokens: int
     reward: float = 0.0
     more: int = 0
     environment_s: float = 0.0
+    arrives_s: float = 0.0
 
 
 Replies = Callable[[int, int, int], Reply]

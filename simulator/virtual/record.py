@@ -15,7 +15,10 @@ from rollcast.simulator.world import ClusterShape, Phase, TrainBatch
 
 class Record:
     """Books requests as rollouts. A step lasts from the end of the one before to the sync of the
-    weights of its update, or to the next update if they are not synced before."""
+    weights of its update, or to the next update if they are not synced before.
+
+    closed: whether the run has ended.
+    """
 
     def __init__(self, shape: ClusterShape, plan: StepPlan) -> None:
         self.run = Run("virtual", shape)
@@ -24,6 +27,7 @@ class Record:
         self._step = self._accounting.begin_step(plan, 0.0)
         self._trained: StepRecord | None = None
         self._open: dict[Rollout, None] = {}
+        self.closed = False
 
     @property
     def step(self) -> int:
@@ -78,9 +82,16 @@ class Record:
             del self._open[rollout]
             self._accounting.drop([rollout])
 
+    def cut(self, now_s: float) -> Run:
+        """The run, whose step under way ends now."""
+        if self._trained is None:
+            self._trained = self._step
+        return self.close(now_s)
+
     def close(self, now_s: float) -> Run:
         """The run, whose last step ends now if its weights were not synced."""
         if self._trained is not None:
             self._end(now_s)
         self._accounting.close(self._open)
+        self.closed = True
         return self.run

@@ -16,7 +16,7 @@ from rollcast.simulator.spans import Run
 from rollcast.simulator.studies.simulate import load
 from rollcast.simulator.virtual.ask import Answer
 from rollcast.simulator.virtual.clock import clock
-from rollcast.simulator.virtual.engine import answer_of
+from rollcast.simulator.virtual.engine import handed
 from rollcast.simulator.virtual.fleet import Fleet
 from rollcast.simulator.virtual.journal import Journal
 from rollcast.simulator.virtual.prompts import AnyPrompt, Prompt
@@ -86,9 +86,8 @@ class Client:
     ) -> Answer:
         """Samples a response on the engine that the router chooses. A caller that is cancelled
         aborts it. Raises EngineError."""
-        return await answer_of(
-            self._fleet, self._fleet.ask(prompt, max_tokens, request_id=request_id)
-        )
+        ask = self._fleet.ask(prompt, max_tokens, request_id=request_id)
+        return await handed(self._fleet, ask)
 
 
 @dataclass
@@ -127,17 +126,19 @@ def training_of(fleet: Fleet) -> Training:
 
 def keep(fleet: Fleet, folder: Path) -> list[Path]:
     """Writes what a run did: journal.txt, trace.json.gz (opens in ui.perfetto.dev) and
-    timeline.png; returns the files that it could write."""
+    timeline.png; returns the files that it could write. The last two need a request that an engine
+    has worked on."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / name for name in ("journal.txt", "trace.json.gz", "timeline.png")]
+    for file in files:
+        file.unlink(missing_ok=True)
     write_text(files[0], fleet.journal.text())
-    run = fleet.record.run
-    if not len(run.segments):
+    run = fleet.show()
+    if not len(run.segments) or run.makespan_s <= 0:
         return files[:1]
     from rollcast.simulator.results.perfetto import write_trace
     from rollcast.simulator.results.timeline import draw_run
 
-    run.end_s = max(run.end_s, fleet.now_s)
     write_trace(run, files[1])
     draw_run(run, files[2], title=fleet.scenario.name)
     return files

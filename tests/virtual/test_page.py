@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -23,17 +25,24 @@ def written(tmp_path: Path) -> Path:
 
 
 def test_from_nothing_to_a_failing_test_and_its_remedy(written: Path) -> None:
-    said = run_pytest(written, "--rollcast", "--rollcast-seeds", "2")
+    said = run_pytest(written, "--rollcast")
     assert "2 failed" in said, said
-    expected = re.search(r"AssertionError: (\d+ of \d+ units are lost)", PAGE)
-    assert expected is not None
-    assert expected[1] in said, said
+    shown = re.search(r"```\n(AssertionError.*?)```\n.*?```\n( +0\.000 .*?)```", PAGE, re.DOTALL)
+    assert shown is not None
+    assert shown[1] in said.replace(f"{written}/", ""), said
+    folder = written / ".rollcast" / "test_my_scheduler.py-test_whatever_comes"
+    assert (folder / "journal.txt").read_text() == shown[2]
+    assert shown[1].splitlines()[1] in (folder / "smallest.txt").read_text()
+    picture = (folder / "timeline.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    events = json.loads(gzip.decompress((folder / "trace.json.gz").read_bytes()))["traceEvents"]
+    assert {"g0/0", "g1/0", "g2/0", "g3/0", "sync"} <= {event["name"] for event in events}
     scheduler = written / "my_scheduler.py"
     code = scheduler.read_text()
     assert "del ready[: training.batch_groups]" in PAGE
     scheduler.write_text(code.replace("ready.clear()", "del ready[: training.batch_groups]"))
     said = run_pytest(written, "--rollcast")
-    assert "1 passed" in said, said
+    assert "2 passed" in said, said
 
 
 def test_the_comparison_of_the_page(

@@ -254,9 +254,13 @@ INNER: dict[str, Callable[[], Any]] = {"long": long, "awaits": awaits, "digest":
 def main() -> None:
     """Runs the parts that are named, or all."""
     given = sys.argv[1:]
-    if given and given[0].startswith("--"):
+    if given and given[0].removeprefix("--") in INNER and given[0].startswith("--"):
         print(json.dumps(INNER[given[0][2:]]()))
         return
+    for part in given:
+        if part not in PARTS:
+            print(f"no part is called {part!r}; choose of {', '.join(PARTS)}", file=sys.stderr)
+            sys.exit(2)
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for part in given or PARTS:
         results[part] = PARTS[part]()

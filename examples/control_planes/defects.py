@@ -9,6 +9,7 @@ open in the newest commit that was read.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import asyncio
 import subprocess
@@ -402,7 +403,16 @@ def main() -> None:
             print(f"{type(error).__name__}: {error}")
             sys.exit(RED)
         return
-    clones, names = Path(sys.argv[1]), sys.argv[2:]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("clones", type=Path, help="folder with the git clones")
+    known = [defect.name for defect in DEFECTS]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
+    given = parser.parse_args()
+    clones, names = given.clones, given.names
+    for name in set(names).difference(known):
+        parser.error(f"{name} is none of {', '.join(known)}")
     wrong = 0
     for defect in DEFECTS:
         if names and defect.name not in names:

@@ -2,8 +2,9 @@
 
 Names are replaced wherever a module has them, by identity: ``from time import monotonic`` keeps
 the function under a name of its own. Modules imported during the run have virtual names, which are
-put back with the others; so are clocks that functions keep as default arguments. What a closure or
-an object keeps cannot be found.
+put back with the others; so are clocks that functions keep as default arguments or in their
+closures, and classes and objects of module level as attributes. What any other object keeps is not
+found.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rollcast.simulator.virtual.loops import Loop, cancel_all_tasks, uvloop_modu
 from rollcast.simulator.virtual.refused import refusals
 from rollcast.simulator.virtual.report import caller, is_stdlib, of_exception
 from rollcast.simulator.virtual.sockets import methods as socket_methods
-from rollcast.simulator.virtual.wall import EPOCH_S, virtual_datetime
+from rollcast.simulator.virtual.wall import EPOCH_S, virtual_date, virtual_datetime
 
 NOT_LOOKED_AT = (
     "rollcast.simulator.virtual",
@@ -159,6 +160,8 @@ class Installation:
         def nanoseconds() -> int:
             return int(kernel.now * 10**9) >> 80
 
+        real_asctime = time.asctime
+
         def of_now(function: Callable[..., Any], place: int) -> Any:
             """What takes a time as its argument at ``place``, and else the present."""
 
@@ -171,6 +174,9 @@ class Installation:
                 return function(*args[:place], now if place == 0 else local_time(now))
 
             return on_clock(virtual, function)
+
+        def asctime(*args: Any) -> str:
+            return real_asctime(*(args or (time.localtime(EPOCH_S + kernel.now_s),)))
 
         def gettime(which: int) -> float:
             if which == time.CLOCK_REALTIME:
@@ -186,6 +192,7 @@ class Installation:
             (time.time, on_clock(lambda: EPOCH_S + kernel.now_s, time.time)),
             (time.time_ns, on_clock(lambda: EPOCH_S * 10**9 + nanoseconds(), time.time_ns)),
             (time.sleep, on_clock(sleep, time.sleep)),
+            (real_asctime, on_clock(asctime, real_asctime)),
             (os._exit, on_clock(exit_now, os._exit)),
             (os.urandom, on_clock(random_bytes, os.urandom)),
             (asyncio.SelectorEventLoop, Loop),
@@ -211,7 +218,7 @@ class Installation:
             self._virtual[id(real_one)] = (real_one, uvloop)
         was = sys.modules.get("uvloop")
         for names in _namespaces():
-            self._replace_defaults(names)
+            self._replace_kept(names)
             for name, value in list(names.items()):
                 found = self._virtual.get(id(value))
                 new: Any = None
@@ -235,21 +242,39 @@ class Installation:
 
         self._undo.append(undo)
 
-    def _replace_defaults(self, names: dict[str, Any]) -> None:
-        """Clocks that functions of a module, and methods of its classes, keep as default arguments.
-        Not in Python's own modules, which look them up."""
+    def _replace_kept(self, names: dict[str, Any]) -> None:
+        """Clocks that functions of a module, methods and attributes of its classes, and its objects
+        keep. Not in Python's own modules, which look them up."""
         module = str(names.get("__name__"))
-        known = _with_defaults.get(module)
+        known = _keepers.get(module)
         if known is None or known[:2] != (id(names), len(names)):
-            known = _with_defaults[module] = (id(names), len(names), _functions_of(module, names))
+            known = _keepers[module] = (id(names), len(names), *_keepers_of(module, names))
         for function in known[2]:
-            self._replace_defaults_of(function)
+            self._replace_kept_by(function)
+        for owner in known[3]:
+            for name, value in list(vars(owner).items()):
+                given = value.__func__ if isinstance(value, staticmethod) else value
+                new = self._double(given)
+                if new is given:
+                    continue
+                if isinstance(owner, type):
+                    self._set(owner, name, staticmethod(new))
+                else:  # it may be frozen
+                    kept: dict[str, Any] = owner.__dict__
+                    kept[name] = new
+                    self._undo.append(lambda k=kept, n=name, v=value: k.__setitem__(n, v))  # type: ignore[misc]
 
-    def _replace_defaults_of(self, function: FunctionType) -> None:
-        def double(value: Any) -> Any:
-            found = self._virtual.get(id(value))
-            return value if found is None or found[0] is not value else found[1]
+    def _double(self, value: Any) -> Any:
+        """What a value is replaced by; itself, mostly."""
+        found = self._virtual.get(id(value))
+        return value if found is None or found[0] is not value else found[1]
 
+    def _replace_kept_by(self, function: FunctionType) -> None:
+        double = self._double
+        for cell in function.__closure__ or ():
+            if (held := _content(cell)) is not None and double(held) is not held:
+                cell.cell_contents = double(held)
+                self._undo.append(lambda c=cell, v=held: setattr(c, "cell_contents", v))  # type: ignore[misc]
         kept, named = function.__defaults__, function.__kwdefaults__
         if kept and any(double(value) is not value for value in kept):
             function.__defaults__ = tuple(double(value) for value in kept)
@@ -259,14 +284,15 @@ class Installation:
             self._undo.append(lambda: setattr(function, "__kwdefaults__", named))
 
     def _replace_dates(self) -> None:
-        """`datetime.datetime` in modules of Python source, also in those that are imported later.
-        C extensions derive types from the real one, which stays where it is."""
-        double = virtual_datetime(self._kernel)
+        """`datetime.datetime` and `datetime.date` in modules of Python source, also in those that
+        are imported later. C extensions derive types from the real ones, which stay where they
+        are."""
+        moment, day = virtual_datetime(self._kernel), virtual_date(self._kernel)
         module = ModuleType("datetime")
-        module.__dict__.update(vars(datetime), datetime=double)
-        doubles = {id(datetime.datetime): double, id(datetime): module}
-        self._virtual[id(datetime.datetime)] = (datetime.datetime, double)
-        self._virtual[id(datetime)] = (datetime, module)
+        module.__dict__.update(vars(datetime), datetime=moment, date=day)
+        pairs = ((datetime.datetime, moment), (datetime.date, day), (datetime, module))
+        doubles = {id(old): new for old, new in pairs}
+        self._virtual.update({id(old): (old, new) for old, new in pairs})
 
         def replace(names: dict[str, Any]) -> None:
             if not str(names.get("__file__", "")).endswith(".py"):
@@ -359,28 +385,42 @@ class Installation:
             self._undo.append(lambda: numpy.set_state(old))
 
 
-_with_defaults: dict[str, tuple[int, int, list[FunctionType]]] = {}
+_keepers: dict[str, tuple[int, int, list[FunctionType], list[Any]]] = {}
 
 
-def _functions_of(module: str, names: dict[str, Any]) -> list[FunctionType]:
-    """Functions of a module and methods of its classes that have a builtin as a default."""
+def _keepers_of(module: str, names: dict[str, Any]) -> tuple[list[FunctionType], list[Any]]:
+    """Functions of a module and methods of its classes that keep something of C; its classes, and
+    objects of these."""
     file = names.get("__file__")
     if not isinstance(file, str) or not file.endswith(".py") or is_stdlib(file):
-        return []
-    functions = [*names.values()]
+        return [], []
+    functions, owners = [*names.values()], []
     for owner in names.values():
-        if type(owner) is type and owner.__module__ == module:
-            functions += vars(owner).values()
+        kind = owner if isinstance(owner, type) else type(owner)
+        if kind.__module__ == module and type(kind) is type and hasattr(owner, "__dict__"):
+            owners.append(owner)
+            if owner is kind:
+                functions += vars(owner).values()
     return [
         function
         for function in functions
         if type(function) is FunctionType
         and function.__module__ == module
-        and any(
-            type(value) in (BuiltinFunctionType, type)
-            for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        )
-    ]
+        and any(type(value) in (BuiltinFunctionType, type) for value in _kept(function))
+    ], owners
+
+
+def _kept(function: FunctionType) -> list[Any]:
+    """What a function keeps from before it is called."""
+    cells = [_content(cell) for cell in function.__closure__ or ()]
+    return [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *cells]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
 
 
 def time_of_threading() -> Any:

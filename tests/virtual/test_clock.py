@@ -17,6 +17,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -419,6 +420,58 @@ def test_clocks_that_functions_keep_as_default_arguments_are_virtual_for_a_run()
         assert _keeps() == [HOUR, EPOCH_S + HOUR]
         assert _Keeps().at() == HOUR
     assert (_keeps.__defaults__, _keeps.__kwdefaults__, _Keeps.at.__defaults__) == kept
+
+
+def _timer(now: Callable[[], float]) -> Callable[[], float]:
+    return lambda: now()
+
+
+_closure = _timer(time.monotonic)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    begun: float = field(default_factory=time.time)
+    now: Callable[[], float] = time.monotonic
+    plain = time.monotonic
+    static = staticmethod(time.monotonic)
+
+
+_timed = _Timed()
+
+
+def test_clocks_that_closures_classes_and_objects_keep_are_virtual_for_a_run() -> None:
+    def all_of_them() -> list[float]:
+        return [_closure(), _timed.now(), _timed.plain(), _Timed.static(), _Timed().begun]
+
+    kept = _closure.__closure__[0].cell_contents, _timed.now, _Timed.plain, _Timed.static  # type: ignore[index, attr-defined]
+    with virtual.clock():
+        time.sleep(HOUR)
+        assert all_of_them() == [HOUR] * 4 + [EPOCH_S + HOUR]
+    assert (_closure.__closure__[0].cell_contents, _timed.now, _Timed.plain, _Timed.static) == kept  # type: ignore[index, attr-defined]
+    assert kept == (time.monotonic,) * 4
+
+
+class _Holiday(datetime.date):
+    pass
+
+
+def test_the_date_of_today_is_the_run_s() -> None:
+    real, today = datetime.date, datetime.date.today()
+    with virtual.clock():
+        from datetime import date
+
+        assert date.today() == datetime.date.today() == real(2027, 1, 15)
+        time.sleep(24 * HOUR)
+        assert date.today() == _Holiday.today() == real(2027, 1, 16)
+        assert type(_Holiday.today()) is _Holiday
+        assert type(date(2027, 1, 1)) is real
+        assert isinstance(today, date)
+        assert isinstance(datetime.datetime.now(), date)
+        assert issubclass(datetime.datetime, date)
+        assert time.asctime().endswith("2027")
+        assert date.today() - today > datetime.timedelta()
+    assert datetime.date is real
 
 
 def test_every_function_of_time_tells_the_run_s() -> None:

@@ -98,3 +98,15 @@ def test_code_with_absent_packages_is_imported_anew_each_time(example: Any, tmp_
 def test_a_checkout_that_is_none(example: Any, tmp_path: Path) -> None:
     with pytest.raises((ImportError, RollcastError)):
         example.run(example.adapter("slime"), tmp_path, example.scenario(), 1)
+
+
+def test_a_measurement_of_another_name_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks import control_planes
+
+    monkeypatch.setattr(sys, "argv", ["control_planes", "nothing"])
+    with pytest.raises(SystemExit) as stop:
+        control_planes.main()
+    assert stop.value.code == 2
+    assert "no part is called 'nothing'; choose of long, awaits, hash" in capsys.readouterr().err

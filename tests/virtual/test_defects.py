@@ -20,6 +20,25 @@ def test_each_is_red_before_its_fix_and_green_after_it() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("given", "said"), [([], "clones"), (["/tmp", "slime-1"], "slime-1 is none of slime-2238, ")]
+)
+def test_what_is_not_understood_is_told(given: list[str], said: str) -> None:
+    done = subprocess.run([sys.executable, SCRIPT, *given], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_checkout_that_does_not_run_is_neither_red_nor_green(tmp_path: Path) -> None:
+    for commit in ("2238", "1.16.0"):
+        (tmp_path / f"trl-{commit}" / "trl").mkdir(parents=True)
+    (tmp_path / "trl").mkdir()
+    (tmp_path / "trl-f2cd57710").mkdir()
+    done = subprocess.run([sys.executable, SCRIPT, tmp_path, "trl-5650"], capture_output=True)
+    assert done.returncode == 1
+    assert b"f2cd57710  broken" in done.stdout
+
+
 def test_what_is_not_here_is_skipped_by_name(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, SCRIPT, tmp_path, "slime-2238"], capture_output=True, text=True

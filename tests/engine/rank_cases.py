@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from saves import saved
 from tiny_models import adapt, build, make_groups, response_log_probs
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from rollcast.engine.actors.wire import ByWire
 from rollcast.engine.edges import SampledGroup, TrainerSave
 from rollcast.engine.errors import RankLostError
 from rollcast.engine.trainer import Trainer, TrainerConfig
@@ -43,6 +48,7 @@ class Case:
     by_layer: bool = True
     mixed: bool = False
     pure: bool = False
+    sends: str | None = None
 
 
 @dataclass
@@ -75,7 +81,8 @@ def make(case: Case, ranks: bool) -> tuple[Any, Trainer]:
     if case.config.lora is not None:
         adapt(model, case.config.lora)
     sharded = Sharded(model, "cpu", Sharding(case.by_layer, case.mixed)) if ranks else None
-    trainer = Trainer(model, case.config, sharded, reference=reference_of(case, ranks))
+    reference = reference_of(case, ranks)
+    trainer = Trainer(model, case.config, sharded, reference=reference, sends=case.sends)
     if case.start is not None:
         trainer.load(case.start)
     return model, trainer
@@ -230,3 +237,52 @@ def export(case: Case, folder: Path, dtype: str) -> dict[str, Tensor]:
         trainer.step(groups_of(shapes, 10 * number), shared_prefix=False, version=0)
     trainer.export(folder, dtype)
     return {name: tensor.clone() for name, tensor in trainer.weights().items()}
+
+
+def carried(case: Case, packed_tensor: Path, limit: int) -> tuple[dict[str, Tensor], list[int]]:
+    """A step of a case; then its weights by vLLM's packed producer on the first rank to its packed
+    consumer on the last, over gloo in the place of NCCL. The first rank: what it gave, and the
+    bytes of each bucket; the last: what it got. packed_tensor: vLLM's module, loaded without the
+    rest of vLLM. Streams of a GPU are left out."""
+    spec = importlib.util.spec_from_file_location("packed_tensor", packed_tensor)
+    assert spec
+    assert spec.loader
+    packed: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(packed)
+    packed._get_streams = lambda device, count: (SimpleNamespace(synchronize=lambda: None),) * count
+    torch.cuda.stream = lambda stream: nullcontext()  # type: ignore[assignment,misc]
+    torch.accelerator.current_device_index = lambda: 0
+    _, trainer = make(case, True)
+    trainer.step(groups_of(case.steps[0][0], 0), shared_prefix=False, version=0)
+    wire, last = ByWire(), dist.get_world_size() - 1
+    ends, buckets = dist.new_group([0, last]), []
+
+    class Group:
+        """As much of vLLM's communicator as either end calls."""
+
+        def broadcast(self, tensor: Tensor, src: int) -> None:
+            buckets.append(tensor.numel() * tensor.element_size())
+            dist.broadcast(tensor, src, group=ends)
+
+    weights = trainer.weights()
+    told = [wire.pack(weights) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(told, 0)
+    found: dict[str, Tensor] = {}
+    if dist.get_rank() == 0:
+        found = wire._tensors(told[0])
+        packed.packed_nccl_broadcast_producer(
+            iter(found.items()), Group(), 0, lambda pair: pair[1], limit, 2
+        )
+    elif dist.get_rank() == last:
+        dtypes = [getattr(torch, dtype) for dtype in told[0].dtypes]
+        shapes = zip(map(list, told[0].shapes), dtypes, strict=True)
+        packed.packed_nccl_broadcast_consumer(
+            zip(told[0].names, shapes, strict=True),
+            Group(),
+            0,
+            lambda pairs: found.update({name: tensor.clone() for name, tensor in pairs}),
+            limit,
+            2,
+            "cpu",
+        )
+    return found, buckets

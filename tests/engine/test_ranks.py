@@ -6,6 +6,7 @@ The ranks are processes over gloo, started once for this file.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ pytest.importorskip("transformers")
 
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from rank_cases import Case, Found, drift, export, fail, looks, lose, train  # noqa: E402
+from rank_cases import Case, Found, carried, drift, export, fail, looks, lose, train  # noqa: E402
 from rank_processes import RankProcesses  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
 
@@ -224,6 +225,29 @@ def test_several_ranks_keep_one_model(ranks: RankProcesses, tmp_path: Path) -> N
     kept = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert type(kept).__name__ == "Qwen3ForCausalLM"
     assert largest(dict(kept.state_dict()), trained) == 0
+
+
+@pytest.mark.parametrize("sent", ["float32", "bfloat16"])
+def test_vllms_buckets_carry_the_weights_of_ranks_bit_for_bit(
+    ranks: RankProcesses, sent: str
+) -> None:
+    """Between two processes, of a trainer over three; tied weights go once."""
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:
+        pytest.skip("vLLM is not installed (engine/engine-cpu.lock)")
+    module = Path(found.origin).parent / "distributed" / "weight_transfer" / "packed_tensor.py"
+    limit = 4000
+    case = Case([STEP], float64=False, mixed=sent == "bfloat16", sends=sent)
+    (given, sizes), _, (got, theirs) = ranks.run(3, carried, case, module, limit)
+    assert given
+    assert [*got] == [*given]
+    for name, tensor in given.items():
+        assert got[name].dtype == tensor.dtype == getattr(torch, sent)
+        assert torch.equal(got[name].view(torch.uint8), tensor.view(torch.uint8))
+    assert sizes == theirs
+    assert len(sizes) > 3
+    largest_bytes = max(tensor.numel() * tensor.element_size() for tensor in given.values())
+    assert max(sizes) <= limit + largest_bytes
 
 
 def test_what_is_asked_without_an_update(ranks: RankProcesses) -> None:

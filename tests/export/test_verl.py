@@ -132,6 +132,20 @@ def test_a_prompt_that_fails_is_replaced(tmp_path: Path, monkeypatch: pytest.Mon
     assert not {"uid-1", "uid-3"} & set(run.verl.queue.tags["train"])
 
 
+def test_prompts_that_all_fail_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(scenario("april"), tmp_path, monkeypatch)
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            run.step()
+
+    steps(1)
+    run.verl.fails = {*range(run.verl.launched, 1000)} - {20}  # one between them is no failure
+    with pytest.raises(RunError, match="of the last 16 prompts failed"):
+        steps(8)
+    assert 20 + 16 <= run.verl.launched < 60
+
+
 @pytest.mark.parametrize(
     ("given", "state", "said"),
     [

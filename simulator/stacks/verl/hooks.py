@@ -38,6 +38,8 @@ LOOKING = 0.05
 """Share of its waiting that the sampler reads the books; `LEAST_PAUSE_S` and verl's own interval
 bound the pause between two looks, seconds."""
 LEAST_PAUSE_S = 0.05
+BATCHES_FAILED = 4
+"""So many batches of prompts that failed one after the other end a run: nothing is sampled."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class VerlWorld(HandedOver):
         self.shape = exported.shape
         self.global_steps = 0
         self._cap = exported.max_new_tokens
+        self._batch = exported.batch_groups
+        self._failed = 0  # prompts, since the last that became whole
         self._buffer = buffer
         self._queue = queue
         self._prompts: dict[int, _Prompt] = {}
@@ -172,10 +176,17 @@ class VerlWorld(HandedOver):
         return sorted(ended, key=lambda prompt: last.get(prompt.uid, -1))
 
     def _replace_failed(self) -> None:
-        """A prompt that failed is cleared, and another one takes its group's place."""
+        """A prompt that failed is cleared, and another one takes its group's place. Raises RunError
+        where all fail."""
         failed = self._buffer.failure_keys[PARTITION]
         for prompt in self._flying.values():
             if prompt.uid in failed:
+                self._failed += 1
+                if self._failed >= BATCHES_FAILED * self._batch:
+                    raise RunError(
+                        f"the agent loops of the last {self._failed} prompts failed, and of none "
+                        "between them ended; the logs of verl's agent loop workers say why"
+                    )
                 self._clear([prompt.uid, *self._keys(prompt.uid)])
                 [prompt.uid] = self._claim(1)
                 prompt.began_s, prompt.resumed = self._known[prompt.uid], False
@@ -186,6 +197,7 @@ class VerlWorld(HandedOver):
     def _take(self, prompt: _Prompt) -> list[Segment]:
         """The segments of a whole group. Raises RunError where trajectories are missing."""
         del self._flying[prompt.group]
+        self._failed = 0
         tags = self._buffer.partitions[PARTITION]
         for key in self._keys(prompt.uid):
             session = _session(key)

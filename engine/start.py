@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollcast.engine import shared_memory
 from rollcast.engine.config import RunSpec, TurnSpec
 from rollcast.engine.edges import Engine, Limits, Trainer
 from rollcast.engine.engines import EngineStart, adapter
@@ -26,6 +28,7 @@ from rollcast.simulator.workload.environment import environment_spec
 from rollcast.simulator.world import ClusterShape
 
 if TYPE_CHECKING:
+    from rollcast.engine.actors.own_folder import OwnFolder
     from rollcast.engine.actors.trainer import Rank
     from rollcast.engine.actors.transport import Need
     from rollcast.engine.actors.weights import Channel
@@ -69,6 +72,7 @@ def start_actors(
     """
     from rollcast.engine.actors.fleet import Recipe
     from rollcast.engine.actors.on_ray import LOCAL, RayTransport
+    from rollcast.engine.actors.weights import ByFiles
 
     adapter(spec.engine.name).prepare(local_files=not isinstance(spec.model, str))
     turns = None if first_turns else spec.turns
@@ -76,6 +80,7 @@ def start_actors(
     needs = _needs(spec, here)
     on_gpus = spec.engine.device == "cuda"
     transport = RayTransport(address, gpus=_gpus_here() if on_gpus else 0)
+    closing = ExitStack()
     try:
         transport.require(needs)
         transport.reserve(needs)
@@ -86,10 +91,15 @@ def start_actors(
         share, width = spec.memory_share, shape.gpus_per_replica
         engine = EngineStart(model, spec.engine, spec.sampling, spec.seed, share, width)
         trainer = TrainerStart(model, spec.engine, spec.trainer, spec.seed)
+        way = channel(spec)
+        if way is None and here:
+            folder = weights_home(path)
+            closing.callback(folder.close)
+            way = ByFiles(folder.path)
         recipes = Recipes(
             [Recipe(engine, need) for need in needs[: shape.replicas]],
             [Recipe(trainer, need) for need in needs[shape.replicas :]],
-            channel(spec),
+            way,
             spec.engine.sleep,
         )
         world = EngineWorld(
@@ -103,13 +113,26 @@ def start_actors(
             None if turns is None else lambda limits: turn_rules(turns, spec.task, task, limits),
         )
         world.model_folder = path
+        world.after_close = closing.close
         return world
     except ScenarioError as error:
         transport.close()
+        closing.close()
         raise spec.raw.locate(error) from None
     except BaseException:
         transport.close()
+        closing.close()
         raise
+
+
+def weights_home(model: Path) -> OwnFolder:
+    """A folder for weights on their way between processes of this machine, in shared memory where
+    it has room for those in use, the next and those being written, each at most as large as the
+    model's files."""
+    from rollcast.engine.actors.own_folder import OwnFolder
+
+    size = sum(path.stat().st_size for path in model.iterdir() if path.is_file())
+    return OwnFolder(shared_memory.root(3.3 * size), "rollcast-weights-")
 
 
 def _needs(spec: RunSpec, here: bool) -> list[Need]:

@@ -134,6 +134,7 @@ class WeightSyncs:
         if sync.waiting or not sync.done:
             return None
         self._sync = None
+        self._updates.keep_only([sync.weights])  # which every replica has by now
         return sync.end_s, Synced(sync.phases(zero_s))
 
     def _load(self, home: Replica, token: int) -> None:

@@ -24,7 +24,7 @@ from rollcast.engine.actors.sleep import Sleepers
 from rollcast.engine.actors.trainer import Part, Updated
 from rollcast.engine.actors.transport import ActorLostError, Transport
 from rollcast.engine.actors.updates import Updates, Weights
-from rollcast.engine.actors.weights import ByStore, InPlace, unpack
+from rollcast.engine.actors.weights import InPlace, unpack
 from rollcast.engine.edges import Engine, Limits, Trainer, TrainerSave
 from rollcast.engine.environments.threads import Runner, Threads
 from rollcast.engine.flights import Flight, Flights
@@ -55,7 +55,8 @@ class EngineWorld:
     `engine.responses.Responses`. routing: a rule of `simulator.cluster.routing`. heartbeat_s:
     silence after which an actor is replaced. turns: rules of rollouts with several turns, by the
     engines' limits; None: one turn. runner: runs the environments beside the driver; None: threads.
-    after_news: called after the actors' messages were handled. model_folder: what the trainer
+    after_news: called after the actors' messages were handled. after_close: called once they have
+    ended. model_folder: what the trainer
     started from, if that is known here. sampler: takes samples of the batches for the log.
 
     Raises EngineError where an actor cannot start or is lost again and again, or all rewards
@@ -89,6 +90,7 @@ class EngineWorld:
         self._next_pulse_s = 0.0  # on this world's clock
         self._parts = 0  # groups that the trainer has of the batch under way
         self.after_news: Callable[[], None] | None = None
+        self.after_close: Callable[[], None] = lambda: None
         self.model_folder: Path | None = None
         self.sampler: Sampler | None = None
         self.make_runner: Callable[[], Runner] = Threads  # of environments beside the loop's
@@ -583,7 +585,7 @@ class EngineWorld:
         self._responses.load(state.asked, state.tokens)
         ref = self._updates.weights()
         if state.weights is not None:
-            ref = self._transport.put(ByStore().pack(state.weights))
+            ref = self._updates.published(state.weights)
         self._reported = {}
         self._syncs.serve(Weights(state.version, ref, [], []))
         self.log = log
@@ -606,6 +608,7 @@ class EngineWorld:
             self._fleet.close()
         finally:
             self._transport.close()
+            self.after_close()
 
 
 def in_process(

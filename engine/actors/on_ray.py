@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from tempfile import gettempdir
+from typing import Any
 
+from rollcast.engine.actors.own_folder import OwnFolder
 from rollcast.engine.actors.transport import (
     Actor,
     ActorLostError,
@@ -42,7 +42,6 @@ _STORE_BYTES = 512 << 20
 _ANSWER_S = 10.0
 TEMPORARY = "/tmp"
 """Where a Ray of our own keeps its files: its sockets' paths may be 107 bytes long."""
-_FOLDER, _LOCK = "ray-", "driver.lock"
 _ROOM_S = 60.0  # for others on a cluster to hand back what they no longer need
 _SLOTS = 64  # actors say where they run by themselves; Ray only counts
 
@@ -71,23 +70,22 @@ class RayTransport:
                 " pip install 'rollcast[ray]'"
             ) from None
         self._ray: Any = ray
-        self._folder: str | None = None
+        self._folder: OwnFolder | None = None
         if ray.is_initialized():
             raise EngineError("Ray runs in this process already; end it first (ray.shutdown())")
         quiet: dict[str, Any] = {"logging_level": "CRITICAL", "log_to_driver": False}
         terminate = signal.getsignal(signal.SIGTERM)
-        self._lock: IO[bytes] | None = None
         try:
             if address is None:
-                _remove_leftovers()
-                self._folder, self._lock = _own_folder()
+                there = os.path.isdir(TEMPORARY)
+                self._folder = OwnFolder(Path(TEMPORARY if there else gettempdir()), "ray-")
                 ray.init(
                     address="local",
                     num_cpus=_SLOTS,
                     num_gpus=gpus,
                     include_dashboard=False,
                     object_store_memory=_STORE_BYTES,
-                    _temp_dir=self._folder,
+                    _temp_dir=str(self._folder.path),
                     **quiet,
                 )
             else:
@@ -273,9 +271,8 @@ class RayTransport:
         self._remove_folder()
 
     def _remove_folder(self) -> None:
-        if self._folder is not None and self._lock is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._lock.close()
+        if self._folder is not None:
+            self._folder.close()
 
 
 @dataclass(eq=False, slots=True)
@@ -325,25 +322,3 @@ def _require_token() -> None:
     get. Ray reads this when it is imported."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-
-
-def _own_folder() -> tuple[str, IO[bytes]]:
-    """A folder for our own Ray, and a file in it that stays locked while this process lives."""
-    import fcntl
-
-    folder = tempfile.mkdtemp(prefix=_FOLDER, dir=TEMPORARY if os.path.isdir(TEMPORARY) else None)
-    draft = Path(folder, f"{_LOCK}.new")
-    lock = draft.open("wb")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    draft.rename(Path(folder, _LOCK))  # never seen unlocked
-    return folder, lock
-
-
-def _remove_leftovers() -> None:
-    """Removes the folders of killed drivers: their locks are free."""
-    import fcntl
-
-    for path in Path(TEMPORARY).glob(f"{_FOLDER}*/{_LOCK}"):
-        with suppress(OSError), path.open("rb") as lock:  # locked, or another user's
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path.parent, ignore_errors=True)

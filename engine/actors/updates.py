@@ -14,7 +14,7 @@ from rollcast.engine.actors.machine import machine_name, versions
 from rollcast.engine.actors.ranks import Call, TrainerRanks
 from rollcast.engine.actors.trainer import Part, TrainerReady, Updated
 from rollcast.engine.actors.transport import ActorLostError, Lane, Ref, Transport
-from rollcast.engine.actors.weights import Channel
+from rollcast.engine.actors.weights import ByFiles, ByStore, Channel, InFile
 from rollcast.engine.actors.wire import ByWire
 from rollcast.engine.edges import Beat, OnWire, TrainerSave
 from rollcast.engine.errors import EngineError
@@ -301,6 +301,19 @@ class Updates:
     def weights(self) -> Any:
         """The weights; a `Ref`."""
         return self._ranks.call("weights").results[0]
+
+    def published(self, tensors: Mapping[str, Any]) -> Ref:
+        """Weights of this process, on the trainer's way to the replicas."""
+        channel = self._channel if isinstance(self._channel, ByFiles) else ByStore()
+        return self._transport.put(channel.pack(tensors))
+
+    def keep_only(self, used: Sequence[Weights]) -> None:
+        """Removes files of weights that nobody needs any more; none that are being written."""
+        if isinstance(self._channel, ByFiles):
+            newest = [] if self.latest is None else [self.latest]
+            refs = [weights.ref for weights in (*used, *newest)]
+            found = [self._transport.get(ref) for ref in refs if self._transport.wait([ref], 0.0)]
+            self._channel.keep_only([one for one in found if isinstance(one, InFile)])
 
     # Weights by wire
 

@@ -1,11 +1,11 @@
-"""Weights between processes: as numpy arrays, which an object store shares
-within a machine without a copy, or in files that all machines see."""
+"""Weights between processes: in files, in memory that the processes of a machine share or where all
+machines see them, or as numpy arrays in an object store."""
 
 from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -62,10 +62,10 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class ByFiles:
-    """Through a folder that every machine sees; the last ``keep`` files stay."""
+    """Through a folder that every process sees, written a tensor at a time. Readers map a file, so
+    that it may be removed while they do."""
 
     folder: Path
-    keep: int = 4
 
     def pack(self, tensors: Mapping[str, Tensor]) -> InFile:
         """A file of its own, renamed into place."""
@@ -73,10 +73,17 @@ class ByFiles:
         draft = path.with_suffix(".new")
         tensor_files.write(draft, tensors, getattr(tensors, "described", None))
         draft.replace(path)
-        written = sorted(self.folder.glob("weights-*.safetensors"), key=lambda p: p.stat().st_mtime)
-        for old in written[: -self.keep]:
-            old.unlink(missing_ok=True)
         return InFile(path)
+
+    def keep_only(self, used: Collection[InFile]) -> None:
+        """Removes what is older than the newest of these, and none of them."""
+        kept = [one.path for one in used if one.path.exists()]
+        if not kept:
+            return
+        newest = max(path.stat().st_mtime_ns for path in kept)
+        for path in {*self.folder.glob("weights-*")}.difference(kept):
+            if path.stat().st_mtime_ns < newest:
+                path.unlink(missing_ok=True)
 
 
 def unpack(packed: Any) -> Mapping[str, Tensor]:

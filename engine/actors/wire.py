@@ -30,7 +30,7 @@ class ByWire:
     def pack(self, tensors: Mapping[str, Tensor]) -> OnWire:
         """A copy. The one sent last is kept as well, for a new replica."""
         self._packed += 1
-        fresh = hasattr(tensors, "described")  # gathered while it is gone through
+        fresh = getattr(tensors, "copies", False)  # gathered while it is gone through
         copies = {n: t if fresh else t.detach().clone() for n, t in tensors.items()}
         self._kept = {number: kept for number, kept in self._kept.items() if number >= self._sent}
         self._kept[self._packed] = copies

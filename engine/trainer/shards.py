@@ -52,9 +52,10 @@ Convert = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 
 class Gathered(Mapping[str, Tensor]):
-    """Tensors that are made whole one at a time, in host memory, while the mapping is gone through:
-    a collective call, which every rank makes for all of them, in their order. dtype: of those that
-    are floating point. convert: what becomes of each, such as a mixture's experts apart."""
+    """Tensors that are made whole one at a time, while the mapping is gone through; of several
+    ranks in host memory, by a collective call, which every rank makes for all of them, in their
+    order. dtype: of those that are floating point. convert: what becomes of each, such as a
+    mixture's experts apart. copies: whether what it gives is nobody else's."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class Gathered(Mapping[str, Tensor]):
         convert: Convert | None = None,
     ) -> None:
         self._tensors, self._dtype = tensors, dtype
+        self.copies = any(map(_sharded, tensors.values()))
         self._convert = convert or (lambda given: given)
         self.described: dict[str, Tensor] = {}  # of the same types and shapes, without content
         self._sources: dict[str, str] = {}
@@ -80,7 +82,8 @@ class Gathered(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         source = self._sources[name]
         if self._last[0] != source:
-            full = whole(self._tensors[source], self._dtype).cpu()
+            full = whole(self._tensors[source], self._dtype)
+            full = full.cpu() if self.copies else full
             self._last = source, self._convert({source: full})
         return self._last[1][name]
 
@@ -94,24 +97,3 @@ class Gathered(Mapping[str, Tensor]):
         """Of the ranks that keep nothing."""
         for tensor in self._tensors.values():
             whole(tensor, self._dtype)
-
-
-def whole_ones(
-    tensors: Mapping[str, Tensor | Merged],
-    *,
-    keep: bool = True,
-    dtype: torch.dtype | None = None,
-) -> dict[str, Tensor]:
-    """The whole tensors, tied ones once; empty without ``keep``, where only the other ranks need
-    the call. dtype: see `whole`."""
-    gathered: dict[str, Tensor] = {}
-    known: dict[int, str] = {}
-    for name, tensor in tensors.items():
-        twin = known.setdefault(id(tensor), name)
-        if twin == name:
-            full = whole(tensor, dtype)
-            if keep:  # one whole tensor at a time on the device
-                gathered[name] = full.cpu() if _sharded(tensor) else full
-        elif keep:
-            gathered[name] = gathered[twin]
-    return gathered

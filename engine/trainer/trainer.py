@@ -35,7 +35,7 @@ from rollcast.engine.trainer.pulse import Pulse
 from rollcast.engine.trainer.ranks import Ranks
 from rollcast.engine.trainer.reference import Reference
 from rollcast.engine.trainer.shard_files import ShardWriter, require_files
-from rollcast.engine.trainer.shards import TALLY, Gathered, held, whole, whole_ones
+from rollcast.engine.trainer.shards import TALLY, Gathered, held, whole
 from rollcast.simulator.errors import ScenarioError
 
 
@@ -265,11 +265,7 @@ class Trainer:
 
     def weights(self) -> Mapping[str, Tensor]:
         """See `engine.edges.Trainer.weights`."""
-        tensors = published(self.model)
-        if self._ranks.count == 1:
-            found = whole_ones(tensors, dtype=self._sends)
-            return found if self._convert is None else self._convert(found)
-        gathered = Gathered(tensors, self._sends, self._convert)
+        gathered = Gathered(published(self.model), self._sends, self._convert)
         if self._ranks.number == 0:
             return gathered
         gathered.take_part()

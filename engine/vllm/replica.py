@@ -179,7 +179,7 @@ class VllmReplica:
                 with in_folder(weights) as folder:
                     call("reload_weights", kwargs={"weights_path": str(folder)})
             else:
-                call("reload_weights", kwargs={"weights_iterator": iter(list(weights.items()))})
+                call("reload_weights", kwargs={"weights_iterator": iter(weights.items())})
             if self._on_cpu:
                 call(pack_experts)
             return

@@ -3,19 +3,16 @@ them map, in shared memory where there is room, and never through their pipes.""
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollcast.engine import tensor_files
+from rollcast.engine import shared_memory, tensor_files
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-SHARED = Path("/dev/shm")
 
 
 @contextmanager
@@ -27,14 +24,11 @@ def in_folder(weights: Mapping[str, Tensor]) -> Iterator[Path]:
         if isinstance(weights, tensor_files.Filed):
             file.symlink_to(weights.path.resolve())
         else:
-            tensor_files.write(file, weights)
+            tensor_files.write(file, weights, getattr(weights, "described", None))
         yield Path(folder)
 
 
-def _root(weights: Mapping[str, Tensor]) -> Path | None:
-    """None is the machine's temporary folder."""
-    size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
-    try:
-        return SHARED if shutil.disk_usage(SHARED).free > 1.1 * size else None
-    except OSError:
-        return None
+def _root(weights: Mapping[str, Tensor]) -> Path:
+    described = getattr(weights, "described", weights)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in described.values())
+    return shared_memory.root(1.1 * size)

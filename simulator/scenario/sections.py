@@ -168,14 +168,15 @@ class EngineSection(Options):
         Literal["store", "nccl"],
         Doc(
             "real engine only: transport of new weights to replicas with GPUs of their own:"
-            " store (Ray's object store) or nccl (GPU to GPU, vLLM's weight transfer)"
+            " store (shared memory; Ray's object store between machines) or nccl (GPU to GPU,"
+            " vLLM's weight transfer)"
         ),
     ] = "store"
     weights_folder: Annotated[
         str | None,
         Doc(
-            "real engine only: shared folder through which weights are sent as files; null:"
-            " Ray's object store"
+            "real engine only: folder that all machines see, through which weights are sent as"
+            " files; null: as weights_by says"
         ),
     ] = None
     heartbeat_s: Annotated[

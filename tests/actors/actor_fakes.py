@@ -226,10 +226,15 @@ class FakeTrainer:
     context_tokens = CONTEXT
 
     def __init__(
-        self, token_s: float = 0.0, trouble: Trouble | None = None, tensors: bool = False
+        self,
+        token_s: float = 0.0,
+        trouble: Trouble | None = None,
+        tensors: bool = False,
+        ballast: int = 0,
     ) -> None:
         self._token_s = token_s
         self._tensors = tensors
+        self._ballast = ballast
         self._trouble = trouble
         self._steps = 0
         self._weight = 0
@@ -263,7 +268,10 @@ class FakeTrainer:
         return TrainMetrics(**(nothing | counted | times | {"peak_bytes": None}))
 
     def weights(self) -> Mapping[str, Any]:
-        return {"w": self._tensor(float(self._weight))}
+        weights = {"w": self._tensor(float(self._weight))}
+        if self._ballast:
+            weights["ballast"] = weights["w"].expand(self._ballast).clone()
+        return weights
 
     def _tensor(self, value: float) -> Any:
         """An array, or a tensor of torch, of one number."""
@@ -319,10 +327,11 @@ class StartTrainer:
     token_s: float = 0.0
     tensors: bool = False
     processes: Path | None = None
+    ballast: int = 0
 
     def __call__(self) -> FakeTrainer:
         sign(self.processes, "trainer")
-        return FakeTrainer(self.token_s, tensors=self.tensors)
+        return FakeTrainer(self.token_s, tensors=self.tensors, ballast=self.ballast)
 
 
 class FakeRank(FakeTrainer):

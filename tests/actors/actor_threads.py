@@ -23,7 +23,8 @@ FOLDERS = (Path(__file__).parents[2], Path(__file__).parent, Path(__file__).pare
 
 
 class ThreadRef:
-    def __init__(self, changed: threading.Condition) -> None:
+    def __init__(self, transport: ThreadTransport, changed: threading.Condition) -> None:
+        self._transport = transport
         self.done = False
         self.value: bytes = b""
         self.error: BaseException | None = None
@@ -34,6 +35,7 @@ class ThreadRef:
             if not self.done:
                 self.done, self.error = True, error
                 self.value = pickle.dumps(value)
+                self._transport.largest = max(self._transport.largest, len(self.value))
                 self._changed.notify_all()
 
 
@@ -78,7 +80,9 @@ class ThreadActor:
                 given = [
                     self._transport.get(a) if isinstance(a, ThreadRef) else a for a in arguments
                 ]
-                given = pickle.loads(pickle.dumps(given))
+                crossing = pickle.dumps(given)
+                self._transport.largest = max(self._transport.largest, len(crossing))
+                given = pickle.loads(crossing)
                 found = getattr(self.target, method)(*given)
                 values = list(found) if len(refs) > 1 else [found]
                 for ref, value in zip(refs, values, strict=True):
@@ -100,10 +104,11 @@ class ThreadTransport:
 
     def __init__(self) -> None:
         self.actors: list[tuple[str, ThreadActor]] = []
+        self.largest = 0  # bytes that crossed at once
         self._changed = threading.Condition()
 
     def ref(self) -> ThreadRef:
-        return ThreadRef(self._changed)
+        return ThreadRef(self, self._changed)
 
     def start(self, kind: type, arguments: Sequence[Any], need: Need, name: str) -> ThreadActor:
         actor = ThreadActor(self, kind, arguments)

@@ -69,10 +69,12 @@ def make(
     engine: Callable[[], Any] | None = None,
     channel: Any = None,
     task: Any = None,
+    ballast: int = 0,
 ) -> Home:
-    """A world of threads. engine, channel: how replicas start and get their weights."""
+    """A world of threads. engine, channel: how replicas start and get their weights. ballast:
+    numbers beside the trainer's weight."""
     transport = ThreadTransport()
-    alone = Recipe(StartTrainer(token_s, tensors=tensors))
+    alone = Recipe(StartTrainer(token_s, tensors=tensors, ballast=ballast))
     trainer = [alone] if ranks == 1 else [Recipe(StartRank(token_s))] * ranks
     replica = Recipe(engine or StartEngine(8, iteration_s, engine_trouble))
     recipes = Recipes([replica] * replicas, trainer, channel, sleeps)

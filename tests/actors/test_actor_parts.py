@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from rollcast.engine.actors import fleet, on_ray, updates
 from rollcast.engine.actors.fleet import Fleet, Recipe
 from rollcast.engine.actors.machine import shares
 from rollcast.engine.actors.on_ray import RayTransport
+from rollcast.engine.actors.own_folder import OwnFolder
 from rollcast.engine.actors.transport import Need, without_place
 from rollcast.engine.actors.updates import Updates
-from rollcast.engine.actors.weights import ByFiles, ByStore, Packed, unpack
+from rollcast.engine.actors.weights import ByFiles, ByStore, InFile, Packed, unpack
 from rollcast.engine.errors import EngineError
 
 
@@ -47,13 +49,24 @@ def test_tensors_come_back_as_they_were(tmp_path: Path, dtype: str, channel: str
     assert torch.equal(unpack(packed)["a"], kept)
 
 
-def test_files_do_not_pile_up(tmp_path: Path) -> None:
+def test_files_that_nobody_needs_are_removed(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    channel = ByFiles(tmp_path, keep=2)
-    for number in range(5):
-        packed = channel.pack({"w": torch.tensor([float(number)])})
-    assert len(list(tmp_path.iterdir())) == 2
-    assert unpack(packed)["w"].tolist() == [4.0]
+    channel = ByFiles(tmp_path)
+
+    def packed(number: float) -> InFile:
+        time.sleep(0.01)  # the clock of files is coarse
+        return channel.pack({"w": torch.tensor([number])})
+
+    first, _, third = packed(1), packed(2), packed(3)
+    (tmp_path / "weights-of-a-killed-trainer.new").touch()
+    os.utime(tmp_path / "weights-of-a-killed-trainer.new", (0, 0))
+    mapped = unpack(first)
+    newer = packed(4)
+    channel.keep_only([first, third])
+    assert {*tmp_path.iterdir()} == {first.path, third.path, newer.path}
+    channel.keep_only([newer])
+    assert [*tmp_path.iterdir()] == [newer.path]
+    assert mapped["w"].tolist() == [1.0]  # by who has it
 
 
 @pytest.mark.parametrize(
@@ -120,16 +133,17 @@ def test_a_ray_of_our_own_asks_for_a_token(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_a_killed_driver_left_is_removed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(on_ray, "TEMPORARY", str(tmp_path))
     (tmp_path / "ray-of-others").mkdir()
-    ours, lock = on_ray._own_folder()
-    on_ray._remove_leftovers()
-    assert Path(ours).is_dir()
-    lock.close()  # as a process does that ends
-    on_ray._remove_leftovers()
-    assert [path.name for path in tmp_path.iterdir()] == ["ray-of-others"]
+    ours = OwnFolder(tmp_path, "ray-")
+    again = OwnFolder(tmp_path, "ray-")
+    assert ours.path.is_dir()
+    again.close()
+    ours._lock.close()  # as a process does that ends
+    last = OwnFolder(tmp_path, "ray-")
+    assert {path.name for path in tmp_path.iterdir()} == {"ray-of-others", last.path.name}
+    last.close()
 
 
 def test_ray_that_does_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from rollcast.engine.trainer import Trainer, TrainerConfig
 from rollcast.engine.trainer.reference import Reference, of_its_own
 from rollcast.engine.trainer.saved import model_tensors, optimizer_tensors
 from rollcast.engine.trainer.sharded import Sharded, Sharding
-from rollcast.engine.trainer.shards import held, whole, whole_ones
+from rollcast.engine.trainer.shards import held, whole
 from rollcast.simulator.errors import RunError
 
 Shapes = Sequence[tuple[int, Sequence[int]]]
@@ -128,7 +128,8 @@ def train(case: Case, ranks: bool = True) -> Found:
     }
     weights = {name: tensor.clone() for name, tensor in trainer.weights().items()}
     state = {**model_tensors(model), **optimizer_tensors(trainer._optimizer)}
-    kept = {n: t.clone() for n, t in whole_ones(state, keep=trainer._ranks.number == 0).items()}
+    kept = {name: whole(tensor).clone() for name, tensor in state.items()}
+    kept = kept if trainer._ranks.number == 0 else {}
     save = None if case.folder is None else saved(trainer, case.folder)
     return Found(gradients, weights, kept, save, metrics, sizes)
 

@@ -20,6 +20,7 @@ folder::
         - key: granularity
           where: {run.strategy: megatron}       # counts, and is written, in such a run alone
           also: {full: {method: uniform}}       # what has to be said with a value of ours, or any
+          beside: {run.reference: true}         # written too, with the first, where this holds
           added: true                           # Hydra wants ++ before a key that it does not have
       run.lora_rank: {key: lora-rank, fork: true}  # a fork's: read, not written
       run.zero_stage: {key: launcher.zero_stage, spelt: "launcher --zero_stage {}"}  # if elsewhere
@@ -118,8 +119,10 @@ class Key:
     """A key of a stack's. since, until: the first release that has it, and the first that has it no
     more; None where it is not known, or holds still. inverted: whether true there is false here.
     values: theirs by ours. where: what must hold in a run for it to count. also: theirs by their
-    key, that a value of ours needs beside it. added: whether the stack's own configuration lacks
-    it. part: a pattern whose first group alone of their value is meant; such a key is not written.
+    key, that a value of ours needs beside it. beside: what must hold in a run for it to be written
+    with another of the same meaning, as another role has it. added: whether the stack's own
+    configuration lacks it. part: a pattern whose first group alone of their value is meant; such a
+    key is not written.
     fork: whether a fork of the stack alone has it: it is written only where a launch has it.
     spelt: how it is written, where that is not as the stack's other settings. default: what the
     stack takes."""
@@ -131,6 +134,7 @@ class Key:
     values: Mapping[Any, Any] = field(default_factory=dict)
     where: Mapping[str, Any] = field(default_factory=dict)
     also: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
     added: bool = False
     part: str | None = None
     fork: bool = False
@@ -382,11 +386,18 @@ class Launch:
         what a command line would have behind dashes. Raises KeyError for one that the release,
         or such a run, has no key for, as `name` does, or whose value the stack does not take."""
         known = {ours: one.value for ours, one in (run or {}).items()} | dict(settings)
-        said = [
-            pair
-            for ours, value in settings.items()
-            for pair in _pairs(self._key(ours, release, run or {}, known, value), value)
-        ]
+        said: list[tuple[Key, Any]] = []
+        for ours, value in settings.items():
+            first = self._key(ours, release, run or {}, known, value)
+            said += _pairs(first, value)
+            said += [
+                (other, other.theirs(value))
+                for other in self.keys[ours]
+                if other is not first
+                and other.beside
+                and other.holds(release)
+                and all(known.get(key) == wanted for key, wanted in other.beside.items())
+            ]
         if self.form == "key: value":
             return _nested(said)
         if python and self.form == "--key value":

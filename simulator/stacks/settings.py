@@ -138,6 +138,7 @@ MEANINGS: Mapping[str, str] = {
     "run.kl_in_loss": "whether the loss has a divergence from the reference",
     "run.kl_in_reward": "whether the reward has",
     "run.kl_coefficient": "of that divergence; 0: none",
+    "run.kl_reward_coefficient": "of the divergence in the reward, where it has its own; 0: none",
     "run.reference_model": "which reference or teacher, if not the policy at its start",
     "run.reference_gpus": "GPUs of the reference, where apart",
     "run.reference_gpus_per_node": "of a machine, those of the reference",

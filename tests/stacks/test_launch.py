@@ -218,6 +218,16 @@ def test_a_setting_is_written_as_the_run_takes_it(
     assert VERL.written(settings, run=run_of(known)) == lines
 
 
+def test_a_setting_of_two_roles_is_written_for_both_where_there_are_both() -> None:
+    passes = {"run.log_prob_micro_rollouts": 4}
+    lines = [
+        f"actor_rollout_ref.{role}.log_prob_micro_batch_size_per_gpu=4"
+        for role in ("rollout", "ref")
+    ]
+    assert VERL.written(passes, run=run_of({"run.reference": True})) == lines
+    assert VERL.written(passes, run=run_of({"run.reference": False})) == lines[:1]
+
+
 def test_lines_of_yaml_share_their_beginning() -> None:
     roll = STACKS["roll"].launch
     settings = {"run.gpu_memory_share": 0.6, "cluster.tensor_parallel": 2, "workload.group_size": 8}

@@ -271,6 +271,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             "run.lora_rank": 0,
         },
     ),
+    # a divergence in the reward weighs 0.2 unless it is said, and brings a reference
+    ("roll", {"enable_reference": False}, {"run.reference": True}),
+    ("roll", {"init_kl_coef": 0.0}, {"run.reference": False}),
+    ("roll", {"init_kl_coef": 0.0, "use_kl_loss": True}, {"run.reference": True}),
+    ("roll", {"init_kl_coef": 0.0, "enable_reference": True}, {"run.reference": True}),
     # RLinf
     (
         "rlinf",

@@ -84,12 +84,17 @@ def _batch(settings: Settings) -> Iterable[Setting]:
 
 
 def _models(settings: Settings) -> Iterable[Setting]:
-    """A reference for a divergence that weighs anything, a critic for its advantage."""
-    wanted, weight = settings.get("run.kl_in_loss"), settings.get("run.kl_coefficient")
-    if "run.reference" not in settings and wanted is not None:
-        first = weight is not None and weight.theirs == "init_kl_coef" and bool(weight.value)
-        cause = weight if weight is not None and first else wanted
-        yield cause.implies("run.reference", wanted.value is True or first)
+    """A reference for a divergence that weighs anything, whatever ``enable_reference`` says
+    (roll/configs/base_config.py), a critic for its advantage."""
+    in_loss, weight = settings.get("run.kl_in_loss"), settings.get("run.kl_reward_coefficient")
+    own = settings.get("run.reference")
+    asks = next((term for term in (in_loss, weight) if term is not None and term.value), None)
+    if asks is None and weight is None:  # which is 0.2 where it is not said
+        asks = own
+    if asks is not None:
+        yield asks.implies("run.reference", True)
+    elif in_loss is not None and own is None:
+        yield in_loss.implies("run.reference", False)
     algorithm = settings.get("run.algorithm")
     if algorithm is not None:
         yield algorithm.implies("run.critic", value(settings, "run.algorithm") == "gae")

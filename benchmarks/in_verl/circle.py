@@ -1,20 +1,25 @@
-"""Measure, import, calibrate, forecast, confirm, all inside verl: half an hour of two cores.
+"""Measure, import, calibrate, forecast, confirm, all inside verl: a quarter of an hour of two idle
+cores.
 
     python -m benchmarks.in_verl.circle run DIR [--steps 12] [NAME ...]
     python -m benchmarks.in_verl.circle judge DIR
 
-The built-in task and its taught model train by GRPO in verl with no policy; ``rollcast import``
-reads that log alone; the imported scenario forecasts exported policies; each is run in verl. The
-run without a policy is repeated last: what the machine's own speed moved by is
-no error of a forecast. Needs the environment of ``make test-verl``.
+The built-in task and its taught model train by GRPO in verl as without a policy; ``rollcast
+import`` reads that log alone; the imported scenario forecasts exported policies; each is run in
+verl. The first run is repeated last: what the machine's own speed moved by is no error of a
+forecast. The first run has the exported sampler, too, with a selection that keeps every rollout:
+verl's own looks every two seconds whether rollouts are done, and gains would be of that. Needs the
+environment of ``make test-verl``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +31,7 @@ from benchmarks.runner import (
     machine,
     parser,
     progress,
+    read_json,
     rollcast,
     write_json,
 )
@@ -33,14 +39,20 @@ from rollcast.engine.tasks.warm_start import warm_start
 from rollcast.simulator.errors import ScenarioError
 
 SCENARIO = ROOT / "examples" / "engine.yaml"
-SETTINGS = ("workload.batch_groups=24", "engine.max_seqs=64")
+SETTINGS = ("engine.max_seqs=64",)
 BASE, AGAIN = "sync", "sync again"
-RUNS = {BASE: "sync", "pods": "pods(keep=4)", "april+pods": "april+pods(keep=4)", AGAIN: "sync"}
+RUNS = {
+    BASE: "pods(keep=8)",
+    "april": "april",
+    "april+pods": "april+pods(keep=4)",
+    "pods": "pods(keep=4)",
+    AGAIN: "pods(keep=8)",
+}
 SETTLED = 2
 """Steps at the start that are left out: everything is loaded, and the wave fills."""
-POLL_S = 0.1
-"""Between two looks of the exported sampler, on a small queue."""
 DRAWS = 20
+LOADS = "loads.json"
+"""In a run's folder: the machine's load of a minute before it; of one, five and 15 after it."""
 
 
 def measure(folder: Path, steps: int, names: list[str]) -> None:
@@ -61,7 +73,9 @@ def measure(folder: Path, steps: int, names: list[str]) -> None:
                 "export", SCENARIO, *settings, "--policy", policy, "--to", "verl", "--out", export
             )
             progress(f"{name}: {steps} steps inside verl")
+            loads = [os.getloadavg()[0]]
             run(export, out, setup)
+            write_json(out / LOADS, [*loads, *os.getloadavg()])
 
 
 def place(folder: Path, name: str) -> Path:
@@ -77,23 +91,42 @@ def step_s(folder: Path) -> float:
 
 def judge(folder: Path) -> dict[str, Any]:
     """Forecast and measured seconds of a step, of every run that is there, and gains over the one
-    without a policy."""
+    without a policy; those of the forecast with their 90 % intervals."""
     base, imported = place(folder, BASE), folder / "imported"
+    if not (base / LOG).is_file():
+        raise ScenarioError("FOLDER", f"{folder} holds no run without a policy; run {BASE} first")
     log = (base / LOG, base / CONSOLE, base / DUMP)
     rollcast("import", *log, "--tokenizer", warm_start(), "--out", imported, "--force")
-    rows: dict[str, dict[str, float]] = {}
-    for name, policy in RUNS.items():
-        if not (place(folder, name) / LOG).is_file():
-            continue
-        poll = [] if policy == "sync" else ["--set", f"poll_s={POLL_S}"]
-        words = ("--policy", policy, "--draws", DRAWS, "--json", *poll)
-        [said] = json.loads(rollcast("compare", imported / "scenario.yaml", *words))
-        rows[name] = {"forecast_s": said["step_s"], "measured_s": step_s(place(folder, name))}
+    ran = [name for name in RUNS if (place(folder, name) / LOG).is_file()]
+    asked = [word for name in ran if name != AGAIN for word in ("--policy", RUNS[name])]
+    words = ("compare", imported / "scenario.yaml", *asked, "--draws", DRAWS, "--json")
+    said = {found["policy"]: found for found in json.loads(rollcast(*words))}
+    rows: dict[str, dict[str, Any]] = {}
+    for name in ran:
+        found = said[RUNS[name]]
+        rows[name] = {
+            "forecast_s": found["step_s"],
+            "measured_s": step_s(place(folder, name)),
+            "forecast_gain": found["speedup"],
+            "forecast_gain_90": [found["speedup_low"], found["speedup_high"]],
+            "loads": read_json(place(folder, name) / LOADS, None),
+        }
     for row in rows.values():
         row["error"] = row["forecast_s"] / row["measured_s"] - 1
-        for kind in ("forecast", "measured"):
-            row[f"{kind}_gain"] = rows[BASE][f"{kind}_s"] / row[f"{kind}_s"]
-    return {"machine": machine(), "runs": rows}
+        row["measured_gain"] = rows[BASE]["measured_s"] / row["measured_s"]
+        row["gain_error"] = row["forecast_gain"] / row["measured_gain"] - 1
+    return {**provenance(base), "runs": rows}
+
+
+def provenance(base: Path) -> dict[str, Any]:
+    """What was run, and where."""
+    return {
+        "machine": f"{machine()}, {os.cpu_count()} cores",
+        "packages": {name: version(name) for name in ("verl", "transformers", "torch", "ray")},
+        "scenario": [str(SCENARIO.relative_to(ROOT)), *SETTINGS],
+        "steps": len((base / LOG).read_text("utf-8").splitlines()),
+        "settled_from": SETTLED,
+    }
 
 
 @fails_in_words
@@ -112,7 +145,7 @@ def main() -> int:
         return 0
     found = judge(given.folder)
     write_json(RESULTS / "in_verl.json", found)
-    print(json.dumps(found["runs"], indent=1))
+    print(json.dumps(found, indent=1))
     return 0
 
 

@@ -304,6 +304,7 @@ def test_verl_gets_the_scenarios_figures(tmp_path: Path) -> None:
         # eta = (1 + s) k - 1, and a version of verl's is a sync
         "async_training.staleness_threshold=0.5",
         "async_training.trigger_parameter_sync_step=2",
+        "async_training.require_batches=2",  # of 2 groups: the batch of 4
         "rollout.total_rollout_steps=28",
         "async_training.concurrent_samples_per_replica=1",  # 4 prompts on 8 replicas
         "rollout.n=4",

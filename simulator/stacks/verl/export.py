@@ -128,7 +128,7 @@ def _fully_async(plan: Planned, launch: Launch) -> Export | None:
     )
     values += [
         "actor_rollout_ref.rollout.calculate_log_probs=True",
-        "async_training.require_batches=1",
+        f"async_training.require_batches={plan.minibatches}",  # of ppo_mini_batch_size: a batch
         f"rollout.n={first.batch.group_size}",
     ]
     settings = _settings(plan, launch, streamed=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values.options import read
+from rollcast.simulator.workload.build import build_workload
+from rollcast.simulator.workload.section import WorkloadSection
 from rollcast.simulator.workload.traces import read_trace
 from tests.laws import examples
 
@@ -62,6 +66,22 @@ def test_mooncake_lines_and_plain_json(write):
     assert len(single.groups) == 1
     plain = read_trace(write('{"prompt": 512,\n "out": [3, 4]}', "plain.json"))
     assert [(g.prompt_tokens, g.new_tokens) for g in plain.groups] == [(512, (3,)), (512, (4,))]
+
+
+@pytest.mark.parametrize(
+    "text", ["step,response_length\n1,5\n1,6\n", "new_tokens\n5\n6\n", "[5, 6]"]
+)
+def test_responses_alone_take_their_prompt_from_the_scenario(write, text):
+    file = write(text)
+    trace = read_trace(file)
+    assert (trace.format, trace.grouped, trace.has_prompts) == ("responses", False, False)
+    lengths = {"lengths": {"trace": str(file), "repeat": True}, "max_new_tokens": 100}
+    section = read(WorkloadSection, {**lengths, "batch_groups": 1, "group_size": 2}, "workload")
+    with pytest.raises(ScenarioError, match="lengths of responses alone; give one number") as error:
+        build_workload(section, 0)
+    assert error.value.field == "workload.prompt_tokens"
+    drawn = build_workload(replace(section, prompt_tokens=7), 0).draw(0, 2)
+    assert (drawn.prompt_tokens, list(drawn.new_tokens)) == (7, [5, 6])
 
 
 def test_groups_come_in_rising_order_with_their_rollouts_by_index(write):
@@ -130,7 +150,10 @@ G = "group,index,prompt_tokens,new_tokens,reward\n"
         (G + '0,0,9,"9,1\n', "not valid CSV"),
         (G + "0,0,9," + "x" * 200_000 + ",1\n", "not valid CSV"),
         ('{"prompt": 5}', 'without the keys "prompt" and "out"'),
-        ("[1, 2]", 'without the keys "prompt" and "out"'),
+        ("[]", 'without the keys "prompt" and "out"'),
+        ("[5, 0]", "entry 1 is '0'"),
+        ("response_length,tokens\n5,5\n", "no header that is known"),
+        ("response_length\n-5\n", "line 2, response_length is '-5'"),
         ('{"prompt": 5, "out": []}', '"out" is not a list of lengths'),
         ('{"prompt": 5, "out": 7}', '"out" is not a list of lengths'),
         ('{"prompt": 5, "out": [4, 0]}', r'"out"\[1\] is \'0\''),

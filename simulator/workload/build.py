@@ -180,10 +180,18 @@ def _trace_workload(
 ) -> TraceWorkload:
     from rollcast.simulator.workload.from_trace import TraceWorkload
 
-    if section.prompt_tokens is not None:
+    prompt = section.prompt_tokens
+    if trace.has_prompts and prompt is not None:
         raise ScenarioError(
             "workload.prompt_tokens", f"{trace.name} has its own prompt lengths; leave this out"
         )
+    if not trace.has_prompts:
+        if not isinstance(prompt, int):
+            raise ScenarioError(
+                "workload.prompt_tokens",
+                f"{trace.name} has lengths of responses alone; give one number of tokens",
+            )
+        trace = trace.prompted(prompt)
     rewards = section.rewards
     if rewards is None and not trace.has_rewards:
         rewards = _DEFAULT_REWARDS

@@ -8,11 +8,14 @@
 | Azure LLM inference | CSV | ContextTokens, GeneratedTokens |
 | Vidur | CSV | num_prefill_tokens, num_decode_tokens |
 | plain | JSON | {"prompt": 512, "out": [lengths]} |
+| responses | CSV | one of new_tokens, response_length and the like; no column of prompts |
+| responses | JSON | [lengths] |
 | turns | CSV | group, index, turn, observation_tokens, new_tokens, environment_s, maybe reward |
 
 The header decides the format; further columns (arrival times, hashes) are ignored, since the policy
 decides when a rollout starts. The first and the last format have groups. In the others a row is one
-request, and `Trace.dealt` makes groups of consecutive rows.
+request, and `Trace.dealt` makes groups of consecutive rows. Responses alone have no prompts:
+`Trace.prompted` gives them.
 
 Of turns, each has a row. The first turn's observation is the prompt, which a group's rollouts
 share. ``environment_s`` is what the environment took after the turn; after the last one it may be
@@ -47,10 +50,17 @@ _FLAT = {
     "Azure": ("ContextTokens", "GeneratedTokens"),
     "Vidur": ("num_prefill_tokens", "num_decode_tokens"),
 }
+_RESPONSES = (
+    *("new_tokens", "response_tokens", "response_length", "completion_tokens"),
+    *("completion_length", "output_tokens", "output_length", "tokens", "length"),
+)
 _ACCEPTED = (
     "accepted are CSV files with the columns "
     + "; ".join(",".join(columns) for columns in (_GROUPED, *_FLAT.values(), _TURNS))
-    + '; JSON lines with input_length and output_length; and JSON {"prompt": 512, "out": [...]}'
+    + "; new_tokens alone (or "
+    + ", ".join(_RESPONSES[1:])
+    + "); JSON lines with input_length and output_length; and JSON, "
+    + '{"prompt": 512, "out": [...]} or [...]'
 )
 _WHOLE = re.compile(r"[0-9]{1,18}(\.0*)?", re.ASCII)
 
@@ -82,7 +92,8 @@ class Trace:
     """A trace file.
 
     groups: in rising order of their number in the file; one per row if the format has none.
-    grouped: whether the format has groups. warnings: how groups were made of rows.
+    grouped: whether the format has groups. warnings: how groups were made of rows. has_prompts:
+    whether prompts are known; else they have 0 tokens.
     """
 
     name: str
@@ -90,11 +101,20 @@ class Trace:
     groups: tuple[TraceGroup, ...]
     grouped: bool
     warnings: tuple[str, ...] = ()
+    has_prompts: bool = True
 
     @property
     def has_rewards(self) -> bool:
         """Whether every rollout has a reward."""
         return self.groups[0].rewards is not None
+
+    def prompted(self, tokens: int) -> Trace:
+        """Responses behind prompts of so many tokens."""
+        groups = tuple(
+            TraceGroup(tokens, tuple(_after(tokens, new) for new in group.new_tokens))
+            for group in self.groups
+        )
+        return replace(self, groups=groups, has_prompts=True)
 
     def dealt(self, group_size: int) -> Trace:
         """Requests dealt into groups: each ``group_size`` consecutive rows are one group.
@@ -126,6 +146,11 @@ class Trace:
             f"groups of {group_size} consecutive rows, {len(rows) % group_size} left over"
         )
         return replace(self, groups=groups, grouped=True, warnings=(*self.warnings, note))
+
+
+def _after(prompt: int, new: int) -> tuple[TracedTurn, ...]:
+    """A rollout of one turn."""
+    return (TracedTurn(prompt, new),)
 
 
 def read_trace(path: str | Path) -> Trace:
@@ -197,7 +222,7 @@ def _read_csv(text: str, file: Path) -> Trace:
     _, header = next(rows, (0, []))
     names = [name.strip() for name in header]
     name, columns = _csv_format(names, file)
-    grouped = name not in _FLAT
+    grouped = name in ("rollcast", "turns")
     if grouped:
         read = _Grouped(file, names)
         for line, row in rows:
@@ -210,7 +235,7 @@ def _read_csv(text: str, file: Path) -> Trace:
         )
     if not groups:
         _fail(f"{file} has a header and no rows")
-    return Trace(file.name, name, groups, grouped)
+    return Trace(file.name, name, groups, grouped, has_prompts=name != "responses")
 
 
 def _csv_rows(text: str, file: Path) -> Iterator[tuple[int, list[str]]]:
@@ -245,6 +270,10 @@ def _csv_format(names: Sequence[str], file: Path) -> tuple[str, Sequence[str]]:
     for name, columns in formats.items():
         if present.issuperset(columns):
             return name, columns
+    alone = [name for name in names if name in _RESPONSES]
+    prompts = present.intersection(columns[0] for columns in _FLAT.values())
+    if formats is _FLAT and len(alone) == 1 and not prompts:
+        return "responses", alone
     for columns in formats.values():
         if present.intersection(columns):
             missing = [column for column in columns if column not in present]
@@ -253,11 +282,12 @@ def _csv_format(names: Sequence[str], file: Path) -> tuple[str, Sequence[str]]:
 
 
 def _request(values: Sequence[object], columns: Sequence[str], where: str) -> TraceGroup:
-    """A row of a format without groups."""
-    prompt, new = (
+    """A row of a format without groups: prompt, if there is one, and response."""
+    *prompts, new = (
         _tokens(value, f"{where}, {column}") for value, column in zip(values, columns, strict=True)
     )
-    return TraceGroup(prompt, ((TracedTurn(prompt, new),),))
+    prompt = prompts[0] if prompts else 0
+    return TraceGroup(prompt, (_after(prompt, new),))
 
 
 class _Grouped:
@@ -350,6 +380,9 @@ def _read_json(text: str, file: Path) -> Trace:
         return _read_json_lines(text, file)  # several values, or none: the lines tell
     if isinstance(whole, dict) and "input_length" in whole:
         return _read_json_lines(json.dumps(whole), file)
+    if isinstance(whole, list) and whole:
+        alone = tuple(_request([one], (f"entry {i}",), str(file)) for i, one in enumerate(whole))
+        return Trace(file.name, "responses", alone, grouped=False, has_prompts=False)
     if not isinstance(whole, dict) or "prompt" not in whole or "out" not in whole:
         _fail(f'{file} is JSON without the keys "prompt" and "out"; {_ACCEPTED}')
     lengths = whole["out"]

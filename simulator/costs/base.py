@@ -14,7 +14,8 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
@@ -106,11 +107,13 @@ class TrainLoad:
     groups: one ``(prompt_tokens, response_tokens of each selected rollout)`` per group.
     shared_prefix: the layout: the prompt computed once a group (phases A, B, C), or dense.
     equal_rewards: of each group, whether its advantages are all 0; empty where no one knows.
+    kept: what a trainer makes of it and may ask for again.
     """
 
     groups: Sequence[tuple[int, Sequence[int]]]
     shared_prefix: bool = False
     equal_rewards: Sequence[bool] = ()
+    kept: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def that_teaches(self) -> TrainLoad:
         """Without the groups of equal rewards, for trainers that leave them out."""

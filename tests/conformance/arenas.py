@@ -95,11 +95,11 @@ def real(replica: VllmReplica, cap: int, caching: bool = True) -> Arena:
     """The engine, idle, with a tiny random model's weights and an empty cache."""
     from rollcast.engine.trainer import Trainer, TrainerConfig
     from rollcast.engine.world import in_process
-    from tests.engine.conftest import build_tiny
+    from tests.engine.conftest import build_flat
 
     if replica.unfinished:
         replica.abort()
-    model = build_tiny(1)
+    model = build_flat()
     replica.load_weights(model.state_dict())
     replica.version = 0
     trainer = Trainer(model, TrainerConfig(learning_rate=1e-3, seed=0))

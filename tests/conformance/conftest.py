@@ -30,10 +30,10 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
         pytest.skip("vLLM is not installed (engine-cpu.lock)")
     from rollcast.engine.vllm.replica import VllmReplica
     from rollcast.engine.vllm.start import ReplicaOptions
-    from tests.engine.conftest import build_tiny
+    from tests.engine.conftest import build_flat
 
     path = tmp_path_factory.mktemp("conformance-model")
-    build_tiny(1).save_pretrained(path)
+    build_flat().save_pretrained(path)
     started: dict[str, VllmReplica] = {}
 
     def start(**options: Any) -> VllmReplica:

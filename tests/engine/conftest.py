@@ -25,7 +25,7 @@ if HAVE_VLLM:
     prepare()
 
 
-def build_tiny(seed: int) -> Any:
+def build_tiny(seed: int, layers: int = 2) -> Any:
     """A random Qwen3 of 80k parameters whose next-token distribution is far from uniform."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -35,7 +35,7 @@ def build_tiny(seed: int) -> Any:
         vocab_size=VOCABULARY,
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=32,
@@ -63,6 +63,19 @@ def tiny_path(tiny_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path
     return path
 
 
+def build_flat() -> Any:
+    """The same with one layer, where all that counts is what is decided. Of the first seeds, one
+    whose responses differ most in length."""
+    return build_tiny(6, layers=1)
+
+
+@pytest.fixture(scope="session")
+def flat_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("flat-model")
+    build_flat().save_pretrained(path)
+    return path
+
+
 @pytest.fixture(scope="session")
 def make_replica(tiny_path: Path) -> Iterator[Callable[..., VllmReplica]]:
     """Start further replicas beside the shared one; all of them end with the session.
@@ -78,9 +91,9 @@ def make_replica(tiny_path: Path) -> Iterator[Callable[..., VllmReplica]]:
 
     started: list[VllmReplica] = []
 
-    def make(**options: Any) -> VllmReplica:
+    def make(path: Path = tiny_path, **options: Any) -> VllmReplica:
         options = {"max_seqs": 8, "max_batched_tokens": 512, "kv_tokens": 8192} | options
-        started.append(VllmReplica(tiny_path, ReplicaOptions(**options)))
+        started.append(VllmReplica(path, ReplicaOptions(**options)))
         return started[-1]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -76,18 +76,18 @@ CASES = [("vllm", policy) for policy in POLICIES] + [
 
 
 @pytest.fixture(scope="module")
-def started(request: pytest.FixtureRequest, tiny_path: Path) -> Callable[[str], Any]:
+def started(request: pytest.FixtureRequest, flat_path: Path) -> Callable[[str], Any]:
     """A replica of each engine."""
     sizes = {"max_seqs": MAX_SEQS, "max_batched_tokens": BUDGET, "kv_tokens": KV_TOKENS}
 
     @cache
     def start(engine: str) -> Any:
         if engine == "vllm":
-            return request.getfixturevalue("make_replica")(**sizes)
+            return request.getfixturevalue("make_replica")(flat_path, **sizes)
         from rollcast.engine.hf.replica import HfReplica
         from rollcast.engine.hf.start import HfOptions
 
-        return HfReplica(tiny_path, HfOptions(**sizes))
+        return HfReplica(flat_path, HfOptions(**sizes))
 
     return start
 

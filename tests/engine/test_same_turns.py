@@ -7,6 +7,7 @@ As `tests.turns.test_both_worlds`, with a real engine, whose prefix cache is par
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 
 from rollcast.engine.trainer import Trainer, TrainerConfig
 from rollcast.simulator.cluster.replica import EngineSpec
-from tests.engine.conftest import CONTEXT_TOKENS, build_tiny
+from tests.engine.conftest import CONTEXT_TOKENS, build_flat
 from tests.turns.oracle import CASES, FIRST_WORD, MAX_CONTEXT, MAX_TURNS, rules
 from tests.turns.test_both_worlds import real_run, replay, require_same
 
@@ -23,9 +24,9 @@ STEPS = 3
 
 
 @pytest.fixture(scope="module")
-def shared_replica(make_replica: Callable[..., Any]) -> Any:
+def shared_replica(make_replica: Callable[..., Any], flat_path: Path) -> Any:
     """Whose turns end soon: of its 96 tokens, 13 are end tokens."""
-    replica = make_replica(max_seqs=8, max_batched_tokens=64, kv_tokens=2048)
+    replica = make_replica(flat_path, max_seqs=8, max_batched_tokens=64, kv_tokens=2048)
     replica.stop_token_ids = list(range(1, FIRST_WORD))
     return replica
 
@@ -34,7 +35,7 @@ def shared_replica(make_replica: Callable[..., Any]) -> Any:
 def test_turns_on_vllm_take_the_same_course_in_the_simulator(
     shared_replica: Any, policy: str, spec: dict[str, Any], failed: str
 ) -> None:
-    turns, model = rules(**spec), build_tiny(1)
+    turns, model = rules(**spec), build_flat()
     shared_replica.load_weights(model.state_dict())
     shared_replica.version = 0
     trainer = Trainer(model, TrainerConfig(learning_rate=1e-3, seed=0))

@@ -6,7 +6,6 @@ B the responses in microbatches that read its keys and values, phase C the promp
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from rollcast.simulator.costs.base import TrainCost, TrainLoad
 from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES, layer_bytes
 from rollcast.simulator.costs.presets.one_layer import mtp_layer
 from rollcast.simulator.costs.presets.provenance import figures
+from rollcast.simulator.costs.trainer.dealing import Dealing, shares
 from rollcast.simulator.costs.trainer.memory import TrainerMemory
 from rollcast.simulator.costs.trainer.options import (
     COMPUTE_BYTES,
@@ -26,14 +26,7 @@ from rollcast.simulator.costs.trainer.options import (
     MASTER_BYTES,
     STEP_BYTES_PER_PARAMETER,
 )
-from rollcast.simulator.costs.trainer.packing import (
-    Work,
-    dense_work,
-    pack,
-    pad,
-    prefix_work,
-    suffix_work,
-)
+from rollcast.simulator.costs.trainer.packing import Work
 from rollcast.simulator.costs.trainer.parallel import GRADIENT_BYTES, Talk
 from rollcast.simulator.costs.trainer.roles import beside
 from rollcast.simulator.errors import ScenarioError
@@ -350,78 +343,33 @@ class RooflineTrainer(TrainerMemory):
     # --- the update ---
 
     def _microbatches(self, load: TrainLoad) -> tuple[list[list[Work]], int]:
-        """Microbatches of each GPU, and the longest prefix shared.
-
-        Rollouts (whole groups, with a shared prefix) go to the GPU with the fewest tokens, longest
-        first (Graham's longest processing time rule), or where they are not ``balanced`` to the
-        GPUs in turn.
-        """
-        jobs: list[tuple[int, list[list[Work]]]] = []
-        longest, prefix, window = 1, 0, self._window
-        width = sum(self._widest(load)) if self.padded_logits and load.rollouts else 0
-        for prompt, responses in load.groups:
-            if not responses:
-                continue
-            if load.shared_prefix:
-                suffixes = [suffix_work(prompt, s, window) for s in responses]
-                parts = [[prefix_work(prompt, window)], suffixes] if prompt else [suffixes]
-                jobs.append((sum(w.tokens for p in parts for w in p), parts))
-                longest, prefix = max(longest, *responses), max(prefix, prompt)
-            else:
-                for response in responses:
-                    work = dense_work(prompt, response, window)
-                    if width:
-                        work = work._replace(padding=width - response)
-                    jobs.append((work.tokens, [[work]]))
-                    longest = max(longest, work.tokens)
-        if self.batching.startswith("padded"):
-            if load.shared_prefix:
-                raise ScenarioError(
-                    f"{FIELD}.batching",
-                    f"is {self.batching}, but training on shared prefixes packs responses; give "
-                    "packed or one_sequence",
-                )
-            longest = max(longest, sum(self._widest(load)) if jobs else 0)
+        """Microbatches of each GPU, and the longest prefix shared."""
+        dealing = self._dealing
+        if dealing.pads and load.shared_prefix:
+            raise ScenarioError(
+                f"{FIELD}.batching",
+                f"is {self.batching}, but training on shared prefixes packs responses; give "
+                "packed or one_sequence",
+            )
+        longest, prefix = dealing.longest(load)
         self._check_fits(longest, prefix)
-        budget = self._budget_tokens(longest)
-        sizes = [tokens for tokens, _ in jobs]
-        heap = [(0, gpu) for gpu in range(min(self.layout.data_parallel, max(1, len(jobs))))]
-        if self.balanced:
-            order = sorted(range(len(jobs)), key=sizes.__getitem__, reverse=True)
-            assigned: list[list[int]] = [[] for _ in heap]
-            for job in order:
-                held, gpu = heapq.heappop(heap)
-                assigned[gpu].append(job)
-                heapq.heappush(heap, (held + sizes[job], gpu))
-        else:
-            assigned = [list(range(gpu, len(jobs), len(heap))) for _, gpu in heap]
-        if self.batching.startswith("padded"):
-            rows = [[jobs[job][1][0][0] for job in sorted(mine)] for mine in assigned]
-            return [self._padded(mine, budget, load) for mine in rows], 0
-        if self.batching == "one_sequence":
-            assigned = [sorted(mine) for mine in assigned]  # no stack sorts them by length
-        dealt = [[part for job in mine for part in jobs[job][1]] for mine in assigned]
-        if self.batching == "one_sequence":
-            return [[work for part in mine for work in part] for mine in dealt], prefix
-        if load.shared_prefix:  # the suffixes of two groups read two prefixes: never one microbatch
-            return [[m for part in mine for m in pack(part, budget)] for mine in dealt], prefix
-        return [pack((w for part in mine for w in part), budget) for mine in dealt], 0
+        return dealing.microbatches(load, self._budget_tokens(longest)), prefix
 
-    def _padded(self, rows: list[Work], budget: int, load: TrainLoad) -> list[Work]:
-        """Rows in the order that they came in, not sorted by length."""
-        least = self._widest(load) if self.batching == "padded_to_batch" else (0, 0)
-        return pad(rows, budget, self.microbatch_rollouts or len(rows), least, self._window)
+    @cached_property
+    def _dealing(self) -> Dealing:
+        return Dealing(
+            self.layout.data_parallel,
+            self.batching,
+            self.balanced,
+            self.microbatch_rollouts or 0,
+            self._window,
+            self.padded_logits,
+        )
 
     @property
     def _window(self) -> int:
         """The most tokens that a query attends to in layers that do not see all."""
         return max((kind.seen_tokens for kind in self.model.reaches), default=0)
-
-    @staticmethod
-    def _widest(load: TrainLoad) -> tuple[int, int]:
-        """The longest prompt and the longest response of a batch."""
-        taught = [(prompt, max(responses)) for prompt, responses in load.groups if responses]
-        return max(p for p, _ in taught), max(r for _, r in taught)
 
     def train(self, load: TrainLoad) -> TrainCost:
         """The phases of one update on the GPU that takes longest.
@@ -461,10 +409,7 @@ class RooflineTrainer(TrainerMemory):
         """Phases of all optimiser steps, microbatches of one GPU, tokens of the largest."""
         total: dict[str, float] = {}
         count = largest = 0
-        for share in range(self.minibatches):
-            part = TrainLoad(load.groups[share :: self.minibatches], load.shared_prefix)
-            if not part.rollouts:
-                continue
+        for part in shares(load, self.minibatches):
             per_gpu, _ = self._microbatches(part)
             slowest = self._slowest(per_gpu, by_length=part.shared_prefix)
             for name, seconds in slowest.items():

@@ -11,7 +11,9 @@ from benchmarks.learning.tasks import TASKS
 @dataclass(frozen=True)
 class Arm:
     """What is varied. groups, size: of a batch. rate: multiple of the task's learning rate.
-    train_s: seconds of an update, in engine iterations. prompts: of the data set; None: no end."""
+    train_s: seconds of an update, in engine iterations. prompts: of the data set; None: no end.
+    cap: most tokens of a response while training; None: the task's. mask: whether responses that
+    were cut there are masked in the loss."""
 
     name: str
     policy: str = "sync"
@@ -21,6 +23,8 @@ class Arm:
     minibatches: int = 1
     train_s: float = 8.0
     prompts: int | None = None
+    cap: int | None = None
+    mask: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,17 @@ ARMS = (
     Arm("rollouts-384", groups=48),
     Arm("stale-4-pods", "fully_async(max_staleness=4)+pods(keep=4)", size=16, train_s=SLOW),
 )
+BY_LENGTH = (
+    Arm("tail-batching-more", "tail_batching(over_sampling=1.5, rollouts=1.5)"),
+    Arm("tail-batching-groups", "tail_batching(over_sampling=1.5, rollouts=1)"),
+    Arm("tail-batching-rollouts", "tail_batching(over_sampling=1, rollouts=1.5)"),
+    Arm("tail-batching-most", "tail_batching(over_sampling=1, rollouts=2)"),
+    Arm("cap-5", cap=5),
+    Arm("cap-5-masked", cap=5, mask=True),
+    Arm("cap-6", cap=6),
+    Arm("cap-6-masked", cap=6, mask=True),
+)
+"""Arms whose policy, or whose cap, chooses by length: their runs say how lengths react to that."""
 WARM_STARTS = 3
 MORE_SEEDS = ("sync", "stale-4", "pods-4-of-16")
 """Arms with further seeds, which say what noise alone does."""

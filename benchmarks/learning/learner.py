@@ -30,13 +30,21 @@ class _Part:
 class Learner:
     """Updates a model with the batches that the loop hands over; ``updates`` has one mapping each.
 
-    minibatches: optimiser steps of an update, of as many groups each.
+    minibatches: optimiser steps of an update, of as many groups each. mask_cut: whether responses
+    that were cut at the cap are masked in the loss; their rewards count in the baseline.
     """
 
-    def __init__(self, task: Task, model: Model, learning_rate: float, minibatches: int) -> None:
+    def __init__(
+        self,
+        task: Task,
+        model: Model,
+        learning_rate: float,
+        minibatches: int,
+        mask_cut: bool = False,
+    ) -> None:
         self.task, self.model = task, model
         self.updates: list[dict[str, Any]] = []
-        self._rate, self._minibatches = learning_rate, minibatches
+        self._rate, self._minibatches, self._mask_cut = learning_rate, minibatches, mask_cut
         self._optimiser = torch.optim.AdamW(
             model.parameters(), learning_rate, betas=BETAS, weight_decay=0.0
         )
@@ -64,6 +72,9 @@ class Learner:
         means = {name: sum(f[name] for f in figures) / count for name in figures[0]}
         self.updates.append(means)
 
+    def _masked(self, row: Row) -> bool:
+        return self._mask_cut and row.truncated
+
     def _step(
         self, rows: Sequence[Row], advantages: Sequence[float], mask_before: int | None
     ) -> dict[str, float]:
@@ -77,7 +88,12 @@ class Learner:
             return torch.tensor([[*v, *[0.0] * (width - first - len(v))] for v in values])
 
         least = 0 if mask_before is None else mask_before
-        trained = padded([[float(version >= least) for version in row.versions] for row in rows])
+        trained = padded(
+            [
+                [float(version >= least) * (not self._masked(row)) for version in row.versions]
+                for row in rows
+            ]
+        )
         sampled = padded([row.log_probs for row in rows])
         logs = self.model(codes[:, :-1])[:, first - 1 :].log_softmax(-1)
         own = logs.gather(2, codes[:, first:, None])[..., 0]

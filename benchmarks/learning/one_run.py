@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from benchmarks.learning.arms import Setup
 from benchmarks.learning.learner import Learner
+from benchmarks.learning.push import length_push
 from benchmarks.learning.tasks import TASKS
 from benchmarks.learning.warm import evaluate, warm_start
 from benchmarks.learning.world import LearningWorld
@@ -20,20 +22,23 @@ from rollcast.simulator.scenario.scenario import overlapping
 from rollcast.simulator.spans import Run
 
 EVERY = 5  # updates between evaluations
+_PUSH = ("trained_step", "group", "reward", "total_tokens", "truncated", "finished")
 
 
 def carry_out(setup: Setup, warm_starts: Path) -> dict[str, Any]:
     """Makes a run; its table: a list for each column, evaluations and updates apart."""
     task, arm = TASKS[setup.task], setup.arm
+    trained_on = copy.copy(task)  # evaluations are never cut
+    trained_on.cap = task.cap if arm.cap is None else arm.cap
     torch.manual_seed(setup.seed)
     model = warm_start(setup.task, setup.warm, warm_starts)
-    learner = Learner(task, model, task.learning_rate * arm.rate, arm.minibatches)
+    learner = Learner(task, model, task.learning_rate * arm.rate, arm.minibatches, arm.mask)
     policy = parse_policy(arm.policy, seed=setup.seed)
     plan = StepPlan(Batch(arm.groups, arm.size), prompts=Prompts(dataset=arm.prompts))
     check_policy(policy, plan)
     seed = 1_000 * setup.warm + setup.seed
     world = LearningWorld(
-        task,
+        trained_on,
         learner,
         slots=1024,
         train_s=arm.train_s,
@@ -55,19 +60,27 @@ def carry_out(setup: Setup, warm_starts: Path) -> dict[str, Any]:
         "warm": setup.warm,
         "seed": setup.seed,
         "evaluations": _columns(evaluations),
-        "updates": _columns(learner.updates[: task.updates]) | _signals(run),
+        "updates": _columns(learner.updates[: task.updates]) | _signals(run, arm.mask),
     }
 
 
-def _signals(run: Run) -> dict[str, Any]:
+def _signals(run: Run, mask: bool) -> dict[str, Any]:
     signals = signals_of(run)
+    table = {name: run.segments[name] for name in _PUSH}
+    whole = (table["finished"] == 1) & (table["trained_step"] >= 0)
+    step, group, reward, tokens, cut = (table[name][whole] for name in _PUSH[:5])
+    of_length, of_reward = length_push(
+        step, group, reward, tokens, len(run.steps), cut == 0 if mask else None
+    )
     columns: dict[str, Any] = {
         name: getattr(signals, name).tolist()
         for name in ("rollouts", "groups", "group_size", "kept", "age", "age_spread", "seconds")
     }
-    reward = [step.mean_reward for step in run.steps]
+    rewards = [step.mean_reward for step in run.steps]
     return columns | {
-        "reward": reward,
+        "reward": rewards,
+        "push_length": of_length.tolist(),
+        "push_reward": of_reward.tolist(),
         "selection": signals.selection,
         "filtered": signals.filtered,
     }

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.simulator.learning.build import Learning
+from rollcast.simulator.learning.progress import nodes
 from rollcast.simulator.learning.signals import (
     NO_SELECTION,
     Signals,
@@ -29,29 +30,59 @@ FloatArray = NDArray[np.float64]
 DRAWS = 512
 MOST_UPDATES = 4096
 FIRST_UPDATES = 64
-"""Updates that are tried first; four times as many follow while too few draws reach the target."""
+"""Updates that are tried first; `MOST_UPDATES` follow where too few draws reach the target."""
 ENOUGH = 0.97  # of the draws, so that the upper end of a 90 % interval is known
 SHOWN = 200  # updates without a target
 
 
+class Recorded(NamedTuple):
+    """The signals of a run's updates, and which of them are steady."""
+
+    signals: Signals
+    steady: Steady
+
+    @classmethod
+    def of(cls, run: Run, learning: Learning) -> Recorded:
+        """Of a finished run."""
+        return cls(signals_of(run, learning.minibatches), steady_of(run))
+
+
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """Accuracy over a run's updates.
+    """Accuracy over a run's updates, at some of them (`simulator.learning.progress.nodes`).
 
-    accuracy: at the law's fitted parameters, before the first and after each update, shape
-    (updates + 1,). drawn: the same by draw, shape (draws, updates + 1). seconds: since the start,
-    shape (updates + 1,). drawn_seconds: the same by draw, shape (draws, updates + 1), where lengths
-    react to accuracy; None: as ``seconds``.
+    accuracy: at the law's fitted parameters, before the first and after further updates, shape
+    (nodes,). drawn: the same by draw, shape (draws, nodes). seconds: since the start, shape
+    (nodes,). numbers: of updates then, shape (nodes,). drawn_seconds: as ``seconds`` by draw, shape
+    (draws, nodes), where the time of an update follows accuracy; None: as ``seconds``. recorded:
+    what it was made from, where that was a run.
     """
 
     accuracy: FloatArray
     drawn: FloatArray
     seconds: FloatArray
+    numbers: FloatArray
     drawn_seconds: FloatArray | None = None
+    recorded: Recorded | None = None
+
+    @property
+    def updates(self) -> int:
+        """That were looked at."""
+        return int(self.numbers[-1])
+
+    def updates_to(self, target: float) -> tuple[float, FloatArray]:
+        """Updates to a target at the law's parameters, and by draw, shape (draws,); infinite where
+        it is never reached."""
+        places = np.arange(len(self.numbers))
+        own, drawn = (
+            np.where(np.isfinite(at), np.interp(at, places, self.numbers), np.inf)
+            for at in (first_at(target, self.accuracy), first_at(target, self.drawn))
+        )
+        return float(own), drawn
 
     def hours_after(self, updates: FloatArray | float) -> FloatArray:
         """Hours after so many updates at the law's parameters; infinite for infinitely many."""
-        seconds = np.interp(updates, np.arange(len(self.seconds)), self.seconds)
+        seconds = np.interp(updates, self.numbers, self.seconds)
         return np.where(np.isfinite(updates), seconds / 3600, np.inf)
 
     def drawn_hours_after(self, updates: FloatArray) -> FloatArray:
@@ -59,32 +90,33 @@ class Progress:
         if self.drawn_seconds is None:
             return self.hours_after(updates)
         known = np.isfinite(updates)
-        places = np.where(known, updates, 0.0)[:, None]
-        return np.where(known, between(self.drawn_seconds, places)[:, 0] / 3600, np.inf)
+        places = np.interp(
+            np.where(known, updates, 0.0), self.numbers, np.arange(len(self.numbers))
+        )
+        return np.where(known, between(self.drawn_seconds, places[:, None])[:, 0] / 3600, np.inf)
 
     def at_hours(self, grid: FloatArray, factors: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Accuracy at hours of a grid, shape (hours,), and by draw, shape (draws, hours). factors:
         on the draws' seconds, shape (draws,)."""
-        numbers, seconds = np.arange(len(self.seconds)), 3600 * grid
-        own = np.interp(seconds, self.seconds, numbers)[None]
+        places, seconds = np.arange(len(self.seconds)), 3600 * grid
+        own = np.interp(seconds, self.seconds, places)[None]
         asked = seconds / factors[:, None]
         if self.drawn_seconds is None:
-            places = np.interp(asked, self.seconds, numbers)
+            drawn = np.interp(asked, self.seconds, places)
         else:
             rows = zip(asked, self.drawn_seconds, strict=True)
-            places = np.array([np.interp(one, clock, numbers) for one, clock in rows])
-        return between(self.accuracy[None], own)[0], between(self.drawn, places)
+            drawn = np.array([np.interp(one, clock, places) for one, clock in rows])
+        return between(self.accuracy[None], own)[0], between(self.drawn, drawn)
 
 
 def progress_of(run: Run, learning: Learning, seed: int, draws: int = DRAWS) -> Progress | str:
     """The progress of a finished run, or why the law abstains, in a sentence. seed: of the draws;
     the same parameters are drawn for every run."""
-    return _progress(signals_of(run, learning.minibatches), steady_of(run), learning, seed, draws)
+    return _progress(Recorded.of(run, learning), learning, seed, draws)
 
 
-def _progress(
-    signals: Signals, steady: Steady, learning: Learning, seed: int, draws: int
-) -> Progress | str:
+def _progress(recorded: Recorded, learning: Learning, seed: int, draws: int) -> Progress | str:
+    signals, steady = recorded
     law, start, target = learning.law, learning.start, learning.target
     factor = learning.learning_rate_factor
     settled = at(signals, np.arange(steady.start, steady.stop))
@@ -94,14 +126,17 @@ def _progress(
     updates = SHOWN if target is None else FIRST_UPDATES
     while True:
         long = at(signals, repeated(steady, updates))
-        accuracy = law.best(long, start, learning_rate_factor=factor)
-        drawn = law.curves(long, start, learning_rate_factor=factor, draws=draws, seed=seed)
+        accuracy, drawn = law.at_nodes(
+            long, start, learning_rate_factor=factor, draws=draws, seed=seed
+        )
         if target is None or updates >= MOST_UPDATES:
             break
         if accuracy.max() >= target and np.mean(drawn.max(axis=1) >= target) >= ENOUGH:
             break
-        updates *= 4
-    return Progress(accuracy, drawn, seconds_over(signals.seconds, steady, updates))
+        updates = MOST_UPDATES
+    numbers = nodes(updates)
+    seconds = seconds_over(signals.seconds, steady, updates)[numbers]
+    return Progress(accuracy, drawn, seconds, numbers.astype(float), recorded=recorded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +158,16 @@ class Needs:
 
 def needs_of(run: Run, learning: Learning, seed: int, progress: Progress | str) -> Needs:
     """What a run with a target needs. seed: see `progress_of`. progress: of the run."""
-    signals, steady = signals_of(run, learning.minibatches), steady_of(run)
+    known = None if isinstance(progress, str) else progress.recorded
+    signals, steady = known or Recorded.of(run, learning)
     draws = DRAWS if isinstance(progress, str) else 1  # only where there are no others
-    level = _progress(on_policy(signals), steady, learning, seed, draws)
+    level = _progress(Recorded(on_policy(signals), steady), learning, seed, draws)
     needs = _needs(progress, level, learning)
     if isinstance(progress, str) or progress.drawn_seconds is None or needs.quality is None:
         return needs
     assert needs.level is not None
     updates = needs.quality * needs.level
-    as_simulated = seconds_over(signals.seconds, steady, len(progress.seconds) - 1)
+    as_simulated = seconds_over(signals.seconds, steady, progress.updates)
     usual = float(np.interp(updates, np.arange(len(as_simulated)), as_simulated)) / 3600
     return replace(needs, slower=float(progress.hours_after(updates)) / usual)
 
@@ -139,8 +175,8 @@ def needs_of(run: Run, learning: Learning, seed: int, progress: Progress | str) 
 def planned_needs(plan: StepPlan, learning: Learning, draws: int = 1) -> Needs:
     """What training as planned needs if no token is older than its update."""
     own = _planned(plan, learning)
-    level = _progress(on_policy(own), _PLANNED, learning, 0, draws)
-    return _needs(_progress(own, _PLANNED, learning, 0, draws), level, learning)
+    level = _progress(Recorded(on_policy(own), _PLANNED), learning, 0, draws)
+    return _needs(_progress(Recorded(own, _PLANNED), learning, 0, draws), level, learning)
 
 
 def planned_curve(plan: StepPlan, learning: Learning, updates: int) -> FloatArray | str:
@@ -195,9 +231,8 @@ class _Times(NamedTuple):
 def _times(progress: Progress, learning: Learning) -> _Times | str:
     """Of a run; or why they are not known."""
     assert learning.target is not None
-    own = float(updates_to(learning.target, progress.accuracy))
-    drawn = updates_to(learning.target, progress.drawn)
-    note = unreached(learning, own, drawn, len(progress.seconds) - 1)
+    own, drawn = progress.updates_to(learning.target)
+    note = unreached(learning, own, drawn, progress.updates)
     if note:
         return note
     factors = progress.drawn_hours_after(drawn) / progress.hours_after(own)
@@ -259,16 +294,16 @@ def on_policy(signals: Signals) -> Signals:
     )
 
 
-def updates_to(target: float, curves: FloatArray) -> FloatArray:
-    """Updates after which each curve, of shape (..., updates + 1), first reaches the target, the
-    last of them counted by its share (linear between updates), shape (...); infinite if never."""
+def first_at(target: float, curves: FloatArray) -> FloatArray:
+    """Places at which each curve, of shape (..., n), first reaches the target, from 0 to n - 1 and
+    linear between two of them, shape (...); infinite if never."""
     reached = curves >= target
     last = np.argmax(reached, axis=-1)[..., None]
     before, after = (np.take_along_axis(curves, k, -1)[..., 0] for k in (last - (last > 0), last))
     rise = np.where(after > before, after - before, 1.0)
     share = np.clip((target - before) / rise, 0.0, 1.0)
-    updates = np.where(last[..., 0] > 0, last[..., 0] - 1 + share, 0.0)
-    return np.where(reached.any(axis=-1), updates, np.inf)
+    places = np.where(last[..., 0] > 0, last[..., 0] - 1 + share, 0.0)
+    return np.where(reached.any(axis=-1), places, np.inf)
 
 
 def between(values: FloatArray, places: FloatArray) -> FloatArray:

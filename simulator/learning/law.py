@@ -95,19 +95,43 @@ class Law:
         Draws of the parameters depend on ``seed`` alone, so that they are the same for every
         policy; a run's and a policy's own deviations depend on the signals, too.
         """
-        drawn = self.draw(draws, seed)
-        own = np.random.default_rng([seed, zlib.crc32(_digest(signals))])
-        drawn[:, 0] += math.hypot(self.run_sd, self.policy_sd) * own.standard_normal(draws)
-        levels = np.exp(self.level_sd * own.standard_normal((draws, 1)))
+        drawn, levels = self._drawn(signals, draws, seed)
         return self._curves(signals, start, learning_rate_factor, drawn, levels)
 
     def best(
         self, signals: Signals, start: float, *, learning_rate_factor: float = 1.0
     ) -> FloatArray:
         """As `curves` at the fitted parameters, shape (updates + 1,)."""
-        fitted = np.array([[self.parameters[name] for name in PARAMETERS]])
-        [curve] = self._curves(signals, start, learning_rate_factor, fitted, np.ones((1, 1)))
+        ones = np.ones((1, 1))
+        [curve] = self._curves(signals, start, learning_rate_factor, self._fitted(), ones)
         return np.asarray(curve)
+
+    def at_nodes(
+        self,
+        signals: Signals,
+        start: float,
+        *,
+        learning_rate_factor: float = 1.0,
+        draws: int,
+        seed: int,
+    ) -> tuple[FloatArray, FloatArray]:
+        """`best` and `curves` after those updates alone that `simulator.learning.progress.nodes`
+        gives: shapes (nodes,) and (draws, nodes)."""
+        drawn, levels = self._drawn(signals, draws, seed)
+        drawn = np.concatenate((self._fitted(), drawn))
+        levels = np.concatenate((np.ones((1, 1)), levels))
+        found = self._curves(signals, start, learning_rate_factor, drawn, levels, thin=True)
+        return found[0], found[1:]
+
+    def _fitted(self) -> FloatArray:
+        return np.array([[self.parameters[name] for name in PARAMETERS]])
+
+    def _drawn(self, signals: Signals, draws: int, seed: int) -> tuple[FloatArray, FloatArray]:
+        """Parameters with a run's and a policy's own deviations, and levels, shape (draws, 1)."""
+        drawn = self.draw(draws, seed)
+        own = np.random.default_rng([seed, zlib.crc32(_digest(signals))])
+        drawn[:, 0] += math.hypot(self.run_sd, self.policy_sd) * own.standard_normal(draws)
+        return drawn, np.exp(self.level_sd * own.standard_normal((draws, 1)))
 
     def _curves(
         self,
@@ -116,6 +140,7 @@ class Law:
         factor: float,
         drawn: FloatArray,
         levels: FloatArray,
+        thin: bool = False,
     ) -> FloatArray:
         level = min(max(start, float(ACCURACIES[0])), float(ACCURACIES[-1]))
         log_speed, slowing, log_noise, power, log_staleness = drawn.T
@@ -127,6 +152,7 @@ class Law:
             np.exp(log_noise),
             power,
             np.exp(log_staleness),
+            thin,
         )
         z = z[:, :1] + (z - z[:, :1]) * levels
         return np.asarray(1.0 / (1.0 + np.exp(-z)))

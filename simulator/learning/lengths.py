@@ -6,7 +6,9 @@ steps then drift by it, and the time of later ones follows the mean length at th
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +16,11 @@ from numpy.typing import NDArray
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.answer import Progress, planned_curve
 from rollcast.simulator.learning.build import Learning
+from rollcast.simulator.learning.clock import slowed
 from rollcast.simulator.learning.law import LengthLaw
+from rollcast.simulator.learning.ratio import drawn_ratio
 from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.workload.base import Workload
 from rollcast.simulator.workload.section import WorkloadSection
 
 FloatArray = NDArray[np.float64]
@@ -25,20 +30,38 @@ _MOST = 1.0  # a step's drift of the log length
 _EDGE = 1e-6  # an accuracy of 0 or 1 has no log-odds
 
 
-def mean_length(
-    law: LengthLaw,
-    start: float,
-    accuracy: FloatArray,
-    slopes: tuple[FloatArray | float, FloatArray | float] | None = None,
-) -> FloatArray:
-    """Mean length at an accuracy over the one at the start, in the shape of ``accuracy``. slopes:
-    of right and of wrong answers, that broadcast against it; the law's own by default."""
-    right_slope, wrong_slope = slopes or (law.right_slope, law.wrong_slope)
+class Lengths(NamedTuple):
+    """The figures of a `LengthLaw`, or draws of them that broadcast against accuracies."""
+
+    right_slope: FloatArray | float
+    wrong_slope: FloatArray | float
+    ratio: FloatArray | float
+
+
+def lengths_of(law: LengthLaw) -> Lengths:
+    """The fitted figures."""
+    return Lengths(law.right_slope, law.wrong_slope, law.ratio)
+
+
+def drawn_lengths(law: LengthLaw, draws: int, seed: int) -> Lengths:
+    """Draws of the figures, each of shape (draws, 1); the same for one seed."""
+    normal = np.random.default_rng([seed, 1]).standard_normal((3, draws, 1))
+    spread = math.sqrt(math.log1p((law.ratio_error / law.ratio) ** 2))
+    return Lengths(
+        law.right_slope + law.right_slope_error * normal[0],
+        law.wrong_slope + law.wrong_slope_error * normal[1],
+        law.ratio * np.exp(spread * normal[2]),
+    )
+
+
+def mean_length(figures: Lengths, start: float, accuracy: FloatArray) -> FloatArray:
+    """Mean length at an accuracy over the one at the start, in the shape of ``accuracy``."""
     share = np.clip(accuracy, _EDGE, 1 - _EDGE)
     rise = np.log(share / (1 - share)) - np.log(start / (1 - start))
-    right, wrong = np.exp(right_slope * rise), law.ratio * np.exp(wrong_slope * rise)
+    right = np.exp(figures.right_slope * rise)
+    wrong = figures.ratio * np.exp(figures.wrong_slope * rise)
     mean = share * right + (1 - share) * wrong
-    return np.asarray(mean / (start + (1 - start) * law.ratio))
+    return np.asarray(mean / (start + (1 - start) * figures.ratio))
 
 
 def length_law(learning: Learning) -> LengthLaw:
@@ -52,52 +75,58 @@ def length_law(learning: Learning) -> LengthLaw:
     return law
 
 
-def drifting(
-    section: WorkloadSection, learning: Learning, plan: StepPlan, steps: int
-) -> WorkloadSection:
-    """The workload with its lengths drifting as in ``steps`` updates as planned, beside the drift
-    that it has. Raises ScenarioError (``learning.lengths``) for lengths that cannot."""
-    law, lengths = length_law(learning), section.lengths
+def as_drawn(learning: Learning, workload: Workload, size: int) -> Learning:
+    """The law with the ratio of wrong over right lengths that the scenario's own rewards state, by
+    a correlation or by a cap that cuts responses; as it is where they state none, or where the law
+    is of the user's own runs. size: of a group."""
+    law = learning.law.lengths
+    ratio = None if law is None or learning.own else drawn_ratio(workload, size)
+    if law is None or ratio is None:
+        return learning
+    known = replace(law, ratio=ratio, ratio_error=0.0)
+    return replace(learning, law=replace(learning.law, lengths=known))
+
+
+def check_drifts(section: WorkloadSection, learning: Learning) -> None:
+    """Raises ScenarioError (``learning.lengths``) for a law that knows no lengths, and for lengths
+    that cannot drift."""
+    length_law(learning)
+    lengths = section.lengths
     if lengths is None or "drift_per_step" not in {field.name for field in fields(lengths)}:
         raise ScenarioError(
             FIELD,
             "needs workload.lengths that drift: a family, a preset or figures; those of a trace or "
             "of measured groups are as they are",
         )
+
+
+def drifting(
+    section: WorkloadSection, learning: Learning, plan: StepPlan, steps: int
+) -> WorkloadSection:
+    """The workload with its lengths drifting as in ``steps`` updates as planned, beside the drift
+    that it has (`check_drifts`)."""
+    law, lengths = length_law(learning), section.lengths
     curve = planned_curve(plan, learning, steps)
     if isinstance(curve, str):  # said with the run's figures
         return section
     own = getattr(lengths, "drift_per_step", None) or 0.0
-    drift = float(np.log(mean_length(law, learning.start, curve[-1:])[0])) / steps
+    drift = float(np.log(mean_length(lengths_of(law), learning.start, curve[-1:])[0])) / steps
     drift = min(max(own + drift, -_MOST), _MOST)
-    return replace(section, lengths=replace(lengths, drift_per_step=drift))  # type: ignore[arg-type]
+    return replace(section, lengths=replace(lengths, drift_per_step=drift))  # type: ignore[type-var]
 
 
 def reacting(
-    progress: Progress, learning: Learning, seed: int, steps: slice, power: float
+    progress: Progress,
+    learning: Learning,
+    seed: int,
+    steps: slice,
+    power: float,
+    own: FloatArray,
 ) -> Progress:
     """The progress with updates that take the simulated ones' seconds times the ``power`` of their
-    mean lengths over the simulated ones'. steps: the simulated steady ones; the start-up stays."""
-    law, start = length_law(learning), learning.start
-    own = mean_length(law, start, progress.accuracy)
+    mean lengths over the simulated ones'. steps: the simulated steady ones; the start-up stays.
+    own: mean lengths at the law's parameters (`mean_length`), shape (updates + 1,)."""
     usual = float(np.exp(np.mean(np.log(own[steps]))))
-    rng = np.random.default_rng([seed, 1])
-    slopes = tuple(
-        slope + error * rng.standard_normal((len(progress.drawn), 1))
-        for slope, error in (
-            (law.right_slope, law.right_slope_error),
-            (law.wrong_slope, law.wrong_slope_error),
-        )
-    )
-    drawn = mean_length(law, start, progress.drawn, (slopes[0], slopes[1]))
-    return replace(
-        progress,
-        seconds=_scaled(progress.seconds, (own / usual) ** power, steps.start),
-        drawn_seconds=_scaled(progress.seconds, (drawn / usual) ** power, steps.start),
-    )
-
-
-def _scaled(seconds: FloatArray, factors: FloatArray, first: int) -> FloatArray:
-    """The clock after updates that take so many times their time, from the ``first`` on."""
-    each = np.diff(seconds) * np.where(np.arange(len(seconds) - 1) < first, 1.0, factors[..., :-1])
-    return np.concatenate((np.zeros((*each.shape[:-1], 1)), np.cumsum(each, axis=-1)), axis=-1)
+    figures = drawn_lengths(length_law(learning), len(progress.drawn), seed)
+    drawn = mean_length(figures, learning.start, progress.drawn)
+    return slowed(progress, (own / usual) ** power, (drawn / usual) ** power, steps.start)

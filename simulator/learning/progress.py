@@ -18,6 +18,7 @@ The log-odds z of a right answer grow in an update by
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ FloatArray = NDArray[np.float64]
 
 _FIRST, _LAST = float(LOG_ODDS[0]), float(LOG_ODDS[-1])
 _WIDTH = float(LOG_ODDS[1] - LOG_ODDS[0])
+_FINE = 64
+"""From twice as many updates on, this share of those so far is taken at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +63,12 @@ def columns_of(runs: Sequence[Signals], concentration: float) -> Columns:
         minibatches[i, :own] = np.maximum(run.minibatches, 1.0)
         sampled = np.maximum(np.rint(run.group_size), 1).astype(int)
         trained = np.clip(np.rint(sampled * run.kept), 1, sampled).astype(int)
-        for u, sizes in enumerate(zip(sampled.tolist(), trained.tolist(), strict=True)):
-            key = (*sizes, run.selection, run.filtered)
-            row[i, u] = rows.setdefault(key, len(rows))
+        sizes, which = np.unique(np.stack((sampled, trained)), axis=1, return_inverse=True)
+        places = [
+            rows.setdefault((*pair, run.selection, run.filtered), len(rows))
+            for pair in sizes.T.tolist()
+        ]
+        row[i, :own] = np.array(places, dtype=np.int64)[which.reshape(-1)]
     signal = np.zeros((max(len(rows), 1), len(LOG_ODDS)))
     mixed = np.ones_like(signal)
     for (size, kept, selection, filtered), at in rows.items():
@@ -80,17 +86,24 @@ def progress(
     noise: FloatArray,
     power: FloatArray,
     staleness: FloatArray,
+    thin: bool = False,
 ) -> FloatArray:
     """Log-odds before the first and after each update, shape (n, updates + 1). start: log-odds, and
     the parameters: each of shape (n,) or (1,), for n runs, or n draws of one. speed: with the
-    learning rate's part in it."""
+    learning rate's part in it. Late updates, which differ little from their neighbours, are taken
+    several at once (`nodes`), with what lies between on a line; thin: without what lies between.
+    """
     n = max(len(columns.rollouts), *map(len, (start, speed, slowing, noise, power, staleness)))
     z = np.broadcast_to(start, (n,)).astype(float)
-    curve = np.empty((n, columns.rollouts.shape[1] + 1))
+    updates = columns.rollouts.shape[1]
+    curve = np.empty((n, len(nodes(updates)) if thin else updates + 1))
     curve[:, 0] = z
     width = columns.signal.shape[1]
     signals, shares = columns.signal.ravel(), columns.mixed.ravel()
-    for u in range(columns.rollouts.shape[1]):
+    slowing = np.maximum(slowing, 0.0)
+
+    def gain(z: FloatArray, u: int) -> FloatArray:
+        """What update ``u`` adds to log-odds z, each of shape (n,)."""
         place = np.clip((z - _FIRST) / _WIDTH, 0.0, width - 1.000001)
         below = place.astype(np.int64)
         at, part = columns.row[:, u] * width + below, place - below
@@ -98,10 +111,32 @@ def progress(
         mixed = shares[at] * (1.0 - part) + shares[at + 1] * part
         steps, rollouts = columns.minibatches[:, u], columns.rollouts[:, u]
         noisy = noise * steps / np.maximum(rollouts * mixed, 1e-6)
-        slowed = np.exp(-np.maximum(slowing, 0.0) * np.maximum(z - start, 0.0))
+        slowed = np.exp(-slowing * np.maximum(z - start, 0.0))
         step = speed * slowed * steps**power * signal / np.sqrt(signal**2 + noisy)
         step = np.where(rollouts > 0, np.minimum(step, _LAST), 0.0)
         drift = staleness * columns.age[:, u] * step
-        z = np.minimum(z + step / np.sqrt(1.0 + drift**2), _LAST)
-        curve[:, u + 1] = z
+        return np.asarray(step / np.sqrt(1.0 + drift**2))
+
+    ends = nodes(updates).tolist()
+    for place, (u, end) in enumerate(itertools.pairwise(ends)):
+        together = end - u
+        added = together * gain(z, u)
+        if together > 1:  # at the middle of them
+            added = together * gain(np.minimum(z + added / 2.0, _LAST), u + together // 2)
+        after = np.minimum(z + added, _LAST)
+        if thin:
+            curve[:, place + 1] = after
+        else:
+            parts = np.arange(1, together + 1) / together
+            curve[:, u + 1 : end + 1] = z[:, None] + (after - z)[:, None] * parts
+        z = after
     return curve
+
+
+def nodes(updates: int) -> IntArray:
+    """Numbers of updates, from 0 to ``updates``, between which a curve is as good as a line: all of
+    them up to twice `_FINE`, then one in ever more."""
+    numbers = [0]
+    while numbers[-1] < updates:
+        numbers.append(min(numbers[-1] + max(numbers[-1] // _FINE, 1), updates))
+    return np.array(numbers, dtype=np.int64)

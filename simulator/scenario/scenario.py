@@ -183,8 +183,11 @@ def _build(read: Outline) -> Scenario:
     network = None if model.model is None else build_model(model.model, folder)
     learning, counts = _learning(model, folder), model.workload
     if learning is not None and learning.lengths:
-        from rollcast.simulator.learning.lengths import drifting
+        from rollcast.simulator.learning.lengths import as_drawn, check_drifts, drifting
 
+        check_drifts(counts, learning)
+        still = build_workload(counts, model.seed, folder, model.environment, model.reward)
+        learning = as_drawn(learning, still, plan.batch.group_size)
         counts = drifting(counts, learning, plan, model.steps)
     workload = build_workload(counts, model.seed, folder, model.environment, model.reward)
     cost = build_cost(

@@ -8,30 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.simulator.errors import RollcastError
-from rollcast.simulator.learning.answer import Progress, unreached, updates_to
+from rollcast.simulator.learning.answer import Progress, unreached
 from rollcast.simulator.learning.build import Learning
-from rollcast.simulator.learning.lengths import length_law, mean_length, reacting
-from rollcast.simulator.results.steady import steady_of
-from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import Run
 from rollcast.simulator.studies.interval import ends
-from rollcast.simulator.workload.base import ScaledWorkload
 
 FloatArray = NDArray[np.float64]
 
 POINTS = 49  # of a curve
 _BEYOND = 1.15  # a curve ends there, in times to the target
-_SHORT, _LONG = 0.25, 4.0  # factors on lengths that are tried
-_SAME = 0.02  # of the log of one: not worth another run
 
 
 class Ran(Protocol):
@@ -112,10 +103,9 @@ class Times:
         if learning.target is None:
             never = np.full(len(factors), np.inf)
             return cls(math.inf, math.inf, never, never, factors)
-        own = updates_to(learning.target, progress.accuracy)
-        drawn = updates_to(learning.target, progress.drawn)
+        own, drawn = progress.updates_to(learning.target)
         return cls(
-            float(own),
+            own,
             float(progress.hours_after(own)),
             drawn,
             progress.drawn_hours_after(drawn) * factors,
@@ -138,7 +128,7 @@ def learned(
     priced = scenario.usd_per_gpu_hour
     if learning.target is not None:
         told["reached"] = float(np.mean(np.isfinite(times.updates)))
-        looked = len(progress.seconds) - 1
+        looked = progress.updates
         note = unreached(learning, times.own_updates, times.updates, looked)
         if note:
             told["note"] = note
@@ -157,7 +147,7 @@ def learned(
     curve = told["curve"] = _curve(progress, times)
     if learning.target is None:
         last = {name: values[-1] for name, values in curve.items()}
-        told["after"] = {"updates": len(progress.seconds) - 1, **last}
+        told["after"] = {"updates": progress.updates, **last}
     return told
 
 
@@ -197,24 +187,3 @@ def _curve(progress: Progress, times: Times) -> dict[str, list[float]]:
         "low": np.minimum(low, accuracy).tolist(),
         "high": np.maximum(high_, accuracy).tolist(),
     }
-
-
-def with_lengths(scenario: Scenario, run: Run, progress: Progress) -> Progress:
-    """The progress of a run whose lengths react to accuracy. How much a step's time follows them is
-    seen in another run, with lengths as they are at the target."""
-    learning, steady = scenario.learning, steady_of(run)
-    assert learning is not None
-    first = min(steady.start, len(progress.accuracy) - 2)
-    steps = slice(first, max(first + 1, min(steady.stop, len(progress.accuracy) - 1)))
-    own = mean_length(length_law(learning), learning.start, progress.accuracy)
-    last = len(own) - 1
-    if learning.target is not None:
-        last = min(int(np.argmax(progress.accuracy >= learning.target)) or last, last)
-    longer = float(np.clip(own[last] / np.exp(np.mean(np.log(own[steps]))), _SHORT, _LONG))
-    power = 1.0
-    if abs(math.log(longer)) > _SAME and isinstance(scenario.workload, ScaledWorkload):
-        other = replace(scenario, workload=scenario.workload.scaled(longer))
-        with suppress(RollcastError):
-            step_s = steady_of(drive(other, other.world(), len(run.steps))).step_s
-            power = math.log(step_s / steady.step_s) / math.log(longer)
-    return reacting(progress, learning, scenario.seed, steps, power)

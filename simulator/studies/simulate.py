@@ -17,7 +17,8 @@ from rollcast.simulator.scenario.file import RawScenario, override, read_scenari
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.scenario.trust import Trust
 from rollcast.simulator.spans import Run, StepRecord
-from rollcast.simulator.studies.learned import add_learning, with_lengths
+from rollcast.simulator.studies.learned import add_learning
+from rollcast.simulator.studies.reacting import reacted
 from rollcast.simulator.workload.solved import solved_lengths
 
 
@@ -84,8 +85,8 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
     if scenario.learning is None:
         return Result(scenario, result, summary)
     progress = progress_of(result, scenario.learning, scenario.seed)
-    if scenario.learning.lengths and isinstance(progress, Progress):
-        progress = with_lengths(scenario, result, progress)
+    if isinstance(progress, Progress):
+        progress = reacted(scenario, result, progress)
     made = Result(scenario, result, summary, progress)
     add_learning({scenario.policy_name: made})
     return made

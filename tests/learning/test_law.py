@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.learning import progress as progress_module
 from rollcast.simulator.learning.data import load, prior, save
 from rollcast.simulator.learning.group_signal import ACCURACIES, group_signal
 from rollcast.simulator.learning.signals import Signals, signals_of
@@ -160,3 +161,13 @@ def test_another_file_is_refused(tmp_path: Path, key: str, value: object, said: 
     with pytest.raises(ScenarioError, match=said) as caught:
         load(path)
     assert "calibrate --learning" in caught.value.message
+
+
+def test_late_updates_taken_at_once_are_as_good_as_each() -> None:
+    law, many = prior(), signals(1200)
+    coarse = law.curves(many, 0.3, draws=40, seed=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress_module, "_FINE", 10**9)
+        each = law.curves(many, 0.3, draws=40, seed=0)
+    assert np.abs(coarse - each).max() < 1e-3
+    assert coarse[:, :129].tolist() == each[:, :129].tolist()

@@ -19,9 +19,9 @@ from rollcast.simulator.learning.answer import (
     Progress,
     at,
     between,
+    first_at,
     repeated,
     seconds_over,
-    updates_to,
 )
 from rollcast.simulator.learning.build import Learning
 from rollcast.simulator.learning.data import prior, save
@@ -58,7 +58,7 @@ def first_crossing(target: float, curve: Sequence[float]) -> float:
 def test_the_target_is_reached_where_a_loop_says(rises: list[list[float]], part: float) -> None:
     curves = 0.1 + np.cumsum(rises, axis=1) / 6
     target = float(curves[:, 0].max()) + 0.01 + part
-    found = updates_to(target, curves)
+    found = first_at(target, curves)
     assert found.tolist() == pytest.approx([first_crossing(target, c) for c in curves.tolist()])
 
 
@@ -92,7 +92,7 @@ def times(rises: list[float], step_s: float, factor: float, target: float) -> Ti
     """Of draws whose log-odds rise by so much an update."""
     z = np.outer(rises, np.arange(65.0)) - 1.0
     drawn = 1 / (1 + np.exp(-z))
-    progress = Progress(drawn[0], drawn, step_s * np.arange(65.0))
+    progress = Progress(drawn[0], drawn, step_s * np.arange(65.0), np.arange(65.0))
     learning = Learning(prior(), 0.27, target)
     return Times.of(progress, learning, np.full(len(rises), factor))
 

@@ -15,14 +15,20 @@ from rollcast.simulator.learning.answer import Progress
 from rollcast.simulator.learning.build import Learning
 from rollcast.simulator.learning.data import prior
 from rollcast.simulator.learning.law import LengthLaw
-from rollcast.simulator.learning.lengths import mean_length, reacting
+from rollcast.simulator.learning.lengths import lengths_of, mean_length, reacting
 from rollcast.simulator.planner.planner import plan
 from rollcast.simulator.studies.simulate import load, simulate
 from tests.conftest import Cli
 from tests.learning.worlds import LONGER, written
 
 FLAT = replace(
-    LONGER, right_slope=0.0, wrong_slope=0.0, ratio=1.0, right_slope_error=0, wrong_slope_error=0
+    LONGER,
+    right_slope=0.0,
+    wrong_slope=0.0,
+    ratio=1.0,
+    right_slope_error=0,
+    wrong_slope_error=0,
+    ratio_error=0,
 )
 inside = st.floats(0.05, 0.95)
 
@@ -43,22 +49,25 @@ def test_the_mean_is_that_of_right_and_wrong(
     start: float, accuracy: float, right: float, wrong: float, ratio: float
 ) -> None:
     law = replace(LONGER, right_slope=right, wrong_slope=wrong, ratio=ratio)
-    found = mean_length(law, start, np.array([accuracy, start]))
+    found = mean_length(lengths_of(law), start, np.array([accuracy, start]))
     assert found.tolist() == pytest.approx([slow_mean(law, start, accuracy), 1.0])
-    still = mean_length(replace(law, right_slope=0.0, wrong_slope=0.0), start, np.array([accuracy]))
+    flat = lengths_of(replace(law, right_slope=0.0, wrong_slope=0.0))
+    still = mean_length(flat, start, np.array([accuracy]))
     assert (still[0] - 1) * (1 - ratio) * (accuracy - start) >= -1e-12  # more of the right ones
 
 
 def progress(rises: list[float]) -> Progress:
     drawn = 1 / (1 + np.exp(1.0 - np.outer(rises, np.arange(21.0))))
-    return Progress(drawn[0], drawn, 60.0 * np.arange(21.0))
+    return Progress(drawn[0], drawn, 60.0 * np.arange(21.0), np.arange(21.0))
 
 
 @given(st.lists(st.floats(0.01, 0.3), min_size=2, max_size=4), st.floats(0, 1), st.integers(0, 3))
 def test_seconds_follow_the_lengths(rises: list[float], power: float, first: int) -> None:
     base, start = progress(rises), 1 / (1 + math.e)
-    law = replace(prior(), lengths=replace(LONGER, right_slope_error=0, wrong_slope_error=0))
-    made = reacting(base, Learning(law, start), 0, slice(first, first + 3), power)
+    sure = replace(LONGER, right_slope_error=0, wrong_slope_error=0, ratio_error=0)
+    law = replace(prior(), lengths=sure)
+    found = mean_length(lengths_of(sure), start, base.accuracy)
+    made = reacting(base, Learning(law, start), 0, slice(first, first + 3), power, found)
     own = [slow_mean(LONGER, start, a) for a in base.accuracy.tolist()]
     usual = math.prod(own[first : first + 3]) ** (1 / 3)
     assert made.drawn_seconds is not None
@@ -70,7 +79,8 @@ def test_seconds_follow_the_lengths(rises: list[float], power: float, first: int
             want.append(clock)
         assert clocks.tolist() == pytest.approx(want)
     flat = replace(prior(), lengths=FLAT)
-    same = reacting(base, Learning(flat, start), 0, slice(first, first + 3), power)
+    ones = np.ones_like(base.accuracy)
+    same = reacting(base, Learning(flat, start), 0, slice(first, first + 3), power, ones)
     assert same.seconds == pytest.approx(base.seconds)
     updates = np.array([3.5] * len(rises))
     assert same.drawn_hours_after(updates) == pytest.approx(base.drawn_hours_after(updates))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.parts import Part
 from rollcast.simulator.policies.registry import SYNCHRONOUS
+from rollcast.simulator.stacks.exported import PLAN_FILE, read_exported
 from rollcast.simulator.stacks.settings import Settings, value, whole
 
 _OLDEST = 10_000
@@ -20,6 +23,8 @@ def policy_part(known: Settings, overlapped: bool, stack: str, exceeded: str) ->
     if own is not None and isinstance(own.value, str):
         source = f"{own.theirs} is {own.value} in {own.place}"
         return Part("policy", [] if own.value == SYNCHRONOUS else own.value, source)
+    if (exported := _exported(known)) is not None:
+        return exported
     over, batch = whole(known, "run.over_sampling_groups"), whole(known, "workload.batch_groups")
     if value(known, "run.partial_rollout") is True and over and batch and over >= batch:
         place = known["run.over_sampling_groups"].place
@@ -39,3 +44,19 @@ def policy_part(known: Settings, overlapped: bool, stack: str, exceeded: str) ->
         source = f"{setting.source}; exceeded as {stack} does"
         return Part("policy", [{"fully_async": options}], source)
     return Part("policy", ["one_step_off"], "assumed: rollouts overlapped training", True)
+
+
+def _exported(known: Settings) -> Part | None:
+    """By the plan beside an exported sampler, where it is still there."""
+    sampler = known.get("run.sampler")
+    if sampler is None or not isinstance(sampler.value, str):
+        return None
+    try:
+        plan = Path(sampler.value).with_name(PLAN_FILE)
+        exported = read_exported(plan)
+        exported.chain()
+    except (ScenarioError, ValueError):  # nobody's, no path, or a policy that is not here
+        return None
+    source = f"{plan}, beside the sampler of {sampler.source}"
+    text = exported.policy
+    return Part("policy", [] if text == SYNCHRONOUS else text, source)

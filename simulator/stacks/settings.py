@@ -30,6 +30,7 @@ MEANINGS: Mapping[str, str] = {
         "whether a tensor-parallel group shares the tokens of norms and of the residual stream"
     ),
     "policy": "the policy, as the command line spells it",
+    "run.sampler": "file of the code that chooses what is trained on",
     "run.mode": "the trainer's mode, in its own words",
     "run.v1": "whether verl's V1 trainer ran, to which its mode belongs",
     "run.asynchronous": "whether rollouts overlap training",

@@ -30,7 +30,7 @@ from rollcast.calibration.judge.whole import FITTED_FILE, Step
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.launches.parts import Part, replaced
-from rollcast.simulator.results.figures import seconds
+from rollcast.simulator.results.text import seconds
 
 FAR_OFF, HOPELESS = 1.5, 3.0
 """Times by which a forecast of the held-out run time may be off. Logs of busy machines and growing

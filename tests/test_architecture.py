@@ -70,7 +70,7 @@ class Once(Policy):
 FIGURE = """
 import sys
 from rollcast.simulator.results import figures
-from rollcast.simulator.results.figures import Figure, Heading, Line
+from rollcast.simulator.results.figure import Figure, Heading, Line
 
 figures.FIGURES += (
     Figure(

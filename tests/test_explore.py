@@ -29,7 +29,7 @@ from rollcast.simulator.explore.work import (
 )
 from rollcast.simulator.planner.whole_run import Work
 from rollcast.simulator.report.timeline import timelines
-from rollcast.simulator.results.figures import hours, interval
+from rollcast.simulator.results.text import hours, interval
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.interval import ends

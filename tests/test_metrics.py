@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast import load
-from rollcast.simulator.results.figures import interval
 from rollcast.simulator.results.metrics import (
     CAUSES,
     censored_mean,
@@ -24,6 +23,7 @@ from rollcast.simulator.results.metrics import (
     underfilled_fraction,
     underfilled_intervals,
 )
+from rollcast.simulator.results.text import interval
 from rollcast.simulator.rollout import Rollout, Segment, VersionTokens
 from rollcast.simulator.spans import TRAINED, PhaseSpan, Run, StepRecord
 from rollcast.simulator.studies.simulate import simulate

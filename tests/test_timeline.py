@@ -18,10 +18,10 @@ from matplotlib.image import AxesImage
 
 from rollcast import load
 from rollcast.simulator.results import timeline
-from rollcast.simulator.results.figures import share
 from rollcast.simulator.results.intervals import merged
 from rollcast.simulator.results.lanes import covered, mean_running
 from rollcast.simulator.results.metrics import running_over_time, summarise
+from rollcast.simulator.results.text import share
 from rollcast.simulator.results.timeline import BINS, draw_comparison, draw_run
 from rollcast.simulator.spans import Run, StepRecord
 from rollcast.simulator.studies.compare import table

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rollcast.calibration.live.ahead import Left
 from rollcast.calibration.live.follow import Seen
 from rollcast.calibration.live.monitor import State
-from rollcast.simulator.results.figures import seconds
+from rollcast.simulator.results.text import seconds
 from rollcast.simulator.results.write import plain
 
 if TYPE_CHECKING:

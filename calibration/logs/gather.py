@@ -17,7 +17,7 @@ from rollcast.calibration.logs.rollouts import MOST_TOKENS, Rollouts
 from rollcast.calibration.logs.run_log import Gap, RunLog
 from rollcast.calibration.logs.scan import scan
 from rollcast.calibration.logs.scanned import CONSOLE, Scanned
-from rollcast.simulator.results.figures import seconds
+from rollcast.simulator.results.text import seconds
 from rollcast.simulator.stacks.launch import Given, Key
 from rollcast.simulator.stacks.log_format import Metrics, Raw, Rollout, Row, Session, StackLog
 from rollcast.simulator.stacks.settings import Place, Settings

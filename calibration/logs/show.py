@@ -9,7 +9,7 @@ from rollcast.calibration.logs import columns
 from rollcast.calibration.logs.run_log import LEVELS, RunLog
 from rollcast.simulator.cli.console import console
 from rollcast.simulator.launches.parts import Part, missing
-from rollcast.simulator.results.figures import seconds, share
+from rollcast.simulator.results.text import seconds, share
 
 _EXAMPLES = 3
 _WORDS = {1: "", 2: "for each rollout: ", 3: "for each request: "}

@@ -11,7 +11,7 @@ from rollcast.calibration.judge.hold_out import Judged
 from rollcast.calibration.logs.run_log import LEVELS, RunLog
 from rollcast.simulator.cli.console import console
 from rollcast.simulator.costs.scaled import PHASES
-from rollcast.simulator.results.figures import seconds, share
+from rollcast.simulator.results.text import seconds, share
 
 _SHAPES = {
     "roofline": "roofline of the named model and GPU, scaled by a fitted factor per phase",

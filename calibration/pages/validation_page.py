@@ -30,7 +30,7 @@ from rollcast.simulator.report.parts import (
     tiles,
 )
 from rollcast.simulator.report.series import Series, series
-from rollcast.simulator.results.figures import seconds, share
+from rollcast.simulator.results.text import seconds, share
 
 
 def draw(content: dict[str, Any]) -> bytes:

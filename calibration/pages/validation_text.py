@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rollcast.simulator.results.figures import seconds, share
+from rollcast.simulator.results.text import seconds, share
 
 SETTING = "setting"
 _FIGURES = (

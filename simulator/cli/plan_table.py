@@ -12,7 +12,9 @@ from rollcast.simulator.cli.tables import show_phases
 from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Planned, Row
 from rollcast.simulator.planner.write import document
-from rollcast.simulator.results.figures import NAMED, hours, memory_said
+from rollcast.simulator.results.figures import NAMED
+from rollcast.simulator.results.memory_text import memory_said
+from rollcast.simulator.results.text import hours
 from rollcast.simulator.results.write import plain
 
 if TYPE_CHECKING:

@@ -12,24 +12,20 @@ from rollcast.simulator.cli.console import (
     fitted,
     named_column,
 )
+from rollcast.simulator.results.figure import Figure
 from rollcast.simulator.results.figures import (
-    AFTER,
     BOUND_BY,
     BY_PHASE,
     FIGURES,
     NAMED,
     NOTES,
-    SOONER,
-    TO_TARGET,
-    Figure,
-    interval,
-    memory_said,
-    seconds,
-    share,
     steps_by_group_size,
 )
 from rollcast.simulator.results.learning import sentences
+from rollcast.simulator.results.memory_text import memory_said
 from rollcast.simulator.results.phases import bound_text
+from rollcast.simulator.results.target_figures import AFTER, SOONER, TO_TARGET
+from rollcast.simulator.results.text import interval, seconds, share
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rollcast.simulator.cli.console import console
-from rollcast.simulator.results.figures import seconds
+from rollcast.simulator.results.text import seconds
 
 if TYPE_CHECKING:
     from rollcast.simulator.studies.tornado import Bar

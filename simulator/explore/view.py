@@ -17,8 +17,9 @@ from rollcast.simulator.report.markup import Content, Markup, joined, tag
 from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.timeline import timelines
 from rollcast.simulator.report.words import bias, time_spent
-from rollcast.simulator.results.figures import NAMED, cost, factor, hours, interval, usd
+from rollcast.simulator.results.figures import NAMED
 from rollcast.simulator.results.phases import bound_text
+from rollcast.simulator.results.text import cost, factor, hours, interval, usd
 from rollcast.simulator.studies.interval import ends
 
 _FIGURES = tuple(

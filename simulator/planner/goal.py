@@ -9,7 +9,7 @@ import numpy as np
 
 from rollcast.simulator.planner.measure import Measured, Setup
 from rollcast.simulator.planner.whole_run import RunCost
-from rollcast.simulator.results.figures import hours, usd
+from rollcast.simulator.results.text import hours, usd
 from rollcast.simulator.scenario.plan_section import LimitSection, ObjectiveName
 
 

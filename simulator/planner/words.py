@@ -7,8 +7,8 @@ from functools import partial
 
 from rollcast.simulator.planner.answer import Interval, Rival, Row
 from rollcast.simulator.planner.whole_run import Work
-from rollcast.simulator.results.figures import cost, hours, interval, usd
 from rollcast.simulator.results.phases import bound_text
+from rollcast.simulator.results.text import cost, hours, interval, usd
 from rollcast.simulator.scenario.plan_section import LimitSection, ObjectiveName
 
 OBJECTIVES: Mapping[ObjectiveName, str] = {

@@ -21,16 +21,8 @@ from rollcast.simulator.report.markup import Content, Markup, joined, tag
 from rollcast.simulator.report.page import page
 from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.reproduced import reproduced
-from rollcast.simulator.results.figures import (
-    MEMORY_PHASE_NAMES,
-    MEMORY_PHASES,
-    gigabytes,
-    hours,
-    interval,
-    seconds,
-    share,
-    usd,
-)
+from rollcast.simulator.results.memory_text import MEMORY_PHASE_NAMES, MEMORY_PHASES
+from rollcast.simulator.results.text import gigabytes, hours, interval, seconds, share, usd
 
 _SHADES = dict(
     zip(GROUPS, ("rollout", "train", "sync", "tail", "lost", "most", "some"), strict=True)

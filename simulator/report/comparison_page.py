@@ -19,18 +19,10 @@ from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
 from rollcast.simulator.report.words import bias, sureness, time_spent
-from rollcast.simulator.results.figures import (
-    FIGURES,
-    cost,
-    count,
-    factor,
-    interval,
-    seconds,
-    share,
-    usd,
-)
+from rollcast.simulator.results.figures import FIGURES
 from rollcast.simulator.results.learning import soonest
 from rollcast.simulator.results.phases import bound_text
+from rollcast.simulator.results.text import cost, count, factor, interval, seconds, share, usd
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.compare import compared, warnings_of
 from rollcast.simulator.studies.ranking import Ranking

@@ -9,9 +9,9 @@ from rollcast.simulator.report import parts
 from rollcast.simulator.report.markup import Markup, tag
 from rollcast.simulator.report.series import Box
 from rollcast.simulator.results.curves import Curves, Panel, curves_of
-from rollcast.simulator.results.figures import AFTER, SOONER, TO_TARGET
 from rollcast.simulator.results.learning import sentences
 from rollcast.simulator.results.scale import marks, time_unit
+from rollcast.simulator.results.target_figures import AFTER, SOONER, TO_TARGET
 
 
 def learning_section(summaries: Mapping[str, Mapping[str, Any]], chosen: str = "") -> Markup:

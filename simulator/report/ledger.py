@@ -8,7 +8,6 @@ from typing import Any
 
 from rollcast.simulator.report.markup import Content, Markup, joined, tag
 from rollcast.simulator.report.parts import key
-from rollcast.simulator.results.figures import count, share
 from rollcast.simulator.results.intervals import intersection, total_s
 from rollcast.simulator.results.metrics import (
     CAUSES,
@@ -16,6 +15,7 @@ from rollcast.simulator.results.metrics import (
     gpu_lanes,
     underfilled_intervals,
 )
+from rollcast.simulator.results.text import count, share
 from rollcast.simulator.spans import Run
 
 USES = (

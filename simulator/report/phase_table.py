@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.markup import Content, Markup, joined, tag
-from rollcast.simulator.results.figures import BOUND_BY, BY_PHASE, NAMED, NOTES, Values
+from rollcast.simulator.results.figure import Values
+from rollcast.simulator.results.figures import BOUND_BY, BY_PHASE, NAMED, NOTES
 
 
 def phase_table(rows: Sequence[tuple[Content, Values, bool]], of: str = "policy") -> Markup:

@@ -22,17 +22,10 @@ from rollcast.simulator.report.parts import Row as Line
 from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.reproduced import reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
-from rollcast.simulator.results.figures import (
-    MEMORY_PHASES,
-    NAMED,
-    cost,
-    gigabytes,
-    hours,
-    seconds,
-    share,
-    usd,
-)
+from rollcast.simulator.results.figures import NAMED
 from rollcast.simulator.results.lanes import STEPS_SHOWN
+from rollcast.simulator.results.memory_text import MEMORY_PHASES
+from rollcast.simulator.results.text import cost, gigabytes, hours, seconds, share, usd
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.studies.simulate import Result, simulate
 

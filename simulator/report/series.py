@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rollcast.simulator.report.front import across_marks, up_marks
 from rollcast.simulator.report.markup import Content, Markup, number, tag
 from rollcast.simulator.report.parts import figure, key
-from rollcast.simulator.results.figures import seconds
 from rollcast.simulator.results.scale import marks
+from rollcast.simulator.results.text import seconds
 
 _ENTRIES = (("dot-measured", "measured"), ("line-forecast", "forecast"), ("band", "90 % interval"))
 

@@ -11,9 +11,9 @@ import numpy as np
 from rollcast.simulator.report.markup import Markup, joined, number, tag
 from rollcast.simulator.report.parts import figure, key
 from rollcast.simulator.results import lanes
-from rollcast.simulator.results.figures import seconds, share
 from rollcast.simulator.results.lanes import Lane, Step, Timeline
 from rollcast.simulator.results.scale import marks, time_unit
+from rollcast.simulator.results.text import seconds, share
 from rollcast.simulator.spans import Run
 
 BINS = 480

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rollcast.simulator.results.figures import share
 from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR
+from rollcast.simulator.results.text import share
 from rollcast.simulator.studies.interval import LEVEL
 from rollcast.simulator.studies.ranking import SURE, Ranking
 

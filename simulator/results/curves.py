@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollcast.simulator.results.figures import TO_TARGET
+from rollcast.simulator.results.target_figures import TO_TARGET
 
 _ROOM = 0.04  # above the highest accuracy
 

@@ -1,152 +1,24 @@
-"""Figures of runs: the name, label, meaning and text of each, and the tables that show it."""
+"""Figures of runs, in the order of the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
 
+from rollcast.simulator.results.figure import Figure, Heading, Line, Values
+from rollcast.simulator.results.memory_text import peak_note, peak_text
 from rollcast.simulator.results.phases import PHASES, STEP_PHASES, TAIL, PhaseName, bound_cell
-
-
-def seconds(value: float | None, like: float | None = None) -> str:
-    """Text of a duration; "-" for None. like: whose unit is taken, where several stand in one line;
-    None: its own."""
-    if value is None:
-        return "-"
-    size = value if like is None else like
-    if size >= 7200:
-        return f"{value / 3600:.2f} h"
-    if size >= 600:
-        return f"{value / 60:.1f} min" if value >= 60 else f"{value / 60:.2g} min"
-    return f"{value:.3g} s" if value < 100 else f"{value:.1f} s"
-
-
-def interval(ends: Sequence[float], write: Callable[[float], str] | None = None) -> str:
-    """Text of an interval; its unit once. write: of both ends; None: seconds, in the unit of the
-    higher one."""
-    first, last = map(write or partial(seconds, like=ends[1]), ends)
-    number, _, unit = first.partition(" ")
-    return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"
-
-
-def hours(value: float, like: float | None = None) -> str:
-    """Text of the duration of a whole run. value: hours. like: whose unit is taken, where several
-    stand in one line; None: its own."""
-    size = value if like is None else like
-    if size >= 96:
-        return f"{value / 24:,.{1 if value < 2400 else 0}f} days"
-    if size >= 1:
-        return f"{value:.0f} h" if value >= 10 else f"{value:.1f} h"
-    if size >= 1 / 30:
-        return (
-            f"{60 * value:.0f} min" if value >= 1 / 6 or like is None else f"{60 * value:.2g} min"
-        )
-    return f"{3600 * value:.3g} s"
-
-
-def usd(value: float) -> str:
-    """Text of an amount of US dollars."""
-    if value >= 10:
-        return f"${value:,.0f}"
-    return f"${value:.2f}" if value >= 0.1 or not value else f"${value:.1g}"
-
-
-def cost(usd_or_none: float | None, gpu_hours: float) -> str:
-    """Text of a run's cost: dollars, or GPU-hours for a GPU without a price."""
-    if usd_or_none is None:
-        return f"{gpu_hours:,.0f} GPU-hours" if gpu_hours >= 100 else f"{gpu_hours:.3g} GPU-hours"
-    return usd(usd_or_none)
-
-
-def count(value: float) -> str:
-    """Text of a count."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
-        if abs(value) >= size:
-            return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
-    return f"{value:,.0f}"
-
-
-def share(value: float | None) -> str:
-    """Text of a share, in per cent."""
-    return "-" if value is None or value != value else f"{100 * value:.1f} %"
-
-
-factor = "{:.2f}x".format
-
-Values = Mapping[str, Any]
-"""Figures by name: a run's summary.json, a row of `simulator.studies.compare.compared`, a row of a
-plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line in the table of one run. label and note replace the figure's label and meaning; text
-    replaces its text. A line without text is left out."""
-
-    label: str = ""
-    text: Callable[[Values], str] | None = None
-    note: str | Callable[[Values], str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """A column of the terminal's comparison.
-
-    text: the label with line breaks. drop: a narrow terminal drops the lowest first, never 0.
-    footnote: whether the meaning stands below the table. if_differs: show it only where policies
-    differ.
-    """
-
-    text: str = ""
-    drop: int = 0
-    footnote: bool = False
-    if_differs: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure of a run.
-
-    name: its key in `Values`. write: its text. value: computes it; by default the value under
-    ``name``. None becomes "-". saved: whether comparison.json and comparison.csv hold it. run,
-    terminal, page: its line in the table of one run, its column in the terminal's comparison and on
-    the page of one. narrow: whether a phone shows the page's column.
-    """
-
-    name: str
-    label: str
-    write: Callable[[Any], str]
-    meaning: str = ""
-    value: Callable[[Values], Any] | None = None
-    saved: bool = True
-    run: Line | None = None
-    terminal: Heading | None = None
-    page: bool = False
-    narrow: bool = True
-
-    @property
-    def heading(self) -> str:
-        """The terminal's column heading."""
-        return (self.terminal.text if self.terminal else "") or self.label
-
-    def value_in(self, values: Values) -> Any:
-        """The figure; None if there is none."""
-        return values.get(self.name) if self.value is None else self.value(values)
-
-    def text(self, values: Values) -> str:
-        """The figure's text."""
-        value = self.value_in(values)
-        return "-" if value is None else self.write(value)
-
-    def line(self, summary: Values) -> tuple[str, str, str] | None:
-        """Label, text and note in the table of one run; None if it has no line."""
-        if self.run is None:
-            return None
-        text = self.text(summary) if self.run.text is None else self.run.text(summary)
-        note = self.meaning if self.run.note is None else self.run.note
-        return self.run.label or self.label, text, note if isinstance(note, str) else note(summary)
+from rollcast.simulator.results.target_figures import AFTER, TO_TARGET
+from rollcast.simulator.results.text import (
+    cost,
+    count,
+    factor,
+    gigabytes,
+    hours,
+    interval,
+    number,
+    seconds,
+    share,
+)
 
 
 def _per_step(name: str) -> Callable[[Values], float]:
@@ -206,14 +78,10 @@ def _phase(name: PhaseName) -> Callable[[Values], Values | None]:
     return value
 
 
-def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}g}" if value < 99.5 else f"{value:,.0f}"
-
-
 def _phase_cell(phase: Values) -> str:
     """Seconds, and their interval below."""
-    ends = [_number(phase[end], 2) for end in ("low_s", "high_s") if end in phase]
-    return "\n".join([_number(phase["s"]), *(["-".join(ends)] if ends else [])])
+    ends = [number(phase[end], 2) for end in ("low_s", "high_s") if end in phase]
+    return "\n".join([number(phase["s"]), *(["-".join(ends)] if ends else [])])
 
 
 def _phase_figure(name: PhaseName) -> Figure:
@@ -240,75 +108,6 @@ def _phase_figure(name: PhaseName) -> Figure:
         value,
         saved=False,
         run=Line(f"{indent}{label}", text, note),
-    )
-
-
-def gigabytes(size: float) -> str:
-    """Text of bytes, in GB of 1e9."""
-    size /= 1e9
-    return f"{size:.0f} GB" if size >= 10 else f"{size:.1f} GB"
-
-
-ENGINE_SHARE = "engine_share"
-"""The pool of a ledger that is what an engine may use of its GPUs."""
-MEMORY_PHASES: Mapping[str, str] = {
-    "start": "at the start",
-    "generation": "in generation",
-    "switch": "between rollout and training",
-    "log_prob": "in the log-probabilities",
-    "update": "in the update",
-    "optimizer_step": "in the optimiser's step",
-    "sync": "in the weight sync",
-}
-"""Phases of a ledger of memory, as a sentence goes on."""
-MEMORY_PHASE_NAMES: Mapping[str, str] = {
-    "start": "start",
-    "generation": "generation",
-    "switch": "switch",
-    "log_prob": "log-probs",
-    "update": "update",
-    "optimizer_step": "optimiser step",
-    "sync": "weight sync",
-}
-"""The same in tables."""
-
-
-def room(peak: Mapping[str, Any]) -> str:
-    """What a peak is of: a GPU's memory, or an engine's share of it. peak: as a ledger tells it."""
-    size = gigabytes(peak["capacity_bytes"])
-    return f"the engine's {size} of a GPU" if peak["pool"] == ENGINE_SHARE else f"{size} of a GPU"
-
-
-def _peak(v: Values) -> Values | None:
-    memory = v.get("memory")
-    return None if memory is None else memory["peak"]
-
-
-def _peak_text(v: Values) -> str:
-    """Empty where no memory is known."""
-    peak = _peak(v)
-    return "" if peak is None else gigabytes(peak["bytes"])
-
-
-def _peak_note(v: Values) -> str:
-    peak = _peak(v)
-    if peak is None:
-        return ""
-    return f"of {room(peak)}, {MEMORY_PHASES[peak['phase']]}"
-
-
-def memory_said(v: Values) -> str:
-    """Peak, phase, what is left and how sure that is, as a sentence; empty where no memory is
-    known. v: with ``memory``, of a ledger."""
-    memory, peak = v.get("memory"), _peak(v)
-    if memory is None or peak is None:
-        return ""
-    spare = peak["capacity_bytes"] - peak["bytes"]
-    rest = f"{gigabytes(spare)} are left" if spare >= 0 else f"{gigabytes(-spare)} are missing"
-    return (
-        f"A GPU holds at most {gigabytes(peak['bytes'])} of {gigabytes(peak['capacity_bytes'])}, "
-        f"{MEMORY_PHASES[peak['phase']]}: {rest}; it fits with a probability of "
-        f"{100 * memory['fits_probability']:.0f} %."
     )
 
 
@@ -489,7 +288,7 @@ _LEARNING: tuple[Figure, ...] = (
         "peak memory",
         gigabytes,
         "of a GPU, in the phase that comes closest to what it has",
-        run=Line(text=_peak_text, note=_peak_note),
+        run=Line(text=peak_text, note=peak_note),
         terminal=Heading("peak\nmemory", drop=6, if_differs=True),
         page=True,
         narrow=False,
@@ -520,105 +319,6 @@ BOUND_BY = Figure(
     "what bounds a step, and the share of the draws in which it does",
     bound_cell,
 )
-
-
-def to_target(v: Values, name: str) -> tuple[float | None, float | None, float | None]:
-    """Of what a run takes to its target (`simulator.studies.learned.learned`): the figure and the
-    ends of its interval; None for what is not known."""
-    told = v.get("learning") or {}
-    return told.get(name), told.get(f"{name}_low"), told.get(f"{name}_high")
-
-
-def _target_figure(
-    name: str, label: str, run_label: str, meaning: str, write: Callable[..., str]
-) -> Figure:
-    """A figure of what training takes to the target accuracy. write: of it and of its ends, in the
-    unit of the number ``like``."""
-
-    def value(v: Values) -> tuple[str, str] | None:
-        own, low, high = to_target(v, name)
-        if low is None or (name == "gpu_hours" and to_target(v, "usd")[1] is not None):
-            return None
-        said = partial(write, like=high or own or low)
-        ends = f"{said(low)} or more" if high is None else interval((low, high), said)
-        return "-" if own is None else said(own), ends
-
-    def text(v: Values) -> str:
-        return (value(v) or ("", ""))[0]
-
-    def note(v: Values) -> str:
-        return f"{meaning}, 90 % interval {(value(v) or ('', ''))[1]}"
-
-    line = Line(run_label, text, note)
-    return Figure(f"learning.{name}", label, "\n".join, meaning, value, saved=False, run=line)
-
-
-TO_TARGET: tuple[Figure, ...] = (
-    _target_figure("hours", "time", "to target", "time until the target accuracy", hours),
-    _target_figure(
-        "updates", "updates", "  updates", "up to there", lambda value, like: f"{value:,.0f}"
-    ),
-    _target_figure("usd", "cost", "  cost", "up to there", lambda value, like: usd(value)),
-    _target_figure(
-        "gpu_hours", "GPU-hours", "  GPU-hours", "up to there", lambda value, like: f"{value:,.3g}"
-    ),
-)
-"""What training takes to a target accuracy: a line each in the table of one run, a column each in
-tables of several."""
-
-
-def _after(v: Values) -> tuple[str, str] | None:
-    """Accuracy and hours at the end of a curve without a target, and the ends of its interval."""
-    told = (v.get("learning") or {}).get("after")
-    if told is None:
-        return None
-    said = f"{told['accuracy']:.2f} after {hours(told['hours'])}"
-    return said, interval((told["low"], told["high"]), "{:.2f}".format)
-
-
-def _after_note(v: Values) -> str:
-    updates = ((v.get("learning") or {}).get("after") or {}).get("updates", 0)
-    return f"{updates:,} updates, 90 % interval {(_after(v) or ('', ''))[1]}"
-
-
-AFTER = Figure(
-    "learning.after",
-    "accuracy",
-    "\n".join,
-    "after updates that are like the simulated ones",
-    _after,
-    saved=False,
-    run=Line(text=lambda v: (_after(v) or ("",))[0], note=_after_note),
-)
-"""Of a run without a target accuracy."""
-
-
-def _speedup_to_target(v: Values) -> tuple[str, str] | None:
-    own, low, high = to_target(v, "speedup")
-    if own is None or low is None:
-        return None
-    return f"{own:.2f}x", f"{low:.2f}-{high:.2f}" if high is not None else f"{low:.2f} or more"
-
-
-SOONER: tuple[Figure, ...] = (
-    Figure(
-        "learning.speedup",
-        "speed-up",
-        "\n".join,
-        "time of the first policy to the target over this one's",
-        _speedup_to_target,
-        saved=False,
-    ),
-    Figure(
-        "learning.sooner",
-        "sooner",
-        "{:.0%}".format,
-        "share of draws in which it reaches the target before the first policy",
-        lambda v: (v.get("learning") or {}).get("sooner"),
-        saved=False,
-    ),
-)
-"""Of tables of several runs, against the first."""
 FIGURES = (*_TIMES[:1], *BY_PHASE, *_TIMES[1:], *_RATES, *_LEARNING, AFTER, *TO_TARGET)
 """Figures that the tables of runs show, in order. A figure is one entry here and its value in
 `simulator.results.metrics.summarise`."""

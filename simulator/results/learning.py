@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollcast.simulator.results.figures import TO_TARGET
+from rollcast.simulator.results.target_figures import TO_TARGET
 
 OWN = "For hours of a model of your own, fit a law to its runs (rollcast calibrate --learning)."
 """Of the law that comes with rollcast."""

@@ -30,11 +30,12 @@ from rollcast.simulator.results.drawing import (
     style,
     time_axis,
 )
-from rollcast.simulator.results.figures import NAMED, seconds
+from rollcast.simulator.results.figures import NAMED
 from rollcast.simulator.results.intervals import FloatArray
 from rollcast.simulator.results.lanes import STEPS_SHOWN, Timeline, gpu_shares, timeline_of
 from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR, summarise
 from rollcast.simulator.results.steady import per_rollout
+from rollcast.simulator.results.text import seconds
 from rollcast.simulator.spans import Run
 
 if TYPE_CHECKING:

@@ -1,0 +1,83 @@
+"""Text of durations, amounts, counts and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+
+def seconds(value: float | None, like: float | None = None) -> str:
+    """Text of a duration; "-" for None. like: whose unit is taken, where several stand in one line;
+    None: its own."""
+    if value is None:
+        return "-"
+    size = value if like is None else like
+    if size >= 7200:
+        return f"{value / 3600:.2f} h"
+    if size >= 600:
+        return f"{value / 60:.1f} min" if value >= 60 else f"{value / 60:.2g} min"
+    return f"{value:.3g} s" if value < 100 else f"{value:.1f} s"
+
+
+def interval(ends: Sequence[float], write: Callable[[float], str] | None = None) -> str:
+    """Text of an interval; its unit once. write: of both ends; None: seconds, in the unit of the
+    higher one."""
+    first, last = map(write or partial(seconds, like=ends[1]), ends)
+    number, _, unit = first.partition(" ")
+    return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"
+
+
+def hours(value: float, like: float | None = None) -> str:
+    """Text of the duration of a whole run. value: hours. like: whose unit is taken, where several
+    stand in one line; None: its own."""
+    size = value if like is None else like
+    if size >= 96:
+        return f"{value / 24:,.{1 if value < 2400 else 0}f} days"
+    if size >= 1:
+        return f"{value:.0f} h" if value >= 10 else f"{value:.1f} h"
+    if size >= 1 / 30:
+        return (
+            f"{60 * value:.0f} min" if value >= 1 / 6 or like is None else f"{60 * value:.2g} min"
+        )
+    return f"{3600 * value:.3g} s"
+
+
+def usd(value: float) -> str:
+    """Text of an amount of US dollars."""
+    if value >= 10:
+        return f"${value:,.0f}"
+    return f"${value:.2f}" if value >= 0.1 or not value else f"${value:.1g}"
+
+
+def cost(usd_or_none: float | None, gpu_hours: float) -> str:
+    """Text of a run's cost: dollars, or GPU-hours for a GPU without a price."""
+    if usd_or_none is None:
+        return f"{gpu_hours:,.0f} GPU-hours" if gpu_hours >= 100 else f"{gpu_hours:.3g} GPU-hours"
+    return usd(usd_or_none)
+
+
+def count(value: float) -> str:
+    """Text of a count."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
+        if abs(value) >= size:
+            return f"{value / (1e3 if unit == 'k' else size):.3g}{unit}"
+    return f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """Text of a share, in per cent."""
+    return "-" if value is None or value != value else f"{100 * value:.1f} %"
+
+
+factor = "{:.2f}x".format
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Text of a number to so many digits; from 100 on, a whole one."""
+    return f"{value:.{digits}g}" if value < 99.5 else f"{value:,.0f}"
+
+
+def gigabytes(size: float) -> str:
+    """Text of bytes, in GB of 1e9."""
+    size /= 1e9
+    return f"{size:.0f} GB" if size >= 10 else f"{size:.1f} GB"

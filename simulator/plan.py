@@ -334,6 +334,12 @@ class StepPlan:
         return self.staleness.exceeded == "window" and self.keeps_running
 
     @property
+    def gives_up_at_weights(self) -> bool:
+        """Whether rollouts in flight that are too old are given up as new weights come, so that
+        others start on these."""
+        return self.staleness.exceeded in ("drop", "window") and self.keeps_running
+
+    @property
     def starts_ahead(self) -> bool:
         """Whether groups start although the batch has all that it needs."""
         return self.limits_starts or self.launch.queue is not None or self.windowed

@@ -179,7 +179,7 @@ def test_what_would_be_too_old_is_waited_for_or_given_up(exceeded: str) -> None:
         assert again.any() == (exceeded == "restart")
 
 
-def test_a_window_limits_no_start_and_gives_up_what_is_in_flight_as_weights_come() -> None:
+def test_a_window_limits_no_start_and_what_is_dropped_in_flight_goes_as_weights_come() -> None:
     window, drop = (
         on(
             f"fully_async(max_staleness=1, in_flight=4, exceeded={exceeded}, weights=keep)",
@@ -189,12 +189,13 @@ def test_a_window_limits_no_start_and_gives_up_what_is_in_flight_as_weights_come
     )
     started = [sum(record.launched_groups for record in tried.steps) for tried in (window, drop)]
     assert started[0] > 1.5 * started[1]
-    synced = {phase.end_s for phase in window.run.phases if phase.kind == "sync"}
-    rows = window.rollouts
-    given_up = [group for decision in window.decisions for group in decision.get("too_old", ())]
-    halted = np.isin(rows["group"], given_up) & (rows["finished"] == 0)
-    assert halted.any()
-    assert set(rows["end_s"][halted].tolist()) <= synced
+    for tried in (window, drop):
+        synced = {phase.end_s for phase in tried.run.phases if phase.kind == "sync"}
+        rows = tried.rollouts
+        given_up = [group for decision in tried.decisions for group in decision.get("too_old", ())]
+        halted = np.isin(rows["group"], given_up) & (rows["finished"] == 0)
+        assert halted.any()
+        assert set(rows["end_s"][halted].tolist()) <= synced
 
 
 @pytest.mark.parametrize("weights", ["keep", "recompute"])

@@ -40,7 +40,7 @@ def draft(log: RunLog, given: Iterable[Part] = ()) -> tuple[Part, ...]:
             for key in ("max_seqs", "max_batched_tokens", "kv_tokens", "prefix_caching")
         ),
         *_workload(log),
-        policy_part(log.settings, log.overlapped, log.stack, log.exceeded),
+        policy_part(log.settings, log.overlapped, log.stack, log.fully_async),
         Part(
             "poll_s",
             float(poll_s),

@@ -169,7 +169,7 @@ def gathered(
         releases=written_by,
         tokenized=dumps.tokens is not None,
         pads=stack.pads,
-        exceeded=stack.exceeded,
+        fully_async=stack.fully_async,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollcast.calibration.logs.tally import Tally
 from rollcast.simulator.errors import ScenarioError
@@ -43,7 +43,7 @@ class RunLog:
     tallies: of each file that mattered. notes: sentences for the user. ignored: number of files
     without log. name: of the files together. words: the stack's key by our column; advice: its
     settings by change of the run. pads: whether updates pad every rollout to the longest of the
-    batch. exceeded: what happens to groups beyond the bound on staleness, as in `fully_async`.
+    batch. fully_async: options of the policy of that name that the stack runs.
     releases: of the stack, that write such keys. tokenized: whether text was counted with a
     tokenizer.
     """
@@ -66,7 +66,7 @@ class RunLog:
     advice: Mapping[str, str] = field(default_factory=dict)
     tokenized: bool = False
     pads: bool = False
-    exceeded: str = "wait"
+    fully_async: Mapping[str, Any] = field(default_factory=lambda: {"exceeded": "wait"})
     releases: Span = ANY
 
     @property

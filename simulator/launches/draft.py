@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
@@ -86,7 +87,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         cap,
         *_prompts(known, asked),
         responses,
-        policy_part(known, overlapped, launch.stack, _exceeded(launch)),
+        policy_part(known, overlapped, launch.stack, _rules(launch)),
         *cost_parts(known, preset, step),
         Part("seed", 0, "assumed", True),
     ]
@@ -170,12 +171,11 @@ def overlaps(known: Settings) -> bool:
     return isinstance(bound, int | float) and not isinstance(bound, bool) and bound > 0
 
 
-def _exceeded(launch: Launched) -> str:
+def _rules(launch: Launched) -> Mapping[str, Any]:
     said = value(launch.known, "run.exceeded")
     log = all_stacks()[launch.stack].log
-    if said in ("drop", "wait", "capacity"):
-        return str(said)
-    return "wait" if log is None else log.exceeded
+    rules = {"exceeded": "wait"} if log is None else log.fully_async
+    return {**rules, "exceeded": said} if said in ("drop", "wait", "capacity") else rules
 
 
 def _counted(known: Settings, key: str, otherwise: int) -> Part:

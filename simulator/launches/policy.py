@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,10 @@ _OLDEST = 10_000
 """The largest bound on staleness, in versions."""
 
 
-def policy_part(known: Settings, overlapped: bool, stack: str, exceeded: str) -> Part:
+def policy_part(known: Settings, overlapped: bool, stack: str, rules: Mapping[str, Any]) -> Part:
     """The policy of the run itself, as far as its settings say. overlapped: whether rollouts
-    overlap training. exceeded: what ``stack`` does with rollouts beyond the bound on staleness, as
-    `fully_async` spells it."""
+    overlap training. rules: options of `fully_async` that ``stack`` runs (`StackLog.fully_async`).
+    """
     own = known.get("policy")
     if own is not None and isinstance(own.value, str):
         source = f"{own.theirs} is {own.value} in {own.place}"
@@ -37,11 +39,11 @@ def policy_part(known: Settings, overlapped: bool, stack: str, exceeded: str) ->
     bound = value(known, "run.max_staleness")
     if isinstance(bound, int | float) and not isinstance(bound, bool) and 0 < bound <= _OLDEST:
         setting = known["run.max_staleness"]
-        options: dict[str, Any] = {"max_staleness": bound, "exceeded": exceeded}
+        options: dict[str, Any] = {"max_staleness": bound, **rules, **_in_flight(known, rules)}
         syncs = whole(known, "run.sync_every")
         if syncs is not None and 1 < syncs <= bound + 1:
             options["sync_every"] = syncs
-        source = f"{setting.source}; exceeded as {stack} does"
+        source = f"{setting.source}; {' and '.join(rules)} as in {stack}"
         return Part("policy", [{"fully_async": options}], source)
     return Part("policy", ["one_step_off"], "assumed: rollouts overlapped training", True)
 
@@ -60,3 +62,16 @@ def _exported(known: Settings) -> Part | None:
     source = f"{plan}, beside the sampler of {sampler.source}"
     text = exported.policy
     return Part("policy", [] if text == SYNCHRONOUS else text, source)
+
+
+def _in_flight(known: Settings, rules: Mapping[str, Any]) -> dict[str, float]:
+    """Batches in flight, where nothing else limits what is started."""
+    if rules["exceeded"] != "window":
+        return {}
+    sizes = [whole(known, key) for key in ("workload.batch_groups", "workload.group_size")]
+    most = whole(known, "run.in_flight_rollouts")
+    if most is not None and most > 0 and all(sizes):
+        return {"in_flight": max(round(most / math.prod(filter(None, sizes)), 4), 1.0)}
+    if rules.get("in_flight") == "max_staleness":
+        return {"in_flight": max(float(known["run.max_staleness"].value), 1.0)}
+    return {}

@@ -128,8 +128,9 @@ class Loop:
         self.next_step += 1
         late = [] if before is None else before.late
         self.step = Step(plan, self.accounting.begin_step(plan, self.world.now_s), late)
-        # A window gives up what is in flight when the weights come: fresh groups start on them.
-        self.rollouts.give_up_the_old(self.step, in_flight=self.trainer.quiet or not plan.windowed)
+        # What is dropped in flight is dropped when the weights come: fresh groups start on them.
+        now = self.trainer.quiet or not plan.gives_up_at_weights
+        self.rollouts.give_up_the_old(self.step, in_flight=now)
 
     def _plan(self) -> StepPlan:
         if self._planned is None:
@@ -302,7 +303,7 @@ class Loop:
         return True
 
     def _give_up_late(self, step: Step | None) -> None:
-        if step is not None and not step.closed and step.plan.windowed:
+        if step is not None and not step.closed and step.plan.gives_up_at_weights:
             self.rollouts.give_up_the_old(step)
 
     def _end(self, step: Step) -> None:

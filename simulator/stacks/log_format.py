@@ -167,9 +167,9 @@ class StackLog:
     phase (validation, checkpoint), whether a step's time includes it. outside: columns of phases
     that a step's time never includes. how: what to switch on for a level (1 to 3). console_counts:
     its console names no step, so rows are counted. dumps_again: an update on the same rollouts
-    dumps them again. pads: an update pads every rollout to the longest of the batch. exceeded: what
-    happens to groups beyond the bound on staleness, as in `fully_async`. tool_tokens_inside:
-    lengths of responses include tokens written by tools.
+    dumps them again. pads: an update pads every rollout to the longest of the batch. fully_async:
+    options of the policy of that name that the stack runs; in_flight may be ``max_staleness``: as
+    many batches. tool_tokens_inside: lengths of responses include tokens written by tools.
 
     releases: since and until, as in `launch`, of keys that some releases write; ``always``: every
     step has it since, so that a log without it is older.
@@ -197,7 +197,7 @@ class StackLog:
     console_counts: bool = False
     dumps_again: bool = False
     pads: bool = False
-    exceeded: str = "wait"
+    fully_async: Mapping[str, Any] = field(default_factory=lambda: {"exceeded": "wait"})
     tool_tokens_inside: bool = False
     releases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

@@ -22,17 +22,21 @@ def run(sampler: Any) -> Settings:
 
 def test_an_exported_run_has_its_own_policy(tmp_path: Path) -> None:
     export(scenario("april+pods(keep=2)"), "verl", tmp_path / "out")
-    part = policy_part(run(str(tmp_path / "out" / "rollcast_verl.py")), True, "verl", "drop")
+    part = policy_part(
+        run(str(tmp_path / "out" / "rollcast_verl.py")), True, "verl", {"exceeded": "drop"}
+    )
     assert part.value == "april+pods(keep=2, seed=3)"
     assert "console.log, line 7" in part.source
     plan = tmp_path / "out" / PLAN_FILE
     for damaged in ("{", plan.read_text().replace("april", "nowhere:Policy")):
         plan.write_text(damaged)
-        part = policy_part(run(str(plan.with_name("rollcast_verl.py"))), True, "verl", "drop")
+        part = policy_part(
+            run(str(plan.with_name("rollcast_verl.py"))), True, "verl", {"exceeded": "drop"}
+        )
         assert part.value == ["colocate_async"]
 
 
 @pytest.mark.parametrize("sampler", ["/nowhere/sampler.py", "a\0b", "", 3, None, "x" * 5000])
 def test_a_sampler_of_somebody_elses_says_nothing(sampler: object) -> None:
-    assert policy_part(run(sampler), True, "verl", "drop").value == ["colocate_async"]
-    assert policy_part(run(sampler), False, "verl", "drop").value == []
+    assert policy_part(run(sampler), True, "verl", {"exceeded": "drop"}).value == ["colocate_async"]
+    assert policy_part(run(sampler), False, "verl", {"exceeded": "drop"}).value == []

@@ -128,24 +128,32 @@ _SHARE = "async_training.staleness_threshold"
         (
             "areal",
             {"rollout.max_head_offpolicyness": 4},
-            {"max_staleness": 4, "exceeded": "capacity"},
+            {"max_staleness": 4, "exceeded": "capacity", "refill": "group"},
         ),
         (
             "skyrl",
             {"trainer.fully_async.max_staleness_steps": 4},
-            {"max_staleness": 4, "exceeded": "capacity"},
+            {"max_staleness": 4, "exceeded": "capacity", "refill": "group", "weights": "keep"},
         ),
         (
             "prime_rl",
             {"orchestrator.max_off_policy_steps": 8},
-            {"max_staleness": 8, "exceeded": "drop"},
+            {"max_staleness": 8, "exceeded": "window", "weights": "keep"},
         ),
-        ("trl", {"max_staleness": 4}, {"max_staleness": 4, "exceeded": "drop"}),
-        ("trl", {"max_staleness": 1}, {"max_staleness": 1, "exceeded": "drop"}),
+        (
+            "trl",
+            {"max_staleness": 4},
+            {"max_staleness": 4, "exceeded": "window", "in_flight": 4.0, "weights": "keep"},
+        ),
+        (
+            "trl",
+            {"max_staleness": 1},
+            {"max_staleness": 1, "exceeded": "window", "in_flight": 1.0, "weights": "keep"},
+        ),
         (
             "areal",
             {"rollout.max_head_offpolicyness": 1},
-            {"max_staleness": 1, "exceeded": "capacity"},
+            {"max_staleness": 1, "exceeded": "capacity", "refill": "group"},
         ),
         ("roll", {"async_generation_ratio": 0.5}, {"max_staleness": 0.5, "exceeded": "wait"}),
         # the rollouts of the next update may start, and none beyond them
@@ -153,7 +161,7 @@ _SHARE = "async_training.staleness_threshold"
         (
             "nemo_rl",
             {"grpo.async_grpo.max_trajectory_age_steps": 2},
-            {"max_staleness": 2, "exceeded": "wait"},
+            {"max_staleness": 2, "exceeded": "wait", "refill": "group", "weights": "keep"},
         ),
         # verl's bound is a share of the rollouts of a synchronisation, here of 10 and of 4 updates
         (

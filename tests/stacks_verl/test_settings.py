@@ -7,6 +7,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 
 from rollcast.engine.export.write import export
+from rollcast.simulator.stacks.stack import all_stacks
 from tests.export.scenarios import TRAINERS, priced
 
 VERL = Path(getattr(importlib.util.find_spec("verl"), "origin", None) or "").parent
 POLICIES = ("sync", "april(over_sampling=2.5)+pods(keep=2)", "one_step_off", "fully_async")
 MORE = (("colocate_async", None), ("dynamic_sampling(refill_when=drained)", None))
+RELEASE, SEARCH = "0.9.1", "hydra.searchpath=[pkg://verl.trainer.config]"
 ENGINE = "actor_rollout_ref.rollout.name"
 
 
@@ -67,6 +70,33 @@ def test_verl_takes_what_is_exported(
     else:
         validate_config(config, need_reference_policy(config), need_critic(config))
     assert omega_conf_to_dataclass(config.actor_rollout_ref.rollout).n == 4
+
+
+def test_every_key_that_is_read_of_a_launch_is_verls() -> None:
+    """In one configuration of this release or another, but for what Hydra is told to add."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    experiments, keys = VERL / "experimental", set()
+    for folder, name, said in (
+        (VERL / "trainer" / "config", "ppo_trainer", "model_engine=dp"),
+        (VERL / "trainer" / "config", "ppo_trainer", "model_engine=megatron"),
+        (VERL / "trainer" / "config", "ppo_trainer", "model_engine=veomni"),
+        (experiments / "one_step_off_policy" / "config", "one_step_off_ppo_trainer", SEARCH),
+        (experiments / "fully_async_policy" / "config", "fully_async_ppo_trainer", SEARCH),
+    ):
+        with initialize_config_dir(str(folder), version_base=None):
+            keys |= set(dotted(OmegaConf.to_container(compose(name, [said]), resolve=False)))
+    ours = [key for each in all_stacks()["verl"].launch.keys.values() for key in each]
+    wanted = {key.key for key in ours if key.holds(RELEASE) and not key.added and not key.part}
+    assert wanted - keys == set()
+
+
+def dotted(node: Any, before: str = "") -> Iterator[str]:
+    """The keys of a configuration, those of its parts included."""
+    for name, inner in node.items() if isinstance(node, dict) else ():
+        yield before + str(name)
+        yield from dotted(inner, f"{before}{name}.")
 
 
 def test_a_recipe_starts_in_any_folder(tmp_path: Path) -> None:

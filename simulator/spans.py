@@ -323,9 +323,19 @@ class StepRecord:
 
 
 @dataclass(slots=True)
+class DownSpan:
+    """A time in which a replica was down, in seconds from the run's start; end_s may be infinite,
+    where it never came back."""
+
+    replica: int
+    start_s: float
+    end_s: float = math.inf
+
+
+@dataclass(slots=True)
 class Run:
     """Everything that a run left, in memory. evaluations: mean reward of held-out prompts, by the
-    step after which they were asked."""
+    step after which they were asked. downs: of replicas that died."""
 
     world: str
     shape: ClusterShape
@@ -339,6 +349,7 @@ class Run:
     start_s: float = 0.0
     end_s: float = 0.0
     evaluations: dict[int, float] = field(default_factory=dict)
+    downs: list[DownSpan] = field(default_factory=list)
 
     @property
     def makespan_s(self) -> float:

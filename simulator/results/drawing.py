@@ -25,6 +25,7 @@ ROLLOUT, TRAIN, SYNC, IDLE = "#0072B2", "#E69F00", "#009E73", "#9A9A9A"
 FEW, MANY = "#CFE3F2", "#00466F"  # running rollouts, from one to the most
 TAIL = "#9CCBEA"
 AWAY = "#CC79A7"  # rollouts in their environments
+DOWN = "#3A3A3A"  # a replica that died
 INK, FAINT = "#222222", "#6B6B6B"
 HATCH = "//////"
 _STYLE: dict[Any, Any] = {
@@ -133,8 +134,15 @@ def key_below(figure: Figure, keys: Sequence[Artist], at: float, **spacing: floa
     )
 
 
-def legend(figure: Figure, height_in: float, peak: int | None = None, away: int = 0) -> None:
-    """The key below the time axis. peak: most rollouts on a replica. away: most in environments."""
+def legend(
+    figure: Figure,
+    height_in: float,
+    peak: int | None = None,
+    away: int = 0,
+    down: bool = False,
+) -> None:
+    """The key below the time axis. peak: most rollouts on a replica. away: most in environments.
+    down: whether a replica was."""
     from matplotlib.patches import Patch
 
     if peak is None:
@@ -150,5 +158,7 @@ def legend(figure: Figure, height_in: float, peak: int | None = None, away: int 
     keys += [Patch(color=TRAIN, label="training"), Patch(color=SYNC, label="weight sync")]
     if away:
         keys.append(Patch(color=AWAY, label=f"{away} in their environments"))
+    if down:
+        keys.append(Patch(color=DOWN, label="replica down"))
     keys.append(Patch(facecolor="white", edgecolor="#B4B4B4", hatch=HATCH, label="idle GPUs"))
     key_below(figure, keys, 0.1 / height_in, handlelength=1.6, columnspacing=1.6)

@@ -17,6 +17,7 @@ from rollcast.simulator.results.metrics import (
     GpuLane,
     IntArray,
     away_over_time,
+    down_intervals,
     gpu_lanes,
     running_over_time,
     underfilled_intervals,
@@ -38,13 +39,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """GPUs. rollout, train, sync: shares of each bin, shape (bins,); load: running rollouts over
-    the most on any replica, shape (bins,). idle: share of the whole run."""
+    """GPUs. rollout, train, sync, down: shares of each bin, shape (bins,); load: running rollouts
+    over the most on any replica, shape (bins,). idle: share of the whole run."""
 
     name: str
     rollout: FloatArray
     train: FloatArray
     sync: FloatArray
+    down: FloatArray
     load: FloatArray
     idle: float
 
@@ -180,7 +182,8 @@ def _lane(
     whole = [lane for parts in replicas for lane in parts]
     idle_s = sum(lane.gpus * total_s(idle) for lane in whole for idle in lane.idle.values())
     held_s = run.makespan_s * sum(lane.gpus for lane in whole)
-    return Lane(name, rollout, train, sync, load, idle_s / held_s)
+    downs = [covered(down_intervals(run, parts[0].replica), edges) for parts in replicas]
+    return Lane(name, rollout, train, sync, np.mean(downs, axis=0), load, idle_s / held_s)
 
 
 def _most(counted: tuple[FloatArray, IntArray], end_s: float) -> int:

@@ -59,7 +59,7 @@ class GpuLane:
 
     replica: -1 for the trainer's own GPUs; a replica shared in part with the trainer has two lanes.
     busy (by ``rollout``, ``train``, ``sync``; switches are syncs) and idle (by `CAUSES`):
-    intervals, shape (n, 2), seconds, that partition the run.
+    intervals, shape (n, 2), seconds, that partition the time in which they are up.
     """
 
     replica: int
@@ -148,7 +148,8 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
 
     Idle rollout GPUs wait, in this order, for the ``environment`` (rollout phase only), for
     ``stragglers`` on other replicas, for the ``trainer``; idle trainer GPUs for ``rollouts``, else
-    for the ``environment``. ``other``: nothing was under way. Syncs occupy all GPUs.
+    for the ``environment``. ``other``: nothing was under way. Syncs occupy all GPUs but those of
+    replicas that are down, which are neither busy nor idle.
     """
     shape, phases = run.shape, phase_intervals(run)
     held = merged([run.start_s], [run.end_s])
@@ -173,9 +174,10 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
         shared = min(max(shape.trainer_gpus - first, 0), shape.gpus_per_replica)
         if not shape.colocated:
             shared = 0
+        up = without(held, down_intervals(run, number))
         for gpus, trains in ((shared, train), (shape.gpus_per_replica - shared, NOTHING)):
             if gpus:
-                lane = GpuLane(number, gpus, *_uses(held, busy, trains, sync))
+                lane = GpuLane(number, gpus, *_uses(up, busy, trains, sync))
                 waits = (*environments, ("stragglers", anywhere), ("trainer", train))
                 _blame(lane, waits)
                 lanes.append(lane)
@@ -187,12 +189,20 @@ def gpu_lanes(run: Run) -> list[GpuLane]:
     return lanes
 
 
+def down_intervals(run: Run, replica: int) -> FloatArray:
+    """In which a replica was down, shape (n, 2), seconds."""
+    spans = [span for span in run.downs if span.replica == replica and span.start_s < run.end_s]
+    if not spans:
+        return NOTHING
+    return merged([span.start_s for span in spans], [min(s.end_s, run.end_s) for s in spans])
+
+
 def _uses(
     held: FloatArray, rollout: FloatArray, train: FloatArray, sync: FloatArray
 ) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
     """Busy and idle intervals; rollout precedes sync, sync precedes train."""
-    sync = without(sync, rollout)
-    train = without(train, union(rollout, sync))
+    sync = intersection(without(sync, rollout), held)
+    train = intersection(without(train, union(rollout, sync)), held)
     busy = {"rollout": rollout, "train": train, "sync": sync}
     return busy, {"other": without(held, union(*busy.values()))}
 

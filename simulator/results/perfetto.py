@@ -3,8 +3,8 @@
 Format: "Trace Event Format" (Chromium project), JSON object form. Times are microseconds, written
 from whole nanoseconds, so that what does not overlap in a run does not overlap in the file either.
 
-Each slice has a category, to search or colour by: step, rollout, train, sync, switch, environment
-or reward.
+Each slice has a category, to search or colour by: step, rollout, train, sync, switch, environment,
+reward or down.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rollcast.simulator.results.intervals import FloatArray
 from rollcast.simulator.results.metrics import (
     IntArray,
     context_over_time,
+    down_intervals,
     running_over_time,
 )
 from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS
@@ -237,8 +238,14 @@ def _replica(run: Run, number: int, placed: _Placed) -> Iterator[str]:
     pid = _FIRST_REPLICA_PID + number
     yield from _process(pid, f"replica {number}", pid)
     rows = placed.on(number)
-    for tid in range(int(placed.tid[rows].max(initial=-1)) + 1):
+    slots = int(placed.tid[rows].max(initial=-1)) + 1
+    for tid in range(slots):
         yield from _thread(pid, tid, f"slot {tid}")
+    downs: list[_Slice] = [
+        ("down", start_s, end_s, {}) for start_s, end_s in down_intervals(run, number)
+    ]
+    if downs:
+        yield from _slices(pid, "down", downs, "down", first_tid=slots)
     for low in range(0, len(rows), _ROWS_AT_A_TIME):
         part = slice(low, low + _ROWS_AT_A_TIME)
         columns = _segment_columns(placed, pid, rows[part])

@@ -11,6 +11,7 @@ import numpy as np
 
 from rollcast.simulator.results.drawing import (
     AWAY,
+    DOWN,
     FAINT,
     HATCH,
     INK,
@@ -141,7 +142,7 @@ def _run_figure(run: Run, title: str, steps: int) -> Figure:
     )
     for line, text in enumerate(_run_caption(summary, shown)):
         figure.text(left, 1 - (0.48 + 0.2 * line) / height, text, color=FAINT, va="center")
-    legend(figure, height, shown.most_on_one, shown.most_away)
+    legend(figure, height, shown.most_on_one, shown.most_away, down=bool(run.downs))
     return figure
 
 
@@ -152,7 +153,10 @@ def _paint_lanes(axes: Axes, shown: Timeline, rows: _Rows) -> None:
     image = np.zeros((rows.count, BINS, 4))
     for row, lane in enumerate(shown.lanes):
         image[row] = mixed(
-            (lane.rollout, shade(lane.load)), (lane.train, rgb(TRAIN)), (lane.sync, rgb(SYNC))
+            (lane.rollout, shade(lane.load)),
+            (lane.train, rgb(TRAIN)),
+            (lane.sync, rgb(SYNC)),
+            (lane.down, rgb(DOWN)),
         )
     training, syncing = (shown.trainer.train, rgb(TRAIN)), (shown.trainer.sync, rgb(SYNC))
     image[rows.place("trainer")] = mixed(training, *([syncing] if shown.apart else []))

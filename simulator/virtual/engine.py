@@ -14,6 +14,7 @@ from rollcast.simulator.virtual.ask import Answer, Ask, EngineError
 from rollcast.simulator.virtual.journal import Journal
 from rollcast.simulator.virtual.kernel import Kernel
 from rollcast.simulator.virtual.prompts import AnyPrompt
+from rollcast.simulator.virtual.record import Record
 from rollcast.simulator.virtual.waits import Outbox, Pending
 
 PauseMode = Literal["abort", "wait", "keep", "retract", "in_place"]
@@ -28,6 +29,7 @@ class Home(Protocol):
     cluster: SimulatedCluster
     outbox: Outbox
     journal: Journal
+    record: Record
 
     @property
     def updates(self) -> int: ...  # noqa: D102

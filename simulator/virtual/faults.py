@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rollcast.simulator.costs.clock import to_ticks
+from rollcast.simulator.costs.clock import to_seconds, to_ticks
+from rollcast.simulator.spans import DownSpan
 from rollcast.simulator.virtual.ask import EngineError
 from rollcast.simulator.virtual.engine import Engine, Home
 from rollcast.simulator.virtual.errors import VirtualError
@@ -47,6 +48,7 @@ def _happens(fleet: Home, engine: Engine, fault: Fault) -> Callable[[], None]:
         hit = list(engine.asks)
         if fault.kind == "dies":
             engine.dead = True
+            fleet.record.run.downs.append(DownSpan(fault.replica, to_seconds(fleet.kernel.now)))
             hit += engine.held
             engine.held.clear()
         else:
@@ -67,6 +69,9 @@ def _is_over(fleet: Home, engine: Engine, fault: Fault) -> Callable[[], None]:
             engine.thaw("hang")
         elif fault.kind == "dies":
             engine.dead = False
+            for span in fleet.record.run.downs:
+                if span.replica == fault.replica:
+                    span.end_s = min(span.end_s, to_seconds(fleet.kernel.now))
             engine.replica.flush()
 
     return is_over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -15,6 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator import virtual
+from rollcast.simulator.results.intervals import total_s
+from rollcast.simulator.results.lanes import timeline_of
+from rollcast.simulator.results.metrics import gpu_lanes, summarise
+from rollcast.simulator.results.perfetto import write_trace
+from rollcast.simulator.results.timeline import draw_run
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies import sampling_error, short_runs
 from rollcast.simulator.studies.simulate import load, simulate
@@ -275,3 +281,26 @@ def test_bad_control_planes_are_told(cli: Cli, options: list[str], said: str) ->
     code, _, error = cli("compare", EXAMPLES / "april.yaml", "--set", "steps=1", *options)
     assert code == 2
     assert said in error
+
+
+def test_a_replica_that_died_is_down_in_the_picture_and_in_the_trace(tmp_path: Path) -> None:
+    run = tried(faults=[Fault(20.0, "dies", 1, until_s=60.0), Fault(65.0, "dies", 0)]).run
+    assert [(span.replica, span.start_s, span.end_s) for span in run.downs] == [
+        (1, 20.0, 60.0),
+        (0, 65.0, np.inf),
+    ]
+    for lane in gpu_lanes(run):
+        spent = sum(total_s(when) for when in (*lane.busy.values(), *lane.idle.values()))
+        down_s = {0: run.end_s - 65.0, 1: 40.0}.get(lane.replica, 0.0)
+        assert spent == pytest.approx(run.makespan_s - down_s, abs=0.05)  # to the iteration's end
+    shown = timeline_of(run, "run", summarise(run), bins=64, steps=30)
+    assert shown is not None
+    for lane, share in zip(shown.lanes, (1 - 65.0 / run.end_s, 40.0 / run.end_s), strict=True):
+        assert np.mean(lane.down) == pytest.approx(share)
+        assert np.all(lane.rollout + lane.train + lane.sync + lane.down <= 1.01)
+    write_trace(run, tmp_path / "trace.json")
+    slices = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    downs = [(e["ts"], e["dur"]) for e in slices if e["name"] == "down"]
+    assert sorted(downs)[0] == (20e6, 40e6)
+    assert len(downs) == 2
+    draw_run(run, tmp_path / "run.png", steps=30)

@@ -384,6 +384,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "learning-fitted": learning.fitted,
     "learning-policies": learning.policies,
     "learning-papers": learning.papers,
+    "learning-public": learning.public,
     "learning-real": learning.real,
 }
 

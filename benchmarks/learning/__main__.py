@@ -41,11 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     runs = tables.curves(tables.rows())
     if options.what == "prior":
-        from rollcast.calibration.fits.learning import over_tasks
         from rollcast.simulator.learning.data import save
 
         fits = validation.fits_by_task(runs)
-        save(over_tasks(fits, validation.source(runs)), PRIOR)
+        save(validation.prior_of(fits, validation.source(runs)), PRIOR)
         return 0
     from benchmarks.learning import papers, real
 

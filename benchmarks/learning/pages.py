@@ -106,3 +106,27 @@ def real(folder: Path) -> str:
         rows.append(cells)
     head = ("policy", "mean accuracy", "forecast", "inside", "last accuracy", "forecast", "inside")
     return markdown_table(head, rows)
+
+
+def public(folder: Path) -> str:
+    """Public curves, by the prior that knows the other set-ups."""
+    rows = []
+    for row in _read(folder)["public"]:
+        half = row["half"]
+        cells = ("-", "-", "-")
+        if half:
+            target, measured, predicted, low, high = half
+            ends = [_updates(value) for value in (low, high)]
+            cells = (
+                f"{target:.2f} after {_updates(measured)}",
+                f"{_updates(predicted)} ({ends[0]} to {ends[1]})",
+                f"{row['inside']} of {row['times']}",
+            )
+        rose = f"{row['from']:.2f} to {row['to']:.2f} in {row['updates']:,}"
+        rows.append((row["model"], row["task"], rose, f"{row['speed']:.2g}", *cells))
+    head = ("model", "task", "accuracy, updates", "progress of the first update")
+    return markdown_table((*head, "measured", "forecast (90 %)", "times inside"), rows)
+
+
+def _updates(value: float | None) -> str:
+    return "more" if value is None else f"{value:.2g}" if value < 10 else f"{value:.0f}"

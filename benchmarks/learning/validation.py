@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.learning import public
 from benchmarks.learning.arms import ARMS, Arm
 from rollcast.calibration.fits.learning import (
     Fit,
@@ -22,10 +23,10 @@ from rollcast.calibration.fits.learning import (
     fit,
     known_from,
     law_of,
-    over_tasks,
 )
+from rollcast.calibration.fits.learning_prior import over_tasks
 from rollcast.calibration.judge.learning import Judged, judge, time_to
-from rollcast.simulator.learning.law import PARAMETERS
+from rollcast.simulator.learning.law import PARAMETERS, Law
 
 TARGETS = (0.5, 0.6, 0.7)
 BEYOND = 2.0  # standard deviations of the difference of two runs
@@ -71,12 +72,18 @@ def fits_by_task(runs: Sequence[LearningRun]) -> dict[str, Fit]:
     return {task: fit([run for run in runs if task_of(run) == task]) for task in tasks}
 
 
+def prior_of(fits: dict[str, Fit], words: str = "", but: str = "") -> Law:
+    """The prior of these tasks but one, with speed and slowing as they are in public runs, too."""
+    kept = {name: fitted for name, fitted in fits.items() if name != but}
+    return over_tasks(kept, words, public.fits(fits).values())
+
+
 def policies_held_out(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> list[Judged]:
     """Every policy but the synchronous one, held out once."""
     names = sorted({run.policy for run in runs} - {"sync"})
     judged = []
     for task in fits:
-        before = over_tasks({name: f for name, f in fits.items() if name != task}, "")
+        before = prior_of(fits, but=task)
         own = [run for run in runs if task_of(run) == task]
         for half in (0, 1):
             out = {*names[half::2]}
@@ -94,7 +101,7 @@ def tasks_held_out(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> dict[st
     """Each task, by the prior of the others."""
     judged: dict[str, list[Judged]] = {}
     for task in fits:
-        law = over_tasks({name: f for name, f in fits.items() if name != task}, "")
+        law = prior_of(fits, but=task)
         own = [run for run in runs if task_of(run) == task]
         judged[task] = [
             one
@@ -135,8 +142,8 @@ def source(runs: Sequence[LearningRun]) -> str:
     policies, starts = len({r.policy for r in runs}), len({r.origin for r in runs})
     return (
         f"{len(runs)} runs of {policies} set-ups on {len(tasks)} small tasks ({', '.join(tasks)}) "
-        f"from {starts} warm starts, by models of 60,000 parameters: other tasks and models learn "
-        "at other speeds, so it is wide"
+        f"from {starts} warm starts, by models of 60,000 parameters, with speeds as wide as those "
+        f"of {len(public.set_ups())} public set-ups"
     )
 
 
@@ -156,6 +163,7 @@ def results(runs: Sequence[LearningRun]) -> dict[str, Any]:
             **{task: figures(of_task(within, task), noise) for task in fits},
         },
         "between": {task: figures(judged, noise) for task, judged in between.items()},
+        "public": public.rows(fits),
         "policies": by_policy(runs, within),
         "parameters": {task: parameters(fitted) for task, fitted in fits.items()},
     }

@@ -7,14 +7,14 @@ staleness, where all are synchronous) stays as the prior has it, as wide as it i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rollcast.calibration.fits.learning_lengths import LengthPoints, fit_lengths
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.learning.law import PARAMETERS, Domain, Law, LengthLaw
+from rollcast.simulator.learning.law import PARAMETERS, Domain, Law
 from rollcast.simulator.learning.progress import columns_of, progress
 from rollcast.simulator.learning.signals import FloatArray, IntArray, Signals
 
@@ -27,9 +27,6 @@ LEAST_MOVE = 4.0
 LEAST_EVALUATIONS = 3
 LEAST_POLICIES = 6
 """So many policies say how far policies are from the law."""
-LEAST_SPEED_SD = 0.7
-"""Of a prior's log speed: our tasks were chosen to be learned in some tens of updates, so other
-tasks differ by more than ours do."""
 _OWN = 2  # parameters of an origin: log_speed, slowing
 _STEPS = (0.4, 0.4, 1.0, 0.3, 1.0)  # typical sizes of a change, by parameter
 
@@ -314,54 +311,3 @@ def joined(own: Domain, before: Domain) -> Domain:
         selections=tuple(sorted({*own.selections, *before.selections})),
         filtered=own.filtered or before.filtered,
     )
-
-
-def over_tasks(fits: Mapping[str, Fit], source: str) -> Law:
-    """A prior: the mean over tasks, each fitted by itself, as wide as they differ.
-
-    With few tasks their standard deviation is itself unsure: it is widened as Student's t would.
-    """
-    from scipy.stats import t
-
-    tasks = [np.array([fit_.of(name)[0] for name in fit_.origins]) for fit_ in fits.values()]
-    within = [
-        np.mean([fit_.of(name)[1] for name in fit_.origins], axis=0) for fit_ in fits.values()
-    ]
-    means = np.array([task.mean(axis=0) for task in tasks])
-    count = len(means)
-    wider = float(t.ppf(0.95, max(count - 1, 1)) / t.ppf(0.95, 10_000))
-    everything = np.concatenate(tasks)
-    between = np.cov(everything.T) if len(everything) > 1 else np.zeros((5, 5))
-    covariance = np.diag(np.diag(between) * wider**2) * (1 + 1 / count) + np.mean(within, axis=0)
-    covariance[0, 0] = max(covariance[0, 0], LEAST_SPEED_SD**2)
-    scaled = [
-        replace(run, rate=run.rate / fit_.rate) for fit_ in fits.values() for run in fit_.runs
-    ]
-    spreads = np.array([deviations(fit_) for fit_ in fits.values()])
-    known = [spread[np.isfinite(spread)] for spread in spreads.T]
-    run_sd, policy_sd = [float(np.sqrt((of**2).mean())) if len(of) else 0.0 for of in known]
-    return Law(
-        parameters=dict(zip(PARAMETERS, means.mean(axis=0).tolist(), strict=True)),
-        covariance=tuple(map(tuple, covariance.tolist())),
-        run_sd=run_sd,
-        policy_sd=policy_sd,
-        level_sd=float(np.sqrt(np.mean([fitted.level_sd**2 for fitted in fits.values()]))),
-        concentration=CONCENTRATION,
-        domain=domain_of(scaled, 1.0),
-        source=source,
-        lengths=lengths_over_tasks(fits.values()),
-    )
-
-
-def lengths_over_tasks(fits: Iterable[Fit]) -> LengthLaw | None:
-    """The mean drift of lengths over tasks, whose errors are how tasks differ."""
-    laws = [fit_lengths([points(run) for run in fitted.runs]) for fitted in fits]
-    known = [law for law in laws if law is not None]
-    if not known:
-        return None
-    rows = np.array([(law.right_slope, law.wrong_slope, law.ratio) for law in known])
-    right, wrong, ratio = rows.mean(axis=0).tolist()
-    errors = rows.std(axis=0, ddof=1) if len(known) > 1 else np.abs(rows[0])
-    left = float(np.sqrt(np.mean([law.spread**2 for law in known])))
-    of_right, of_wrong, of_ratio = errors.tolist()
-    return LengthLaw(right, wrong, ratio, of_right, of_wrong, of_ratio, left)

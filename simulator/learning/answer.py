@@ -28,7 +28,7 @@ from rollcast.simulator.spans import Run, StepRecord
 FloatArray = NDArray[np.float64]
 
 DRAWS = 512
-MOST_UPDATES = 4096
+MOST_UPDATES = 100_000
 FIRST_UPDATES = 64
 """Updates that are tried first; `MOST_UPDATES` follow where too few draws reach the target."""
 ENOUGH = 0.97  # of the draws, so that the upper end of a 90 % interval is known
@@ -125,17 +125,19 @@ def _progress(recorded: Recorded, learning: Learning, seed: int, draws: int) -> 
         return reason
     updates = SHOWN if target is None else FIRST_UPDATES
     while True:
-        long = at(signals, repeated(steady, updates))
-        accuracy, drawn = law.at_nodes(
-            long, start, learning_rate_factor=factor, draws=draws, seed=seed
+        numbers = nodes(updates)
+        together = np.diff(numbers)
+        # As they are in the middle of those that are taken together.
+        long = at(signals, repeated(steady, numbers[:-1] + (together - 1) // 2))
+        accuracy, drawn = law.over(
+            long, together, start, learning_rate_factor=factor, draws=draws, seed=seed
         )
         if target is None or updates >= MOST_UPDATES:
             break
         if accuracy.max() >= target and np.mean(drawn.max(axis=1) >= target) >= ENOUGH:
             break
         updates = MOST_UPDATES
-    numbers = nodes(updates)
-    seconds = seconds_over(signals.seconds, steady, updates)[numbers]
+    seconds = seconds_over(signals.seconds, steady, numbers)
     return Progress(accuracy, drawn, seconds, numbers.astype(float), recorded=recorded)
 
 
@@ -167,8 +169,8 @@ def needs_of(run: Run, learning: Learning, seed: int, progress: Progress | str) 
         return needs
     assert needs.level is not None
     updates = needs.quality * needs.level
-    as_simulated = seconds_over(signals.seconds, steady, progress.updates)
-    usual = float(np.interp(updates, np.arange(len(as_simulated)), as_simulated)) / 3600
+    as_simulated = seconds_over(signals.seconds, steady, progress.numbers.astype(np.int64))
+    usual = float(np.interp(updates, progress.numbers, as_simulated)) / 3600
     return replace(needs, slower=float(progress.hours_after(updates)) / usual)
 
 
@@ -182,7 +184,7 @@ def planned_needs(plan: StepPlan, learning: Learning, draws: int = 1) -> Needs:
 def planned_curve(plan: StepPlan, learning: Learning, updates: int) -> FloatArray | str:
     """Accuracy over training as planned, at the law's parameters, shape (updates + 1,); or why the
     law abstains."""
-    signals = at(_planned(plan, learning), repeated(_PLANNED, updates))
+    signals = at(_planned(plan, learning), repeated(_PLANNED, np.arange(updates)))
     factor = learning.learning_rate_factor
     reason = learning.law.domain_reason(signals, learning.start, learning_rate_factor=factor)
     if reason is not None:
@@ -252,21 +254,21 @@ def unreached(learning: Learning, own: float, drawn: FloatArray, within: int) ->
     return f"Accuracy {target:g} is not reached {why}; by the law, {would}."
 
 
-def repeated(steady: Steady, updates: int) -> NDArray[np.int64]:
-    """Numbers of the recorded updates that stand for each of ``updates``, shape (updates,): the
-    start-up, then the steady ones in turn."""
+def repeated(steady: Steady, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers of the recorded updates that stand for these, from 0: the start-up's own, then the
+    steady ones in turn."""
     count = max(steady.stop - steady.start, 1)
-    after = steady.start + np.arange(max(updates - steady.start, 0)) % count
-    return np.concatenate((np.arange(min(steady.start, updates)), after))
+    after = steady.start + (numbers - steady.start) % count
+    return np.where(numbers < steady.start, numbers, after)
 
 
-def seconds_over(ends_s: FloatArray, steady: Steady, updates: int) -> FloatArray:
-    """Seconds at the start and after each update, shape (updates + 1,): as recorded in the start-up
+def seconds_over(ends_s: FloatArray, steady: Steady, numbers: NDArray[np.int64]) -> FloatArray:
+    """Seconds after so many updates, in the shape of ``numbers``: as recorded in the start-up
     (``ends_s``, shape (recorded,)), then a mean steady step each."""
-    first = ends_s[: min(steady.start, updates)]
-    begun = float(first[-1]) if len(first) else 0.0
-    after = begun + steady.step_s * np.arange(1, updates - len(first) + 1)
-    return np.concatenate(([0.0], first, after))
+    first = np.concatenate(([0.0], ends_s[: steady.start]))
+    last = len(first) - 1
+    after = first[-1] + steady.step_s * (numbers - last)
+    return np.where(numbers <= last, first[np.minimum(numbers, last)], after)
 
 
 def at(signals: Signals, rows: NDArray[np.int64]) -> Signals:

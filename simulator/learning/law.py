@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rollcast.simulator.learning.group_signal import ACCURACIES
 from rollcast.simulator.learning.progress import columns_of, progress
-from rollcast.simulator.learning.signals import Signals
+from rollcast.simulator.learning.signals import IntArray, Signals
 
 FloatArray = NDArray[np.float64]
 
@@ -106,21 +106,23 @@ class Law:
         [curve] = self._curves(signals, start, learning_rate_factor, self._fitted(), ones)
         return np.asarray(curve)
 
-    def at_nodes(
+    def over(
         self,
         signals: Signals,
+        together: IntArray,
         start: float,
         *,
         learning_rate_factor: float = 1.0,
         draws: int,
         seed: int,
     ) -> tuple[FloatArray, FloatArray]:
-        """`best` and `curves` after those updates alone that `simulator.learning.progress.nodes`
-        gives: shapes (nodes,) and (draws, nodes)."""
+        """`best` and `curves` of signals each of which stands for so many updates alike, shape
+        (signals,): before the first and after each of them, shapes (signals + 1,) and (draws,
+        signals + 1)."""
         drawn, levels = self._drawn(signals, draws, seed)
         drawn = np.concatenate((self._fitted(), drawn))
         levels = np.concatenate((np.ones((1, 1)), levels))
-        found = self._curves(signals, start, learning_rate_factor, drawn, levels, thin=True)
+        found = self._curves(signals, start, learning_rate_factor, drawn, levels, together)
         return found[0], found[1:]
 
     def _fitted(self) -> FloatArray:
@@ -140,7 +142,7 @@ class Law:
         factor: float,
         drawn: FloatArray,
         levels: FloatArray,
-        thin: bool = False,
+        together: IntArray | None = None,
     ) -> FloatArray:
         level = min(max(start, float(ACCURACIES[0])), float(ACCURACIES[-1]))
         log_speed, slowing, log_noise, power, log_staleness = drawn.T
@@ -152,7 +154,7 @@ class Law:
             np.exp(log_noise),
             power,
             np.exp(log_staleness),
-            thin,
+            together,
         )
         z = z[:, :1] + (z - z[:, :1]) * levels
         return np.asarray(1.0 / (1.0 + np.exp(-z)))
@@ -204,5 +206,7 @@ def _outside(what: str, fitted: str) -> str:
 
 
 def _digest(signals: Signals) -> bytes:
+    """Of the typical update, so that a longer run of the same policy deviates alike."""
     columns = (signals.rollouts, signals.group_size, signals.kept, signals.age)
-    return b"".join(np.ascontiguousarray(c).tobytes() for c in columns) + signals.selection.encode()
+    typical = np.array([np.median(column) if len(column) else 0.0 for column in columns])
+    return typical.tobytes() + signals.selection.encode()

@@ -18,7 +18,6 @@ The log-odds z of a right answer grow in an update by
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -86,17 +85,17 @@ def progress(
     noise: FloatArray,
     power: FloatArray,
     staleness: FloatArray,
-    thin: bool = False,
+    together: IntArray | None = None,
 ) -> FloatArray:
     """Log-odds before the first and after each update, shape (n, updates + 1). start: log-odds, and
     the parameters: each of shape (n,) or (1,), for n runs, or n draws of one. speed: with the
-    learning rate's part in it. Late updates, which differ little from their neighbours, are taken
-    several at once (`nodes`), with what lies between on a line; thin: without what lies between.
+    learning rate's part in it. together: how many updates each of the columns' stands for, which
+    are alike, shape (updates,); 1 by default.
     """
     n = max(len(columns.rollouts), *map(len, (start, speed, slowing, noise, power, staleness)))
     z = np.broadcast_to(start, (n,)).astype(float)
     updates = columns.rollouts.shape[1]
-    curve = np.empty((n, len(nodes(updates)) if thin else updates + 1))
+    curve = np.empty((n, updates + 1))
     curve[:, 0] = z
     width = columns.signal.shape[1]
     signals, shares = columns.signal.ravel(), columns.mixed.ravel()
@@ -117,19 +116,12 @@ def progress(
         drift = staleness * columns.age[:, u] * step
         return np.asarray(step / np.sqrt(1.0 + drift**2))
 
-    ends = nodes(updates).tolist()
-    for place, (u, end) in enumerate(itertools.pairwise(ends)):
-        together = end - u
-        added = together * gain(z, u)
-        if together > 1:  # at the middle of them
-            added = together * gain(np.minimum(z + added / 2.0, _LAST), u + together // 2)
-        after = np.minimum(z + added, _LAST)
-        if thin:
-            curve[:, place + 1] = after
-        else:
-            parts = np.arange(1, together + 1) / together
-            curve[:, u + 1 : end + 1] = z[:, None] + (after - z)[:, None] * parts
-        z = after
+    for u, count in enumerate([1] * updates if together is None else together.tolist()):
+        added = gain(z, u)
+        if count > 1:  # at the middle of them
+            added = count * gain(np.minimum(z + count * added / 2.0, _LAST), u)
+        z = np.minimum(z + added, _LAST)
+        curve[:, u + 1] = z
     return curve
 
 

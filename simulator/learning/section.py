@@ -20,7 +20,10 @@ class LearningSection(Options):
 
     prior: Annotated[
         bool,
-        Doc("whether progress follows the law that rollcast brings, fitted to small models; wide"),
+        Doc(
+            "whether progress follows the law that rollcast brings: policies as in runs of small "
+            "models, speeds as far apart as those of public runs"
+        ),
     ] = False
     file: Annotated[
         Path | None,

@@ -7,7 +7,11 @@ from typing import Any
 
 from rollcast.simulator.results.target_figures import TO_TARGET
 
-OWN = "For hours of a model of your own, fit a law to its runs (rollcast calibrate --learning)."
+OWN = (
+    "Its hours are wide, since public runs learn at speeds far apart; how policies compare is "
+    "surer. "
+    "For hours of a model of your own, fit a law to its runs (rollcast calibrate --learning)."
+)
 """Of the law that comes with rollcast."""
 
 
@@ -21,7 +25,7 @@ def sentences(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     target = "" if first["target"] is None else f" to {first['target']:g}"
     sentences = [
         f"Accuracy from {first['accuracy']:g}{target} follows a law fitted to {first['law']}.",
-        "All updates are taken to be like the simulated ones.",
+        "Batch, selection and age of tokens stay as in the simulated updates.",
     ]
     if not first["own"]:
         sentences.append(OWN)

@@ -267,7 +267,7 @@ def test_validate_holds_a_law_against_runs(folders: Path, tmp_path: Path, cli: C
 
 
 @pytest.mark.parametrize(
-    "page", [pages.validated, pages.fitted, pages.policies, pages.papers, pages.real]
+    "page", [pages.validated, pages.fitted, pages.policies, pages.papers, pages.real, pages.public]
 )
 def test_tables_are_whole(page: Callable[[Path], str]) -> None:
     lines = page(RESULTS).splitlines()

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.learning import progress as progress_module
 from rollcast.simulator.learning.data import load, prior, save
 from rollcast.simulator.learning.group_signal import ACCURACIES, group_signal
+from rollcast.simulator.learning.progress import nodes
 from rollcast.simulator.learning.signals import Signals, signals_of
 from rollcast.simulator.loop.selection import max_variance
 from rollcast.testing import try_policy
@@ -164,10 +164,11 @@ def test_another_file_is_refused(tmp_path: Path, key: str, value: object, said: 
 
 
 def test_late_updates_taken_at_once_are_as_good_as_each() -> None:
-    law, many = prior(), signals(1200)
-    coarse = law.curves(many, 0.3, draws=40, seed=0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress_module, "_FINE", 10**9)
-        each = law.curves(many, 0.3, draws=40, seed=0)
-    assert np.abs(coarse - each).max() < 1e-3
-    assert coarse[:, :129].tolist() == each[:, :129].tolist()
+    law, many, numbers = prior(), signals(1200), nodes(1200)
+    together = np.diff(numbers)
+    best, drawn = law.over(signals(len(together)), together, 0.3, draws=40, seed=0)
+    each = law.curves(many, 0.3, draws=40, seed=0)[:, numbers]
+    assert np.abs(drawn - each).max() < 1e-3
+    assert np.abs(best - law.best(many, 0.3)[numbers]).max() < 1e-3
+    assert numbers[:129].tolist() == list(range(129))
+    assert numbers[-1] == 1200

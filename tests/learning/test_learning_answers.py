@@ -79,13 +79,13 @@ def test_steady_updates_are_repeated(start: int, steady: int, updates: int, step
     for _ in range(updates):
         rows.append(row)
         row = start if row + 1 == start + steady else row + 1
-    assert repeated(found, updates).tolist() == rows
+    assert repeated(found, np.arange(updates)).tolist() == rows
     ends_s = np.arange(1, start + steady + 1) * 2.0
     clock, want = 0.0, [0.0]
     for update in range(updates):
         clock += 2.0 if update < start else step_s
         want.append(clock)
-    assert seconds_over(ends_s, found, updates) == pytest.approx(want)
+    assert seconds_over(ends_s, found, np.arange(updates + 1)) == pytest.approx(want)
 
 
 def times(rises: list[float], step_s: float, factor: float, target: float) -> Times:

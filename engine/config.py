@@ -292,18 +292,27 @@ def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
 
 
 def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
-    """NCCL goes from the trainer's first GPU to other GPUs."""
-    if engine.weights_by != "nccl":
+    """NCCL goes from the trainer's first GPU to other GPUs; CUDA IPC from each of its GPUs to the
+    worker there."""
+    by, wanted = engine.weights_by, "store"
+    if by == "store":
         return
-    why = None
+    why, shape = None, cluster_shape(cluster)
+    gpus, one_process = shape.replicas * shape.gpus_per_replica, shape == SHAPE
     if not engine.device.startswith("cuda"):
-        why = f"engine.device is {engine.device}, which NCCL does not reach"
-    elif cluster.placement == "colocated":
-        why = "a replica on the trainer's GPU needs no transport"
+        why = f"engine.device is {engine.device}, which {by.upper()} does not reach"
     elif engine.weights_folder is not None:
         why = "engine.weights_folder has them go through files"
+    elif one_process:
+        why = "one replica and its trainer share a process, which needs no transport"
+    elif by == "nccl" and shape.colocated:
+        why, wanted = "replicas have their weights from the trainer's GPUs, which are theirs", "ipc"
+    elif by == "ipc" and not shape.colocated:
+        why, wanted = "the replicas have GPUs of their own", "nccl"
+    elif by == "ipc" and shape.trainer_gpus != gpus:
+        why = f"{shape.trainer_gpus} of the replicas' {gpus} GPUs have a rank of the trainer"
     if why is not None:
-        raise ScenarioError("engine.weights_by", f"is nccl, but {why}; make it store")
+        raise ScenarioError("engine.weights_by", f"is {by}, but {why}; make it {wanted}")
 
 
 def _check_engine(engine: EngineSection, cluster: ClusterSection, max_new_tokens: int) -> None:

@@ -389,8 +389,10 @@ class Trainer(Protocol):
         """
         ...
 
-    def weights(self) -> Mapping[str, Tensor]:
-        """The weights, named as in Hugging Face; valid until the next `step`."""
+    def weights(self, each: bool = False) -> Mapping[str, Tensor]:
+        """The weights, named as in Hugging Face; valid until the next `step`. Of several ranks rank
+        0 has them in host memory; with ``each``, every rank on its device, and all go through them
+        in step, a collective call."""
         ...
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:

@@ -67,8 +67,8 @@ class Adapter(Protocol):
         """The engine. Raises EngineError where it cannot start."""
         ...
 
-    def wire(self) -> Channel:
-        """How weights reach it from GPU to GPU."""
+    def wire(self, by: str) -> Channel:
+        """How weights reach it from GPU to GPU. by: ``engine.weights_by``."""
         ...
 
 

@@ -167,8 +167,8 @@ def channel(spec: RunSpec) -> Channel | None:
     """How weights leave the trainer; None is the transport's store."""
     from rollcast.engine.actors.weights import ByFiles
 
-    if spec.engine.weights_by == "nccl":
-        return adapter(spec.engine.name).wire()
+    if spec.engine.weights_by != "store":
+        return adapter(spec.engine.name).wire(spec.engine.weights_by)
     return None if spec.weights_folder is None else ByFiles(spec.weights_folder)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -77,8 +77,7 @@ class WeightSyncs:
     def serve(self, weights: Weights, token: int = 0) -> None:
         """Loads weights into every replica. token: of the sync; 0 for none."""
         self.serving = weights
-        for home in self._fleet.live:
-            self._load(home, token)
+        self._load(self._fleet.live, token)
 
     def welcome(self, home: Replica) -> None:
         """Gives a replica that has started the others' weights."""
@@ -87,7 +86,7 @@ class WeightSyncs:
         if self._sync is not None:
             token = self._sync.token
             self._sync.waiting.add(home.number)
-        self._load(home, token)
+        self._load([home], token)
 
     def connect(self, home: Replica) -> None:
         """Connects a replica and the trainer, where weights go by wire."""
@@ -137,9 +136,11 @@ class WeightSyncs:
         self._updates.keep_only([sync.weights])  # which every replica has by now
         return sync.end_s, Synced(sync.phases(zero_s))
 
-    def _load(self, home: Replica, token: int) -> None:
+    def _load(self, homes: Sequence[Replica], token: int) -> None:
         weights = self.serving
-        if weights is not None:
+        if weights is None:
+            return
+        for home in homes:
             home.actor.call("load", token, weights.ref, weights.version, weights.sample)
-            if self._updates.wired:
-                self._updates.send(home.number, weights.ref)
+        if self._updates.wired:
+            self._updates.send([home.number for home in homes], weights.ref)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rollcast.engine.actors.handles import ByHandles
 from rollcast.engine.actors.machine import machine_name, pin, versions
 from rollcast.engine.actors.transport import ActorLostError
 from rollcast.engine.actors.weights import ByStore, Channel, InPlace
@@ -97,6 +98,8 @@ class TrainerActor:
         self._cores = cores
         self._rank = rank or Rank()
         self._channel = channel or ByStore()
+        if isinstance(self._channel, ByHandles):
+            self._channel.first = self._rank.number == 0
         self._trainer: Trainer | None = None
         self._meeting: Any = None
 
@@ -122,6 +125,8 @@ class TrainerActor:
         """Trains on one `Part`; returns the result and the new weights (None after a part that is
         not final)."""
         trainer, start_s = self._mine, self._timer()
+        if isinstance(self._channel, ByHandles):
+            self._channel.change()
         try:
             with _others_there():
                 metrics = trainer.step(
@@ -146,15 +151,19 @@ class TrainerActor:
             return self._mine.log_probs(sequences)
 
     def weights(self) -> Any:
-        """The weights, of rank 0; all ranks gather them."""
+        """The weights, of rank 0. All ranks gather them; for `engine.actors.handles`, not yet."""
+        each = isinstance(self._channel, ByHandles)
         with _others_there():
-            weights = self._mine.weights()
-        return self._channel.pack(weights) if self._rank.number == 0 else None
+            weights = self._mine.weights(each=True) if each else self._mine.weights()
+        packed = self._channel.pack(weights) if each or self._rank.number == 0 else None
+        return packed if self._rank.number == 0 else None
 
     def wire(self, method: str, *arguments: Any) -> Any:
-        """Calls the channel of weights that go by wire (`engine.actors.wire`)."""
-        assert isinstance(self._channel, ByWire)
-        return getattr(self._channel, method)(*arguments)
+        """Calls the channel of weights that go from device to device (`engine.actors.wire`,
+        `engine.actors.handles`)."""
+        assert isinstance(self._channel, ByWire | ByHandles)
+        with _others_there():
+            return getattr(self._channel, method)(*arguments)
 
     def save(self, folder: Path) -> Mapping[str, Any]:
         """See `engine.edges.Trainer.save`."""

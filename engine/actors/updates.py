@@ -6,10 +6,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rollcast.engine.actors.fleet import MOST_LOSSES, POLL_S, START_S, Recipe, clock_offset
+from rollcast.engine.actors.handles import ByHandles
 from rollcast.engine.actors.machine import machine_name, versions
 from rollcast.engine.actors.ranks import Call, TrainerRanks
 from rollcast.engine.actors.trainer import Part, TrainerReady, Updated
@@ -89,6 +91,8 @@ class Updates:
         self._pulse: Call | None = None
         self.pulses: list[Beat] = []  # taken, and not yet fetched from here
         self._sends: dict[int, list[Ref]] = {}  # under way, by replica
+        self._lines: dict[int, int] = {}  # the connection of a replica
+        self._connections = count()
         self._starting = True
         self._repairs: list[Call] = []
         self._between = True
@@ -320,17 +324,27 @@ class Updates:
     @property
     def wired(self) -> bool:
         """Whether weights go from device to device."""
-        return isinstance(self._channel, ByWire)
+        return isinstance(self._channel, ByWire | ByHandles)
 
     def connect(self, replica: int, workers: int) -> Ref:
         """Where a replica of so many workers connects to the trainer, which waits for it."""
-        where = self._wire("meet", replica, workers)
-        self._sends[replica] = [self._wire("join", replica)]
+        name = replica
+        if isinstance(self._channel, ByHandles):  # an update and `meet` run beside each other
+            name = self._lines[replica] = next(self._connections)
+        where = self._wire("meet", name, workers)
+        self._sends[replica] = [self._wire("join", name)]
         return where
 
-    def send(self, replica: int, weights: Ref) -> None:
-        """Sends weights to a replica that receives them at the same time."""
-        self._sends[replica].append(self._wire("send", replica, weights))
+    def send(self, replicas: Sequence[int], weights: Ref) -> None:
+        """Sends weights to replicas that receive them at the same time."""
+        if isinstance(self._channel, ByHandles):
+            lines = tuple(self._lines[replica] for replica in replicas)
+            call = self._ranks.call("wire", "send", lines, weights)
+            for replica in replicas:
+                self._sends[replica] += call.waiting
+            return
+        for replica in replicas:
+            self._sends[replica].append(self._wire("send", replica, weights))
 
     def sending_to(self, replica: int) -> bool:
         """Whether anything is on its way there."""

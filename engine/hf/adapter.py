@@ -30,8 +30,8 @@ def check(section: EngineSection, cluster: ClusterSection) -> None:
         lacks = "cluster.tensor_parallel", f"is {cluster.tensor_parallel}", "1"
     elif section.sleep:
         lacks = "engine.sleep", "is true", "false"
-    elif section.weights_by == "nccl":
-        lacks = "engine.weights_by", "is nccl", "store"
+    elif section.weights_by != "store":
+        lacks = "engine.weights_by", f"is {section.weights_by}", "store"
     elif section.block_tokens < 4:
         lacks = "engine.block_tokens", f"is {section.block_tokens}", "4 or more"
     if lacks is not None:
@@ -63,6 +63,6 @@ def start(asked: EngineStart) -> Engine:
     return HfReplica(asked.model, options)
 
 
-def wire() -> Channel:
+def wire(by: str) -> Channel:
     """None: `check` refuses it."""
     raise NotImplementedError

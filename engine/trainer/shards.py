@@ -53,17 +53,22 @@ Convert = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 class Gathered(Mapping[str, Tensor]):
     """Tensors that are made whole one at a time, while the mapping is gone through; of several
-    ranks in host memory, by a collective call, which every rank makes for all of them, in their
-    order. dtype: of those that are floating point. convert: what becomes of each, such as a
-    mixture's experts apart. copies: whether what it gives is nobody else's."""
+    ranks by a collective call, which every rank makes for all of them, in their order.
+
+    dtype: of those that are floating point. convert: what becomes of each, such as a mixture's
+    experts apart. on_host: whether those of several ranks go to host memory. copies: whether what
+    it gives is nobody else's."""
 
     def __init__(
         self,
         tensors: Mapping[str, Tensor | Merged],
         dtype: torch.dtype | None = None,
         convert: Convert | None = None,
+        *,
+        on_host: bool = True,
     ) -> None:
         self._tensors, self._dtype = tensors, dtype
+        self._on_host = on_host
         self.copies = any(map(_sharded, tensors.values()))
         self._convert = convert or (lambda given: given)
         self.described: dict[str, Tensor] = {}  # of the same types and shapes, without content
@@ -83,7 +88,7 @@ class Gathered(Mapping[str, Tensor]):
         source = self._sources[name]
         if self._last[0] != source:
             full = whole(self._tensors[source], self._dtype)
-            full = full.cpu() if self.copies else full
+            full = full.cpu() if self.copies and self._on_host else full
             self._last = source, self._convert({source: full})
         return self._last[1][name]
 

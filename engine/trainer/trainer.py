@@ -263,10 +263,10 @@ class Trainer:
         work.sums.updates += 1
         self._updates += 1
 
-    def weights(self) -> Mapping[str, Tensor]:
+    def weights(self, each: bool = False) -> Mapping[str, Tensor]:
         """See `engine.edges.Trainer.weights`."""
-        gathered = Gathered(published(self.model), self._sends, self._convert)
-        if self._ranks.number == 0:
+        gathered = Gathered(published(self.model), self._sends, self._convert, on_host=not each)
+        if each or self._ranks.number == 0:
             return gathered
         gathered.take_part()
         return {}

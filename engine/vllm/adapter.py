@@ -53,14 +53,15 @@ def start(asked: EngineStart) -> Engine:
         memory_fraction=asked.memory_share,
         tensor_parallel=asked.width,
         sleeps=section.sleep,
-        transfer="nccl" if section.weights_by == "nccl" else None,
+        transfer=None if section.weights_by == "store" else section.weights_by,
         device=section.device,
     )
     return VllmReplica(asked.model, options)
 
 
-def wire() -> Channel:
+def wire(by: str) -> Channel:
     """vLLM's own weight transfer."""
+    from rollcast.engine.vllm.handles import ByVllmHandles
     from rollcast.engine.vllm.wire import ByVllm
 
-    return ByVllm()
+    return ByVllmHandles() if by == "ipc" else ByVllm()

@@ -13,12 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollcast.engine.actors.handles import Line
 from rollcast.engine.edges import EngineIteration, Limits, OnWire, Response
 from rollcast.engine.errors import EngineError, sentence
 from rollcast.engine.in_flight import InFlight, stream_seed
 from rollcast.engine.quiet import quiet
 from rollcast.engine.time_limit import time_limit
 from rollcast.engine.vllm.environment import prepare, require_calls, threads_kept
+from rollcast.engine.vllm.handles import INIT
 from rollcast.engine.vllm.shared_files import in_folder
 from rollcast.engine.vllm.start import (
     ReplicaOptions,
@@ -66,6 +68,8 @@ class VllmReplica:
         self._stall_iterations, self._idle_iterations = STALL_ITERATIONS, 0
         self._step_timeout_s = STEP_TIMEOUT_S
         self._workers, self._on_cpu = options.tensor_parallel, on_cpu
+        self._by_handles = options.transfer == "ipc"
+        self._line: Line | None = None
         self._cacheless = False  # awake but for the cache
         self._failure: str | None = None
         self._ended = False
@@ -185,14 +189,19 @@ class VllmReplica:
             return
         shapes = [list(shape) for shape in weights.shapes]
         names, dtypes = [*weights.names], [*weights.dtypes]
+        whole = {"names": names, "dtype_names": dtypes, "shapes": shapes}
         call("start_weight_update")
-        call("update_weights", args=({"names": names, "dtype_names": dtypes, "shapes": shapes},))
+        for part in [whole] if self._line is None else self._line.buckets():
+            call("update_weights", args=(part,))
         call("finish_weight_update")
 
     def connect(self, where: Mapping[str, Any]) -> None:
-        """See `engine.edges.Engine`. where: what vLLM's ``init_weight_transfer_engine`` takes."""
+        """See `engine.edges.Engine`. where: what vLLM's ``init_weight_transfer_engine`` takes; for
+        buckets on the same GPUs, what `engine.actors.handles.Line` takes."""
         self._check_alive()
         call = self._engine.collective_rpc
+        if self._by_handles:
+            self._line, where = Line(where), INIT
         self._guarded(
             lambda: call("init_weight_transfer_engine", args=(dict(where),)), "meeting the trainer"
         )

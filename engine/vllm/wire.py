@@ -58,7 +58,7 @@ class ByVllm(ByWire):
         """Opens the trainer's end."""
         from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
-        source = _source()
+        source = source_of({})
         info = self._infos.pop(replica)
         engine = WeightTransferTrainerFactory.trainer_init(info, client=_Silent(), source=source)
         self._senders[replica] = engine, source
@@ -89,15 +89,16 @@ def on_device(tensor: Tensor) -> Tensor:
     return tensor.cuda() if torch.cuda.is_available() else tensor
 
 
-def _source() -> Any:
-    """A ``WeightSource`` of vLLM over the tensors set on it."""
+def source_of(given: Mapping[str, Tensor]) -> Any:
+    """A ``WeightSource`` of vLLM over these tensors, or those set on it later."""
     from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
     class Given(WeightSource):  # type: ignore[misc]
-        tensors: Mapping[str, Tensor] = {}
+        tensors = given
 
         def metadata(self) -> list[Any]:
-            return [ParamMeta(n, t.dtype, tuple(t.shape)) for n, t in self.tensors.items()]
+            known: Any = getattr(self.tensors, "described", self.tensors)
+            return [ParamMeta(n, t.dtype, tuple(t.shape)) for n, t in known.items()]
 
         def __iter__(self) -> Iterator[tuple[str, Tensor]]:
             for name, tensor in self.tensors.items():

@@ -165,11 +165,11 @@ class EngineSection(Options):
         Doc("real engine only: whether vLLM frees its GPU memory while a colocated trainer works"),
     ] = False
     weights_by: Annotated[
-        Literal["store", "nccl"],
+        Literal["store", "nccl", "ipc"],
         Doc(
-            "real engine only: transport of new weights to replicas with GPUs of their own:"
-            " store (shared memory; Ray's object store between machines) or nccl (GPU to GPU,"
-            " vLLM's weight transfer)"
+            "real engine only: transport of new weights to replicas: store (shared memory; Ray's"
+            " object store between machines), or by vLLM's weight transfer nccl (to GPUs of their"
+            " own) or ipc (on the trainer's GPUs)"
         ),
     ] = "store"
     weights_folder: Annotated[

@@ -267,7 +267,7 @@ class FakeTrainer:
         nothing: dict[str, Any] = {o.name: 0 for o in fields(TrainMetrics) if o.default is MISSING}
         return TrainMetrics(**(nothing | counted | times | {"peak_bytes": None}))
 
-    def weights(self) -> Mapping[str, Any]:
+    def weights(self, each: bool = False) -> Mapping[str, Any]:
         weights = {"w": self._tensor(float(self._weight))}
         if self._ballast:
             weights["ballast"] = weights["w"].expand(self._ballast).clone()
@@ -350,9 +350,9 @@ class FakeRank(FakeTrainer):
         assert len(set(weights)) == 1
         return metrics
 
-    def weights(self) -> Mapping[str, Any]:
+    def weights(self, each: bool = False) -> Mapping[str, Any]:
         self._exchange("weights")
-        return super().weights() if self._rank.number == 0 else {}
+        return super().weights() if each or self._rank.number == 0 else {}
 
     def save(self, folder: Path) -> Mapping[str, Any]:
         self._exchange("save")

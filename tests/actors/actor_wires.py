@@ -10,6 +10,8 @@ from typing import Any
 
 from actor_fakes import FakeEngine
 
+from rollcast.engine.actors.handles import ByHandles, Fan
+from rollcast.engine.actors.handles import Line as TrainerLine
 from rollcast.engine.actors.wire import ByWire
 from rollcast.engine.edges import OnWire
 
@@ -70,6 +72,42 @@ class WiredEngine(FakeEngine):
             weights = line.tensors
             line.taken.set()
         super().load_weights(weights, version, keep_keys=keep_keys)
+
+
+class ThreadHandles(ByHandles):
+    """Buckets of one tensor, which is its own handle."""
+
+    def transmit(self, fan: Fan, tensors: Mapping[str, Any]) -> None:
+        PASSES.append(len(tensors))
+        for named in tensors.items():
+            fan.tell(named)
+
+
+PASSES: list[int] = []
+
+
+class HandledEngine(FakeEngine):
+    """Takes its weights bucket by bucket."""
+
+    def connect(self, where: Mapping[str, Any]) -> None:
+        self._line = TrainerLine({**where, "host": "127.0.0.1"})
+
+    def load_weights(
+        self, weights: Any, version: int | None = None, *, keep_keys: bool = False
+    ) -> None:
+        if isinstance(weights, OnWire):
+            taken = dict(self._line.buckets())
+            assert tuple(taken) == weights.names
+            weights = taken
+        super().load_weights(weights, version, keep_keys=keep_keys)
+
+
+@dataclass(frozen=True)
+class StartHandled:
+    iteration_s: float = 5e-4
+
+    def __call__(self) -> HandledEngine:
+        return HandledEngine(8, self.iteration_s)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from actor_fakes import FakeTask, FakeTrainer, StartEngine, StartRank, StartTrainer, Trouble
@@ -81,6 +82,22 @@ def make(
     shape = ClusterShape(replicas, 1, ranks, colocated=colocated)
     task = task or FakeTask(CAP)
     return Home(EngineWorld(transport, recipes, shape, task, 3, heartbeat_s=heartbeat_s), transport)
+
+
+def kill_each(home: Home, rng: Random, most: int = 3) -> None:
+    """Kills so many of two replicas and the trainer, between messages."""
+    names = rng.sample(["replica 0", "replica 1", "trainer"], most)
+    left, receive = [rng.randrange(4, 14)], home.world._receive
+
+    def watched(timeout_s: float) -> None:
+        left[0] -= 1
+        if left[0] == 0 and names:
+            left[0] = rng.randrange(4, 14)
+            for actor in home.transport.alive(names.pop()):
+                actor.kill()
+        receive(timeout_s)
+
+    home.world._receive = watched  # type: ignore[method-assign]
 
 
 def drive(home: Home, policy: str, steps: int = STEPS) -> tuple[Run, list[Entry]]:

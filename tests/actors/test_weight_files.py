@@ -6,13 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-from running_actors import STEPS, drive, made, make
+from running_actors import STEPS, drive, kill_each, made, make
 
 from rollcast.engine import shared_memory
 from rollcast.engine.actors.weights import ByFiles, ByStore
@@ -22,23 +21,6 @@ BALLAST = 1 << 17  # numbers of eight bytes: a megabyte
 MOST = 100_000
 
 
-def killing(home: Any, seed: int) -> None:
-    """Kills everybody once, between messages."""
-    rng, receive = Random(seed), home.world._receive
-    names = rng.sample(["replica 0", "replica 1", "trainer"], 3)
-    left = [rng.randrange(4, 12)]
-
-    def watched(timeout_s: float) -> None:
-        left[0] -= 1
-        if left[0] == 0 and names:
-            left[0] = rng.randrange(4, 12)
-            for actor in home.transport.alive(names.pop()):
-                actor.kill()
-        receive(timeout_s)
-
-    home.world._receive = watched
-
-
 @pytest.mark.parametrize("policy", ["sync", "fully_async(max_staleness=2, sync_every=2)"])
 @pytest.mark.parametrize("seed", [None, 1, 2])
 def test_the_largest_object_is_no_copy_of_the_weights(
@@ -46,7 +28,7 @@ def test_the_largest_object_is_no_copy_of_the_weights(
 ) -> None:
     home = make(2, tensors=True, channel=ByFiles(tmp_path), ballast=BALLAST)
     if seed is not None:
-        killing(home, seed)
+        kill_each(home, Random(seed))
     most = [0]
     home.world.after_news = lambda: most.append(len([*tmp_path.iterdir()]))
     result, _ = drive(home, policy)

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (engine/engine-cpu.lock)")
 
 import torch
-from actor_wires import StartWired, ThreadWire
-from running_actors import PLAN, STEPS, Home, drive, make
+from actor_wires import PASSES, StartHandled, StartWired, ThreadHandles, ThreadWire
+from running_actors import PLAN, STEPS, Home, drive, kill_each, make
 
 from rollcast.engine.actors.weights import unpack
 from rollcast.engine.actors.wire import ByWire
@@ -47,25 +47,8 @@ def test_a_run_ends_right_whoever_is_killed() -> None:
     for it before the next update: then it says how to go on."""
     ends = []
     for seed in range(6):
-        home, rng = wired(), Random(seed)
-        kills = iter(rng.sample(["replica 0", "replica 1", "trainer"], 2))
-        left = rng.randrange(4, 14)
-
-        def kill_sometimes(home: Home = home, kills: Any = kills, rng: Any = rng) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0 and (name := next(kills, None)):
-                left = rng.randrange(4, 14)
-                for actor in home.transport.alive(name):
-                    actor.kill()
-
-        receive = home.world._receive
-
-        def watched(timeout_s: float, home: Home = home, receive: Any = receive) -> None:
-            kill_sometimes()
-            receive(timeout_s)
-
-        home.world._receive = watched  # type: ignore[method-assign]
+        home = wired()
+        kill_each(home, Random(seed), 2)
         try:
             result, _ = drive(home, "one_step_off" if seed % 2 else "sync")
         except EngineError as error:
@@ -96,6 +79,42 @@ def test_a_run_goes_on_from_what_is_saved(tmp_path: Path) -> None:
     assert home.world.log.sync_differences == []  # nothing to compare with in a checkpoint
     assert home.world.state().weights is None
     home.world.close()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # killed threads
+def test_replicas_on_the_trainers_gpus_get_buckets_of_every_rank(ranks: int) -> None:
+    """In one pass for all replicas. A replica that is lost while the trainer works asks for weights
+    that are gone, which is said; any other loss is gone on from."""
+    ends = []
+    for seed in range(4):
+        PASSES.clear()
+        home = make(
+            2,
+            colocated=True,
+            ranks=ranks,
+            tensors=True,
+            engine=StartHandled(),
+            channel=ThreadHandles(),
+        )
+        killed = seed > 0
+        if killed:
+            kill_each(home, Random(seed))
+        try:
+            result, _ = drive(home, "sync")
+        except EngineError as error:
+            ends.append(str(error))
+            continue
+        assert bool(home.world.log.faults) == killed
+        assert result.ledger.balance == 0
+        assert len(result.steps) == STEPS
+        if not killed:
+            assert len(PASSES) == STEPS * ranks
+            assert len(home.world.log.sync_differences) == 2 * STEPS
+        assert set(home.world.log.sync_differences) <= {0.0}
+        ends.append("right")
+    assert ends[0] == "right"
+    assert all(end == "right" or "add --resume" in end for end in ends)
 
 
 def drive_a_little(home: Home) -> None:

@@ -17,6 +17,7 @@ from rollcast.engine.actors.weights import ByFiles
 from rollcast.engine.config import RunSpec, build_run
 from rollcast.engine.engines import EngineStart
 from rollcast.engine.start import channel
+from rollcast.engine.vllm.handles import ByVllmHandles
 from rollcast.engine.vllm.wire import ByVllm
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import override, parse_scenario
@@ -73,6 +74,7 @@ def test_how_weights_leave_the_trainer(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         (["engine.weights_folder=."], "files"),
+        (["cluster.placement=colocated", "cluster.trainer_gpus=null"], "make it ipc"),
         (
             ["cluster.placement=colocated", "cluster.replicas=1", "cluster.tensor_parallel=1"],
             "needs no transport",
@@ -83,6 +85,20 @@ def test_nccl_where_it_cannot_be(settings: list[str], message: str) -> None:
     with pytest.raises(ScenarioError, match=message) as caught:
         spec("engine.weights_by=nccl", *settings)
     assert caught.value.field == "engine.weights_by"
+
+
+def test_ipc_where_it_can_be_and_where_not() -> None:
+    shared = ["engine.weights_by=ipc", "cluster.placement=colocated", "cluster.trainer_gpus=null"]
+    assert isinstance(channel(spec(*shared)), ByVllmHandles)
+    for settings, message in (
+        (shared[:1], "GPUs of their own; make it nccl"),
+        ([*shared[:2], "cluster.trainer_gpus=1"], r"1 of the replicas' \d+ GPUs have a rank"),
+        ([*shared, "cluster.replicas=1", "cluster.tensor_parallel=1"], "share a process"),
+        ([*shared, "engine.device=cpu"], "which IPC does not reach"),
+    ):
+        with pytest.raises(ScenarioError, match=message) as caught:
+            spec(*settings)
+        assert caught.value.field == "engine.weights_by"
 
 
 def test_an_engine_that_no_trainer_wakes() -> None:

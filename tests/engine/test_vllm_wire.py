@@ -180,7 +180,7 @@ def test_vllms_buckets_carry_what_several_ranks_gathered(
 
     from rollcast.engine.trainer.adapters import published
     from rollcast.engine.trainer.shards import Gathered
-    from rollcast.engine.vllm.wire import _source
+    from rollcast.engine.vllm.wire import source_of
 
     stream = SimpleNamespace(synchronize=lambda: None)
     monkeypatch.setattr(packed, "_get_streams", lambda device, count: (stream,) * count)
@@ -189,8 +189,7 @@ def test_vllms_buckets_carry_what_several_ranks_gathered(
     limit = 20_000
     wire = ByVllm()
     told = wire.pack(Gathered(published(tiny_model), torch.bfloat16))
-    source = _source()
-    source.tensors = wire._tensors(told)
+    source = source_of(wire._tensors(told))
     buckets: queue.Queue[Any] = queue.Queue()
     sizes: list[int] = []
 

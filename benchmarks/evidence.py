@@ -385,6 +385,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "learning-policies": learning.policies,
     "learning-papers": learning.papers,
     "learning-public": learning.public,
+    "learning-lengths": learning.lengths,
     "learning-real": learning.real,
 }
 

@@ -46,9 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
         fits = validation.fits_by_task(runs)
         save(validation.prior_of(fits, validation.source(runs)), PRIOR)
         return 0
-    from benchmarks.learning import papers, real
+    from benchmarks.learning import lengths, papers, real
 
-    found = validation.results(runs)
+    found = validation.results(runs) | {"lengths": lengths.rows(runs)}
     found |= {"real": real.rows(real.judged()), "papers": papers.rows()}
     write_json(RESULTS / "learning.json", found)
     return 0

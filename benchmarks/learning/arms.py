@@ -94,6 +94,9 @@ BY_LENGTH = (
     Arm("cap-6-masked", cap=6, mask=True),
 )
 """Arms whose policy, or whose cap, chooses by length: their runs say how lengths react to that."""
+BESIDE = ("sync", "tail-batching", "pods-4-of-16", "pods-4-of-16-reward")
+"""Arms that these are held against."""
+LENGTH_STARTS = 2  # warm starts of these
 WARM_STARTS = 3
 MORE_SEEDS = ("sync", "stale-4", "pods-4-of-16")
 """Arms with further seeds, which say what noise alone does."""
@@ -110,3 +113,7 @@ def setups() -> Iterator[Setup]:
                 arm = next(arm for arm in ARMS if arm.name == name)
                 for task in TASKS:
                     yield Setup(task, arm, warm, seed)
+        for arm in BY_LENGTH if warm < LENGTH_STARTS else ():
+            for task in TASKS:
+                if arm.cap is None or arm.cap > TASKS[task].shortest:
+                    yield Setup(task, arm, warm, 0)

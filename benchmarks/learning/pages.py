@@ -130,3 +130,25 @@ def public(folder: Path) -> str:
 
 def _updates(value: float | None) -> str:
     return "more" if value is None else f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def lengths(folder: Path) -> str:
+    """How much longer responses are at an accuracy, by what is chosen."""
+    found = _read(folder)["lengths"]
+    tasks = [*found["share"]]
+    rows = [
+        (choice, *(_longer(by_task[task]) for task in tasks))
+        for choice, by_task in found["chosen"].items()
+    ]
+    share = [f"{one['share']:.2f} +- {one['error']:.2f}" for one in found["share"].values()]
+    rows.append(("share of the push that lengths follow", *share))
+    errors = [_share(found["forecast"][task]["median_error"]) for task in tasks]
+    rows.append(("law of lengths on unseen policies, error", *errors))
+    return markdown_table(("trained on", *(f"task {task}" for task in tasks)), rows)
+
+
+def _longer(value: tuple[float, float | None] | None) -> str:
+    if value is None:
+        return "no progress"
+    mean, error = value
+    return f"{100 * mean:+.1f} %" + ("" if error is None else f" +- {100 * error:.1f}")

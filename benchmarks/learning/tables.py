@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning.arms import ARMS
+from benchmarks.learning.arms import ARMS, BESIDE, BY_LENGTH
 from benchmarks.learning.tasks import EVALUATED
 from benchmarks.runner import ROOT
 from rollcast.calibration.fits.learning import LearningRun
@@ -20,26 +20,41 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.signals import Signals
 
 TABLE = ROOT / "benchmarks" / "data" / "learning" / "runs.jsonl.xz"
+LENGTHS = TABLE.with_name("by_length.jsonl.xz")
+"""The runs that choose by length, and those that they are held against, with what they push."""
+_PUSHES = ("push_length", "push_reward")
 _SIGNALS = ("group_size", "kept", "age", "age_spread", "seconds")
 _DIGITS = 4
 
 
-def pack(folder: Path, path: Path = TABLE) -> int:
+def pack(folder: Path, path: Path = TABLE, lengths: Path = LENGTHS) -> int:
     """Packs the runs in a campaign's folder, sorted by name, each with its arm; how many."""
-    arms = {arm.name: asdict(arm) for arm in ARMS}
-    lines = []
+    arms = {arm.name: asdict(arm) for arm in (*ARMS, *BY_LENGTH)}
+    main, by_length = [], []
     for file in sorted((folder / "runs").glob("*.json")):
         table = json.loads(file.read_text("utf-8"))
-        if table["arm"] in arms:
-            lines.append(_short({**table, "settings": arms[table["arm"]]}))
-    if not lines:
+        if table["arm"] not in arms:
+            continue
+        line = _short({**table, "settings": arms[table["arm"]]})
+        pushes = {name: line["updates"].pop(name, None) for name in _PUSHES}
+        if table["arm"] in {arm.name for arm in ARMS}:
+            main.append(line)
+        if None not in pushes.values() and table["arm"] in (*BESIDE, *(a.name for a in BY_LENGTH)):
+            by_length.append({**line, "updates": line["updates"] | pushes})
+    if not main and not by_length:
         raise ScenarioError("DIR", f"{folder} holds no run of the campaign")
+    for lines, place in ((main, path), (by_length, lengths)):
+        if lines:
+            _write(lines, place)
+    return len(main) + len(by_length)
+
+
+def _write(lines: list[dict[str, Any]], path: Path) -> None:
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.partial")
     draft.write_bytes(lzma.compress(text.encode(), preset=9))
     draft.replace(path)
-    return len(lines)
 
 
 def _short(value: Any) -> Any:
@@ -52,6 +67,13 @@ def _short(value: Any) -> Any:
         items = [_short(item) for item in value]
         return [items[0], len(items)] if len(items) > 2 and len(set(items)) == 1 else items
     return value
+
+
+def pushes(table: dict[str, Any]) -> Any:
+    """What the trained rollouts of a run in `LENGTHS` push lengths and accuracy by, shape (2,
+    updates); see `benchmarks.learning.push`."""
+    count = len(table["updates"]["seconds"])
+    return np.array([_long(table["updates"][name], count) for name in _PUSHES], dtype=float)
 
 
 def _long(column: list[Any], count: int) -> list[Any]:

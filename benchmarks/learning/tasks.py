@@ -23,12 +23,14 @@ ALPHABET = "0123456789abcdefghijklmnopqrstuv=<>" + END
 
 class Task(Protocol):
     """width: characters of a prompt. cap: most sampled tokens of a response, its end included.
-    longest: most characters of a response, replies included. start: accuracy at which the warm
+    longest: most characters of a response, replies included. shortest: sampled tokens without which
+    no answer that was thought of is right. start: accuracy at which the warm
     start ends. learning_rate, updates: of a run."""
 
     width: int
     cap: int
     longest: int
+    shortest: int
     start: float
     learning_rate: float
     updates: int
@@ -50,7 +52,7 @@ class Task(Protocol):
 class Sum:
     """Six digits; the last digit of their sum after ``>``, with or without running sums before."""
 
-    width, cap, longest, start = 7, 10, 10, 0.22
+    width, cap, longest, shortest, start = 7, 10, 10, 9, 0.22
     learning_rate, updates = 3e-4, 80
 
     def prompt(self, draw: random.Random) -> tuple[str, str]:
@@ -82,7 +84,7 @@ class Sum:
 class Walk:
     """A permutation of six letters, read as places; the letters from ``a`` until it is back."""
 
-    width, cap, longest, start = 7, 9, 9, 0.25
+    width, cap, longest, shortest, start = 7, 9, 9, 2, 0.25
     learning_rate, updates = 3e-4, 100
     letters = "abcdef"
 
@@ -120,7 +122,7 @@ class Ask:
     """Three of six places that only the environment can see; each that the model names is a turn,
     answered by its digit. Then ``>`` and the largest of the three."""
 
-    width, cap, longest, start = 4, 9, 16, 0.22
+    width, cap, longest, shortest, start = 4, 9, 16, 4, 0.22
     learning_rate, updates = 3e-4, 80
     places = "abcdef"
 

@@ -12,19 +12,22 @@ import numpy as np
 
 from rollcast.calibration.fits.learning import LearningRun
 from rollcast.simulator.learning.law import Law
+from rollcast.simulator.learning.lengths import drawn_lengths, lengths_of, mean_length
 from rollcast.simulator.learning.signals import FloatArray
 
 DRAWS = 200
 LEVEL = 0.9
 _WAYS = (0.25, 0.5, 0.75)  # of a curve's rise, at which targets lie unless they are given
+_PARTS = 4  # of the evaluations; the last is where lengths are judged
 _CLEAR = 0.05  # a target must lie so far above the start
 
 
 @dataclass(frozen=True)
 class Judged:
     """A figure of one run: measured, predicted, and the ends of the interval. what: ``time`` to the
-    target, updates (infinite: not reached); ``area``, the mean accuracy of its evaluations; or
-    ``last``, the mean of its last three. said: why the law abstains, or None."""
+    target, updates (infinite: not reached); ``area``, the mean accuracy of its evaluations;
+    ``last``, the mean of its last three; or ``tokens``, the mean length of all answers in the last
+    quarter of them, where the run and the law know lengths. said: why the law abstains, or None."""
 
     run: LearningRun
     what: str
@@ -91,7 +94,7 @@ def judge(
         drawn = forecast.seen[:, rows].mean(axis=1)
         measured, predicted = float(run.accuracy[rows].mean()), float(own[rows].mean())
         judged.append(forecast.judged(what, float("nan"), measured, predicted, drawn))
-    return judged
+    return judged + forecast.tokens()
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,4 +135,34 @@ class _Forecast:
         """One figure. drawn: of each draw."""
         ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
         low, high = (float(end) for end in ends)
-        return Judged(self.run, what, target, measured, predicted, low, high, self.said)
+        return Judged(self.run, what, target, measured, float(predicted), low, high, self.said)
+
+    def tokens(self) -> list[Judged]:
+        """The mean length in the last quarter, as one figure; none where it is not known."""
+        run, law = self.run, self.law.lengths
+        tokens = mean_tokens(run)
+        part = slice(-max(len(tokens) // _PARTS, 1), None)
+        if law is None or not np.isfinite([tokens[0], *tokens[part]]).all():
+            return []
+        figures = drawn_lengths(law, len(self.seen), 0)
+        left = np.exp(law.spread * np.random.default_rng(1).standard_normal(len(self.seen)))
+        own, drawn = (
+            tokens[0] * mean_length(shape, self.start, curve).T[part].mean(axis=0)
+            for shape, curve in (
+                (lengths_of(law), self.best[run.updates]),
+                (figures, self.seen),
+            )
+        )
+        return [self.judged("tokens", float("nan"), float(tokens[part].mean()), own, drawn * left)]
+
+
+def mean_tokens(run: LearningRun) -> FloatArray:
+    """Mean length of all answers at each evaluation, nan where it is not known."""
+    right, wrong = (
+        np.where(share > 0, share * tokens, 0.0)
+        for share, tokens in (
+            (run.accuracy, run.right_tokens),
+            (1 - run.accuracy, run.wrong_tokens),
+        )
+    )
+    return np.asarray(right + wrong)

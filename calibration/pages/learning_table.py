@@ -76,8 +76,12 @@ def show_validation(runs: Sequence[Sequence[Judged]]) -> None:
     for figures in runs:
         for i, one in enumerate(figures):
             name = (Path(one.run.name).name, one.run.policy) if i == 0 else ("", "")
-            words = {"time": f"updates to {one.target:.2f}", "area": "mean accuracy"}
-            form = "{:.0f}" if one.what == "time" else "{:.3f}"
+            words = {
+                "time": f"updates to {one.target:.2f}",
+                "area": "mean accuracy",
+                "tokens": "last mean length, tokens",
+            }
+            form = {"time": "{:.0f}", "tokens": "{:.4g}"}.get(one.what, "{:.3f}")
             cells = [form.format(value) for value in (one.measured, one.predicted)]
             ends = " to ".join(form.format(end) for end in (one.low, one.high))
             table.add_row(*name, words.get(one.what, "last accuracy"), *cells, ends)

@@ -4,6 +4,7 @@ nothing of learning."""
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.learning import pages, tables, validation
+from benchmarks.learning.push import length_push
 from benchmarks.runner import RESULTS
 from rollcast.calibration.fits.learning import LearningRun, fit, law_of
 from rollcast.calibration.judge.learning import Judged, rising, time_to
@@ -258,7 +260,10 @@ def test_validate_holds_a_law_against_runs(folders: Path, tmp_path: Path, cli: C
     [run] = json.loads(printed)["runs"]
     assert run["policy"] == "pods(keep=4)"
     figures = {figure["what"]: figure for figure in run["figures"]}
-    assert {"time", "area", "last"} == set(figures)
+    assert {"time", "area", "last", "tokens"} == set(figures)
+    lengths = figures["tokens"]
+    assert lengths["low"] <= lengths["predicted"] <= lengths["high"]
+    assert lengths["predicted"] == pytest.approx(lengths["measured"], rel=0.15)
     assert figures["last"]["predicted"] == pytest.approx(figures["last"]["measured"], abs=0.05)
     code, printed, _ = cli("validate", law, runs_in(folders)[3])
     assert (code, "updates to" in printed) == (0, True)
@@ -267,9 +272,47 @@ def test_validate_holds_a_law_against_runs(folders: Path, tmp_path: Path, cli: C
 
 
 @pytest.mark.parametrize(
-    "page", [pages.validated, pages.fitted, pages.policies, pages.papers, pages.real, pages.public]
+    "page",
+    [
+        pages.validated,
+        pages.fitted,
+        pages.policies,
+        pages.papers,
+        pages.real,
+        pages.public,
+        pages.lengths,
+    ],
 )
 def test_tables_are_whole(page: Callable[[Path], str]) -> None:
     lines = page(RESULTS).splitlines()
     assert len(lines) > 4
     assert len({line.count(" | ") for line in lines}) == 1
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.booleans(), st.integers(1, 99)), min_size=2, max_size=5),
+        min_size=1,
+        max_size=4,
+    ),
+    st.booleans(),
+)
+def test_the_push_is_advantage_times_log_length(
+    groups: list[list[tuple[bool, int]]], mask: bool
+) -> None:
+    rows = [(g, float(right), float(n)) for g, group in enumerate(groups) for right, n in group]
+    group, reward, tokens = (np.array(column) for column in zip(*rows, strict=True))
+    counts = tokens < 50 if mask else None
+    found = length_push(
+        np.zeros(len(rows), dtype=int), group.astype(int), reward, tokens, 1, counts
+    )
+    of_length = of_reward = 0.0
+    for g, right, n in rows:
+        own = [r for k, r, _ in rows if k == g]
+        spread = float(np.std(own))
+        if spread == 0 or (mask and n >= 50):
+            continue
+        advantage = (right - float(np.mean(own))) / spread
+        of_length += advantage * (math.log(n) - float(np.log(tokens).mean())) / len(rows)
+        of_reward += advantage * (right - float(reward.mean())) / len(rows)
+    assert [float(push[0]) for push in found] == pytest.approx([of_length, of_reward], abs=1e-9)

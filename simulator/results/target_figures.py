@@ -26,7 +26,7 @@ def _target_figure(
         own, low, high = to_target(v, name)
         if low is None or (name == "gpu_hours" and to_target(v, "usd")[1] is not None):
             return None
-        said = partial(write, like=high or own or low)
+        said = partial(write, like=own or low)
         ends = f"{said(low)} or more" if high is None else interval((low, high), said)
         return "-" if own is None else said(own), ends
 

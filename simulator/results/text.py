@@ -32,14 +32,21 @@ def hours(value: float, like: float | None = None) -> str:
     stand in one line; None: its own."""
     size = value if like is None else like
     if size >= 96:
-        return f"{value / 24:,.{1 if value < 2400 else 0}f} days"
+        return f"{_tenths(value / 24, whole=100)} days"
     if size >= 1:
-        return f"{value:.0f} h" if value >= 10 else f"{value:.1f} h"
+        return f"{_tenths(value, whole=10)} h"
     if size >= 1 / 30:
         return (
             f"{60 * value:.0f} min" if value >= 1 / 6 or like is None else f"{60 * value:.2g} min"
         )
     return f"{3600 * value:.3g} s"
+
+
+def _tenths(value: float, whole: float) -> str:
+    """A number to a tenth, from ``whole`` on to one; one digit of less than a tenth."""
+    if 0 < value < 0.05:
+        return f"{value:.1g}"
+    return f"{value:,.{1 if value < whole else 0}f}"
 
 
 def usd(value: float) -> str:

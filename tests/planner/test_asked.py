@@ -229,6 +229,8 @@ def test_one_unit_a_line() -> None:
     assert hours(24_000.0) == "1,000 days"
     assert hours(139.0, like=91.0) == "139 h"
     assert hours(61.0, like=100.0) == "2.5 days"
+    assert hours(0.3, like=100.0) == "0.01 days"
+    assert hours(0.0, like=100.0) == "0.0 days"
 
 
 def test_memory_is_a_sentence_with_peak_phase_rest_and_chance() -> None:

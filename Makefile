@@ -16,6 +16,8 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
 
 # A test that hangs ends its worker, and is tried again by the next: without a bound, for ever.
 TWO := -n 2 --max-worker-restart 2
+# For two cores, too: tests of real runs wait a fifth of their time, for processes, Ray and signals.
+THREE := -n 3 --max-worker-restart 2
 
 .PHONY: demo demo-engine demo-overlap test test-core test-lowest test-virtual test-verl laws check bench evidence measure memory-proof architectures kills notebook clean
 
@@ -43,7 +45,7 @@ demo-overlap: $(ENGINE)/.installed  ## Rollout beside training, on two cores, an
 	$(ENGINE)/bin/python -m benchmarks.overlap --out demo-overlap
 
 test: $(ENGINE)/.installed  ## All tests, those with real vLLM and torch included
-	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m pytest $(TWO) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m pytest $(THREE) --dist loadfile --no-loadscope-reorder
 
 test-core: $(VENV)/.installed  ## The tests that need no engine
 	$(VENV)/bin/python -m pytest $(TWO) --ignore tests/engine

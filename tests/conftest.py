@@ -33,11 +33,10 @@ FEWER = {
     "fits.responses._RESAMPLES": 25,
     "judge.advice.DRAWS": 4,
     "judge.advice._POINT_STEPS": 6,
-    "judge.hold_out._MOST_DRAWN": 15_000,
+    "judge.hold_out._MOST_DRAWN": 20_000,
     "judge.hold_out._MOST_SIMULATED": 6,
     "judge.hold_out._RUNS": 5,
-    "judge.pace._STEPS": 12,
-    "judge.whole.MOST_STEPS": 6,
+    "judge.whole.MOST_STEPS": 14,
 }
 """Samples and steps that are most of a calibration's time; tests need no more of them."""
 

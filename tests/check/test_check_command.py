@@ -15,7 +15,7 @@ from rollcast.simulator.cli.app import main
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "launch" / "run.sh"
 SMALL = "examples/launch/run.sh"
-PROMPTS = 256
+PROMPTS, LESS = 256, 64
 Called = tuple[int, str, str]
 Call = Callable[..., Called]
 
@@ -24,13 +24,13 @@ Call = Callable[..., Called]
 def call(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Call:
-    """Calls rollcast where examples/ is, its launch with a sixteenth of the prompts;
+    """Calls rollcast where examples/ is, its launch with a 64th of the prompts;
     (exit code, standard output, standard error)."""
     (tmp_path / "examples" / "launch").mkdir(parents=True)
     for path in (ROOT / "examples").glob("*.yaml"):
         (tmp_path / "examples" / path.name).symlink_to(path)
     launch = EXAMPLE.read_text("utf-8")
-    for size, less in ((PROMPTS, PROMPTS // 16), (64, 4)):
+    for size, less in ((PROMPTS, PROMPTS // LESS), (64, 2)):
         assert f"batch_size={size}" in launch
         launch = launch.replace(f"batch_size={size}", f"batch_size={less}")
     (tmp_path / SMALL).write_text(launch, "utf-8")
@@ -85,7 +85,7 @@ def test_json_has_the_answer_of_the_table(call: Call) -> None:
     plain = json.loads(call(*words, "--json")[1])
     assert plain["fits"] is True
     assert plain["stack"] == "verl"
-    assert plain["scenario"]["workload"]["batch_groups"] == PROMPTS // 16
+    assert plain["scenario"]["workload"]["batch_groups"] == PROMPTS // LESS
     assert call(*words)[1].startswith("Yes")
 
 

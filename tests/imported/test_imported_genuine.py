@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from rollcast.calibration import importing as outcomes
 from rollcast.calibration.importing import Outcome
+from rollcast.calibration.judge import whole
 from rollcast.calibration.judge.hold_out import forecast
 from rollcast.calibration.logs import write
 from rollcast.calibration.logs.draft import draft
@@ -35,6 +37,14 @@ ADVISED = (
     *("verl_files/legacy_v0", "verl_files/colocate_async", "trl_grpo_cpu/vllm_two_updates"),
     *("trl_grpo_cpu/hf_logging5", "trl_grpo_cpu/vllm_groups16_loaded"),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_runs() -> Iterator[None]:
+    """What is compared has as many steps on either side, however few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole, "MOST_STEPS", 7)
+        yield
 
 
 @cache

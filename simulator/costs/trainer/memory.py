@@ -474,8 +474,12 @@ class TrainerMemory(TrainerOptions):
             for held in phases
         )
 
+    @cached_property
+    def _states_fit(self) -> bool:
+        return self._chance(1) >= REFUSED_BELOW
+
     def _check_states(self) -> None:
-        if self._chance(1) >= REFUSED_BELOW:
+        if self._states_fit:
             return
         shard = "" if self.kept == "fsdp" else f" states shared by all ({FIELD}.sharding: fsdp),"
         raise ScenarioError(
@@ -490,11 +494,14 @@ class TrainerMemory(TrainerOptions):
     def _budget_tokens(self, longest: int) -> int:
         """Tokens of a microbatch, at least those of the longest sequence."""
         budget = self.microbatch_tokens
-        if budget is None:
-            budget = UNSAID_TOKENS  # looking for the largest takes long
-            if self.peak_bytes(budget) > self._budget_bytes:
-                budget = min(budget, self.largest_microbatch_tokens())
-        return max(budget, longest)
+        return max(self._unsaid_tokens if budget is None else budget, longest)
+
+    @cached_property
+    def _unsaid_tokens(self) -> int:
+        """Tokens of a microbatch where nobody says how many."""
+        if self.peak_bytes(UNSAID_TOKENS) <= self._budget_bytes:
+            return UNSAID_TOKENS  # looking for the largest takes long
+        return min(UNSAID_TOKENS, self.largest_microbatch_tokens())
 
     def _check_fits(self, longest: int, prefix: int) -> None:
         """Raises ScenarioError where it is clear that the longest sequence does not fit."""

@@ -261,10 +261,12 @@ def _at_the_mean(figures: FewFigures, x: FloatArray, theta: FloatArray) -> Float
 
 @dataclass(frozen=True)
 class _Prompts:
-    """A step's prompts at the nodes of their difficulty. level: of their log lengths; mean, square:
-    of their responses, cut at the cap; shape (steps, nodes). expected: a step's mean; (steps,)."""
+    """A step's prompts at the nodes of their difficulty. level: of their log lengths; beyond: the
+    share that would be longer than the cap; mean, square: of their responses, cut at the cap; shape
+    (steps, nodes). expected: a step's mean; (steps,)."""
 
     level: FloatArray
+    beyond: FloatArray
     mean: FloatArray
     square: FloatArray
     expected: FloatArray
@@ -280,10 +282,11 @@ class _Prompts:
         runaway = min(math.exp(log_runaway), 0.8) if any_cut else 0.0
         nodes, weights = _nodes()
         level = (mu + slope * x)[:, None] + b * nodes
-        mean, square = _cut_moments(level, w, figures.cap)
+        beyond = _ndtr((level - math.log(figures.cap)) / w)
+        mean, square = _cut_moments(level, w, figures.cap, beyond)
         mean = (1 - runaway) * mean + runaway * figures.cap
         square = (1 - runaway) * square + runaway * figures.cap**2
-        return cls(level, mean, square, mean @ weights, w, runaway)
+        return cls(level, beyond, mean, square, mean @ weights, w, runaway)
 
 
 def _runaway_start(figures: FewFigures) -> float:
@@ -314,13 +317,14 @@ def _by_step(figures: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArra
     # what scatters beyond that, as prompts of an unknown number do, is no spread of responses
     variance = np.maximum(variance, (figures.scatter * expected) ** 2)
     result = -0.5 * ((figures.mean - expected) ** 2 / variance + np.log(variance))
-    beyond = runaway + (1 - runaway) * _beyond(level, w, math.log(figures.cap))
-    cut_share = np.clip(beyond @ weights, 1e-9, 1 - 1e-9)
+    cut = runaway + (1 - runaway) * prompts.beyond
+    cut_share = np.clip(cut @ weights, 1e-9, 1 - 1e-9)
     of_cut = _of_cut(figures, cut_share)
     result = result + np.where(np.isfinite(of_cut), of_cut, 0.0)
     hidden = figures.longest >= figures.cap
     known = np.isfinite(figures.longest) & ~hidden & (figures.longest >= 1)
-    result = result + np.where(known, _of_longest(figures, level, w, runaway, groups), 0.0)
+    if known.any():
+        result = result + np.where(known, _of_longest(figures, prompts, groups), 0.0)
     if np.isfinite(figures.longest).any() and np.mean(hidden) > _HIDDEN:
         least = np.isfinite(figures.shortest) & (figures.shortest >= 2)
         result = result + np.where(least, _of_shortest(figures, level, w, groups), 0.0)
@@ -336,10 +340,9 @@ def _of_cut(figures: FewFigures, share: FloatArray) -> FloatArray:
     return np.asarray(logs / (1 + (figures.group_size - 1) * _TOGETHER))
 
 
-def _of_longest(
-    figures: FewFigures, level: FloatArray, w: float, runaway: float, groups: FloatArray
-) -> FloatArray:
+def _of_longest(figures: FewFigures, prompts: _Prompts, groups: FloatArray) -> FloatArray:
     """Log density of the log of the longest response, given that none was cut."""
+    level, w, runaway = prompts.level, prompts.within_sd, prompts.runaway
     at = np.log(np.maximum(figures.longest - 0.5, 1.0))[:, None]
     _, weights = _nodes()
     u = (at - level) / w
@@ -348,7 +351,7 @@ def _of_longest(
     g = figures.group_size
     all_below = np.maximum((below**g) @ weights, 1e-300)
     edge = np.maximum((g * below ** (g - 1) * density) @ weights, 1e-300)
-    uncut = (1 - runaway) * _ndtr((math.log(figures.cap) - level) / w)
+    uncut = (1 - runaway) * (1 - prompts.beyond)
     none_cut = np.maximum((uncut**g) @ weights, 1e-300)
     below_all = np.log(groups) + (groups - 1) * np.log(all_below) + np.log(edge)
     return np.asarray(below_all - groups * np.log(none_cut))
@@ -369,19 +372,18 @@ def _of_shortest(
     return np.asarray(np.log(groups) + (groups - 1) * np.log(all_above) + np.log(edge))
 
 
-def _cut_moments(level: FloatArray, w: float, cap: int) -> tuple[FloatArray, FloatArray]:
-    """Mean and mean square of min(X, cap) + 1/2, X log-normal about ``level``."""
+def _cut_moments(
+    level: FloatArray, w: float, cap: int, beyond: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Mean and mean square of min(X, cap) + 1/2, X log-normal about ``level``. beyond: the share of
+    X above the cap."""
     log_cap = math.log(cap)
     u = (log_cap - level) / w
     safe = np.minimum(level, 40.0)
-    first = np.exp(safe + w * w / 2) * _ndtr(u - w) + cap * _ndtr(-u)
-    second = np.exp(2 * safe + 2 * w * w) * _ndtr(u - 2 * w) + cap**2 * _ndtr(-u)
+    first = np.exp(safe + w * w / 2) * _ndtr(u - w) + cap * beyond
+    second = np.exp(2 * safe + 2 * w * w) * _ndtr(u - 2 * w) + cap**2 * beyond
     first = np.minimum(first + 0.5, cap)
     return first, np.maximum(second, first**2)
-
-
-def _beyond(level: FloatArray, w: float, log_tokens: float) -> FloatArray:
-    return _ndtr((level - log_tokens) / w)
 
 
 def _ndtr(u: FloatArray) -> FloatArray:

@@ -41,7 +41,7 @@ STATES = (_FSDPRefType.SHARDED_PARAM, _FSDPRefType.SHARDED_GRAD, _FSDPRefType.OP
 SHAPES = {
     "7b": (3584, 18944, 28, 28, 4, 152_064),
     "32b": (5120, 27648, 64, 40, 8, 152_064),
-    "small": (512, 1536, 8, 8, 2, 16_384),
+    "small": (512, 1536, 3, 8, 2, 16_384),
 }
 """Hidden size, MLP, layers, heads, key-value heads and vocabulary, as Qwen2.5 has them."""
 

@@ -15,12 +15,13 @@ from rollcast.engine.engines import EngineStart, adapter
 from rollcast.engine.environments.sandbox import Patience
 from rollcast.engine.errors import sentence
 from rollcast.engine.hub import folder_of
+from rollcast.engine.in_process import in_process
 from rollcast.engine.options import TaskSpec, TrainerConfig
 from rollcast.engine.quiet import no_bars
 from rollcast.engine.room import Devices, parameters, require_room
 from rollcast.engine.sessions import TurnRules
 from rollcast.engine.tasks.base import FirstTurns, Task
-from rollcast.engine.world import EngineWorld, in_process
+from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import Recipes
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.sections import EngineSection

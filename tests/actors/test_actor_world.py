@@ -162,14 +162,14 @@ def test_the_pulse_is_taken_at_rest_and_else_while_weights_are_on_their_way() ->
     """Replicas that take weights in at the same time would make it longer."""
 
     def step(number: int) -> int:
-        world._next_pulse_s = 0.0
+        world._probe.next_s = 0.0
         world.take_pulse(number)
         before = len(world.log.pulses)
         world.train(TrainBatch(number, ()), "dense")
         done = 0
         while not done:
             done = sum(isinstance(event, Trained) for event in world.wait())
-        world._next_pulse_s = 0.0
+        world._probe.next_s = 0.0
         world.sync_weights()
         while not any(isinstance(event, Synced) for event in world.wait()):
             pass
@@ -182,7 +182,7 @@ def test_the_pulse_is_taken_at_rest_and_else_while_weights_are_on_their_way() ->
     try:
         assert step(0) == 0
         assert [done for done, _ in world.log.pulses] == [0]
-        world._next_pulse_s = world.now_s + 1.0
+        world._probe.next_s = world.now_s + 1.0
         world.take_pulse(1)
         assert len(world.log.pulses) == 1  # too soon after the last one
         world.submit([Rollout(0, 0)])

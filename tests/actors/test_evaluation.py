@@ -8,8 +8,9 @@ import pytest
 from running_actors import PLAN, STEPS, made, make
 
 from rollcast.engine.evaluation import Evaluator
+from rollcast.engine.in_process import in_process
 from rollcast.engine.run_options import EvaluationOptions
-from rollcast.engine.world import EngineWorld, in_process
+from rollcast.engine.world import EngineWorld
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import RecordedWorld
@@ -58,7 +59,7 @@ def test_it_is_beside_the_run(policy: str) -> None:
     assert min(segment.group for segment in segments) >= 0
     assert min(segment.shared.group for segment in segments) >= -1
     assert result.ledger.balance == 0
-    assert all(key[0] >= 0 for key in home.world._responses.tokens)
+    assert all(key[0] >= 0 for key in home.world._rollouts.responses.tokens)
     if policy == "sync":  # whose rollouts depend on no time
         assert [one.version for one in found] == [0, 2, 4, 5]
         assert made(result) == made(evaluated(make().world, policy, PLAN, evaluates=False)[0])

@@ -11,8 +11,9 @@ from actor_fakes import FakeEngine, FakeTask, FakeTrainer, Trouble
 from running_actors import PLAN
 
 from rollcast.engine.errors import EngineError
+from rollcast.engine.in_process import in_process
 from rollcast.engine.log import EngineLog
-from rollcast.engine.world import EngineWorld, in_process
+from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import WorldState
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.policies import parse_policy

@@ -17,8 +17,8 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 
 from rollcast.engine.config import RunSpec, build_run
 from rollcast.engine.edges import Engine
+from rollcast.engine.in_process import in_process
 from rollcast.engine.start import start_replica, start_task, start_trainer
-from rollcast.engine.world import in_process
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs import LinearCost

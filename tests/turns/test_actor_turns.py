@@ -150,8 +150,8 @@ def test_a_run_goes_on_from_whatever_was_under_way(policy: str) -> None:
     asking = 0
     while len(loop.result.steps) < 2 or asking < 2:
         loop.advance()
-        flying = [key for key in loop.rollouts.flying if key in first._responses.tokens]
-        asking = sum(first._responses.tokens[key].asking for key in flying)
+        flying = [key for key in loop.rollouts.flying if key in first._rollouts.responses.tokens]
+        asking = sum(first._rollouts.responses.tokens[key].asking for key in flying)
     state, entries = first.state(), list(record.entries)
     first.close()
     second = make(slots=8)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollcast.engine.world import in_process
+from rollcast.engine.in_process import in_process
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.costs import LinearCost

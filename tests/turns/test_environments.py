@@ -14,8 +14,9 @@ import pytest
 from rollcast.engine.environments import Answer, CallError, Episode, Turn
 from rollcast.engine.environments.sandbox import Outcome, Patience, Sandbox
 from rollcast.engine.environments.threads import Threads
+from rollcast.engine.in_process import in_process
 from rollcast.engine.sessions import TurnRules
-from rollcast.engine.world import EngineWorld, in_process
+from rollcast.engine.world import EngineWorld
 from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.rollout import ENDINGS, Rollout

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollcast.engine.in_process import in_process
 from rollcast.engine.log import EngineLog
 from rollcast.engine.responses import Tokens
 from rollcast.engine.saving import pack, unpack
-from rollcast.engine.world import EngineWorld, in_process
+from rollcast.engine.world import EngineWorld
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld
 from rollcast.simulator.plan import Batch, StepPlan

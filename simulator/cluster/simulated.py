@@ -540,7 +540,8 @@ class SimulatedCluster:
                 continue
             following = env.peek()
             if until is not None and following > until:
-                env.run(until=until)
+                env.timeout(until - self._now)
+                env.step()  # `env.run` would leave an event at this instant, as if more were due
                 return []
             if following == float("inf"):
                 return None

@@ -140,5 +140,5 @@ def keep(fleet: Fleet, folder: Path) -> list[Path]:
     from rollcast.simulator.results.timeline import draw_run
 
     write_trace(run, files[1])
-    draw_run(run, files[2], title=fleet.scenario.name)
+    draw_run(run, files[2], title=fleet.scenario.name, steps=len(run.steps))
     return files

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rollcast.simulator import virtual
+from rollcast.simulator.costs.clock import to_ticks
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.runs.drive import drive
@@ -354,3 +355,15 @@ def test_requests_that_are_over_go_without_a_search_for_cycles() -> None:
         assert try_control(main, small(), units=False).value < 200
     finally:
         gc.enable()
+
+
+def test_engines_with_nothing_to_do_have_nothing_due() -> None:
+    """Else a server would not wait for its next request, but ask again and again."""
+
+    def main(fleet: Fleet) -> None:
+        for tick in (to_ticks(1), to_ticks(2.5)):
+            assert fleet.cluster.advance(tick) == []
+            assert fleet.cluster.ticks == tick
+            assert fleet.cluster.peek() is None
+
+    try_control(main, EXAMPLES / "fully_async.yaml")

@@ -33,6 +33,7 @@ from rollcast.simulator.learning.signals import (
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.read import place, read_json, read_lines, read_table
 
+_BATCH = ("workload.batch_groups", "workload.group_size")
 _EVALUATE = "set engine.evaluation (every: 5) and run again"
 
 
@@ -150,32 +151,45 @@ def _lengths(rollouts: Table, done: Any, count: int) -> tuple[FloatArray, FloatA
 
 
 def _imported(folder: Path, number: int) -> LearningRun:
-    """A log's curve: each step's mean reward is an evaluation of the weights before it."""
+    """A log's curve: each logged step's mean reward is an evaluation of the weights before it."""
     content = read_json(folder / CONTENT, FIELD)
     table = read_table(folder, columns.STEPS, FIELD)
-    count = len(table["step"])
-    reward = table.get("mean_reward", np.full(count, np.nan))
+    step = np.asarray(table["step"], dtype=np.int64)
+    logged = len(step)
+    reward = table.get("mean_reward", np.full(logged, np.nan))
     known = np.flatnonzero(np.isfinite(reward))
     if not len(known):
         raise ScenarioError(
             FIELD, f"{folder}: its log names no reward, so it has no learning curve"
         )
+    count = int(step[-1] - step[0]) + 1
 
     def column(name: str, otherwise: float) -> FloatArray:
-        values = np.asarray(table.get(name, np.full(count, np.nan)), dtype=float)
+        """By update, also by those that are not logged."""
+        values = np.asarray(table.get(name, np.full(logged, np.nan)), dtype=float)
         middle = np.nanmedian(values) if np.isfinite(values).any() else otherwise
-        return np.where(np.isfinite(values), values, middle)
+        values = np.where(np.isfinite(values), values, middle)
+        return np.asarray(values[np.searchsorted(step, step[0] + np.arange(count))])
 
-    parts = {part["key"]: part["value"] for part in content["scenario"]}
-    asked = (
-        float(parts.get("workload.batch_groups") or 1),
-        float(parts.get("workload.group_size") or 1),
-    )
+    parts = {part["key"]: part for part in content["scenario"]}
+
+    def said(key: str) -> Any:
+        return parts.get(key, {}).get("value")
+
+    missing = [key for key in _BATCH if parts.get(key, {}).get("assumed")]
+    if missing and not np.isfinite(table.get("rollouts", np.full(1, np.nan))).any():
+        raise ScenarioError(
+            FIELD,
+            f"{folder}: its log does not say how many rollouts an update is of ({missing[0]} is "
+            "assumed), and a law of learning needs that: import the log beside its settings",
+        )
+    asked = [float(said(key) or 1) for key in _BATCH]
     rollouts, groups = column("rollouts", asked[0] * asked[1]), column("groups", asked[0])
-    policy = parts.get("policy") or []
+    policy = said("policy") or "sync"
+    updates = step[known] - step[0]
     return LearningRun(
         name=str(folder),
-        origin=f"model {parts.get('model')}, {content['stack']}",
+        origin=f"model {said('model')}, {content['stack']}",
         policy=str(policy),
         seed=number,
         rate=1.0,
@@ -190,9 +204,9 @@ def _imported(folder: Path, number: int) -> LearningRun:
             seconds=np.cumsum(column("step_s", 1.0)),
             filtered="dynamic_sampling" in str(policy),
         ),
-        updates=known,
+        updates=updates,
         accuracy=reward[known],
-        answers=np.maximum(rollouts[known], 1.0),
+        answers=np.maximum(rollouts[updates], 1.0),
         right_tokens=np.full(len(known), np.nan),
         wrong_tokens=np.full(len(known), np.nan),
     )

@@ -88,10 +88,10 @@ def check_runs(runs: Sequence[LearningRun], field: str) -> None:
             "by itself",
         )
     if len({run.seed for run in runs}) < 2:
+        one = f"all runs have seed {runs[0].seed}" if len(runs) > 1 else "only one run was given"
         raise ScenarioError(
             field,
-            f"all runs have seed {runs[0].seed}, so nothing says what chance alone does; add a run "
-            "with another seed",
+            f"{one}, so nothing says what chance alone does; add a run with another seed",
         )
     if not any(moved(run) for run in runs):
         raise ScenarioError(

@@ -18,6 +18,7 @@ _SHAPES = {
     "linear": "linear fits to the log's own phases, as model or GPU are not known",
     "none": "not fitted: the log does not time its steps",
 }
+_CURVE = 10  # logged steps with a reward
 _MODES = {
     "predict": "predicted with lengths drawn from the fit",
     "replay": "replayed with the lengths that the steps had",
@@ -129,6 +130,25 @@ def notes(outcome: Outcome, log: RunLog) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
+def reward(log: RunLog) -> str | None:
+    """How the reward went, and whether a law of learning can be fitted to it; None without one."""
+    known = log.steps.dropna(subset=["mean_reward"])
+    values, numbers = known["mean_reward"].to_numpy(), known["step"].to_numpy()
+    if len(values) < _CURVE:
+        return None
+    part = len(values) // 10 or 1
+    sentence = (
+        f"mean reward {values[:part].mean():.3g} over the first {part} logged steps, "
+        f"{values[-part:].mean():.3g} over the last {part}, {numbers[-1] - numbers[0]} steps later"
+    )
+    if values.min() < 0 or values.max() > 1:
+        return f"{sentence}; it is no accuracy from 0 to 1, so no law of learning is fitted to it"
+    return (
+        f"{sentence}; with the log of another run of the task, rollcast calibrate --learning fits "
+        "a law of learning to both"
+    )
+
+
 def show_outcome(log: RunLog, outcome: Outcome) -> None:
     """Prints fits, their judgement, the advice and notes."""
     from rich.table import Table
@@ -148,6 +168,8 @@ def show_outcome(log: RunLog, outcome: Outcome) -> None:
         rows = [f"{key} {value} +- {error}" for key, value, error in lengths(known, outcome)]
         if rows:
             screen.print(Text(f"lengths: {'; '.join(rows)}"))
+    if (sentence := reward(log)) is not None:
+        screen.print(Text(sentence))
     for judgement in outcome.judged:
         screen.print(Text(f"forecast of {judged(judgement)}", style="bold"))
     if outcome.step is not None:

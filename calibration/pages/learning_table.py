@@ -81,7 +81,7 @@ def show_validation(runs: Sequence[Sequence[Judged]]) -> None:
                 "area": "mean accuracy",
                 "tokens": "last mean length, tokens",
             }
-            form = {"time": "{:.0f}", "tokens": "{:.4g}"}.get(one.what, "{:.3f}")
+            form = {"time": "{:.3g}", "tokens": "{:.4g}"}.get(one.what, "{:.3f}")
             cells = [form.format(value) for value in (one.measured, one.predicted)]
             ends = " to ".join(form.format(end) for end in (one.low, one.high))
             table.add_row(*name, words.get(one.what, "last accuracy"), *cells, ends)

@@ -66,7 +66,7 @@ def _numbers(number: Number, null: bool, cells: Sequence[str]) -> NDArray[Any]:
         row = int(np.argmin(inside))
         got = short(cells[row]) if cells[row].strip() else "nothing"
         raise CellError(row, f"must be {number.wanted}, got {got}")
-    return values.astype(np.int64) if number.whole else values
+    return values.astype(np.int64) if number.whole and not np.isnan(values).any() else values
 
 
 def _is_number(cell: str) -> bool:

@@ -203,6 +203,15 @@ def test_an_import_gives_its_rewards(tmp_path: Path) -> None:
     assert run.accuracy[0] == pytest.approx(0.2)
     assert (run.seed, run.updates[-1]) == (3, 29)
     assert (run.signals.group_size == 8).all()
+    every = [f"{5 * step},{0.2 + 0.01 * step:.3f},,,30" for step in range(1, 30)]
+    (log / "steps.csv").write_text("\n".join([lines[0], *every]) + "\n")
+    seldom = read_run(log)
+    assert seldom.updates[[0, 1, -1]].tolist() == [0, 5, 140]
+    assert len(seldom.signals) == 141
+    parts += [{"key": "workload.batch_groups", "value": 32, "assumed": True}]
+    (log / "import.json").write_text(json.dumps(content))
+    with pytest.raises(ScenarioError, match="how many rollouts an update is of"):
+        read_run(log)
     (log / "steps.csv").write_text("step,step_s\n0,3\n")
     with pytest.raises(ScenarioError, match="names no reward"):
         read_run(log)

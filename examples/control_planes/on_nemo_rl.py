@@ -22,15 +22,9 @@ SAMPLERS = {
 }
 
 
-async def drive(
-    fleet: Fleet, steps: int, sampler: str = "Windowed", replaces: bool = True
-) -> dict[str, Any]:
-    """Admits, asks, evicts, selects, trains, and aborts what the sampler can no longer select, as
-    the controller does. replaces: whether a group that failed is asked again, as the newest
-    controller does, or its slot removed."""
-    import nemo_rl.algorithms.async_utils.replay_buffer as buffers
+def _replace(buffers: Any, samplers: Any) -> None:
+    """Has the buffer make no tensors, and its gates look less often."""
     import numpy as np
-    from nemo_rl.algorithms.async_utils import staleness_sampler as samplers
 
     buffers.record_to_train_batch = lambda record, pad_value_dict: {
         "input_lengths": np.array([10] * 4)
@@ -48,81 +42,95 @@ async def drive(
             if "POLL" in name and isinstance(getattr(module, name), float):
                 setattr(module, name, 0.5)
 
-    class Plane:
-        async def put_samples(self, **_: Any) -> None:
-            await asyncio.sleep(0.01)
 
-        async def clear_samples(self, sample_ids: list[str], **_: Any) -> None:
-            for name in dict.fromkeys(sample.rsplit("_", 1)[0] for sample in sample_ids):
-                if name not in trained:
-                    journal.evicted(unit(numbers[name]), "stale")
-                    fleet.discard(answers.pop(name))
+class _Groups:
+    """What is known of groups, by the buffer's names of them; also the data plane, which is told
+    what the buffer drops. flying: their tasks, and the versions that they began under."""
 
-    buffer = buffers.TQReplayBuffer(Plane(), "p", pad_value_dict={})
-    chosen = samplers.create_sampler(
-        buffer, getattr(samplers, f"{sampler}SamplerConfig")(**SAMPLERS[sampler])
-    )
-    capacity = chosen.required_buffer_capacity(BATCH) or 4 * BATCH
-    journal, numbers, answers = fleet.journal, dict[str, int](), dict[str, Any]()
-    trained, tasks = set[str](), set[asyncio.Task[None]]()
-    flying: dict[str, tuple[asyncio.Task[None], int]] = {}
-    room = asyncio.Semaphore(IN_FLIGHT.get(sampler, 3) * BATCH)
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.numbers: dict[str, int] = {}
+        self.answers: dict[str, Any] = {}
+        self.trained: set[str] = set()
+        self.flying: dict[str, tuple[asyncio.Task[None], int]] = {}
 
-    async def one(name: str, version: int) -> None:
+    def begin(self, name: str, version: int) -> None:
+        """A group is dispatched."""
+        self.numbers[name] = len(self.numbers)
+        self._fleet.journal.dispatched(unit(self.numbers[name]), version)
+
+    def give_up(self, name: str) -> None:
+        """A group is too old."""
+        self._fleet.journal.evicted(unit(self.numbers[name]), "stale")
+
+    async def put_samples(self, **_: Any) -> None:
+        """As of the data plane."""
+        await asyncio.sleep(0.01)
+
+    async def clear_samples(self, sample_ids: list[str], **_: Any) -> None:
+        """As of the data plane."""
+        for name in dict.fromkeys(sample.rsplit("_", 1)[0] for sample in sample_ids):
+            if name not in self.trained:
+                self.give_up(name)
+                self._fleet.discard(self.answers.pop(name))
+
+
+class _Controller:
+    """The pump and the trainer around a sampler and its buffer, as the newest controller's."""
+
+    def __init__(self, fleet: Fleet, sampler: Any, buffer: Any, groups: _Groups) -> None:
+        self._fleet, self._sampler, self._buffer, self._groups = fleet, sampler, buffer, groups
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def _ask(self, name: str, version: int, replaces: bool) -> None:
+        groups = self._groups
         while True:
             try:
-                answers[name] = await group_of(fleet, numbers[name])
+                groups.answers[name] = await group_of(self._fleet, groups.numbers[name])
                 break
             except EngineError:
                 if not replaces:
-                    journal.failed(unit(numbers[name]))
-                    await remove(name)
+                    self._fleet.journal.failed(unit(groups.numbers[name]))
+                    await self._remove(name)
                     return
-        await buffer.commit(name, None, version, fleet.updates)
+        await self._buffer.commit(name, None, version, self._fleet.updates)
 
-    async def remove(name: str) -> None:
-        removed = buffer.remove_group(name)
+    async def _remove(self, name: str) -> None:
+        removed = self._buffer.remove_group(name)
         if asyncio.iscoroutine(removed):
             await removed
 
-    async def abort_stale() -> None:
-        for name, (task, version) in list(flying.items()):
-            if chosen.should_abort_inflight(
-                start_weight_version=version, current_train_weight=fleet.updates
-            ):
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-                journal.evicted(unit(numbers[name]), "stale")
-                await remove(name)
+    async def pump(self, in_flight: int, replaces: bool) -> None:
+        """Dispatches groups as the sampler admits them."""
+        room = asyncio.Semaphore(in_flight * BATCH)
+        capacity = self._sampler.required_buffer_capacity(BATCH) or 4 * BATCH
 
-    def landed(task: asyncio.Task[None], name: str) -> None:
-        tasks.discard(task)
-        flying.pop(name, None)
-        room.release()
+        def landed(task: asyncio.Task[None], name: str) -> None:
+            self._tasks.discard(task)
+            self._groups.flying.pop(name, None)
+            room.release()
 
-    async def pump() -> None:
         while True:
-            target = await chosen.admit(trainer_version_fn=lambda: fleet.updates)
+            target = await self._sampler.admit(trainer_version_fn=lambda: self._fleet.updates)
             for _ in range(BATCH):
-                while buffer.size() >= capacity:
+                while self._buffer.size() >= capacity:
                     await asyncio.sleep(0.5)
                 await room.acquire()
-                version = fleet.updates
-                name = buffer.reserve(weight_version=version, target_step=target)
-                numbers[name] = len(numbers)
-                journal.dispatched(unit(numbers[name]), version)
-                task = asyncio.create_task(one(name, version))
-                flying[name] = task, version
-                tasks.add(task)
+                version = self._fleet.updates
+                name = self._buffer.reserve(weight_version=version, target_step=target)
+                self._groups.begin(name, version)
+                task = asyncio.create_task(self._ask(name, version, replaces))
+                self._groups.flying[name] = task, version
+                self._tasks.add(task)
                 task.add_done_callback(lambda task, name=name: landed(task, name))
 
-    pumping = asyncio.create_task(pump())
-    for step in range(steps):
+    async def _select(self) -> list[str]:
+        """The groups of a batch."""
         got: list[str] = []
         while len(got) < BATCH:
-            await chosen.evict(current_train_weight=fleet.updates)
-            meta, count = await chosen.select(
-                current_train_weight=fleet.updates,
+            await self._sampler.evict(current_train_weight=self._fleet.updates)
+            meta, count = await self._sampler.select(
+                current_train_weight=self._fleet.updates,
                 min_prompt_groups=1,
                 max_prompt_groups=BATCH - len(got),
             )
@@ -130,16 +138,54 @@ async def drive(
                 got += dict.fromkeys(tag["group"] for tag in meta.tags)
             else:
                 await asyncio.sleep(0.5)
-        trained.update(got)
+        return got
+
+    async def _abort_stale(self) -> None:
+        for name, (task, version) in list(self._groups.flying.items()):
+            if self._sampler.should_abort_inflight(
+                start_weight_version=version, current_train_weight=self._fleet.updates
+            ):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                self._groups.give_up(name)
+                await self._remove(name)
+
+    async def step(self, step: int) -> None:
+        """Selects, trains, aborts what the sampler can no longer select, and syncs."""
+        groups, got = self._groups, await self._select()
+        groups.trained.update(got)
         for name in got:
-            journal.trained(unit(numbers[name]), step)
-        await fleet.train([answers.pop(name) for name in got])
-        await abort_stale()
-        await new_weights(fleet, keep=True)
-    pumping.cancel()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(pumping, *tasks, return_exceptions=True)
+            self._fleet.journal.trained(unit(groups.numbers[name]), step)
+        await self._fleet.train([groups.answers.pop(name) for name in got])
+        await self._abort_stale()
+        await new_weights(self._fleet, keep=True)
+
+    async def stop(self, pumping: asyncio.Task[None]) -> None:
+        """Ends what is under way."""
+        pumping.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(pumping, *self._tasks, return_exceptions=True)
+
+
+async def drive(
+    fleet: Fleet, steps: int, sampler: str = "Windowed", replaces: bool = True
+) -> dict[str, Any]:
+    """Runs a sampler. replaces: whether a group that failed is asked again, as the newest
+    controller does, or its slot removed."""
+    import nemo_rl.algorithms.async_utils.replay_buffer as buffers
+    from nemo_rl.algorithms.async_utils import staleness_sampler as samplers
+
+    _replace(buffers, samplers)
+    groups = _Groups(fleet)
+    buffer = buffers.TQReplayBuffer(groups, "p", pad_value_dict={})
+    config = getattr(samplers, f"{sampler}SamplerConfig")(**SAMPLERS[sampler])
+    chosen = samplers.create_sampler(buffer, config)
+    controller = _Controller(fleet, chosen, buffer, groups)
+    pumping = asyncio.create_task(controller.pump(IN_FLIGHT.get(sampler, 3), replaces))
+    for step in range(steps):
+        await controller.step(step)
+    await controller.stop(pumping)
     return {"in the buffer": buffer.size()}
 
 

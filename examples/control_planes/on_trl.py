@@ -69,74 +69,102 @@ class _Asked:
         return answer
 
 
+class _Shared:
+    """What the loop and the trainer hand each other."""
+
+    def __init__(self, waiting: int) -> None:
+        self.samples: queue.Queue[Any] = queue.Queue(maxsize=waiting)
+        self.version, self.heartbeat, self.failed = _Value(), _Value(), threading.Event()
+        self.errors: queue.Queue[Any] = queue.Queue(1)
+
+
+def _loop_of(worker: Any, fleet: Fleet, shared: _Shared, in_flight: int) -> Any:
+    """The rollout loop, made as its parent process makes it."""
+    takes = inspect.signature(worker._AsyncRolloutLoop.__init__).parameters
+    newer = {"eos_token_ids": [0], "metrics_queue": queue.Queue()}
+    return worker._AsyncRolloutLoop(
+        **{name: value for name, value in newer.items() if name in takes},
+        model_name="m",
+        dataset=[{"prompt": [{"role": "user", "content": f"{i}"}]} for i in range(4096)],
+        reward_funcs=[
+            lambda prompts, completions, **_: [1.0 + 0.5 * i for i in range(len(prompts))]
+        ],
+        processing_class=_Tokenizer(),
+        rollout_buffer=shared.samples,
+        model_version_value=shared.version,
+        heartbeat_value=shared.heartbeat,
+        failed_event=shared.failed,
+        exception_info_queue=shared.errors,
+        num_generations=GROUP,
+        max_inflight_tasks=in_flight,
+        max_tokens=fleet.scenario.workload.max_new_tokens,
+        vllm_server_url="http://router",
+        request_timeout=100_000,
+    )
+
+
+class _Trainer:
+    """Takes samples as the trainer does. trained, evicted: groups."""
+
+    def __init__(self, fleet: Fleet, shared: _Shared) -> None:
+        self._fleet, self._shared = fleet, shared
+        self._asked = _Asked(fleet, shared.version)
+        self.trained, self.evicted = set[int](), set[int]()
+
+    def batch(self, step: int) -> list[Answer]:
+        """As many samples as a batch has, without those that are too old. Raises queue.Empty where
+        none comes."""
+        batch: list[Answer] = []
+        while len(batch) < BATCH * GROUP:
+            sample = self._shared.samples.get(timeout=STARVED_S)
+            answer, group = self._asked.answer(sample), sample.group_id
+            is_new = group not in self.trained | self.evicted
+            if self._shared.version.value - sample.model_version > STALENESS:
+                self._fleet.discard([answer], "stale")
+                if is_new:
+                    self.evicted.add(group)
+                    self._fleet.journal.evicted(unit(group), "stale")
+                continue
+            batch.append(answer)
+            if is_new:
+                self.trained.add(group)
+                self._fleet.journal.trained(unit(group), step)
+        return batch
+
+    def step(self, step: int) -> None:
+        """Takes a batch, trains on it, and brings the weights."""
+        self._fleet.train(self.batch(step)).wait()
+        asyncio.run(new_weights(self._fleet, keep=True))
+        self._shared.version.value += 1
+
+
 def drive(
     fleet: Fleet, steps: int, in_flight: int = STALENESS * BATCH * GROUP, waiting: int = 1024
 ) -> dict[str, Any]:
-    """Takes samples from the loop's queue, drops those that are too old, as the trainer does, and
-    trains on as many as a batch has. in_flight, waiting: rollouts, the options max_inflight_tasks
-    and queue_maxsize."""
+    """Runs the loop in a thread beside a trainer. in_flight, waiting: rollouts, the options
+    max_inflight_tasks and queue_maxsize."""
     import trl.experimental.async_grpo.async_rollout_worker as worker
 
-    journal = fleet.journal
     worker.logger = Quiet()
     worker.parse_response = lambda *_, **__: {"role": "assistant", "content": "answer"}
-    samples: queue.Queue[Any] = queue.Queue(maxsize=waiting)
-    version, heartbeat, failed = _Value(), _Value(), threading.Event()
-    asked = _Asked(fleet, version)
-    errors: queue.Queue[Any] = queue.Queue(1)
+    shared = _Shared(waiting)
+    trainer = _Trainer(fleet, shared)
     with aiohttp_of(fleet):
-        takes = inspect.signature(worker._AsyncRolloutLoop.__init__).parameters
-        newer = {"eos_token_ids": [0], "metrics_queue": queue.Queue()}
-        loop = worker._AsyncRolloutLoop(
-            **{name: value for name, value in newer.items() if name in takes},
-            model_name="m",
-            dataset=[{"prompt": [{"role": "user", "content": f"{i}"}]} for i in range(4096)],
-            reward_funcs=[
-                lambda prompts, completions, **_: [1.0 + 0.5 * i for i in range(len(prompts))]
-            ],
-            processing_class=_Tokenizer(),
-            rollout_buffer=samples,
-            model_version_value=version,
-            heartbeat_value=heartbeat,
-            failed_event=failed,
-            exception_info_queue=errors,
-            num_generations=GROUP,
-            max_inflight_tasks=in_flight,
-            max_tokens=fleet.scenario.workload.max_new_tokens,
-            vllm_server_url="http://router",
-            request_timeout=100_000,
-        )
+        loop = _loop_of(worker, fleet, shared, in_flight)
         thread = threading.Thread(target=loop.run, name="rollout loop", daemon=True)
         thread.start()
-        trained, evicted = set[int](), set[int]()
         for step in range(steps):
-            batch: list[Answer] = []
-            while len(batch) < BATCH * GROUP:
-                try:
-                    sample = samples.get(timeout=STARVED_S)
-                except queue.Empty:
-                    journal.add("starved", step)
-                    loop._stop_event.set()
-                    return {"starved in step": step}
-                answer, group = asked.answer(sample), sample.group_id
-                if version.value - sample.model_version > STALENESS:
-                    fleet.discard([answer], "stale")
-                    if group not in trained | evicted:
-                        evicted.add(group)
-                        journal.evicted(unit(group), "stale")
-                    continue
-                batch.append(answer)
-                if group not in trained | evicted:
-                    trained.add(group)
-                    journal.trained(unit(group), step)
-            fleet.train(batch).wait()
-            asyncio.run(new_weights(fleet, keep=True))
-            version.value += 1
+            try:
+                trainer.step(step)
+            except queue.Empty:
+                fleet.journal.add("starved", step)
+                loop._stop_event.set()
+                return {"starved in step": step}
         loop._stop_event.set()
         thread.join()
-    if failed.is_set():
-        raise RuntimeError(errors.get_nowait()[2])
-    return {"trained": len(trained), "too old": len(evicted)}
+    if shared.failed.is_set():
+        raise RuntimeError(shared.errors.get_nowait()[2])
+    return {"trained": len(trainer.trained), "too old": len(trainer.evicted)}
 
 
 ADAPTER = Adapter(

@@ -48,8 +48,41 @@ class _Loader(list[Any]):
     def load_state_dict(self, state: Any) -> None: ...
 
 
-async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Trains for an epoch. fails: prompts at which the generator raises."""
+class _Generator:
+    """Asks the engines. fails: prompts at which it raises. answers: by name."""
+
+    def __init__(self, fleet: Fleet, fails: tuple[int, ...]) -> None:
+        self._fleet, self._fails = fleet, fails
+        self.answers: dict[str, Any] = {}
+
+    async def generate(self, given: Any, disable_tqdm: bool = True) -> Any:
+        name = given["prompts"][0]["uid"]
+        number = int(name)
+        self._fleet.journal.dispatched(unit(number), self._fleet.updates)
+        if number in self._fails:
+            await asyncio.sleep(1.0)
+            raise RuntimeError("the environment died")
+        self.answers[name] = await group_of(self._fleet, number)
+        return given
+
+
+class _Client:
+    """The inference client: new weights come while it pauses."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    async def pause_generation(self) -> None:
+        await new_weights(self._fleet, keep=True)
+
+    async def resume_generation(self) -> None:
+        await asyncio.sleep(0.0)
+
+    def increment_weight_version(self) -> None: ...
+
+
+def _modules() -> tuple[Any, Any]:
+    """SkyRL's trainer and its simulated one, without what of them needs a GPU."""
     import typing_extensions
 
     typed_dict, typing.TypedDict = typing.TypedDict, typing_extensions.TypedDict
@@ -62,8 +95,6 @@ async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[s
             sim = types.SimpleNamespace(FullyAsyncTrainerSim=plane.FullyAsyncRayPPOTrainer)
     finally:
         typing.TypedDict = typed_dict
-
-    journal = fleet.journal
     for module in (plane, sim):
         module.logger, module.ResumeMode = Quiet(), Names(NONE=0)
     plane.Timer, plane.tqdm = _Timer, lambda *args, **options: Quiet()
@@ -72,49 +103,37 @@ async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[s
         [prompts[0]["uid"]] * n,
     )
     plane.get_sampling_params_for_backend = lambda *args: None
-    answers: dict[str, Any] = {}
+    return plane, sim
 
-    class Generator:
-        async def generate(self, given: Any, disable_tqdm: bool = True) -> Any:
-            name = given["prompts"][0]["uid"]
-            number = int(name)
-            journal.dispatched(unit(number), fleet.updates)
-            if number in fails:
-                await asyncio.sleep(1.0)
-                raise RuntimeError("the environment died")
-            answers[name] = await group_of(fleet, number)
-            return given
 
-    class Client:
-        async def pause_generation(self) -> None:
-            await new_weights(fleet, keep=True)
+def _config(epochs: int) -> Any:
+    return Names(
+        trainer=Names(
+            eval_interval=0,
+            ckpt_interval=0,
+            hf_save_interval=0,
+            epochs=epochs,
+            max_training_steps=None,
+            update_ref_every_epoch=False,
+            fully_async=Names(simulate_weight_sync_seconds=0.0),  # the engines take it
+        ),
+        generator=Names(
+            n_samples_per_prompt=GROUP,
+            inference_engine=Names(backend="vllm"),
+            sampling_params=None,
+        ),
+        environment=Names(env_class="x"),
+    )
 
-        async def resume_generation(self) -> None:
-            await asyncio.sleep(0.0)
 
-        def increment_weight_version(self) -> None: ...
+def _trainer_of(fleet: Fleet, fails: tuple[int, ...]) -> type[Any]:
+    """Their trainer with its parts replaced."""
+    plane, sim = _modules()
 
     class Trainer(sim.FullyAsyncTrainerSim):
         def __init__(self, steps_per_epoch: int, epochs: int) -> None:
             self.resume_mode, self._step_sleep = 0, 0.0
-            asynchronous = Names(simulate_weight_sync_seconds=0.0)  # the engines take it
-            self.cfg = Names(
-                trainer=Names(
-                    eval_interval=0,
-                    ckpt_interval=0,
-                    hf_save_interval=0,
-                    epochs=epochs,
-                    max_training_steps=None,
-                    update_ref_every_epoch=False,
-                    fully_async=asynchronous,
-                ),
-                generator=Names(
-                    n_samples_per_prompt=GROUP,
-                    inference_engine=Names(backend="vllm"),
-                    sampling_params=None,
-                ),
-                environment=Names(env_class="x"),
-            )
+            self.cfg = _config(epochs)
             self.mini_batch_size, self.max_staleness_steps = BATCH, STALENESS
             self.num_parallel_generation_workers = WORKERS
             self.sample_full_batch = False
@@ -126,7 +145,8 @@ async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[s
             self.total_training_steps = steps_per_epoch * epochs
             self.all_metrics, self.all_timings = {}, {}
             self.tracker = Names(log=lambda *args, **options: None, finish=lambda: None)
-            self.generator, self.inference_engine_client = Generator(), Client()
+            self.generator = _Generator(fleet, fails)
+            self.inference_engine_client = _Client(fleet)
             prompts = [[{"uid": str(i)}] for i in range(steps_per_epoch * BATCH)]
             self.train_dataloader = _Loader(prompts)
             self.async_train_dataloader = plane._AsyncDataloader(self.train_dataloader, BATCH)
@@ -142,21 +162,27 @@ async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[s
             names = [group.generator_output["prompts"][0]["uid"] for group in groups]
             self.taken = names
             for name in names:
-                journal.trained(unit(int(name)), fleet.updates)
+                fleet.journal.trained(unit(int(name)), fleet.updates)
             return groups
 
         async def _run_training(self, *args: Any, **options: Any) -> Any:
-            await fleet.train([answers.pop(name) for name in self.taken])
+            await fleet.train([self.generator.answers.pop(name) for name in self.taken])
             return {}
 
         def init_weight_sync_state(self) -> None:
             if isinstance(sim, types.ModuleType):
                 super().init_weight_sync_state()
             if not hasattr(self, "dispatch") or isinstance(self.dispatch, Anything):
-                self.dispatch = Names(save_weights_for_sampler=Client().resume_generation)
+                resume = self.inference_engine_client.resume_generation
+                self.dispatch = Names(save_weights_for_sampler=resume)
             self.dispatch.finalize_pending_saves = lambda _: None
 
-    trainer = Trainer(steps, 1)
+    return Trainer
+
+
+async def drive(fleet: Fleet, steps: int, fails: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Trains for an epoch. fails: prompts at which the generator raises."""
+    trainer = _trainer_of(fleet, fails)(steps, 1)
     await trainer.train()
     return {"manager": str(trainer._staleness_manager._stat)}
 

@@ -18,82 +18,131 @@ OFF_POLICY, IN_FLIGHT = 2, 2
 Names = types.SimpleNamespace
 
 
-async def drive(fleet: Fleet, steps: int) -> dict[str, Any]:
-    """Collects whole groups from the dispatcher's queue, trains, announces versions."""
-    import prime_rl.orchestrator.dispatcher as plane
-    import verifiers.v1 as vf
-    from prime_rl.orchestrator.types import (
-        GroupCancellation,
-        Policy,
-        Progress,
-        TaskRequest,
+class _Groups:
+    """What is known of groups by their numbers. answers: by the task's key; started: versions."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.answers: dict[str, list[Any]] = {}
+        self.started: dict[int, int] = {}
+
+    def begin(self) -> int:
+        """The number of the next group, which is dispatched."""
+        number = len(self.started)
+        self.started[number] = self.fleet.updates
+        self.fleet.journal.dispatched(unit(number), self.fleet.updates)
+        return number
+
+    def evict(self, number: int, why: str) -> None:
+        """A group is given up."""
+        self.fleet.journal.evicted(unit(number), why)
+        self.fleet.discard(self.answers.pop(f"k{number}", []))
+
+
+class _Environment:
+    """Asks the engines; also the collection of itself alone."""
+
+    config = Names(group_size=GROUP)
+    generation_source = Names(
+        uses_live_policy=True, pool=Names(train_client=None, eval_client=None, model_name="m")
     )
-    from prime_rl.orchestrator.utils import min_fresh_version
 
-    journal, client = fleet.journal, Client(fleet)
-    plane.get_logger = Quiet
-    kept: dict[str, list[Any]] = {}
-    started: dict[int, int] = {}
+    def __init__(self, vf: Any, groups: _Groups) -> None:
+        self._vf, self._groups, self._client = vf, groups, Client(groups.fleet)
 
-    def evict(number: int, why: str) -> None:
-        journal.evicted(unit(number), why)
-        fleet.discard(kept.pop(f"k{number}", []))
-
-    class Task:
-        def __init__(self, number: int) -> None:
-            self.data = vf.TaskData(idx=number)
-            self.key, self.hash = f"k{number}", f"h{number}"
-
-    class Environment:
-        config = Names(group_size=GROUP)
-        generation_source = Names(
-            uses_live_policy=True, pool=Names(train_client=None, eval_client=None, model_name="m")
+    async def run(self, *, task_data: Any, **_: Any) -> Any:
+        number = task_data["idx"]
+        answer = await self._client.generate(Prompt(number))
+        self._groups.answers.setdefault(f"k{number}", []).append(answer)
+        return self._vf.WireEpisode.model_construct(
+            env=self._vf.EnvInfo(id="e"),
+            task=Names(key=f"k{number}", hash=f"h{number}"),
+            ok=True,
+            errors=[],
+            traces=[],
+            group=None,
+            run=None,
         )
 
-        async def run(self, *, task_data: Any, **_: Any) -> Any:
-            number = task_data["idx"]
-            answer = await client.generate(Prompt(number))
-            kept.setdefault(f"k{number}", []).append(answer)
-            return vf.WireEpisode.model_construct(
-                env=vf.EnvInfo(id="e"),
-                task=Names(key=f"k{number}", hash=f"h{number}"),
-                ok=True,
-                errors=[],
-                traces=[],
-                group=None,
-                run=None,
-            )
+    def get(self, name: str) -> Any:
+        return self
 
-    class Environments:
-        one = Environment()
+    def __iter__(self) -> Any:
+        return iter([self])
 
-        def get(self, name: str) -> Any:
-            return self.one
 
-        def __iter__(self) -> Any:
-            return iter([self.one])
+class _Source:
+    """Numbered tasks, without end. request: their TaskRequest."""
 
-    class Source:
-        number = 0
+    def __init__(self, vf: Any, request: Any, groups: _Groups) -> None:
+        self._vf, self._request, self._groups = vf, request, groups
 
-        def next_task(self, step: int) -> Any:
-            number, self.number = self.number, self.number + 1
-            started[number] = fleet.updates
-            journal.dispatched(unit(number), fleet.updates)
-            return TaskRequest("e", Task(number), step)
+    def next_task(self, step: int) -> Any:
+        number = self._groups.begin()
+        task = Names(data=self._vf.TaskData(idx=number), key=f"k{number}", hash=f"h{number}")
+        return self._request("e", task, step)
 
+
+class _Sink:
+    """Collects whole groups from the dispatcher's queue. cancellation: their GroupCancellation.
+    ready: numbers of the groups."""
+
+    def __init__(self, out: Any, cancellation: Any, groups: _Groups) -> None:
+        self._out, self._cancellation, self._groups = out, cancellation, groups
+        self._parts: dict[Any, list[Any]] = {}  # by group: number, episodes, cancelled ones
+        self._arrived = asyncio.Event()
+        self.ready: list[int] = []
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            item = await self._out.get()
+            if isinstance(item, self._cancellation):
+                entry = self._parts.setdefault(item.group_id, [None, 0, 0])
+                entry[2] += item.count
+            else:
+                entry = self._parts.setdefault(item.group.id, [None, 0, 0])
+                entry[0] = int(item.task.key[1:])
+                entry[1] += 1
+            if entry[1] + entry[2] == GROUP and entry[0] is not None:
+                if entry[2]:
+                    self._groups.evict(entry[0], "cancelled")
+                else:
+                    self.ready.append(entry[0])
+                    self._arrived.set()
+
+    async def batch(self, oldest: int) -> list[int]:
+        """Waits for a batch of groups that were started under version ``oldest`` or later; the
+        others are swept out, as by their sink."""
+        while True:
+            started = self._groups.started
+            for number in [number for number in self.ready if started[number] < oldest]:
+                self.ready.remove(number)
+                self._groups.evict(number, "stale")
+            if len(self.ready) >= BATCH:
+                break
+            self._arrived.clear()
+            await self._arrived.wait()
+        batch, self.ready[:BATCH] = self.ready[:BATCH], []
+        return batch
+
+
+def _dispatcher_of(plane: Any, vf: Any, groups: _Groups, policy: Any, progress: Any) -> Any:
+    """The dispatcher with its environment and source of tasks."""
+    from prime_rl.orchestrator.types import TaskRequest
+
+    plane.get_logger = Quiet
     vf.WireEpisode.record_run = lambda self, run: object.__setattr__(self, "run", run)
     shape = vf.WireEpisode.model_fields["task"].annotation
     plane._trace_task = lambda task: shape.model_construct(
         type="T", data=task.data, key=task.key, hash=task.hash
     )
-    policy, progress, source = Policy(0, "m"), Progress(step=1), Source()
-    dispatcher = plane.Dispatcher(
-        train_envs=Environments(),
+    return plane.Dispatcher(
+        train_envs=_Environment(vf, groups),
         eval_envs=None,
-        train_source=source,
+        train_source=_Source(vf, TaskRequest, groups),
         eval_source=None,
-        policy_pool=Environment.generation_source.pool,
+        policy_pool=_Environment.generation_source.pool,
         policy=policy,
         progress=progress,
         initial_max_inflight=IN_FLIGHT * BATCH * GROUP,
@@ -103,44 +152,26 @@ async def drive(fleet: Fleet, steps: int) -> dict[str, Any]:
         run_id="r",
         run_name=None,
     )
+
+
+async def drive(fleet: Fleet, steps: int) -> dict[str, Any]:
+    """Collects whole groups from the dispatcher's queue, trains, announces versions."""
+    import prime_rl.orchestrator.dispatcher as plane
+    import verifiers.v1 as vf
+    from prime_rl.orchestrator.types import GroupCancellation, Policy, Progress
+    from prime_rl.orchestrator.utils import min_fresh_version
+
+    groups, policy, progress = _Groups(fleet), Policy(0, "m"), Progress(step=1)
+    dispatcher = _dispatcher_of(plane, vf, groups, policy, progress)
     running = asyncio.create_task(dispatcher.start())
-    ready: list[int] = []
-    parts: dict[Any, list[Any]] = {}
-    arrived = asyncio.Event()
-
-    async def sink() -> None:
-        while True:
-            item = await dispatcher.out_q.get()
-            if isinstance(item, GroupCancellation):
-                entry = parts.setdefault(item.group_id, [None, 0, 0])
-                entry[2] += item.count
-            else:
-                entry = parts.setdefault(item.group.id, [None, 0, 0])
-                entry[0] = int(item.task.key[1:])
-                entry[1] += 1
-            if entry[1] + entry[2] == GROUP:
-                if entry[0] is not None and not entry[2]:
-                    ready.append(entry[0])
-                    arrived.set()
-                elif entry[0] is not None:
-                    evict(entry[0], "cancelled")
-
-    sinking = asyncio.create_task(sink())
+    sink = _Sink(dispatcher.out_q, GroupCancellation, groups)
+    sinking = asyncio.create_task(sink.run())
     for step in range(1, steps + 1):
-        oldest = min_fresh_version(step, OFF_POLICY)
-        while True:  # their sink sweeps its queue, too
-            for number in [number for number in ready if started[number] < oldest]:
-                ready.remove(number)
-                evict(number, "stale")
-            if len(ready) >= BATCH:
-                break
-            arrived.clear()
-            await arrived.wait()
-        batch, ready[:BATCH] = ready[:BATCH], []
+        batch = await sink.batch(min_fresh_version(step, OFF_POLICY))
         progress.step = step + 1  # as soon as it has shipped
         for number in batch:
-            journal.trained(unit(number), step - 1)
-        await fleet.train([kept.pop(f"k{number}")[:GROUP] for number in batch])
+            fleet.journal.trained(unit(number), step - 1)
+        await fleet.train([groups.answers.pop(f"k{number}")[:GROUP] for number in batch])
         await dispatcher.on_version_pending(step)
         await new_weights(fleet, keep=True)
         policy.version = step
@@ -148,7 +179,7 @@ async def drive(fleet: Fleet, steps: int) -> dict[str, Any]:
     await dispatcher.stop()
     sinking.cancel()
     await asyncio.gather(running, sinking, return_exceptions=True)
-    return {"tasks": source.number}
+    return {"tasks": len(groups.started)}
 
 
 ADAPTER = Adapter(

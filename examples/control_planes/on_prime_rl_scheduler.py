@@ -27,119 +27,142 @@ class _Path:
         return self
 
 
-async def drive(
-    fleet: Fleet,
-    steps: int,
-    ahead: int = 1,
-    off_policy: int = 8,
-    train_s: float = 0.0,
-    batch: int = BATCH,
-    over: float = 2.0,
-    scores_s: float = 0.0,
-) -> dict[str, Any]:
-    """Generates batches, which a trainer of its own task trains on. ahead: max_async_level;
-    off_policy: max_off_policy_steps; train_s: more seconds an update; over: groups in flight, in
-    batches; scores_s: seconds that the environment takes to score an answer."""
-    import prime_rl.orchestrator.scheduler as plane  # type: ignore[import-not-found]
+def _done(number: int) -> dict[str, Any]:
+    """A rollout of the group ``number``, as the scheduler knows it."""
+    return {"number": number, "task": "t", "error": None, "trajectory": [1]}
 
-    journal, client = fleet.journal, Client(fleet)
-    latest, fresh = [0], asyncio.Event()
-    numbers = iter(range(1 << 60))
-    answers: dict[int, list[Any]] = {}
 
-    def version() -> int:
-        return scheduler.ckpt_step
+class _Rollouts:
+    """Asks the engines, in groups or one by one. Ages are counted in loads of weights, as the
+    scheduler counts them. began, ended: loads, by group; weights: a journal in which each load is a
+    unit of work; over: whether the run ends, so that what is cancelled is not evicted."""
 
-    def new_example() -> dict[str, Any]:
-        number = next(numbers)
-        answers[number] = []
-        return {"number": number, "task": "t"}
+    def __init__(self, fleet: Fleet, scores_s: float) -> None:
+        self._fleet, self._client, self._scores_s = fleet, Client(fleet), scores_s
+        self._loads = 0
+        self.answers: dict[int, list[Any]] = {}
+        self.began: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
+        self.weights = Journal(lambda: fleet.kernel.now)
+        self.over = False
 
-    def done(number: int) -> dict[str, Any]:
-        return {"number": number, "task": "t", "error": None, "trajectory": [1]}
+    def _begin(self, number: int) -> None:
+        self.began[number] = self._loads
+        self._fleet.journal.dispatched(unit(number), self._loads)
 
-    async def group(**given: Any) -> list[Any]:
+    async def group(self, **given: Any) -> list[Any]:
+        """In place of generate_group and run_group."""
         number = given["example"]["number"]
-        journal.dispatched(unit(number), loads[0])
-        began[number] = loads[0]
+        self._begin(number)
         try:
-            answers[number] = await group_of(fleet, number)
+            self.answers[number] = await group_of(self._fleet, number)
         except asyncio.CancelledError:
-            if not over_now:
-                journal.evicted(unit(number), loads=loads[0] - began[number])
+            if not self.over:
+                loads = self._loads - self.began[number]
+                self._fleet.journal.evicted(unit(number), loads=loads)
             raise
-        ended[number] = loads[0]
-        return [done(number) for _ in range(GROUP)]
+        self.ended[number] = self._loads
+        return [_done(number) for _ in range(GROUP)]
 
-    async def rollout(**given: Any) -> Any:
+    async def one(self, **given: Any) -> Any:
+        """In place of run_rollout."""
         number = given["example"]["number"]
-        if number not in began:
-            began[number] = loads[0]
-            journal.dispatched(unit(number), loads[0])
-        answers[number].append(await client.generate(Prompt(number)))
-        await asyncio.sleep(scores_s)
-        ended[number] = loads[0]
-        return done(number)
+        if number not in self.began:
+            self._begin(number)
+        self.answers[number].append(await self._client.generate(Prompt(number)))
+        await asyncio.sleep(self._scores_s)
+        self.ended[number] = self._loads
+        return _done(number)
 
-    # Ages are counted in loads of weights, as the scheduler counts them.
-    began: dict[int, int] = {}
-    ended: dict[int, int] = {}
-    loads = [0]
-    over_now: list[bool] = []
-    weights = Journal(lambda: fleet.kernel.now)  # a load of them is a unit of work, too
-
-    async def load(*given: Any, **options: Any) -> None:
+    async def load(self, *given: Any, **options: Any) -> None:
+        """In place of update_weights."""
         path = next(value for value in (*given, *options.values()) if isinstance(value, _Path))
-        journal.add("load", path.step)
-        weights.dispatched(f"weights {path.step}")
-        await asyncio.gather(*(engine.update_weights(path.step) for engine in fleet.engines))
-        weights.trained(f"weights {path.step}", path.step)
-        loads[0] += 1
+        self._fleet.journal.add("load", path.step)
+        self.weights.dispatched(f"weights {path.step}")
+        await asyncio.gather(*(engine.update_weights(path.step) for engine in self._fleet.engines))
+        self.weights.trained(f"weights {path.step}", path.step)
+        self._loads += 1
 
-    async def wait_for(path: _Path) -> None:
-        while latest[0] < path.step:
-            fresh.clear()
-            await fresh.wait()
+    def train(self, numbers: Any) -> Any:
+        """An update on groups, which is awaited."""
+        return self._fleet.train([self.answers.pop(number)[:GROUP] for number in numbers])
 
-    finished: list[Any] = []
 
-    class Buffer:
-        def sample_examples(self, n: int) -> list[Any]:
-            return [new_example() for _ in range(n)]
+class _Trainer:
+    """Trains on batches in a task of its own. latest: the version of its checkpoint."""
 
-        sample_problems = sample_examples
+    def __init__(self, rollouts: _Rollouts, train_s: float) -> None:
+        self._rollouts, self._train_s = rollouts, train_s
+        self._fresh = asyncio.Event()
+        self.batches: asyncio.Queue[list[Any]] = asyncio.Queue()
+        self.latest = 0
 
-        def update(self, rollouts: list[Any]) -> None:
-            finished.extend(rollouts)
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            batch = await self.batches.get()
+            await self._rollouts.train(dict.fromkeys(rollout["number"] for rollout in batch))
+            await asyncio.sleep(self._train_s)
+            self.latest += 1
+            self._fresh.set()
 
-        def sample_rollouts(self, n: int) -> list[Any]:
-            taken, finished[:n] = finished[:n], []
-            return taken
+    async def wait_for(self, path: _Path) -> None:
+        """Until there is a checkpoint of this step."""
+        while self.latest < path.step:
+            self._fresh.clear()
+            await self._fresh.wait()
 
-    class Pool:
-        def __init__(self) -> None:
-            one = Names(url="a", api_base_url="a", extra_headers={})
-            self.train_clients = self.clients = [one]
 
-        async def get_next_client(self) -> Any:
-            return self.clients[0]
+class _Buffer:
+    """Numbers examples, and keeps finished rollouts until they are sampled."""
 
-        update_weights = staticmethod(load)
+    def __init__(self, answers: dict[int, list[Any]]) -> None:
+        self._answers, self._numbers = answers, iter(range(1 << 60))
+        self._finished: list[Any] = []
 
-        def update_model_name(self, name: str) -> None: ...
+    def sample_examples(self, n: int) -> list[Any]:
+        numbers = [next(self._numbers) for _ in range(n)]
+        self._answers.update((number, []) for number in numbers)
+        return [{"number": number, "task": "t"} for number in numbers]
 
-        def get_metrics(self) -> dict[str, float]:
-            return {}
+    sample_problems = sample_examples
 
+    def update(self, rollouts: list[Any]) -> None:
+        self._finished.extend(rollouts)
+
+    def sample_rollouts(self, n: int) -> list[Any]:
+        taken, self._finished[:n] = self._finished[:n], []
+        return taken
+
+
+class _Pool:
+    """The clients of the engines."""
+
+    def __init__(self, load: Any) -> None:
+        one = Names(url="a", api_base_url="a", extra_headers={})
+        self.train_clients = self.clients = [one]
+        self.update_weights = load
+
+    async def get_next_client(self) -> Any:
+        return self.clients[0]
+
+    def update_model_name(self, name: str) -> None: ...
+
+    def get_metrics(self) -> dict[str, float]:
+        return {}
+
+
+def _replace(plane: Any, rollouts: _Rollouts, trainer: _Trainer) -> None:
+    """Has the scheduler's module call ours, by the names that it has."""
     for name, value in {
-        "generate_group": group,
-        "run_group": group,
-        "run_rollout": rollout,
-        "update_weights": load,
-        "wait_for_path": wait_for,
+        "generate_group": rollouts.group,
+        "run_group": rollouts.group,
+        "run_rollout": rollouts.one,
+        "update_weights": rollouts.load,
+        "wait_for_path": trainer.wait_for,
         "get_step_path": lambda _, step: _Path(step),
         "get_broadcast_dir": lambda _: None,
-        "get_latest_ckpt_step": lambda _: latest[0],
+        "get_latest_ckpt_step": lambda _: trainer.latest,
         "get_logger": Quiet,
         "tqdm": lambda *_, **__: Quiet(),
         "ProgressTracker": lambda *_, **__: Quiet(),
@@ -149,6 +172,12 @@ async def drive(
     }.items():
         if hasattr(plane, name):
             setattr(plane, name, value)
+
+
+def _scheduler_of(
+    plane: Any, rollouts: _Rollouts, batch: int, over: float, ahead: int, off_policy: int
+) -> Any:
+    """The scheduler, with those of these options that it takes."""
     config = Names(
         batch_size=batch * GROUP,
         token_batch_size=None,
@@ -165,10 +194,10 @@ async def drive(
         "clients": ["a"],
         "admin_clients": ["a"],
         "env": None,
-        "buffer": Buffer(),
+        "buffer": _Buffer(rollouts.answers),
         "tokenizer": None,
         "config": config,
-        "inference_pool": Pool(),
+        "inference_pool": _Pool(rollouts.load),
         "oversampling_factor": over,
         "max_inflight_rollouts": int(over * batch * GROUP),
         "max_async_level": ahead,
@@ -177,35 +206,43 @@ async def drive(
         "tasks_per_minute": None,
     }
     takes = inspect.signature(plane.Scheduler).parameters
-    scheduler = plane.Scheduler(**{name: value for name, value in known.items() if name in takes})
-    batches: asyncio.Queue[list[Any]] = asyncio.Queue()
+    return plane.Scheduler(**{name: value for name, value in known.items() if name in takes})
 
-    async def trainer() -> None:
-        while True:
-            rollouts = await batches.get()
-            taken = list(dict.fromkeys(rollout["number"] for rollout in rollouts))
-            await fleet.train([answers.pop(number)[:GROUP] for number in taken])
-            await asyncio.sleep(train_s)
-            latest[0] += 1
-            fresh.set()
 
-    training = asyncio.create_task(trainer())
+async def drive(
+    fleet: Fleet,
+    steps: int,
+    ahead: int = 1,
+    off_policy: int = 8,
+    train_s: float = 0.0,
+    batch: int = BATCH,
+    over: float = 2.0,
+    scores_s: float = 0.0,
+) -> dict[str, Any]:
+    """Generates batches, which a trainer of its own task trains on. ahead: max_async_level;
+    off_policy: max_off_policy_steps; train_s: more seconds an update; over: groups in flight, in
+    batches; scores_s: seconds that the environment takes to score an answer."""
+    import prime_rl.orchestrator.scheduler as plane  # type: ignore[import-not-found]
+
+    rollouts = _Rollouts(fleet, scores_s)
+    trainer = _Trainer(rollouts, train_s)
+    _replace(plane, rollouts, trainer)
+    scheduler = _scheduler_of(plane, rollouts, batch, over, ahead, off_policy)
+    training = asyncio.create_task(trainer.run())
     loop = getattr(scheduler, "update_policy_loop", None)
-    own = (
-        None if hasattr(scheduler, "update_policy_task") and hasattr(plane, "safe_cancel") else loop
-    )
-    updating = asyncio.create_task(own()) if own is not None else None
+    starts_it = hasattr(scheduler, "update_policy_task") and hasattr(plane, "safe_cancel")
+    updating = None if loop is None or starts_it else asyncio.create_task(loop())
     for step in range(steps):
-        rollouts = await scheduler.generate_batch(step)
-        for number in dict.fromkeys(rollout["number"] for rollout in rollouts):
-            journal.trained(unit(number), ended[number], began[number])
-        batches.put_nowait(rollouts)
-    over_now.append(True)
+        done = await scheduler.generate_batch(step)
+        for number in dict.fromkeys(rollout["number"] for rollout in done):
+            fleet.journal.trained(unit(number), rollouts.ended[number], rollouts.began[number])
+        trainer.batches.put_nowait(done)
+    rollouts.over = True
     training.cancel()
     for task in (updating, getattr(scheduler, "update_policy_task", None)):
         if task is not None:
             task.cancel()
-    return {"version": version(), "weights": weights}
+    return {"version": scheduler.ckpt_step, "weights": rollouts.weights}
 
 
 ADAPTER = Adapter(

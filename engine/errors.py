@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from rollcast.simulator.errors import RunError, ScenarioError
+
+_ALLOCATES = re.compile(r"tried to allocate (\d+) bytes")  # torch's, on a CPU
+_COUNTS = re.compile(r"\d+ validation errors? for ")
 
 
 class EngineError(RunError):
@@ -10,10 +15,17 @@ class EngineError(RunError):
 
 
 def sentence(error: BaseException) -> str:
-    """The text of an error of ours; of another library's the first line, with its type."""
+    """The text of an error of ours; of another library's the first line that says what is wrong,
+    with its type."""
     if isinstance(error, RunError | ScenarioError):
         return str(error)
-    lines = str(error).strip().splitlines()
+    text = str(error).strip()
+    if asked := _ALLOCATES.search(text):
+        return f"it needs {int(asked[1]) / 1e9:,.1f} GB of memory at once, which this machine lacks"
+    lines = text.splitlines()
+    if len(lines) > 1 and _COUNTS.match(lines[0]):  # pydantic's: then the errors, with their types
+        lines = [line.partition(" [type=")[0].strip() for line in lines[1:]]
+        lines = [" ".join(line for line in lines[:2] if line)]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 

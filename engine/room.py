@@ -96,6 +96,20 @@ def require_room(
     )
 
 
+def require_split(folder: Path, width: int) -> None:
+    """Raises ScenarioError where a model's attention heads cannot be split among so many GPUs."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        heads = config.get("text_config", config)["num_attention_heads"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # whoever loads it says it
+    if isinstance(heads, int) and heads % width:
+        raise ScenarioError(
+            "cluster.tensor_parallel",
+            f"is {width}, which does not divide the {heads} attention heads of {folder.name}",
+        )
+
+
 def peak(
     folder: Path, trainer: TrainerConfig, dtype: str, devices: Devices
 ) -> Mapping[str, float] | None:

@@ -18,7 +18,7 @@ from rollcast.engine.hub import folder_of
 from rollcast.engine.in_process import in_process
 from rollcast.engine.options import TaskSpec, TrainerConfig
 from rollcast.engine.quiet import no_bars
-from rollcast.engine.room import Devices, parameters, require_room
+from rollcast.engine.room import Devices, parameters, require_room, require_split
 from rollcast.engine.sessions import TurnRules
 from rollcast.engine.tasks.base import FirstTurns, Task
 from rollcast.engine.world import EngineWorld
@@ -86,6 +86,7 @@ def start_actors(
         transport.require(needs)
         transport.reserve(needs)
         task, path = start_task(spec)
+        require_split(path, shape.gpus_per_replica)
         if here:
             require_fit(spec, path)
         model = spec.model if isinstance(spec.model, str) and not here else path

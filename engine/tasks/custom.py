@@ -16,6 +16,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.read import NotJsonError, parse_json
 
 _HELD_OUT_EVERY = 8
+_LOOKED_AT = 64  # prompts whose tokens the model has to know
 
 
 class FileTask:
@@ -60,6 +61,23 @@ class FileTask:
         self._held_out = [row for row in rows if _is_held_out(row[0])]
         if not self._train:
             raise ScenarioError("engine.task.prompts", f"{prompts} holds no prompt to train on.")
+        self._require_the_models_tokenizer(Path(tokenizer))
+
+    def _require_the_models_tokenizer(self, model: Path) -> None:
+        """Raises ScenarioError where some prompts have tokens that the model does not know."""
+        try:
+            config = parse_json((model / "config.json").read_text(encoding="utf-8"))
+            known = config.get("text_config", config)["vocab_size"]
+        except (OSError, NotJsonError, KeyError, TypeError, AttributeError):
+            return  # whoever loads the model says it
+        for text, answer in self._train[:_LOOKED_AT]:
+            most = max(self._prompt(text, answer).token_ids, default=0)
+            if isinstance(known, int) and most >= known:
+                raise ScenarioError(
+                    "engine.model",
+                    f"{model.name} has the tokenizer of another model: the prompt {text[:40]!r} "
+                    f"has the token {most}, but the model knows {known} tokens",
+                )
 
     def prompt(self, group: int, seed: int) -> Prompt:
         """Every prompt once, in an order drawn by the seed, then again in another order."""

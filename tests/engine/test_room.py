@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from rollcast.engine.errors import sentence
 from rollcast.engine.options import TrainerConfig
-from rollcast.engine.room import Devices, parameters, require_room, state_bytes
+from rollcast.engine.room import Devices, parameters, require_room, require_split, state_bytes
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
@@ -94,3 +95,20 @@ def test_files_that_cannot_be_read_forbid_nothing(tmp_path: Path) -> None:
     assert parameters(tmp_path) == 0
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
     assert parameters(tmp_path) == 0
+
+
+def test_heads_that_cannot_be_split_are_named(tiny_path: Path, tmp_path: Path) -> None:
+    heads = json.loads((tiny_path / "config.json").read_text())["num_attention_heads"]
+    require_split(tiny_path, heads)
+    require_split(tmp_path, 3)  # whoever loads it says what is wrong
+    with pytest.raises(ScenarioError, match=f"does not divide the {heads} attention heads"):
+        require_split(tiny_path, heads + 1)
+
+
+def test_more_memory_than_there_is_and_what_pydantic_counts() -> None:
+    error = RuntimeError(
+        "[enforce fail] can't allocate: you tried to allocate 5120000000000 bytes."
+    )
+    assert sentence(error) == "it needs 5,120.0 GB of memory at once, which this machine lacks"
+    lines = "1 validation error for VllmConfig\n  Value error, 2 heads among 3 [type=value_error]"
+    assert sentence(ValueError(lines)) == "ValueError: Value error, 2 heads among 3"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import sys
 import textwrap
 import threading
@@ -489,3 +490,15 @@ def test_other_settings_that_cannot_be_used(
         make_task(chat=True)
     with pytest.raises(ScenarioError, match=r"engine.model: .* has no tokenizer"):
         FileTask("prompts.jsonl", f"{rewards}:length", tmp_path / "none", max_new_tokens=4)
+
+
+def test_the_tokenizer_of_another_model(rewards: str, short_start: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(short_start, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "vocab_size": 20}))
+    file = tmp_path / "p.jsonl"
+    file.write_text("".join(f'{{"prompt": "zyx 98{n}"}}\n' for n in range(9)))
+    with pytest.raises(ScenarioError, match=r"has the token \d+, but the model knows 20") as caught:
+        FileTask(file, f"{rewards}:length", model, max_new_tokens=4)
+    assert caught.value.field == "engine.model"

@@ -21,6 +21,10 @@ class RefusedError(VirtualError):
     """A call that cannot be brought into virtual time."""
 
 
+class NoAnswerError(VirtualError):
+    """The trainer was given something that is no answer of an engine."""
+
+
 class UnseenError(VirtualError):
     """A task or thread that died of an exception which nobody looked at."""
 

@@ -23,11 +23,12 @@ from rollcast.simulator.virtual.ask import Answer, Ask, EngineError, Finish
 from rollcast.simulator.virtual.asked import FIRST_ASKED, AskedWorkload, Directed
 from rollcast.simulator.virtual.clock import Clock, current
 from rollcast.simulator.virtual.engine import Engine
-from rollcast.simulator.virtual.errors import VirtualError
+from rollcast.simulator.virtual.errors import NoAnswerError, VirtualError
 from rollcast.simulator.virtual.faults import Fault, plant
 from rollcast.simulator.virtual.journal import Journal
 from rollcast.simulator.virtual.prompts import AnyPrompt, Prompts, Replies
 from rollcast.simulator.virtual.record import Record
+from rollcast.simulator.virtual.report import caller
 from rollcast.simulator.virtual.waits import Outbox, Pending
 from rollcast.simulator.workload.draws import GroupDraw
 from rollcast.simulator.world import Ended, Event, TrainBatch, Trained, TrainGroup
@@ -36,7 +37,7 @@ Groups = Iterable[Answer | Sequence[Answer]]
 
 
 def _forgotten(given: Any) -> str:
-    return "; is its await forgotten?" if inspect.isawaitable(given) else ""
+    return " (is its await forgotten?)" if inspect.isawaitable(given) else ""
 
 
 class Fleet:
@@ -431,13 +432,13 @@ class Fleet:
             answers = [group] if isinstance(group, Answer) else list(group)
             for answer in answers:
                 if not isinstance(answer, Answer):
-                    raise VirtualError(
+                    raise NoAnswerError(
                         f"the trainer was given {answer!r} where an answer of an engine is "
-                        f"needed{_forgotten(answer)}"
+                        f"needed{_forgotten(answer)}; at {caller()}"
                     )
             rollouts = tuple(answer.ask.shown for answer in answers)
             if not rollouts:
-                raise VirtualError("the trainer was given an empty group")
+                raise NoAnswerError(f"the trainer was given an empty group; at {caller()}")
             for rollout, answer in zip(rollouts, answers, strict=True):
                 rollout.reward = answer.reward
             rewards = tuple(answer.reward for answer in answers)

@@ -270,7 +270,7 @@ def test_intervals_of_a_control_plane_come_from_its_one_run(
         (["--control", "tests.virtual.planes:plane"], "takes 0 parameters"),
         (["--control", "tests.virtual.planes:lazy"], "returned no groups in step 0"),
         (["--control", "tests.virtual.planes:breaks"], 'in breaks: raise OSError("no disk")'),
-        (["--control", "tests.virtual.planes:forgets"], "is its await forgotten?"),
+        (["--control", "tests.virtual.planes:forgets"], "is its await forgotten?); at "),
         (["--control", "tests.virtual.planes:plain"], "is no async function"),
         (["--control", "tests.virtual.planes:seven"], "returned 7 in step 0"),
         (["--control", "tests.virtual.planes:stuck"], "in stuck: await asyncio.Event().wait()"),

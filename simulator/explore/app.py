@@ -199,7 +199,8 @@ def serve(scenario: Scenario, pool: Executor, port: int, show: bool) -> None:
         Page(scenario, Questions(pool, memory))
 
     app.add_middleware(SameOriginOnly)
-    app.on_shutdown(lambda: pool.shutdown(wait=False, cancel_futures=True))
+    # Waits for running simulations, 0.25 s: a pool that closes while Python exits prints an error.
+    app.on_shutdown(lambda: pool.shutdown(cancel_futures=True))
     ui.run(
         index,
         host=HOST,

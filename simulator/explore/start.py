@@ -28,7 +28,7 @@ def explore(scenario: Scenario, port: int | None, show: bool) -> None:
     try:
         serve(scenario, pool, place, show)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(cancel_futures=True)
 
 
 def checked_port(port: int) -> int:

@@ -139,7 +139,7 @@ def compare(
     """
     from rollcast.simulator.cli import tables
     from rollcast.simulator.results.folder import write_folder
-    from rollcast.simulator.studies import ranking
+    from rollcast.simulator.studies import learned, ranking
     from rollcast.simulator.studies.compare import run_each, write_comparison
 
     checked = _load(scenario, settings, seed, trust_modules, out, force, draws)
@@ -149,6 +149,8 @@ def compare(
         results = run_each(variants, advance)
         ranked = None
         results |= _run_controls(checked, planes)
+        if planes:
+            learned.add_learning(results)
         if draws is None:
             ranked = ranking.from_short_runs(results, keep_on)
         elif draws:

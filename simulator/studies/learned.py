@@ -22,7 +22,9 @@ from rollcast.simulator.studies.interval import ends
 FloatArray = NDArray[np.float64]
 
 POINTS = 49  # of a curve
-_BEYOND = 1.15  # a curve ends there, in times to the target
+_BEYOND, _FAR = 1.15, 3.0
+"""A curve ends there: in times to the target that all but few draws have reached, and at the law's
+parameters."""
 
 
 class Ran(Protocol):
@@ -178,7 +180,7 @@ def _curve(progress: Progress, times: Times) -> dict[str, list[float]]:
     """Accuracy on a grid of hours, up to a little beyond the target."""
     last = progress.seconds[-1] / 3600
     high = float(ends(times.hours)[1])
-    grid = np.linspace(0.0, min(last, _BEYOND * high), POINTS)
+    grid = np.linspace(0.0, min(last, _BEYOND * high, _FAR * times.own_hours), POINTS)
     accuracy, drawn = progress.at_hours(grid, times.factors)
     low, high_ = ends(drawn)
     return {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.simulator.errors import RollcastError, RunError, ScenarioError
+from rollcast.simulator.learning.answer import progress_of
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import Result
@@ -84,7 +85,10 @@ def run_control(scenario: Scenario, function: Function, label: str) -> Result:
     price = scenario.usd_per_gpu_hour
     if price is not None:
         summary["cost_usd"] = summary["gpu_hours"] * price
-    return Result(shown, run, summary, again=False)
+    progress = None
+    if scenario.learning is not None:
+        progress = progress_of(run, scenario.learning, scenario.seed)
+    return Result(shown, run, summary, progress, again=False)
 
 
 async def _awaited(given: Any) -> Any:

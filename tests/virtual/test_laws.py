@@ -227,6 +227,7 @@ def test_a_seed_is_one_run() -> None:
 
 def test_a_control_plane_stands_in_the_table_of_policies(cli: Cli, tmp_path: Path) -> None:
     options = ["--set", "workload.batch_groups=4", "--set", "steps=3", "--policy", "sync"]
+    options += ["--set", "learning={prior: true, accuracy: 0.3, target: 0.5}"]
     base = [EXAMPLES / "april.yaml", *options, "--json", "--out", tmp_path / "out", "--no-plot"]
     code, out, error = cli("compare", *base, "--control", "tests.virtual.planes:rollout")
     assert code == 0, error
@@ -239,6 +240,8 @@ def test_a_control_plane_stands_in_the_table_of_policies(cli: Cli, tmp_path: Pat
     mine = rows["tests.virtual.planes:rollout"]
     assert mine["step_s"] == rows["sync"]["step_s"] == expected.summary["step_s"]
     assert mine["speedup_low"] < mine["speedup"] < mine["speedup_high"]
+    assert mine["learning"]["hours"] == pytest.approx(rows["sync"]["learning"]["hours"])
+    assert mine["learning"]["speedup"] == pytest.approx(1.0)
     assert (tmp_path / "out").exists()
 
 

@@ -42,6 +42,8 @@ _HEADINGS = {
 _FIRST_TO_GO = (*reversed(_FIGURES[3:]), "break_even", "front", "split")
 _MOST_ROWS = 16
 _MOST_CAUSES = 5
+_WIDE = 4.0
+"""An interval that ends at more times its figure is shown by its ends."""
 
 
 def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | None = None) -> None:
@@ -147,6 +149,9 @@ def _cells(row: Row, like: float) -> dict[str, str]:
     if row.hours is not None:
         low, high = (end / row.run_cost.hours for end in (row.hours.low, row.hours.high))
         spread = f" -{1 - low:.0%} +{high - 1:.0%}"
+        if high > _WIDE:
+            ends = words.between(row.hours, lambda end: hours(end, like))
+            spread = f" ({ends})"
     return {
         **cells,
         "front": "*" if row.on_front else "",

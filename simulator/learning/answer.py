@@ -146,7 +146,8 @@ class Needs:
     """Updates to the target.
 
     level: those of synchronous training that takes in as many rollouts. quality: its own over
-    these. factors: draws of their time over that at the law's parameters. slower: time of a mean
+    these. factors: draws of their time over that at the law's parameters; finite, as a draw that
+    does not reach the target counts with all updates that were looked at. slower: time of a mean
     update up to the target over a simulated one's, where lengths react. reason: why level or
     quality is not known, in a sentence.
     """
@@ -237,6 +238,8 @@ def _times(progress: Progress, learning: Learning) -> _Times | str:
     note = unreached(learning, own, drawn, progress.updates)
     if note:
         return note
+    # A draw that does not reach it takes all updates that were looked at, at least.
+    drawn = np.minimum(drawn, progress.updates)
     factors = progress.drawn_hours_after(drawn) / progress.hours_after(own)
     return _Times(own, tuple(factors.tolist()))
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rollcast.simulator.errors import ScenarioError
@@ -98,6 +99,20 @@ def test_the_interval_of_a_plan_holds_what_is_not_known_of_the_law(scenario: Pat
     low, high = ends(needs.factors).tolist()  # coefficients of linear costs are taken as exact
     assert hours.high / hours.low == pytest.approx(high / low, rel=0.2)
     assert hours.high / hours.low > 2
+
+
+def test_draws_that_never_reach_the_target_take_long_but_not_for_ever(scenario: Path) -> None:
+    found = load(scenario, "learning.target=0.8")
+    assert found.learning is not None
+    law = found.learning.law
+    covariance = np.array(law.covariance)
+    covariance[0, 0] = 60.0
+    slow = replace(law, covariance=tuple(map(tuple, covariance.tolist())))
+    slowly = replace(found, learning=replace(found.learning, law=slow))
+    needs = measured(simulate(slowly), whole=40).needs
+    assert needs is not None
+    assert np.isfinite(needs.factors).all()
+    assert max(needs.factors) > 500
 
 
 def test_a_plan_in_steps_asks_no_law(scenario: Path) -> None:

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 from importlib.metadata import version
@@ -36,7 +38,7 @@ from benchmarks.runner import (
     write_json,
 )
 from rollcast.engine.tasks.warm_start import warm_start
-from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.errors import RunError, ScenarioError
 
 SCENARIO = ROOT / "examples" / "engine.yaml"
 SETTINGS = ("engine.max_seqs=64",)
@@ -56,15 +58,16 @@ LOADS = "loads.json"
 
 
 def measure(folder: Path, steps: int, names: list[str]) -> None:
-    """Runs what is not there yet."""
+    """Runs what is not there yet. Raises RunError where verl fails."""
     folder.mkdir(parents=True, exist_ok=True)
     setup = Setup(warm_start(), folder / "prompts.parquet")
     if not setup.prompts.is_file():
         write_prompts(setup.prompts)
     for name in names:
         out = place(folder, name)
-        if out.exists():
+        if (out / LOADS).is_file():
             continue
+        shutil.rmtree(out, ignore_errors=True)  # it was not finished
         with tempfile.TemporaryDirectory() as made:
             export = Path(made) / "export"
             settings = [f"--set={one}" for one in (*SETTINGS, f"steps={steps}")]
@@ -74,7 +77,10 @@ def measure(folder: Path, steps: int, names: list[str]) -> None:
             )
             progress(f"{name}: {steps} steps inside verl")
             loads = [os.getloadavg()[0]]
-            run(export, out, setup)
+            try:
+                run(export, out, setup)
+            except subprocess.CalledProcessError:
+                raise RunError(f"verl failed in the run {name}; see {out / CONSOLE}") from None
             write_json(out / LOADS, [*loads, *os.getloadavg()])
 
 
@@ -93,11 +99,11 @@ def judge(folder: Path) -> dict[str, Any]:
     """Forecast and measured seconds of a step, of every run that is there, and gains over the one
     without a policy; those of the forecast with their 90 % intervals."""
     base, imported = place(folder, BASE), folder / "imported"
-    if not (base / LOG).is_file():
+    if not (base / LOADS).is_file():
         raise ScenarioError("FOLDER", f"{folder} holds no run without a policy; run {BASE} first")
     log = (base / LOG, base / CONSOLE, base / DUMP)
     rollcast("import", *log, "--tokenizer", warm_start(), "--out", imported, "--force")
-    ran = [name for name in RUNS if (place(folder, name) / LOG).is_file()]
+    ran = [name for name in RUNS if (place(folder, name) / LOADS).is_file()]
     asked = [word for name in ran if name != AGAIN for word in ("--policy", RUNS[name])]
     words = ("compare", imported / "scenario.yaml", *asked, "--draws", DRAWS, "--json")
     said = {found["policy"]: found for found in json.loads(rollcast(*words))}

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.in_verl.run import LOG, Setup, environment, overrides, write_model, write_prompts
+from rollcast.simulator.stacks.exported import PLAN_FILE
 
 TOKENS_A_SECOND = 200.0
 BETWEEN, WITHIN = 0.5, 0.4
@@ -48,6 +49,9 @@ def configuration(export: Path, setup: Setup, out: Path) -> Any:
     )
     own = [*overrides(setup, out), "trainer.rollout_data_dir=null"]
     own.append(f"reward.custom_reward_function.path={Path(__file__).with_name('rewards.py')}")
+    plan = export / PLAN_FILE
+    if plan.is_file() and json.loads(plan.read_text("utf-8"))["policy"].startswith("pods"):
+        own.append("reward.custom_reward_function.name=some_fail")
     # The trainer's own log-probabilities need its workers: the servers' stand for them.
     own.append("algorithm.rollout_correction.bypass_mode=True")
     folder = Path(verl.__file__).parent / "trainer" / "config"
@@ -121,7 +125,7 @@ def watched(base: type) -> type:
             self._init_tokenizer()
             self._init_dataloader()
             self._init_dump_executor()
-            self.global_steps, self.seen = 0, []
+            self.global_steps, self.seen, self.launched = 0, [], 0
             self.teacher_model_manager = self.distillation_config = None
             self.resource_pool_manager = SimpleNamespace(get_n_gpus=lambda: 1)
             self.reward_loop_manager = RewardLoopManager(self.config, rm_resource_pool=None)
@@ -144,6 +148,11 @@ def watched(base: type) -> type:
                 resume_generation_replicas=lambda: every("resume"),
                 sleep_replicas=lambda: None,
             )
+
+        def _submit_batch_to_rollout(self, batch: Any) -> int:
+            launched: int = super()._submit_batch_to_rollout(batch)
+            self.launched += launched
+            return launched
 
         def _balance_batch(self, batch: Any, metrics: Any, **_: Any) -> Any:
             kept = transfer_queue.kv_list("train")["train"]
@@ -206,7 +215,8 @@ def fit(export: Path, setup: Setup, out: Path) -> dict[str, Any]:
     for partition, kept in (transfer_queue.kv_list() or {}).items():
         if kept:
             transfer_queue.kv_clear(partition_id=partition, keys=list(kept))
-    return {"mode": mode, "sampler": type(trainer.replay_buffer).__name__, "steps": trainer.seen}
+    sampler = type(trainer.replay_buffer).__name__
+    return {"mode": mode, "sampler": sampler, "steps": trainer.seen, "launched": trainer.launched}
 
 
 def main(out: Path, exports: list[Path]) -> None:

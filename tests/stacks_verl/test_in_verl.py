@@ -104,6 +104,12 @@ def test_april_goes_on_with_what_it_interrupted(
     assert any(first < number for number, first in begun)
 
 
+def test_prompts_that_fail_are_replaced(loops: dict[str, dict[str, Any]]) -> None:
+    """A quarter of them in the run of pods (`rewards.some_fail`); its batches are whole."""
+    assert loops["sync"]["launched"] == GROUPS * STEPS
+    assert loops["pods(keep=2)"]["launched"] > GROUPS * STEPS
+
+
 def test_pods_keeps_the_extremes_and_dynamic_sampling_groups_with_both(
     loops: dict[str, dict[str, Any]],
 ) -> None:
@@ -134,10 +140,11 @@ def test_a_real_run_with_its_own_workers(tmp_path: Path) -> None:
     # The engine has the trainer's weights; later batches hold tokens of older ones, too.
     assert rows[0]["training/rollout_probs_diff_max"] < 1e-5
     assert all(0 < row["training/rollout_probs_diff_max"] < 0.05 for row in rows[1:])
-    dumped = [json.loads(line) for n in (1, 2, 3) for line in (out / DUMP / f"{n}.jsonl").open()]
-    assert len(dumped) == 3 * GROUPS * 2
+    dumped = [(out / DUMP / f"{n}.jsonl").read_text().splitlines() for n in (1, 2, 3)]
+    assert sum(map(len, dumped)) == 3 * GROUPS * 2
     imported = tmp_path / "imported"
     rollcast("import", out / LOG, out / CONSOLE, out / DUMP, "--out", imported, "--no-advise")
     scenario = yaml.safe_load((imported / "scenario.yaml").read_text())
+    assert scenario["policy"] == "april+pods(keep=2)"
     polls = sorted(row["rollcast/poll_s"] for row in rows)
     assert scenario["poll_s"] == pytest.approx(polls[1], rel=0.01)

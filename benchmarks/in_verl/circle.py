@@ -15,6 +15,7 @@ environment of ``make test-verl``.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import statistics
@@ -89,15 +90,17 @@ def place(folder: Path, name: str) -> Path:
     return folder / name.replace(" ", "_")
 
 
-def step_s(folder: Path) -> float:
-    """Mean of the settled steps, seconds, by verl's own log."""
+def step_s(folder: Path) -> tuple[float, float]:
+    """Mean of the settled steps, seconds, and its standard error, by verl's own log."""
     rows = [json.loads(line)["data"] for line in (folder / LOG).read_text("utf-8").splitlines()]
-    return statistics.fmean(row["timing_s/step"] for row in rows[SETTLED:])
+    each_s = [row["timing_s/step"] for row in rows[SETTLED:]]
+    return statistics.fmean(each_s), statistics.stdev(each_s) / math.sqrt(len(each_s))
 
 
 def judge(folder: Path) -> dict[str, Any]:
     """Forecast and measured seconds of a step, of every run that is there, and gains over the one
-    without a policy; those of the forecast with their 90 % intervals."""
+    without a policy: of the forecast with its 90 % interval; measured over the mean of the first
+    run and of its repetition, which lie around the others."""
     base, imported = place(folder, BASE), folder / "imported"
     if not (base / LOADS).is_file():
         raise ScenarioError("FOLDER", f"{folder} holds no run without a policy; run {BASE} first")
@@ -110,16 +113,19 @@ def judge(folder: Path) -> dict[str, Any]:
     rows: dict[str, dict[str, Any]] = {}
     for name in ran:
         found = said[RUNS[name]]
+        measured_s, error_s = step_s(place(folder, name))
         rows[name] = {
             "forecast_s": found["step_s"],
-            "measured_s": step_s(place(folder, name)),
+            "measured_s": measured_s,
+            "standard_error_s": error_s,
             "forecast_gain": found["speedup"],
             "forecast_gain_90": [found["speedup_low"], found["speedup_high"]],
             "loads": read_json(place(folder, name) / LOADS, None),
         }
+    around = [row["measured_s"] for name, row in rows.items() if name in (BASE, AGAIN)]
     for row in rows.values():
         row["error"] = row["forecast_s"] / row["measured_s"] - 1
-        row["measured_gain"] = rows[BASE]["measured_s"] / row["measured_s"]
+        row["measured_gain"] = statistics.fmean(around) / row["measured_s"]
         row["gain_error"] = row["forecast_gain"] / row["measured_gain"] - 1
     return {**provenance(base), "runs": rows}
 

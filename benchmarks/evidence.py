@@ -387,6 +387,9 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "learning-public": learning.public,
     "learning-lengths": learning.lengths,
     "learning-real": learning.real,
+    "learning-ends": learning.ends,
+    "learning-whole": learning.whole,
+    "learning-pods": learning.pods,
 }
 
 

@@ -29,12 +29,14 @@ class Arm:
 
 @dataclass(frozen=True)
 class Setup:
-    """A run of the campaign. warm, seed: numbers of the warm start and of the run."""
+    """A run of the campaign. warm, seed: numbers of the warm start and of the run. length: multiple
+    of the task's updates."""
 
     task: str
     arm: Arm
     warm: int
     seed: int
+    length: int = 1
 
     @property
     def name(self) -> str:
@@ -100,20 +102,28 @@ LENGTH_STARTS = 2  # warm starts of these
 WARM_STARTS = 3
 MORE_SEEDS = ("sync", "stale-4", "pods-4-of-16")
 """Arms with further seeds, which say what noise alone does."""
+LONG_RUNS = ("sync", "stale-8", "pods-4-of-16")
+"""Arms that run on until accuracy hardly rises, which say where a policy ends."""
+LONG, LONG_SEED = 3, 9
 
 
 def setups() -> Iterator[Setup]:
     """Every run, in the order in which they are made: whole tables of one warm start first."""
+    named = {arm.name: arm for arm in ARMS}
     for warm in range(WARM_STARTS):
         for arm in ARMS:
             for task in TASKS:
                 yield Setup(task, arm, warm, 0)
+        for name in LONG_RUNS if warm else ():
+            for task in TASKS:
+                yield Setup(task, named[name], warm - 1, LONG_SEED, LONG)
+    for warm in range(WARM_STARTS):
         for seed in (1, 2):
             for name in MORE_SEEDS:
-                arm = next(arm for arm in ARMS if arm.name == name)
                 for task in TASKS:
-                    yield Setup(task, arm, warm, seed)
-        for arm in BY_LENGTH if warm < LENGTH_STARTS else ():
+                    yield Setup(task, named[name], warm, seed)
+    for warm in range(LENGTH_STARTS):
+        for arm in BY_LENGTH:
             for task in TASKS:
                 if arm.cap is None or arm.cap > TASKS[task].shortest:
                     yield Setup(task, arm, warm, 0)

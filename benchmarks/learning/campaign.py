@@ -18,6 +18,8 @@ TAKES_S = 5.0  # of one run, before any has been timed
 def run(folder: Path, say: Callable[[str], None], only: Sequence[str] = ()) -> int:
     """Makes what ``folder`` does not have yet; a run's file is whole or absent. only: names that
     begin so. Returns how many failed."""
+    from benchmarks.learning import one_run  # noqa: F401  with torch, once for all processes
+
     wanted = [s for s in setups() if not only or s.name.startswith(tuple(only))]
     left = [setup for setup in wanted if not _path(folder, setup).exists()]
     say(f"{len(wanted) - len(left)} of {len(wanted)} runs are there")

@@ -52,15 +52,15 @@ def carry_out(setup: Setup, warm_starts: Path) -> dict[str, Any]:
         if done % EVERY == 0 and done > evaluations[-1]["updates"]:
             evaluations.append({"updates": done, **evaluate(model, task)})
 
-    loop = Loop(world, policy, plan, after)
-    run = loop.run(task.updates)
+    updates = task.updates * setup.length
+    run = Loop(world, policy, plan, after).run(updates)
     return {
         "task": setup.task,
         "arm": arm.name,
         "warm": setup.warm,
         "seed": setup.seed,
         "evaluations": _columns(evaluations),
-        "updates": _columns(learner.updates[: task.updates]) | _signals(run, arm.mask),
+        "updates": _columns(learner.updates[:updates]) | _signals(run, arm.mask),
     }
 
 

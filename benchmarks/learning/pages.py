@@ -81,6 +81,8 @@ def policies(folder: Path) -> str:
         measured = "not reached" if row["ratio"] is None else f"{row['ratio']:.2f}"
         if row["ratio"] is not None and row["runs"] > 1:
             measured += f" ({row['low']:.2f} to {row['high']:.2f})"
+            if row["missed"]:
+                measured += f", {row['missed']} not reached"
         error = "abstains" if row["error"] is None else f"{100 * row['error']:+.0f} %"
         rows.append((name, row["settings"], str(row["runs"]), measured, error))
     head = ("set-up", "policy", "runs", "updates over synchronous", "forecast, unseen")
@@ -152,3 +154,80 @@ def _longer(value: tuple[float, float | None] | None) -> str:
         return "no progress"
     mean, error = value
     return f"{100 * mean:+.1f} %" + ("" if error is None else f" +- {100 * error:.1f}")
+
+
+def ends(folder: Path) -> str:
+    """Long runs, by a law that has seen a third of their length."""
+    rows = [
+        (
+            row["task"],
+            f"`{row['policy']}`",
+            str(row["runs"]),
+            f"{row['short']:.3f}",
+            f"{row['measured']:.3f} after {row['updates']}",
+            f"{row['predicted']:.3f}",
+            f"{row['inside']} of {row['runs']}",
+        )
+        for row in _read(folder)["ends"]
+    ]
+    head = (
+        *("task", "policy", "runs", "accuracy at the usual end", "three times as long"),
+        *("forecast", "inside"),
+    )
+    return markdown_table(head, rows)
+
+
+def whole(folder: Path) -> str:
+    """The campaign's task on a real engine and trainer, by the law of the campaign."""
+    rows = []
+    for row in _read(folder)["whole"]:
+        cells = [f"`{row['policy']}`", str(row["runs"]), f"{row['age']:.1f}"]
+        for what, digits in (("time", 0), ("area", 3), ("last", 3)):
+            one = row[what]
+            cells += [
+                f"{one['measured']:.{digits}f}",
+                f"{one['predicted']:.{digits}f}",
+                f"{one['inside']} of {one['of']}",
+            ]
+        rows.append(cells)
+    head = (
+        *("policy", "runs", "age of tokens", "updates to 0.6", "forecast", "inside"),
+        *("mean accuracy", "forecast", "inside", "last accuracy", "forecast", "inside"),
+    )
+    return markdown_table(head, rows)
+
+
+def pods(folder: Path) -> str:
+    """The published curves of PODS, by the law of the paper's own GRPO runs."""
+    rows = []
+    for row in _read(folder)["pods"]:
+        law = [_times(row[key]) for key in ("forecast_sooner", "forecast_in_time")]
+        updates = _number(row["forecast"])
+        if row["abstains"]:
+            updates, law = f"abstains [{updates}]", [f"[{text}]" for text in law]
+        rule = "" if row["rule"] == "none" else f", {row['rule']}"
+        rows.append(
+            (
+                f"{row['data']} to {row['target']:.3f}: {row['trained']} of {row['sampled']}{rule}",
+                _number(row["updates"]),
+                updates,
+                _times(row["sooner"]),
+                law[0],
+                _times(row["sooner_in_time"]),
+                law[1],
+                f"{row['inside']} of {row['runs']}",
+            )
+        )
+    head = (
+        *("runs", "updates", "forecast", "sooner than GRPO in updates", "forecast"),
+        *("in hours", "forecast", "mean accuracy inside"),
+    )
+    return markdown_table(head, rows)
+
+
+def _number(value: float | None) -> str:
+    return "not reached" if value is None else f"{value:,.0f}"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"

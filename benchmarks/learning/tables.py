@@ -35,7 +35,7 @@ def pack(folder: Path, path: Path = TABLE, lengths: Path = LENGTHS) -> int:
         table = json.loads(file.read_text("utf-8"))
         if table["arm"] not in arms:
             continue
-        line = _short({**table, "settings": arms[table["arm"]]})
+        line = {**table, "settings": arms[table["arm"]]}
         pushes = {name: line["updates"].pop(name, None) for name in _PUSHES}
         if table["arm"] in {arm.name for arm in ARMS}:
             main.append(line)
@@ -45,12 +45,13 @@ def pack(folder: Path, path: Path = TABLE, lengths: Path = LENGTHS) -> int:
         raise ScenarioError("DIR", f"{folder} holds no run of the campaign")
     for lines, place in ((main, path), (by_length, lengths)):
         if lines:
-            _write(lines, place)
+            write(lines, place)
     return len(main) + len(by_length)
 
 
-def _write(lines: list[dict[str, Any]], path: Path) -> None:
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+def write(lines: Iterable[dict[str, Any]], path: Path) -> None:
+    """Writes a table of runs, whole or not at all."""
+    text = "".join(json.dumps(_short(line), separators=(",", ":")) + "\n" for line in lines)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.partial")
     draft.write_bytes(lzma.compress(text.encode(), preset=9))

@@ -10,13 +10,13 @@ evaluations, too. A pair of policies counts where the measured times differ by m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.learning import public
-from benchmarks.learning.arms import ARMS, Arm
+from benchmarks.learning import public, whole
+from benchmarks.learning.arms import ARMS, LONG_SEED, Arm
 from rollcast.calibration.fits.learning import (
     Fit,
     LearningRun,
@@ -26,6 +26,7 @@ from rollcast.calibration.fits.learning import (
 )
 from rollcast.calibration.fits.learning_prior import over_tasks
 from rollcast.calibration.judge.learning import Judged, judge, time_to
+from rollcast.simulator.learning.data import prior
 from rollcast.simulator.learning.law import PARAMETERS, Law
 
 TARGETS = (0.5, 0.6, 0.7)
@@ -111,6 +112,46 @@ def tasks_held_out(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> dict[st
     return judged
 
 
+def ends(runs: Sequence[LearningRun]) -> list[dict[str, Any]]:
+    """Where policies end: the long runs of each task, against a law that has seen no more than the
+    first third of their length. One row a task and policy: mean of the last three evaluations of
+    the short runs and of the long ones, and the law's forecast of these."""
+    long = [run for run in runs if run.seed == LONG_SEED]
+    short = [run for run in runs if run.seed != LONG_SEED]
+    table = []
+    for task, fitted in fits_by_task(short).items():
+        own = [run for run in long if task_of(run) == task and run.origin in fitted.origins]
+        for policy in dict.fromkeys(run.policy for run in own):
+            some = [run for run in own if run.policy == policy]
+            judged = [
+                one
+                for run in some
+                for one in judge(
+                    law_of(fitted, run.origin, "", prior()),
+                    run,
+                    start_of(runs, run.origin),
+                    run.rate / fitted.rate,
+                    (),
+                )
+                if one.what == "last"
+            ]
+            origins = {run.origin for run in some}
+            before = [r for r in short if r.policy == policy and r.origin in origins]
+            table.append(
+                {
+                    "task": task,
+                    "policy": policy,
+                    "runs": len(some),
+                    "updates": int(some[0].updates[-1]),
+                    "short": float(np.mean([run.accuracy[-3:].mean() for run in before])),
+                    "measured": float(np.mean([one.measured for one in judged])),
+                    "predicted": float(np.mean([one.predicted for one in judged])),
+                    "inside": sum(one.inside for one in judged),
+                }
+            )
+    return table
+
+
 def figures(judged: Sequence[Judged], noise: float) -> dict[str, Any]:
     """Error, coverage, ranking and abstentions of judgements."""
     areas = [one for one in judged if one.what == "area" and one.said is None]
@@ -120,7 +161,7 @@ def figures(judged: Sequence[Judged], noise: float) -> dict[str, Any]:
     both = [one for one in told if max(one.measured, one.predicted) < np.inf and one.measured > 0]
     errors = [abs(one.predicted / one.measured - 1.0) for one in both]
     inside = [one.inside for one in told]
-    right, pairs = ranking(told, noise)
+    right, pairs = ranking(told, noise, {one.run: one.predicted for one in lasts})
     return {
         "times": len(judged),
         "abstained": len(judged) - len(told),
@@ -166,6 +207,8 @@ def results(runs: Sequence[LearningRun]) -> dict[str, Any]:
         "public": public.rows(fits),
         "policies": by_policy(runs, within),
         "parameters": {task: parameters(fitted) for task, fitted in fits.items()},
+        "ends": ends(runs),
+        "whole": whole.table(whole.judged(fits[whole.TASK])),
     }
 
 
@@ -184,15 +227,16 @@ def parameters(fitted: Fit) -> dict[str, tuple[float, float]]:
 
 def by_policy(runs: Sequence[LearningRun], judged: Sequence[Judged]) -> dict[str, dict[str, Any]]:
     """Of each set-up but the synchronous one: updates to the middle target over the synchronous
-    run's of the same warm start and seed 0 (geometric mean and extremes; None where one did not
-    reach it), and the forecast over the measurement, less one, where it was held out (median; None
-    where the law abstains)."""
+    run's of the same warm start and seed 0 (geometric mean and extremes of those that reached it;
+    None where most did not; missed: how many), and the forecast over the measurement, less one,
+    where it was held out (median; None where the law abstains)."""
     middle = TARGETS[1]
     base = {
         run.origin: time_to(run.updates, run.accuracy, middle)
         for run in runs
         if run.policy == "sync" and run.seed == 0
     }
+    base = {origin: time for origin, time in base.items() if np.isfinite(time)}
     found: dict[str, dict[str, Any]] = {}
     for arm in ARMS:
         own = [run for run in runs if run.policy == arm.name and run.origin in base]
@@ -204,13 +248,15 @@ def by_policy(runs: Sequence[LearningRun], judged: Sequence[Judged]) -> dict[str
         errors = [
             o.predicted / o.measured - 1 for o in told if 0 < o.measured < np.inf > o.predicted
         ]
-        reached = np.isfinite(ratios).all()
+        finite = [ratio for ratio in ratios if np.isfinite(ratio)]
+        reached = 2 * len(finite) > len(ratios)
         found[arm.name] = {
             "settings": settings(arm),
             "runs": len(own),
-            "ratio": float(np.exp(np.log(ratios).mean())) if reached else None,
-            "low": float(min(ratios)) if reached else None,
-            "high": float(max(ratios)) if reached else None,
+            "ratio": float(np.exp(np.log(finite).mean())) if reached else None,
+            "low": float(min(finite)) if reached else None,
+            "high": float(max(finite)) if reached else None,
+            "missed": len(ratios) - len(finite),
             "error": float(np.median(errors)) if errors else None,
         }
     return found
@@ -230,9 +276,17 @@ def settings(arm: Arm) -> str:
     return ", ".join(words)
 
 
-def ranking(judged: Sequence[Judged], noise: float) -> tuple[int, int]:
+def ranking(
+    judged: Sequence[Judged], noise: float, ends: Mapping[LearningRun, float] | None = None
+) -> tuple[int, int]:
     """Pairs of policies in the right order, and pairs that differ by more than noise: of one warm
-    start and target."""
+    start and target. ends: accuracies that are forecast for the ends of runs, which say which is
+    sooner where neither is forecast to reach the target as long as it runs."""
+    ends = ends or {}
+
+    def forecast(one: Judged) -> tuple[float, float]:
+        return one.predicted, -ends.get(one.run, 0.0)
+
     groups: dict[tuple[str, float], list[Judged]] = {}
     for one in judged:
         groups.setdefault((one.run.origin, one.target), []).append(one)
@@ -248,5 +302,5 @@ def ranking(judged: Sequence[Judged], noise: float) -> tuple[int, int]:
                 apart = abs(np.log(a.measured / b.measured)) > least
             if apart:
                 pairs += 1
-                right += (a.measured < b.measured) == (a.predicted < b.predicted)
+                right += (a.measured < b.measured) == (forecast(a) < forecast(b))
     return right, pairs

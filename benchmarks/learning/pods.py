@@ -1,0 +1,210 @@
+"""The law against published learning curves: those of PODS (arXiv 2504.13818), whose authors keep
+every evaluation of 140 runs in their repository.
+
+The law is fitted to the paper's own GRPO runs and to the prior, and then asked for the runs with
+selection, which it has not seen. One prompt an update, so its groups are far larger, and its
+batches far smaller, than those of the campaign.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.learning.tables import TABLE, rows, write
+from benchmarks.runner import read_json
+from rollcast.calibration.fits.learning import LearningRun, fit, known_from, law_of
+from rollcast.calibration.judge.learning import judge, time_to
+from rollcast.simulator.learning.data import prior
+from rollcast.simulator.learning.law import Law
+from rollcast.simulator.learning.signals import Signals
+
+PODS = TABLE.with_name("pods.jsonl.xz")
+HOURS = 0.5  # between two evaluations
+SEEDS = 5  # of each evaluation's answers
+DRAWS = 100
+PEAK = 0.99  # of GRPO's best accuracy, the paper's measure
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Runs of one kind. sampled, trained: rollouts of the one prompt of an update."""
+
+    name: str
+    data: str
+    sampled: int
+    trained: int
+    rule: str = "MaxVariance"
+
+    @property
+    def selection(self) -> str:
+        return self.rule if self.trained < self.sampled else "none"
+
+
+SETTINGS = (
+    Setting("Instruct-GSM8K-512-16-16", "gsm8k", 16, 16),
+    Setting("Instruct-GSM8K-512-32-16", "gsm8k", 32, 16),
+    Setting("Instruct-GSM8K-512-64-16", "gsm8k", 64, 16),
+    Setting("Instruct-GSM8K-512-128-16", "gsm8k", 128, 16),
+    Setting("Instruct-GSM8K-512-256-16", "gsm8k", 256, 16),
+    Setting("Instruct-GSM8K-512-64-8", "gsm8k", 64, 8),
+    Setting("Instruct-GSM8K-512-64-4", "gsm8k", 64, 4),
+    Setting("Instruct-GSM8K-512-64-2", "gsm8k", 64, 2),
+    Setting("Instruct-GSM8K-Rand-512-64-16", "gsm8k", 64, 16, "RandomSubset"),
+    Setting("Instruct-GSM8K-MaxR-512-64-16", "gsm8k", 64, 16, "MaxReward"),
+    Setting("Instruct-MATH-NF-512-8-8", "math500", 8, 8),
+    Setting("Instruct-MATH-NF-512-32-8", "math500", 32, 8),
+)
+QUESTIONS = {"gsm8k": 1319, "math500": 500}
+
+
+def read(checkout: Path) -> int:
+    """Packs the evaluations in a checkout of github.com/YixuanEvenXu/pods; how many runs."""
+    results = checkout / "results"
+    base = read_json(results / "base-qwen.json", {})
+    lines = []
+    for setting in SETTINGS:
+        for file in sorted(results.glob(f"{setting.name}-Run*.json")):
+            saves = {
+                int(name.split("-")[-1]): save
+                for name, save in json.loads(file.read_text()).items()
+            }
+            accuracy = [base[setting.data], *(saves[step][setting.data] for step in sorted(saves))]
+            lines.append(
+                {
+                    "setting": setting.name,
+                    "run": int(file.stem.rpartition("Run")[2]),
+                    "updates": [0, *sorted(saves)],
+                    "accuracy": [float(np.mean(found["ans_acc"])) for found in accuracy],
+                }
+            )
+    write(lines, PODS)
+    return len(lines)
+
+
+def curves() -> dict[str, list[LearningRun]]:
+    """The runs of each setting."""
+    named = {setting.name: setting for setting in SETTINGS}
+    found: dict[str, list[LearningRun]] = {}
+    for line in rows(PODS):
+        found.setdefault(line["setting"], []).append(_curve(named[line["setting"]], line))
+    return found
+
+
+def _curve(setting: Setting, line: Mapping[str, Any]) -> LearningRun:
+    updates = np.array(line["updates"], dtype=np.int64)
+    ones = np.ones(int(updates[-1]))
+    return LearningRun(
+        name=f"{setting.name}-{line['run']}",
+        origin=setting.data,
+        policy=setting.name,
+        seed=line["run"],
+        rate=1.0,
+        signals=Signals(
+            rollouts=np.full(len(ones), setting.trained),
+            groups=np.full(len(ones), 1),
+            group_size=setting.sampled * ones,
+            kept=setting.trained / setting.sampled * ones,
+            age=0 * ones,
+            age_spread=0 * ones,
+            minibatches=ones,
+            seconds=np.interp(
+                np.arange(1, len(ones) + 1), updates, HOURS * np.arange(len(updates))
+            ),
+            selection=setting.selection,
+        ),
+        updates=updates,
+        accuracy=np.array(line["accuracy"]),
+        answers=np.full(len(updates), float(SEEDS * QUESTIONS[setting.data])),
+        right_tokens=np.full(len(updates), np.nan),
+        wrong_tokens=np.full(len(updates), np.nan),
+    )
+
+
+def cut(run: LearningRun, evaluations: int) -> LearningRun:
+    """A run's first evaluations, and the updates up to the last of them."""
+    setting = next(setting for setting in SETTINGS if setting.name == run.policy)
+    columns = {name: getattr(run, name)[:evaluations].tolist() for name in ("updates", "accuracy")}
+    return _curve(setting, {"run": run.seed, **columns})
+
+
+def judged() -> list[dict[str, Any]]:
+    """One row a setting: updates and hours up to `PEAK` of GRPO's best accuracy on the mean curve,
+    how many times as soon as GRPO that is, what the law says of both, and how many of the runs'
+    means lie inside its intervals."""
+    found = curves()
+    return [row for data in QUESTIONS for row in _judged(found, data)]
+
+
+def _judged(found: Mapping[str, Sequence[LearningRun]], data: str) -> list[dict[str, Any]]:
+    settings = [setting for setting in SETTINGS if setting.data == data]
+    base = found[settings[0].name]
+    law = law_of(fit(base, *known_from(prior())), data, "", prior())
+    start, target = float(base[0].accuracy[0]), PEAK * float(_mean(base)[1].max())
+    table = []
+    for setting in settings:
+        runs = found[setting.name]
+        updates, accuracy = _mean(runs)
+        longest = max(runs, key=lambda run: int(run.updates[-1]))
+        measured = time_to(updates, accuracy, target)
+        areas = [
+            one for run in runs for one in judge(law, run, start, 1.0, ()) if one.what == "area"
+        ]
+        table.append(
+            {
+                "data": data,
+                "sampled": setting.sampled,
+                "trained": setting.trained,
+                "rule": setting.selection,
+                "target": target,
+                "updates": measured,
+                "hours": float(np.interp(measured, updates, HOURS * np.arange(len(updates)))),
+                "hours_per_update": HOURS * (len(updates) - 1) / float(updates[-1]),
+                "forecast": _times(law, longest.signals, start, target),
+                "inside": sum(one.inside for one in areas),
+                "runs": len(runs),
+                "abstains": law.domain_reason(longest.signals, start) is not None,
+            }
+        )
+    return [_against(table[0], row) for row in table]
+
+
+def _mean(runs: Sequence[LearningRun]) -> tuple[Any, Any]:
+    """Mean updates and accuracy of each evaluation that all runs have."""
+    count = min(len(run.updates) for run in runs)
+    columns = ([run.updates[:count] for run in runs], [run.accuracy[:count] for run in runs])
+    return np.mean(columns[0], axis=0), np.mean(columns[1], axis=0)
+
+
+def _times(law: Law, signals: Signals, start: float, target: float) -> list[float]:
+    """Updates to the target: at the fit, then of each draw."""
+    curves = [law.best(signals, start), *law.curves(signals, start, draws=DRAWS, seed=0)]
+    return [time_to(np.arange(len(curve)), curve, target) for curve in curves]
+
+
+def _against(base: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with its times as multiples, and without what is infinite."""
+    own, other = np.array(row["forecast"]), np.array(base["forecast"])
+    both = np.isfinite(own[1:]) & np.isfinite(other[1:])
+    ratios = other[1:][both] / own[1:][both]
+    reached = np.isfinite(row["updates"])
+    price = base["hours_per_update"] / row["hours_per_update"]
+    low, high = np.quantile(ratios, [0.05, 0.95]) if both.any() else (None, None)
+    told = bool(np.isfinite(own[0]))
+    return {
+        **{k: v for k, v in row.items() if k not in ("forecast", "hours_per_update")},
+        "updates": row["updates"] if reached else None,
+        "hours": row["hours"] if reached else None,
+        "sooner": base["updates"] / row["updates"] if reached else None,
+        "sooner_in_time": base["hours"] / row["hours"] if reached else None,
+        "forecast": float(own[0]) if told else None,
+        "forecast_sooner": float(other[0] / own[0]) if told else None,
+        "forecast_low": low if low is None else float(low),
+        "forecast_high": high if high is None else float(high),
+        "forecast_in_time": float(other[0] / own[0] * price) if told else None,
+    }

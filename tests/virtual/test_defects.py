@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.virtual.test_pytest_plugin import run_pytest
+
 SCRIPT = Path(__file__).parents[2] / "examples" / "control_planes" / "defects.py"
 CLONES = os.environ.get("ROLLCAST_CLONES")
 
@@ -18,6 +20,22 @@ CLONES = os.environ.get("ROLLCAST_CLONES")
 def test_each_is_red_before_its_fix_and_green_after_it() -> None:
     done = subprocess.run([sys.executable, SCRIPT, str(CLONES)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(CLONES is None, reason="no clones: set ROLLCAST_CLONES")
+def test_a_defect_of_slime_is_minimised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    from defects import extract  # type: ignore[import-not-found]
+
+    extract(Path(str(CLONES)) / "slime", "fb393e59c", ("slime",), tmp_path / "slime")
+    monkeypatch.setenv("ROLLCAST_CHECKOUTS", str(tmp_path))
+    options = ["--rollcast", "--rollcast-out", str(tmp_path / "out"), "-k", "arrives"]
+    said = run_pytest(tmp_path, str(SCRIPT.with_name("test_slime.py")), *options)
+    assert "1 step of 1 group of 1 rollout; answers of 1 token; requests arrive after 0 s" in said
+    assert "3 of 8 units are lost" in said
+    [folder] = (tmp_path / "out").iterdir()
+    kept = {path.name for path in folder.iterdir()}
+    assert kept == {"journal.txt", "smallest.txt", "timeline.png", "trace.json.gz"}
 
 
 @pytest.mark.parametrize(

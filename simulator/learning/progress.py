@@ -31,7 +31,7 @@ FloatArray = NDArray[np.float64]
 
 _FIRST, _LAST = float(LOG_ODDS[0]), float(LOG_ODDS[-1])
 _WIDTH = float(LOG_ODDS[1] - LOG_ODDS[0])
-_FINE = 64
+_FINE = 32
 """From twice as many updates on, this share of those so far is taken at once."""
 
 

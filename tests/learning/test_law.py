@@ -170,5 +170,5 @@ def test_late_updates_taken_at_once_are_as_good_as_each() -> None:
     each = law.curves(many, 0.3, draws=40, seed=0)[:, numbers]
     assert np.abs(drawn - each).max() < 1e-3
     assert np.abs(best - law.best(many, 0.3)[numbers]).max() < 1e-3
-    assert numbers[:129].tolist() == list(range(129))
+    assert numbers[:65].tolist() == list(range(65))
     assert numbers[-1] == 1200

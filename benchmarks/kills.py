@@ -141,6 +141,8 @@ def kill_until_done(
                 killed[name] += 1
                 if name == "driver":
                     driver.wait()
+                    if (folder / out).is_dir():  # killed once its results were there
+                        return killed
                     driver = begin(folder, out, log)
                 continue
             if code != 0:

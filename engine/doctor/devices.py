@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rollcast.engine import shared_memory
 from rollcast.engine.config import RunSpec
 from rollcast.engine.doctor.findings import Finding
 
@@ -47,9 +48,16 @@ def weight_paths(spec: RunSpec) -> Iterator[Finding]:
 
     packed = ByStore().pack(tensors)
     yield _path("weights by copy in memory", lambda: ByStore().pack(tensors))
-    with tempfile.TemporaryDirectory(dir=spec.weights_folder) as folder:
+    place = spec.weights_folder or shared_memory.root(3.3 * WEIGHTS_BYTES)
+    with tempfile.TemporaryDirectory(dir=place) as folder:
         by_files = ByFiles(Path(folder))
-        yield _path("weights by files", lambda: _touched(unpack(by_files.pack(tensors))))
+
+        def move() -> None:
+            packed = by_files.pack(tensors)
+            _touched(unpack(packed))
+            packed.path.unlink()
+
+        yield _path("weights by files", move, f" in {place}")
     yield from _store(packed, needed=not spec.in_process)
     if torch.cuda.is_available():
         on_gpu = {name: tensor.cuda() for name, tensor in tensors.items()}
@@ -91,10 +99,10 @@ def _touched(tensors: Mapping[str, Any]) -> None:
         getattr(tensor, "array", tensor).sum()
 
 
-def _path(about: str, move: Callable[[], Any]) -> Finding:
+def _path(about: str, move: Callable[[], Any], where: str = "") -> Finding:
     move()  # memory is taken from the system the first time
     began = time.perf_counter()
     move()
     rate = WEIGHTS_BYTES / (time.perf_counter() - began) / 1e9
-    says = f"{rate:.2f} GB/s: {15.2 / rate:.1f} s for 7.6B parameters in bfloat16"
+    says = f"{rate:.2f} GB/s{where}: {15.2 / rate:.1f} s for 7.6B parameters in bfloat16"
     return Finding(about, "ok", says, {"gb_per_s": rate})

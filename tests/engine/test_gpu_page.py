@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from rollcast.engine.actors.weights import ByFiles
 from rollcast.engine.config import RunSpec, build_run
 from rollcast.engine.engines import EngineStart
+from rollcast.engine.room import Devices, require_room
 from rollcast.engine.start import channel
 from rollcast.engine.vllm.handles import ByVllmHandles
 from rollcast.engine.vllm.wire import ByVllm
@@ -47,6 +49,25 @@ def test_the_scenario_takes_the_gpus_that_the_page_says() -> None:
     assert said.shape.gpus == 7
     assert "takes seven GPUs" in TEXT
     assert (said.engine.dtype, said.memory_share) == ("bfloat16", 0.9)
+
+
+def test_the_scenario_fits_its_gpus(tmp_path: Path) -> None:
+    """By the ledger of `rollcast check`: Qwen3-1.7B on GPUs of 80 GB, whose update would not fit in
+    microbatches of the whole batch."""
+    from transformers import Qwen3Config
+
+    said = spec()
+    shape = {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28}
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
+    config = Qwen3Config(**shape, **heads, vocab_size=151_936, tie_word_embeddings=True)
+    config.architectures = ["Qwen3ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    devices = Devices(80 << 30, 0.9, said.shape.gpus_per_replica, said.shape.trainer_gpus)
+    given = (1_720_000_000, said.engine.dtype)
+    require_room(*given, said.trainer, devices, tmp_path)
+    greedy = dataclasses.replace(said.trainer, checkpoint="none", microbatch_tokens=1 << 20)
+    with pytest.raises(ScenarioError, match="at its peak"):
+        require_room(*given, greedy, devices, tmp_path)
 
 
 def test_devices_and_shares_reach_vllm(monkeypatch: pytest.MonkeyPatch) -> None:

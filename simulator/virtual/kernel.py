@@ -26,6 +26,9 @@ _STALE_TIMERS = 10_000
 _MOST_STOPS = 100
 _SHARE_OF_HAND_OVERS = 0.25
 _LONGEST_REAL_WAIT_S = 0.05
+_SELECTS_S, _SHORTEST_S = 1e-3, 2e-4
+"""Real seconds. A selector waits for whole milliseconds, rounded up: what is due sooner is waited
+for in short naps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,12 +329,14 @@ class Kernel:
             self._advance(self.now)
 
     def _wait(self, seconds: float) -> None:
-        """Waits in real time, or until a socket is ready."""
+        """Waits in real time, or until a socket is ready; not always as long."""
         polls = next((a.polls for a in self._polling if a.polls is not None), None)
         if polls is None:
             real.sleep(seconds)
-        else:
-            polls.wait(seconds)
+        elif seconds > 2 * _SELECTS_S:
+            polls.wait(seconds - _SELECTS_S)
+        elif not polls.ready():
+            real.sleep(min(seconds, _SHORTEST_S))
 
     def _next_timer(self) -> int | None:
         timers = self._timers

@@ -277,7 +277,7 @@ def _cost_parts(known: Fit, over: str) -> list[Part]:
         cost_section.append(Part(f"cost.linear.{name}", linear, _linear_source(name, known, over)))
     if known.cost.get("linear", {}).get("padded"):
         cost_section.append(
-            Part("cost.linear.padded", True, "the trainer's code: it pads its batches")
+            Part("cost.linear.padded", True, "the trainer's code or settings: it pads its batches")
         )
     if known.shape == "roofline" and not any(p.key.startswith("cost.") for p in known.parts):
         cost_section.append(Part("cost.roofline", {}, "shape of the named model and GPU"))

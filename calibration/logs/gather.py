@@ -20,7 +20,7 @@ from rollcast.calibration.logs.scanned import CONSOLE, Scanned
 from rollcast.simulator.results.text import seconds
 from rollcast.simulator.stacks.launch import Given, Key
 from rollcast.simulator.stacks.log_format import Metrics, Raw, Rollout, Row, Session, StackLog
-from rollcast.simulator.stacks.settings import Place, Settings
+from rollcast.simulator.stacks.settings import Place, Settings, value
 from rollcast.simulator.stacks.settings import whole as setting
 
 if TYPE_CHECKING:
@@ -168,9 +168,17 @@ def gathered(
         advice=launch_of(stack)[0].advised(settings, written_by),
         releases=written_by,
         tokenized=dumps.tokens is not None,
-        pads=stack.pads,
+        pads=stack.pads or pads_by(settings),
         fully_async=stack.fully_async,
     )
+
+
+def pads_by(settings: Settings) -> bool:
+    """Whether the run says that passes are padded to their longest rollout, and filled by tokens:
+    one holds so many rollouts that this is about the longest of the batch."""
+    said = settings.get("run.packing")
+    packs = said is None or said.unsaid or said.value is not False
+    return not packs and value(settings, "run.dynamic_batches") is True
 
 
 def _words(stack: StackLog, rows: Sequence[tuple[Row, Raw]]) -> dict[str, str]:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from rollcast.calibration.fits.steps import steps_of
-from rollcast.calibration.logs.gather import read_log
+from rollcast.calibration.logs.gather import pads_by, read_log
 from rollcast.simulator.cli.app import main
+from rollcast.simulator.stacks.settings import Place, Setting
 from tests.logs import genuine
 
 
@@ -51,6 +52,22 @@ def test_another_setting_of_trl(
     root = genuine.log("trl_grpo_cpu")
     said, took = _forecast(root / name, root / other, tmp_path / "mine", [setting], capsys)
     assert abs(said["makespan_s"] / took - 1) <= 0.15
+
+
+@pytest.mark.parametrize("packs", [False, True, None])
+@pytest.mark.parametrize("dynamic", [False, True, None])
+@pytest.mark.parametrize("unsaid", [False, True])
+def test_passes_that_are_filled_by_tokens_may_be_padded(
+    dynamic: bool | None, packs: bool | None, unsaid: bool
+) -> None:
+    """Others hold a few rollouts, whose longest are not the batch's; a default says nothing."""
+    said = {"run.packing": packs, "run.dynamic_batches": dynamic}
+    settings = {
+        key: Setting(key, its, key, Place("console.log"), unsaid=unsaid)
+        for key, its in said.items()
+        if its is not None
+    }
+    assert pads_by(settings) == (dynamic is True and packs is False and not unsaid)
 
 
 def test_another_group_size_of_verl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -177,7 +177,8 @@ class Law:
         if signals.first_come:
             return (
                 "The policy throws away what finishes late, so that length chooses what is trained "
-                "on: the law of learning does not know that; it slowed our runs up to 1.9 times."
+                "on: the law of learning does not know that; it slowed our runs up to 1.9 times, "
+                "and stopped some where right answers are long."
             )
         domain = self.domain
         unknown = set(signals.selection.split("+")) - {*domain.selections, "none"}

@@ -43,7 +43,11 @@ def _target_figure(
 TO_TARGET: tuple[Figure, ...] = (
     _target_figure("hours", "time", "to target", "time until the target accuracy", hours),
     _target_figure(
-        "updates", "updates", "  updates", "up to there", lambda value, like: f"{value:,.0f}"
+        "updates",
+        "updates",
+        "  updates",
+        "up to there",
+        lambda value, like: f"{value:,.0f}" if value >= 1 else f"{value:.1g}",
     ),
     _target_figure("usd", "cost", "  cost", "up to there", lambda value, like: usd(value)),
     _target_figure(

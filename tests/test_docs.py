@@ -92,6 +92,13 @@ def test_a_page_is_made_from_python(
     assert str(made["page"]).startswith("<!doctype html>")
 
 
+def test_the_glossary_has_at_most_twenty_words_of_ours() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([a-z ]+) \|", page, re.M)
+    assert rows[0] == "word"
+    assert 10 < len(rows[1:]) <= 20
+
+
 def test_every_policy_is_listed() -> None:
     named = set(re.findall(r"^\| `(\w+)` \|", POLICY_PAGE, re.MULTILINE))
     assert named == set(POLICIES) - {"dapo_filter"}

@@ -78,7 +78,15 @@ def test_a_run_of_several_turns_with_an_environment_of_ones_own(home: Home) -> N
     assert {(row["index"], row["turn"]) for row in failures} == {("3", "1")}
     assert {row["reason"] for row in failures} == {"KeyError: 'the cage is empty'"}
     assert any("the cage is empty" in warning for warning in summary["warnings"])
-    assert summary["turns"]["endings"]["environment"] == endings["environment"] == len(failures)
+    assert summary["turns"]["endings"]["environment"] == endings["environment"]
+    failed = {(row["group"], row["index"]) for row in failures}
+    ended = {(row["group"], row["index"]) for row in rows if row["ending"] == "environment"}
+    assert len(failed) == len(failures)
+    assert ended <= failed
+    last = {(row["group"], row["index"]): row["ending"] for row in rows}
+    # a rollout that was suspended when the run ended is not told of its failure any more
+    assert {last[key] for key in failed - ended} <= {"turn", "aborted", "interrupted"}
+    assert endings["environment"] == len(ended) > 3
     assert summary["sync_log_prob_difference"] < 1e-4
     check_what_was_trained(home, {(row["group"], row["index"]): row for row in rows})
 

@@ -70,4 +70,4 @@ def test_a_shared_prefix_is_trained_on_by_layer() -> None:
     """Of the model above, whole weights and gradients would be 0.23 GiB more; whole ones of 7B
     would not fit."""
     assert measured("small", 8, 1024, "shared")["passes"] < 0.25
-    assert measured("7b", 8, 16_384, "shared")["passes"] < 30
+    assert measured("7b", 8, 16_384, "shared")["passes"] <= 26

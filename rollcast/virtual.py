@@ -19,6 +19,7 @@ from rollcast.simulator.virtual.golden import golden as golden
 from rollcast.simulator.virtual.journal import Journal as Journal
 from rollcast.simulator.virtual.prompts import Prompt as Prompt
 from rollcast.simulator.virtual.prompts import Reply as Reply
+from rollcast.simulator.virtual.ray_in_threads import ray_in_threads as ray_in_threads
 from rollcast.simulator.virtual.search import Case as Case
 from rollcast.simulator.virtual.search import Search as Search
 from rollcast.simulator.virtual.trial import Training as Training

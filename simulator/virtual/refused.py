@@ -35,7 +35,7 @@ def _while_importing() -> bool:
 
 def _refuse(call: str, why: str) -> None:
     if _called_by("ray"):
-        call, why = "ray", "real Ray runs in processes of its own; call the actor's class instead"
+        call, why = "ray", "real Ray runs in processes of its own; see ray_in_threads"
     raise RefusedError(f"{call} is out of reach of the virtual clock: {why}; at {caller()}")
 
 

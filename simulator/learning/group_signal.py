@@ -28,7 +28,6 @@ _RULES: dict[str, Callable[[int], Selector]] = {
     "MaxReward": MaxReward,
     "Percentile": Percentile,
 }
-KNOWN_SELECTIONS = ("none", "RandomSubset", *_RULES)
 
 
 @lru_cache(maxsize=4096)

@@ -23,9 +23,9 @@ from rollcast.simulator.virtual.ask import Answer, EngineError
 from rollcast.simulator.virtual.engine import PauseMode
 from rollcast.simulator.virtual.faults import Fault
 from rollcast.simulator.virtual.fleet import Fleet
-from rollcast.simulator.virtual.guest import GuestWorld
 from rollcast.simulator.virtual.prompts import Prompt, Reply
 from rollcast.simulator.virtual.trial import Client, try_control
+from tests.virtual.guest import GuestWorld
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -19,7 +19,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from importlib.machinery import SourceFileLoader
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, ClassVar
@@ -252,15 +252,15 @@ class Installation:
         for function in known[2]:
             self._replace_kept_by(function)
         for owner in known[3]:
-            for name, value in list(vars(owner).items()):
-                given = value.__func__ if isinstance(value, staticmethod) else value
+            for name, value in list((_own(owner) or {}).items()):
+                given = value.__func__ if type(value) is staticmethod else value
                 new = self._double(given)
                 if new is given:
                     continue
-                if isinstance(owner, type):
+                if type(owner) is type:
                     self._set(owner, name, staticmethod(new))
                 else:  # it may be frozen
-                    kept: dict[str, Any] = owner.__dict__
+                    kept: Any = _own(owner)
                     kept[name] = new
                     self._undo.append(lambda k=kept, n=name, v=value: k.__setitem__(n, v))  # type: ignore[misc]
 
@@ -396,11 +396,11 @@ def _keepers_of(module: str, names: dict[str, Any]) -> tuple[list[FunctionType],
         return [], []
     functions, owners = [*names.values()], []
     for owner in names.values():
-        kind = owner if isinstance(owner, type) else type(owner)
-        if kind.__module__ == module and type(kind) is type and hasattr(owner, "__dict__"):
+        kind = owner if type(owner) is type else type(owner)
+        if type(kind) is type and kind.__module__ == module and (own := _own(owner)) is not None:
             owners.append(owner)
             if owner is kind:
-                functions += vars(owner).values()
+                functions += own.values()
     return [
         function
         for function in functions
@@ -408,6 +408,18 @@ def _keepers_of(module: str, names: dict[str, Any]) -> tuple[list[FunctionType],
         and function.__module__ == module
         and any(type(value) in (BuiltinFunctionType, type) for value in _kept(function))
     ], owners
+
+
+def _own(owner: Any) -> Mapping[str, Any] | None:
+    """The attributes of a class or an object, of which nothing is run: some warn at any access.
+    None where it has none."""
+    if type(owner) is type:
+        return vars(owner)
+    try:
+        own = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
+    return own if type(own) is dict else None
 
 
 def _kept(function: FunctionType) -> list[Any]:

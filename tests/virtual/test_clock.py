@@ -440,6 +440,16 @@ class _Timed:
 _timed = _Timed()
 
 
+class _Deprecated:
+    """As torch.distributed.reduce_op: no attribute may be looked at."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"{name} was looked at")
+
+
+_deprecated = _Deprecated()
+
+
 def test_clocks_that_closures_classes_and_objects_keep_are_virtual_for_a_run() -> None:
     def all_of_them() -> list[float]:
         return [_closure(), _timed.now(), _timed.plain(), _Timed.static(), _Timed().begun]

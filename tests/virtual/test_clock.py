@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import urllib.request
 import uuid
 from collections.abc import Callable
@@ -440,16 +441,6 @@ class _Timed:
 _timed = _Timed()
 
 
-class _Deprecated:
-    """As torch.distributed.reduce_op: no attribute may be looked at."""
-
-    def __getattribute__(self, name: str) -> Any:
-        raise RuntimeError(f"{name} was looked at")
-
-
-_deprecated = _Deprecated()
-
-
 def test_clocks_that_closures_classes_and_objects_keep_are_virtual_for_a_run() -> None:
     def all_of_them() -> list[float]:
         return [_closure(), _timed.now(), _timed.plain(), _Timed.static(), _Timed().begun]
@@ -460,6 +451,27 @@ def test_clocks_that_closures_classes_and_objects_keep_are_virtual_for_a_run() -
         assert all_of_them() == [HOUR] * 4 + [EPOCH_S + HOUR]
     assert (_closure.__closure__[0].cell_contents, _timed.now, _Timed.plain, _Timed.static) == kept  # type: ignore[index, attr-defined]
     assert kept == (time.monotonic,) * 4
+
+
+DEPRECATED = """
+class Deprecated:
+    def __getattribute__(self, name):
+        looked_at.append(name)
+        return object.__getattribute__(self, name)
+
+it, looked_at = Deprecated(), []
+"""
+
+
+def test_objects_that_warn_at_any_access_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch.distributed.reduce_op is, in a module of Python source."""
+    module = types.ModuleType("of_deprecated")
+    module.__file__ = "/of_deprecated.py"
+    exec(DEPRECATED, module.__dict__)
+    monkeypatch.setitem(sys.modules, "of_deprecated", module)
+    with virtual.clock():
+        time.sleep(HOUR)
+    assert module.looked_at == []
 
 
 class _Holiday(datetime.date):

@@ -4,7 +4,7 @@ process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import torch
 import vllm.distributed.weight_transfer.packed_tensor as packed
 from test_vllm_wire import SEQUENCES, meanwhile
 from torch.multiprocessing import reductions
+from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
 
 from rollcast.engine.errors import EngineError
 from rollcast.engine.trainer.adapters import published
@@ -25,6 +26,14 @@ from tests.engine.conftest import build_tiny
 
 if TYPE_CHECKING:
     from rollcast.engine.vllm.replica import VllmReplica
+
+
+@pytest.fixture(autouse=True)
+def own_rotary_embeddings() -> Iterator[None]:
+    """Engines of one process share vLLM's rotary embeddings, which vLLM's load by buckets
+    leaves without data in a new engine: no other test's engine gets these."""
+    yield
+    _ROPE_DICT.clear()
 
 
 @pytest.fixture

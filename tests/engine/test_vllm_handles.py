@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def own_rotary_embeddings() -> Iterator[None]:
-    """Engines of one process share vLLM's rotary embeddings, which vLLM's load by buckets
-    leaves without data in a new engine: no other test's engine gets these."""
+    """Engines of one process share vLLM's rotary embeddings, which a load that is broken off leaves
+    without data: no other test's engine gets these."""
     yield
     _ROPE_DICT.clear()
 

@@ -27,11 +27,11 @@ _SLOWEST, _FASTEST = -14.0, 3.0  # log speeds
 def alike(
     updates: int,
     rollouts: int,
-    size: int,
+    size: float,
     *,
     kept: float = 1.0,
     age: float = 0.0,
-    minibatches: int = 1,
+    minibatches: float = 1.0,
     selection: str = "none",
     filtered: bool = False,
 ) -> Signals:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.learning.matched import alike
 from benchmarks.learning.tables import TABLE, rows, write
 from benchmarks.runner import read_json
 from rollcast.calibration.fits.learning import LearningRun, fit, known_from, law_of
@@ -98,26 +99,21 @@ def curves() -> dict[str, list[LearningRun]]:
 
 def _curve(setting: Setting, line: Mapping[str, Any]) -> LearningRun:
     updates = np.array(line["updates"], dtype=np.int64)
-    ones = np.ones(int(updates[-1]))
+    hours = HOURS * np.arange(len(updates))
+    signals = alike(
+        int(updates[-1]),
+        setting.trained,
+        setting.sampled,
+        kept=setting.trained / setting.sampled,
+        selection=setting.selection,
+    )
     return LearningRun(
         name=f"{setting.name}-{line['run']}",
         origin=setting.data,
         policy=setting.name,
         seed=line["run"],
         rate=1.0,
-        signals=Signals(
-            rollouts=np.full(len(ones), setting.trained),
-            groups=np.full(len(ones), 1),
-            group_size=setting.sampled * ones,
-            kept=setting.trained / setting.sampled * ones,
-            age=0 * ones,
-            age_spread=0 * ones,
-            minibatches=ones,
-            seconds=np.interp(
-                np.arange(1, len(ones) + 1), updates, HOURS * np.arange(len(updates))
-            ),
-            selection=setting.selection,
-        ),
+        signals=replace(signals, seconds=np.interp(signals.seconds, updates, hours)),
         updates=updates,
         accuracy=np.array(line["accuracy"]),
         answers=np.full(len(updates), float(SEEDS * QUESTIONS[setting.data])),

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.learning.matched import alike
 from benchmarks.runner import ROOT
 from rollcast.calibration.fits.learning import Fit, LearningRun
 from rollcast.calibration.fits.learning_prior import fits_elsewhere, over_tasks
 from rollcast.calibration.judge.learning import judge
 from rollcast.simulator.learning.law import Law
-from rollcast.simulator.learning.signals import Signals
 
 CURVES = ROOT / "benchmarks" / "data" / "learning" / "public.csv"
 _ANSWERS = 10_000.0  # so many tell no more of a curve than the law is held to
@@ -55,8 +55,6 @@ def _curve(points: list[dict[str, str]]) -> LearningRun:
         return np.array([float(point[name]) for point in points])
 
     first, updates = points[0], column("updates").astype(np.int64)
-    ones = np.ones(int(updates[-1]))
-    rollouts, size = int(first["rollouts"]), float(first["group_size"])
     unknown = np.full(len(points), np.nan)
     return LearningRun(
         name=first["curve"],
@@ -64,15 +62,11 @@ def _curve(points: list[dict[str, str]]) -> LearningRun:
         policy=first["set_up"],
         seed=0,
         rate=1.0,
-        signals=Signals(
-            rollouts=np.full(len(ones), rollouts),
-            groups=np.full(len(ones), round(rollouts / size)),
-            group_size=size * ones,
-            kept=ones,
-            age=0 * ones,
-            age_spread=0 * ones,
-            minibatches=float(first["minibatches"]) * ones,
-            seconds=np.cumsum(ones),
+        signals=alike(
+            int(updates[-1]),
+            int(first["rollouts"]),
+            float(first["group_size"]),
+            minibatches=float(first["minibatches"]),
         ),
         updates=updates,
         accuracy=column("accuracy"),

@@ -54,9 +54,11 @@ def _drive(fleet: Any) -> None:
 
 @pytest.mark.rollcast(SCENARIO, *SETTINGS, search=search(), **OPTIONS)
 def test_whatever_arrives_when(fleet: Any) -> None:
+    """Whatever the sizes, lengths and arrivals, each group is kept."""
     _drive(fleet)
 
 
 @pytest.mark.rollcast(SCENARIO, *SETTINGS, search=search("errors", "dies"), **OPTIONS)
 def test_whatever_fails(fleet: Any) -> None:
+    """Also where a request fails or an engine dies."""
     _drive(fleet)

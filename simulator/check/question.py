@@ -18,8 +18,9 @@ from rollcast.simulator.stacks.settings import MEANINGS, Place, Setting
 from rollcast.simulator.stacks.stack import all_stacks
 
 STEPS = 4
-ENOUGH_ROLLOUTS = 8192  # whose steps need not be repeated to know their mean
 """Of a run that answers for the whole: batches are drawn anew in each."""
+ENOUGH_ROLLOUTS = 8192
+"""Of all steps of such a run, which has fewer steps if they are this large."""
 _CHANGED = Place("a change")
 _FLAGS = {
     "model": "--model (a preset of rollcast presets models, or a folder with its config.json)",

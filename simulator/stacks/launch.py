@@ -122,10 +122,9 @@ class Key:
     key, that a value of ours needs beside it. beside: what must hold in a run for it to be written
     with another of the same meaning, as another role has it. added: whether the stack's own
     configuration lacks it. part: a pattern whose first group alone of their value is meant; such a
-    key is not written.
-    fork: whether a fork of the stack alone has it: it is written only where a launch has it.
-    spelt: how it is written, where that is not as the stack's other settings. default: what the
-    stack takes."""
+    key is not written. fork: whether a fork of the stack alone has it: it is written only where a
+    launch has it. spelt: how it is written, where that is not as the stack's other settings.
+    default: what the stack takes."""
 
     key: str
     since: str | None = None
@@ -174,6 +173,11 @@ class Key:
             elif known[ours] not in (wanted if isinstance(wanted, list) else [wanted]):
                 return False
         return decided
+
+    def written_beside(self, known: Mapping[str, Any]) -> bool:
+        """Whether another role of a run of which this is known has it, too."""
+        wanted = self.beside.items()
+        return bool(wanted) and all(known.get(ours) == value for ours, value in wanted)
 
     def says(self, theirs: Any) -> bool:
         """Whether a value of theirs says anything of ours: where a part of it does, if it has
@@ -390,14 +394,8 @@ class Launch:
         for ours, value in settings.items():
             first = self._key(ours, release, run or {}, known, value)
             said += _pairs(first, value)
-            said += [
-                (other, other.theirs(value))
-                for other in self.keys[ours]
-                if other is not first
-                and other.beside
-                and other.holds(release)
-                and all(known.get(key) == wanted for key, wanted in other.beside.items())
-            ]
+            others = (key for key in self.keys[ours] if key is not first and key.holds(release))
+            said += [(key, key.theirs(value)) for key in others if key.written_beside(known)]
         if self.form == "key: value":
             return _nested(said)
         if python and self.form == "--key value":

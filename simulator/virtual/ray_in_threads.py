@@ -60,8 +60,7 @@ class _Actor:
         self._loop = asyncio.new_event_loop()
         self._ended: str | None = None
         self._object: Any = None
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._begun = self._submit(self._make(made_of))
 
     async def _make(self, made_of: Callable[[], Any]) -> None:

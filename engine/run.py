@@ -98,7 +98,7 @@ def run_scenario(
         except BaseException as error:
             if out is not None and not going.loop.result.steps and resumed is None:
                 checkpoint.discard(out)
-            elif out is not None:
+            elif out is not None and getattr(error, "field", "") != "--resume":
                 error.add_note("add --resume to go on from the last step that was saved")
             raise
         finally:

@@ -8,7 +8,7 @@ attention reads and which token is drawn are decided here.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,39 +18,31 @@ from torch import Tensor
 from transformers.generation.continuous_batching.requests import RequestState
 
 from rollcast.engine.edges import EngineIteration, Limits, OnWire, Response
-from rollcast.engine.errors import EngineError, sentence
+from rollcast.engine.errors import EngineError
 from rollcast.engine.hf.attention import Buffer, PagedBatch, Span
 from rollcast.engine.hf.environment import prepare
 from rollcast.engine.hf.sampling import draw, uniform
 from rollcast.engine.hf.start import HfOptions, kv_blocks, load, processor
-from rollcast.engine.in_flight import InFlight, stream_seed
+from rollcast.engine.in_flight import Adapter, stream_seed
 from rollcast.engine.quiet import quiet
-from rollcast.engine.time_limit import time_limit
-from rollcast.engine.work_meter import WorkMeter
-
-STEP_TIMEOUT_S = 600.0
-"""Seconds after which an iteration counts as hung (in the main thread only)."""
 
 _NO_LIMIT = 1 << 40  # tokens of a model without a longest context
 
 
-class HfReplica:
+class HfReplica(Adapter):
     """An `engine.edges.Engine`. model_path: a Hugging Face model folder.
 
     Raises EngineError where transformers is missing or another version, the model has attention
     that its continuous batching lacks, or the KV pool cannot hold one rollout of ``max_model_len``.
     """
 
+    ENGINE = "transformers"
+
     def __init__(self, model_path: str | Path, options: HfOptions | None = None) -> None:
         self._options = options = options or HfOptions()
+        super().__init__(options.dtype)
         prepare()
-        self.version = 0
-        self.last_iteration: EngineIteration | None = None
-        self._failure: str | None = None
-        self._live: dict[str, InFlight] = {}  # by request id, in the order of submission
         self._asked: dict[str, tuple[int, frozenset[int]]] = {}  # seed, and end tokens
-        self._meter = WorkMeter()
-        self._swept: set[str] = set()  # gave up their blocks for new weights, not for room
         self._model = load(model_path, options)
         self._parameters = dict(self._model.named_parameters(remove_duplicate=False))
         self._lent: tuple[Tensor, int] | None = None  # a weight of another, and its changes
@@ -82,16 +74,6 @@ class HfReplica:
                 return [int(token) for token in ([end] if isinstance(end, int) else end)]
         return []
 
-    @property
-    def unfinished(self) -> tuple[str, ...]:
-        """See `engine.edges.Engine`."""
-        return tuple(self._live)
-
-    @property
-    def log_prob_tolerance(self) -> float:
-        """1e-4 in float32 and 0.25 in shorter types, nats."""
-        return 1e-4 if self._options.dtype == "float32" else 0.25
-
     # Rollouts
 
     def submit(
@@ -107,12 +89,10 @@ class HfReplica:
     ) -> None:
         """See `engine.edges.Engine`. A resumed rollout is prefilled with prompt + partial; its
         random stream derives from ``seed`` and its number of tokens."""
-        self._check_alive()
-        if request_id in self._live:
-            raise EngineError(f"Rollout {request_id} is already running.")
-        partial = tuple(partial_token_ids)
-        self.limits.check(request_id, prompt_token_ids, partial, partial_log_probs, max_new_tokens)
-        ends = [] if ignore_eos else self.stop_token_ids
+        partial, ends = tuple(partial_token_ids), [] if ignore_eos else self.stop_token_ids
+        live = self._submitted(
+            request_id, prompt_token_ids, partial, partial_log_probs, max_new_tokens
+        )
         state = RequestState(
             request_id=request_id,
             initial_tokens=[*prompt_token_ids, *partial],
@@ -120,29 +100,21 @@ class HfReplica:
             eos_token_id=ends,
         )
         self._scheduler.add_waiting_request(state)
-        first = (self.version, 0)
-        self._live[request_id] = InFlight(request_id, partial, tuple(partial_log_probs), [first])
+        self._live[request_id] = live
         self._asked[request_id] = stream_seed(seed, len(partial)), frozenset(ends)
 
     def abort(self, request_ids: Iterable[str] | None = None) -> list[Response]:
         """See `engine.edges.Engine`. Raises EngineError for an id that is neither running nor
         waiting."""
-        self._check_alive()
-        wanted = list(dict.fromkeys(self._live if request_ids is None else request_ids))
-        for request_id in wanted:
-            if request_id not in self._live:
-                raise EngineError(f"Rollout {request_id} is not running, so it cannot be aborted.")
         partials = []
-        for request_id in wanted:
-            made = self._scheduler.drop(request_id).to_generation_output()
-            live = self._live[request_id]
+        for live in self._aborted(request_ids):
+            made = self._scheduler.drop(live.request_id).to_generation_output()
             partials.append(live.response(made.generated_tokens, made.logprobs, None))
-            self._forget(request_id)
+            self._forget(live.request_id)
         return partials
 
     def _forget(self, request_id: str) -> None:
         del self._live[request_id], self._asked[request_id]
-        self._swept.discard(request_id)
         self._meter.leaves([request_id])
 
     # Iterations
@@ -292,12 +264,7 @@ class HfReplica:
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `engine.edges.Engine`. sequences: of 2 to ``limits.max_model_len`` tokens. Raises
         EngineError while rollouts are in flight."""
-        self._check_alive()
-        if self._live:
-            raise EngineError("log_probs needs an idle engine, but rollouts are in flight.")
-        longest = self.limits.max_model_len
-        if not sequences or not all(2 <= len(tokens) <= longest for tokens in sequences):
-            raise EngineError(f"log_probs needs sequences of 2 to {longest} tokens.")
+        self._check_scored(sequences, self.limits.max_model_len)
         rows: list[list[float]] = self._guarded(
             lambda: [self._score(tokens) for tokens in sequences], "checking the weights"
         )
@@ -324,25 +291,6 @@ class HfReplica:
         self._failure, self._live = "The replica was shut down.", {}
         self._processor = self._scheduler = self._blocks = self._model = None
         self._parameters, self._lent = {}, None
-
-    def _check_alive(self) -> None:
-        if self._failure is not None:
-            raise EngineError(self._failure)
-
-    def _fail(self, message: str) -> EngineError:
-        self._failure = message
-        return EngineError(message)
-
-    def _guarded(self, call: Callable[[], Any], doing: str) -> Any:
-        late = f"transformers did not return from {doing} within {STEP_TIMEOUT_S} s."
-        try:
-            with time_limit(STEP_TIMEOUT_S, late):
-                return call()
-        except EngineError as error:
-            self._failure = str(error)
-            raise
-        except Exception as error:
-            raise self._fail(f"transformers failed in {doing}: {sentence(error)}") from error
 
 
 def _known(state: Any) -> int:

@@ -7,7 +7,7 @@ scheduling is off, so that one step is exactly one iteration: schedule, forward 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rollcast.engine.actors.handles import Line
 from rollcast.engine.edges import EngineIteration, Limits, OnWire, Response
 from rollcast.engine.errors import EngineError, sentence
-from rollcast.engine.in_flight import InFlight, stream_seed
+from rollcast.engine.in_flight import Adapter, InFlight, stream_seed
 from rollcast.engine.quiet import quiet
-from rollcast.engine.time_limit import time_limit
 from rollcast.engine.vllm.environment import prepare, require_calls, threads_kept
 from rollcast.engine.vllm.handles import INIT
 from rollcast.engine.vllm.shared_files import in_folder
@@ -29,16 +28,12 @@ from rollcast.engine.vllm.start import (
     pack_experts,
     start,
 )
-from rollcast.engine.work_meter import WorkMeter
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 STALL_ITERATIONS = 16
 """Iterations without work, while rollouts wait, after which the engine has failed."""
-
-STEP_TIMEOUT_S = 600.0
-"""Seconds after which an iteration counts as hung (in the main thread only)."""
 
 _SCHEDULER = "engine_core.engine_core.scheduler"
 _NEEDED = (
@@ -49,43 +44,34 @@ _NEEDED = (
 )
 
 
-class VllmReplica:
+class VllmReplica(Adapter):
     """One vLLM engine, an `engine.edges.Engine`. model_path: a Hugging Face model folder.
 
     Raises EngineError when vLLM is missing, too old or cannot start, or when the KV pool cannot
     hold one rollout of ``max_model_len``.
     """
 
+    ENGINE = "vLLM"
+
     def __init__(self, model_path: str | Path, options: ReplicaOptions | None = None) -> None:
         options = options or ReplicaOptions()
+        super().__init__(options.dtype)
         on_cpu = prepare()
         options.check(on_cpu)
         self.sampling = options.sampling
         self.block_tokens = options.block_tokens
-        self.dtype = options.dtype
-        self.version = 0
-        self.last_iteration: EngineIteration | None = None
         self._stall_iterations, self._idle_iterations = STALL_ITERATIONS, 0
-        self._step_timeout_s = STEP_TIMEOUT_S
         self._workers, self._on_cpu = options.tensor_parallel, on_cpu
         self._by_handles = options.transfer == "ipc"
         self._line: Line | None = None
         self._cacheless = False  # awake but for the cache
-        self._failure: str | None = None
         self._ended = False
-        self._live: dict[str, InFlight] = {}  # by request id, in the order of submission
         self._by_internal: dict[str, InFlight] = {}
-        self._meter = WorkMeter()
         self._swept: set[str] = set()  # gave up their KV blocks for new weights, not for room
         self._observed: EngineIteration | None = None
         with threads_kept(), quiet():
             self._engine = start(options.arguments(str(model_path), on_cpu), options.device)
         self._adopt(on_cpu)
-
-    @property
-    def unfinished(self) -> tuple[str, ...]:
-        """See `engine.edges.Engine`."""
-        return tuple(self._live)
 
     def submit(
         self,
@@ -100,12 +86,10 @@ class VllmReplica:
     ) -> None:
         """See `engine.edges.Engine`. A resumed rollout is prefilled with prompt + partial; its
         random stream derives from ``seed`` and its number of tokens."""
-        self._check_alive()
-        if request_id in self._live:
-            raise EngineError(f"Rollout {request_id} is already running.")
-        partial, first = tuple(partial_token_ids), (self.version, 0)
-        live = InFlight(request_id, partial, tuple(partial_log_probs), [first])
-        self.limits.check(request_id, prompt_token_ids, partial, partial_log_probs, max_new_tokens)
+        partial = tuple(partial_token_ids)
+        live = self._submitted(
+            request_id, prompt_token_ids, partial, partial_log_probs, max_new_tokens
+        )
         params = self._params(
             max_tokens=max_new_tokens - len(partial),
             seed=stream_seed(seed, len(partial)),
@@ -117,18 +101,14 @@ class VllmReplica:
     def abort(self, request_ids: Iterable[str] | None = None) -> list[Response]:
         """See `engine.edges.Engine`. Raises EngineError for an id that is neither running nor
         waiting."""
-        self._check_alive()
-        wanted = list(dict.fromkeys(self._live if request_ids is None else request_ids))
-        for request_id in wanted:
-            if request_id not in self._live:
-                raise EngineError(f"Rollout {request_id} is not running, so it cannot be aborted.")
+        wanted = self._aborted(request_ids)
         partials = []
-        for live in map(self._live.__getitem__, wanted):
+        for live in wanted:
             made = self._so_far(live)
             partials.append(live.response(made.token_ids, made.logprobs.logprobs, None))
-        self._engine.abort_request(wanted)
-        for request_id in wanted:
-            self._forget(request_id)
+        self._engine.abort_request([live.request_id for live in wanted])
+        for live in wanted:
+            self._forget(live.request_id)
         return partials
 
     def step(self) -> list[Response]:
@@ -216,20 +196,11 @@ class VllmReplica:
         finally:
             del blocks.get_num_free_blocks
 
-    @property
-    def log_prob_tolerance(self) -> float:
-        """1e-4 in float32 and 0.25 in shorter types, nats."""
-        return 1e-4 if self.dtype == "float32" else 0.25
-
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `engine.edges.Engine`. sequences: of 2 to ``limits.max_model_len`` - 1 tokens. Raises
         EngineError while rollouts are in flight."""
-        self._check_alive()
-        if self._live:
-            raise EngineError("log_probs needs an idle engine, but rollouts are in flight.")
         longest = self.limits.max_model_len - 1  # one token more is sampled
-        if not sequences or not all(2 <= len(tokens) <= longest for tokens in sequences):
-            raise EngineError(f"log_probs needs sequences of 2 to {longest} tokens.")
+        self._check_scored(sequences, longest)
         by_request = self._prompt_log_probs(sequences)
         self._engine.reset_prefix_cache()  # later rollouts find none of their keys
         return by_request
@@ -275,25 +246,6 @@ class VllmReplica:
         self._observe_schedule()
         if on_cpu:
             hold_generators_back(core)
-
-    def _check_alive(self) -> None:
-        if self._failure is not None:
-            raise EngineError(self._failure)
-
-    def _fail(self, message: str) -> EngineError:
-        self._failure = message
-        return EngineError(message)
-
-    def _guarded(self, call: Callable[[], Any], doing: str) -> Any:
-        limit_s = self._step_timeout_s
-        try:
-            with time_limit(limit_s, f"vLLM did not return from {doing} within {limit_s} s."):
-                return call()
-        except EngineError as error:
-            self._failure = str(error)
-            raise
-        except Exception as error:
-            raise self._fail(f"vLLM failed in {doing}: {sentence(error)}") from error
 
     def _params(self, **options: Any) -> Any:
         from vllm import SamplingParams

@@ -335,6 +335,13 @@ def test_resuming_what_cannot_be_resumed(home: Home, capsys: pytest.CaptureFixtu
     assert "start anew with --force" in said
     for path, content in contents.items():
         path.write_bytes(content)
+    shards = {path: path.read_bytes() for path in home.running.glob("trainer-*/*.safetensors")}
+    for path, content in shards.items():  # as long as before, but of another run
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    said = refused("--resume")  # one sentence: --resume is no remedy
+    assert "does not match its checksum; start anew with --force" in said
+    for path, content in shards.items():
+        path.write_bytes(content)
     prompts = home.folder / "prompts.jsonl"
     asked = prompts.read_text()
     prompts.write_text(asked + asked.splitlines()[0] + "\n")

@@ -24,6 +24,7 @@ pytest.importorskip("transformers", reason="the engine's requirements are not in
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import Qwen3ForCausalLM
 
 from rollcast.engine.errors import EngineError
 from rollcast.engine.options import TrainerConfig
@@ -205,6 +206,25 @@ def test_a_warm_start_learns_is_kept_and_reproducible(short_start: Path, tmp_pat
     weights = "model.safetensors"
     assert (fresh / weights).read_bytes() == (short_start / weights).read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == [SHORT.name]
+
+
+def test_the_start_that_everybody_uses_comes_with_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("it trains")
+
+    monkeypatch.setattr(warm_start, "_train", refused)
+    place = warm_start.warm_start(folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [Recipe().name]
+    model = Qwen3ForCausalLM.from_pretrained(place)
+    assert model.dtype == torch.float32
+    batch = next(warm_start._batches(replace(Recipe(), seed=9), False))
+    with torch.no_grad():
+        loss = warm_start._loss(model, [], batch).item()
+    assert loss < 0.4  # 4.7 untaught; what is left are the teacher's slips
+    with pytest.raises(AssertionError, match="it trains"):
+        warm_start.warm_start(replace(Recipe(), steps=2001), folder=tmp_path)
 
 
 def test_the_worded_start_adapts_the_bare_one(short_start: Path) -> None:

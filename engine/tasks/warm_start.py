@@ -91,8 +91,8 @@ def warm_start(
     progress: Progress | None = None,
 ) -> Path:
     """The folder of the warm-started model and tokenizer, made now if it is missing: of weights
-    that come with the package, else by training. It is renamed into place once whole. progress: None: a bar on a terminal. Reproducible on one machine
-    with the same number of threads."""
+    that come with the package, else by training. It is renamed into place once whole. progress:
+    None: a bar on a terminal. Reproducible on one machine with the same number of threads."""
     recipe = recipe or Recipe()
     folder = cache_folder() if folder is None else folder
     place = folder / recipe.name

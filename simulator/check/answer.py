@@ -78,7 +78,7 @@ class Answer:
         hours, usd = found.hours, found.usd
         return {
             "schema": CHECK_SCHEMA,
-            "stack": launch.stack,
+            "stack": self.question.stack,
             "stack_version": launch.release,
             "fits": memory["fits"],
             "fits_probability": memory["fits_probability"],
@@ -125,7 +125,9 @@ def answer(question: Question, changes: bool = True, on_work: OnWork | None = No
     to count, and as `simulate` does."""
     ledger = question.scenario.ledger
     if ledger is None:
-        raise ScenarioError("cost", "has no model and GPU, of which memory could be counted")
+        raise ScenarioError(
+            "cost", "counts no memory; one of model and gpu (roofline, which is the default) does"
+        )
     found = forecast(question, ledger.fits, on_work)
 
     def on_try() -> None:

@@ -18,6 +18,7 @@ from rollcast.simulator.studies.uncertainty import add_intervals
 
 OnStep = Callable[[StepRecord], None] | None
 LAST = 0.03  # share of a step's responses whose wait is told
+ROUNDING = 1e-9  # share of a step that is no phase
 _LENGTHS = "workload.lengths.mean_tokens"
 
 
@@ -80,7 +81,7 @@ def forecast(question: Question, fits: bool, on_step: OnStep = None) -> Forecast
     phases = {
         name: Seconds(phase["s"], phase["low_s"], phase["high_s"])
         for name in PHASES
-        if (phase := summary["phases"][name])["s"] > 0 or phase["high_s"] > 0
+        if max((phase := summary["phases"][name])["s"], phase["high_s"]) > ROUNDING * step.median
     }
     ends = [
         simulate(question.with_keys({**keys, _LENGTHS: tokens}), on_step).summary

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.draft import Asked, Drafted, asks_for, drafted
 from rollcast.simulator.launches.launched import Launched, Unresolved
+from rollcast.simulator.launches.overrides import overrides, strategy_of
 from rollcast.simulator.launches.parts import Part, missing, nested, replaced
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.stacks.launch import Launch
 from rollcast.simulator.stacks.settings import MEANINGS, Place, Setting
 from rollcast.simulator.stacks.stack import all_stacks
 
@@ -68,9 +69,35 @@ class Question:
         return [item for item in self.launch.unresolved if asks_for(self.launch, item) in used]
 
     @property
-    def table(self) -> Launch:
-        """The stack's own settings."""
-        return all_stacks()[self.launch.stack].launch
+    def stack(self) -> str | None:
+        """Whose settings these are; None of a scenario that says none."""
+        return self.launch.stack
+
+    @property
+    def read_as(self) -> str:
+        """What was recognised."""
+        return self.launch.stack
+
+    @cached_property
+    def _takes(self) -> frozenset[str]:
+        """Settings that the stack has, under its present strategy or another."""
+        table, release = all_stacks()[self.launch.stack].launch, self.launch.release
+        known = self.draft.settings
+        newer = {**known, **strategy_of("fsdp2")}
+        return frozenset(
+            ours
+            for ours in table.keys
+            if table.has(ours, release, known) or table.has(ours, release, newer)
+        )
+
+    def saying(self, key: str, wanted: Any) -> Mapping[str, Any]:
+        """Settings that give a key of the scenario this value; empty where there are none."""
+        return overrides(key, wanted, self.draft.settings, self._takes)
+
+    def lines(self, settings: Mapping[str, Any]) -> Sequence[str]:
+        """Settings in the stack's own words, to paste. Raises KeyError where it has none."""
+        launch, table = self.launch, all_stacks()[self.launch.stack].launch
+        return table.written(settings, launch.release, self.draft.settings, launch.in_python)
 
     def value(self, key: str) -> Any:
         """Of a key of the scenario; None where no part says it."""

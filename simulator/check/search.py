@@ -15,9 +15,9 @@ from typing import Any
 from rollcast.simulator.check.question import Question
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import RollcastError, ScenarioError
-from rollcast.simulator.launches.overrides import overrides, strategy_of
 from rollcast.simulator.planner.estimate import estimated
 from rollcast.simulator.scenario.knobs import Knob, knobs_of
+from rollcast.simulator.scenario.ledger import roofline_of
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.workload.base import longest_rollout
 
@@ -178,19 +178,13 @@ def _best(found: Iterable[Change], now_s: float) -> list[Change]:
 
 def _singles(question: Question) -> Iterator[_Single]:
     """Every value of every knob that the launch can say, and does not say yet."""
-    cost: Any = question.scenario.cost
-    table, known = question.table, question.draft.settings
-    release = question.launch.release
-    newer = {**known, **strategy_of("fsdp2")}
-    takes = frozenset(
-        ours
-        for ours in table.keys
-        if table.has(ours, release, known) or table.has(ours, release, newer)
-    )
+    cost = roofline_of(question.scenario.cost)
+    if cost is None:
+        return
     stack = question.value("cost.roofline.stack")
     for knob in knobs_of(stack, cost.trainer_of.backend, cost.placement, cost.model):
         for value in _tried(knob, question):
-            if settings := overrides(knob.key, value, known, takes):
+            if settings := question.saying(knob.key, value):
                 yield _Single(knob, value, settings)
 
 
@@ -221,13 +215,11 @@ def _settings(chosen: Iterable[_Single]) -> dict[str, Any]:
 
 def _changed(question: Question, chosen: Sequence[_Single]) -> Change | None:
     """None where the launch cannot be changed so, or the change does not come through."""
-    settings, launch = _settings(chosen), question.launch
+    settings = _settings(chosen)
     try:
         changed = question.with_settings(settings)
         ledger = changed.scenario.ledger
-        lines = question.table.written(
-            settings, launch.release, question.draft.settings, launch.in_python
-        )
+        lines = question.lines(settings)
     except (ScenarioError, KeyError):  # KeyError: the stack has no word for it
         return None
     if ledger is None or any(changed.value(one.knob.key) != one.value for one in chosen):

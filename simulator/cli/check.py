@@ -1,7 +1,8 @@
-"""``rollcast check``: a launch read without being run, and answered."""
+"""``rollcast check``: a launch, or a scenario, read without being run, and answered."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ from typer.core import TyperCommand
 
 from rollcast.simulator.cli import arguments as args
 from rollcast.simulator.cli.console import print_where
+from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -43,8 +45,8 @@ LaunchPath = Annotated[
     typer.Argument(
         metavar="LAUNCH",
         show_default=False,
-        help="Launch script (run.sh), configuration (YAML, TOML), Python script or folder; or a "
-        "command line after --.",
+        help="Launch script (run.sh), configuration (YAML, TOML), Python script or folder; a "
+        "scenario; or a command line after --.",
     ),
 ]
 
@@ -80,17 +82,21 @@ def check(
     out: args.Out = None,
     force: args.Force = False,
     as_json: args.Json = False,
+    trust_modules: TrustModules = False,
 ) -> None:
     """Tell whether a launch fits, how long it takes, and what helps.
 
     Reads the launch files of verl, TRL, slime, NeMo-RL, OpenRLHF, prime-rl, AReaL, SkyRL, ROLL and
-    RLinf, and runs nothing of them. Exits with 0 if it fits, 3 if it does not, 2 if it cannot be
-    read. With --out: check.json, scenario.yaml and report.html.
+    RLinf, and runs nothing of them; or a scenario, of which keys are the changes. Exits with 0 if
+    it fits, 3 if it does not, 2 if it cannot be read. With --out: check.json, scenario.yaml and
+    report.html.
     """
     from rollcast.simulator.check.answer import answer
+    from rollcast.simulator.check.of_scenario import of_scenario
     from rollcast.simulator.cli.check_table import show_answer
-    from rollcast.simulator.cli.launching import LaunchOptions, asked
+    from rollcast.simulator.cli.launching import LaunchOptions, asked, scenario_in
     from rollcast.simulator.cli.stopping import keep_on
+    from rollcast.simulator.scenario.file import override
 
     command = command_of(context)
     if launch is None and not command:
@@ -104,7 +110,14 @@ def check(
     options = LaunchOptions(
         gpu, gpus, model, mean_tokens, prompt_tokens, steps, stack, environment or ()
     )
-    answered = answer(asked(launch, options, command, settings or ()), changes, keep_on)
+    raw = None
+    if launch is not None and not command:
+        raw = scenario_in(launch, replace(options, steps=None), trust(trust_modules))
+    if raw is None:
+        found = asked(launch, options, command, settings or ())
+    else:
+        found = of_scenario(override(raw, settings or ()), steps)
+    answered = answer(found, changes, keep_on)
     if out is not None:
         _write(answered, out, force)
     show_answer(answered, as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from rollcast.simulator.scenario.trust import Trust
 
 _SCENARIOS = (".yaml", ".yml")
+_WORKLOAD = re.compile(r"^workload\s*:", re.MULTILINE)
+"""What every scenario has, and no launch."""
 MOST = 1e8
 NO_LIMIT = 100_000  # steps with which a launch says that epochs or somebody end it
 
@@ -74,28 +77,39 @@ def asked(
     return question(launch, more, settings)
 
 
+def scenario_in(path: Path, options: LaunchOptions, trust_modules: Trust) -> RawScenario | None:
+    """The scenario in a file; None where it is no scenario's, and thus a launch.
+
+    trust_modules: whether modules that it names may be imported. Raises ScenarioError for flags of
+    a launch, and as `read_scenario` does.
+    """
+    from rollcast.simulator.scenario.file import read_scenario
+
+    try:
+        text = path.read_text("utf-8", "replace") if path.suffix in _SCENARIOS else ""
+    except OSError:
+        return None
+    if not _WORKLOAD.search(text):
+        return None
+    if options.given:
+        raise ScenarioError(
+            options.given[0],
+            "is of a launch; in a scenario change the file, or use --set and --choose",
+        )
+    return read_scenario(path, trust_modules)
+
+
 def scenario_or_launch(
     path: Path, options: LaunchOptions, gpus: Sequence[int | str], trust_modules: Trust
 ) -> RawScenario:
     """A scenario's file as it is, or the scenario of a launch.
 
-    gpus: to choose from, as in ``plan.choose.gpus``. trust_modules: whether modules that a scenario
-    names may be imported. Raises ScenarioError for flags of a launch beside a scenario.
+    gpus: to choose from, as in ``plan.choose.gpus``. trust_modules, errors: of `scenario_in`.
     """
-    from rollcast.simulator.scenario.file import RawScenario, read_scenario
-    from rollcast.simulator.scenario.trust import require_trust
+    from rollcast.simulator.scenario.file import RawScenario
 
-    if path.suffix in _SCENARIOS and not path.is_dir():
-        raw = read_scenario(path, True)
-        if isinstance(raw.data.get("workload"), dict):
-            if options.given:
-                raise ScenarioError(
-                    options.given[0],
-                    "is of a launch; in a scenario change the file, or use --set and --choose",
-                )
-            with raw.locating():
-                require_trust(raw.data, trust_modules, path.name)
-            return raw
+    if (raw := scenario_in(path, options, trust_modules)) is not None:
+        return raw
     counted = [_counted(value) for value in gpus]
     if options.gpu is None and counted:
         options = replace(options, gpu=counted[0][1])

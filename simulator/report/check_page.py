@@ -57,7 +57,7 @@ def check_page(answer: Answer) -> str:
         _open(answer),
         assumptions(question.scenario),
         reproduced(question.scenario.raw.data, "rollcast simulate scenario.yaml"),
-        subtitle=f"{question.launch.stack}, read by rollcast check; nothing was run",
+        subtitle=f"{question.read_as}, read by rollcast check; nothing was run",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,15 @@ def override(
         overridden["seed"] = "--seed"
     modules = None if raw.modules is None else _modules(data, raw.folder)
     return RawScenario(data, lines, raw.name, raw.folder, overridden, modules)
+
+
+def with_values(raw: RawScenario, values: Mapping[str, Any]) -> RawScenario:
+    """The scenario with other values of some dotted keys. Raises ScenarioError for a key below
+    something that is no mapping."""
+    data = _copy(raw.data)
+    for key, value in values.items():
+        _put(data, key.split("."), value, key)
+    return replace(raw, data=data)
 
 
 def _put(place: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:

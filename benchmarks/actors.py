@@ -90,6 +90,14 @@ def slower(one_round: Round) -> float:
     return sum(one_round["actors"]["step_s"]) / sum(one_round["in process"]["step_s"])
 
 
+def of_it(key: str) -> Callable[[Round], float]:
+    """The part of `slower` that is of one phase of a step."""
+    return lambda one_round: (
+        (sum(one_round["actors"][key]) - sum(one_round["in process"][key]))
+        / sum(one_round["in process"]["step_s"])
+    )
+
+
 def one_off(one_round: Round) -> float:
     """A step over the longer of its two sides, as they are beside each other."""
     run = one_round["one step off"]
@@ -103,6 +111,9 @@ def beside(key: str) -> Callable[[Round], float]:
 
 FIGURES: Sequence[tuple[str, str, str, Callable[[Round], float]]] = (
     ("actors over one process, synchronous, one replica", "<= 1.05", "{:.3f}", slower),
+    ("of it in rollouts", "", "{:+.3f}", of_it("rollout_s")),
+    ("of it in updates", "", "{:+.3f}", of_it("train_s")),
+    ("of it in weight syncs", "", "{:+.3f}", of_it("sync_s")),
     ("weight sync, ms", "<= 50", "{:.1f}", lambda f: 1e3 * median(f["actors"]["sync_s"])),
     (
         "driver's processor time a rollout, ms",

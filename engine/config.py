@@ -8,8 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rollcast.engine.config_checks import (
+    check_cluster,
+    check_device,
+    check_devices,
+    check_engine,
+    check_here,
+    check_offload,
+    check_streaming,
+)
 from rollcast.engine.edges import Sampling
-from rollcast.engine.engines import adapter
 from rollcast.engine.environments.base import Environment
 from rollcast.engine.hub import is_hub_name
 from rollcast.engine.options import TaskSpec, TrainerConfig
@@ -33,7 +41,6 @@ from rollcast.simulator.values import Options, read
 from rollcast.simulator.workload.environment import EnvironmentSection
 from rollcast.simulator.world import ClusterShape
 
-DTYPES = ("float32", "bfloat16")
 Section = TypeVar("Section", bound=Options)
 SHARED_MEMORY, OWN_MEMORY = 0.3, 0.9
 """Of a GPU's memory, vLLM's part where the trainer shares the GPU, and where it does not."""
@@ -115,7 +122,7 @@ def build_run(raw: RawScenario, elsewhere: bool = False) -> RunSpec:
 def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
     model = validate(raw.data)
     engine, counts = model.engine, model.workload
-    _check_cluster(model.cluster)
+    check_cluster(model.cluster)
     if model.poll_s:
         raise ScenarioError(
             "poll_s",
@@ -134,16 +141,16 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
             "own: cluster.placement: disaggregated",
         )
     trainer = trainer_config(engine.trainer, model.seed, sampling, engine.dtype)
-    _check_offload(trainer, model.cluster)
+    check_offload(trainer, model.cluster)
     if trainer.schedule_updates is None:
         updates = model.steps * trainer.minibatches * trainer.epochs
         trainer = replace(trainer, schedule_updates=updates)
-    _check_streaming(policy.plan(plan, policy.init()), trainer)
-    _check_engine(engine, model.cluster, counts.max_new_tokens)
-    _check_devices(model.cluster, engine)
-    _check_device(engine.device)
+    check_streaming(policy.plan(plan, policy.init()), trainer)
+    check_engine(engine, model.cluster, counts.max_new_tokens)
+    check_devices(model.cluster, engine)
+    check_device(engine.device)
     if not elsewhere:
-        _check_here(engine, model.cluster)
+        check_here(engine, model.cluster)
     task = read(TaskSpec, engine.task or {}, TaskSpec.FIELD)
     if task.prompts is not None:
         task = replace(task, prompts=raw.folder / task.prompts)
@@ -237,148 +244,6 @@ def _weights_folder(named: str | None, folder: Path) -> Path | None:
     return place.resolve()
 
 
-def _check_cluster(cluster: ClusterSection) -> None:
-    if cluster.pipeline_parallel != 1:
-        message = (
-            f"is {cluster.pipeline_parallel}; the real engine supports one stage, so make it 1"
-        )
-        raise ScenarioError("cluster.pipeline_parallel", message)
-    shape = cluster_shape(cluster)
-    engines = shape.replicas * shape.gpus_per_replica
-    if shape.colocated and shape.trainer_gpus > engines:
-        raise ScenarioError(
-            "cluster.trainer_gpus",
-            f"is {shape.trainer_gpus}, but colocated replicas hold only {engines} GPUs (replicas x "
-            "tensor_parallel), and the real engine's ranks share theirs; raise replicas, or use "
-            "placement: disaggregated",
-        )
-
-
-def _check_streaming(plan: StepPlan, trainer: TrainerConfig) -> None:
-    """A batch in parts is trained on in one update."""
-    if plan.stream_groups is None:
-        return
-    for key in ("minibatches", "epochs"):
-        if (count := getattr(trainer, key)) > 1:
-            raise trainer.refuse(
-                key,
-                f"is {count}, but a policy that streams groups to the trainer makes one "
-                "update of them; make it 1",
-            )
-
-
-def _check_devices(cluster: ClusterSection, engine: EngineSection) -> None:
-    """Actors are given their GPUs; only sleeping ones share them."""
-    if engine.sleep and not engine.device.startswith("cuda"):
-        message = (
-            f"is true, but engine.device is {engine.device}: only on a GPU does it free memory"
-        )
-        raise ScenarioError("engine.sleep", message)
-    if engine.sleep and cluster.placement != "colocated":
-        raise ScenarioError(
-            "engine.sleep",
-            "is true, but no trainer shares the replica's GPU: leave it out, or make "
-            "cluster.placement colocated",
-        )
-    _check_wire(cluster, engine)
-    alone = cluster.replicas == 1 and cluster.placement == "colocated"
-    if alone or not engine.device.startswith("cuda"):
-        return
-    if engine.device != "cuda":
-        raise ScenarioError(
-            "engine.device",
-            f"is {engine.device}; replicas and trainer are given their GPUs, so make it cuda",
-        )
-
-
-def _check_wire(cluster: ClusterSection, engine: EngineSection) -> None:
-    """NCCL goes from the trainer's first GPU to other GPUs; CUDA IPC from each of its GPUs to the
-    worker there."""
-    by, wanted = engine.weights_by, "store"
-    if by == "store":
-        return
-    why, shape = None, cluster_shape(cluster)
-    gpus, one_process = shape.replicas * shape.gpus_per_replica, shape == SHAPE
-    if not engine.device.startswith("cuda"):
-        why = f"engine.device is {engine.device}, which {by.upper()} does not reach"
-    elif engine.weights_folder is not None:
-        why = "engine.weights_folder has them go through files"
-    elif one_process:
-        why = "one replica and its trainer share a process, which needs no transport"
-    elif by == "nccl" and shape.colocated:
-        why, wanted = "replicas have their weights from the trainer's GPUs, which are theirs", "ipc"
-    elif by == "ipc" and not shape.colocated:
-        why, wanted = "the replicas have GPUs of their own", "nccl"
-    elif by == "ipc" and shape.trainer_gpus != gpus:
-        why = f"{shape.trainer_gpus} of the replicas' {gpus} GPUs have a rank of the trainer"
-    if why is not None:
-        raise ScenarioError("engine.weights_by", f"is {by}, but {why}; make it {wanted}")
-
-
-def _check_engine(engine: EngineSection, cluster: ClusterSection, max_new_tokens: int) -> None:
-    """Raises for what cannot start."""
-    adapter(engine.name).check(engine, cluster)
-    if engine.max_batched_tokens < engine.max_seqs:
-        raise ScenarioError(
-            "engine.max_batched_tokens",
-            f"is {engine.max_batched_tokens}, less than max_seqs ({engine.max_seqs}): every "
-            "running rollout needs one token per iteration",
-        )
-    if engine.max_model_len is not None and engine.max_model_len <= max_new_tokens:
-        raise ScenarioError(
-            "engine.max_model_len",
-            f"is {engine.max_model_len}, which leaves no token for a prompt beside "
-            f"workload.max_new_tokens ({max_new_tokens})",
-        )
-    pool_tokens = None if engine.kv_tokens is None else engine.kv_tokens // engine.block_tokens
-    if pool_tokens is not None and pool_tokens * engine.block_tokens <= max_new_tokens:
-        raise ScenarioError(
-            "engine.kv_tokens",
-            f"a pool of {engine.kv_tokens} tokens cannot hold one rollout of a prompt and "
-            f"{max_new_tokens} new tokens",
-        )
-    if engine.dtype not in DTYPES:
-        raise ScenarioError("engine.dtype", f"{engine.dtype!r} is not one of {', '.join(DTYPES)}")
-
-
-def _check_device(name: str) -> None:
-    """The device is the trainer's and the engine's."""
-    import torch
-
-    try:
-        kind = torch.device(name).type
-    except RuntimeError:
-        kind = ""
-    if kind not in ("cpu", "cuda"):
-        message = f"{name!r} is not cpu, cuda, or one of several such as cuda:1"
-        raise ScenarioError("engine.device", message)
-
-
-def _check_here(engine: EngineSection, cluster: ClusterSection) -> None:
-    """This machine must have the devices, and an engine for them."""
-    import torch
-
-    name = engine.device
-    field, device = "engine.device", torch.device(name)
-    runs = adapter(engine.name).runs_on(device.type)
-    if device.type == "cpu":
-        if not runs:
-            raise ScenarioError(field, "is cpu, but the vLLM here is built for GPUs; make it cuda")
-        return
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if (device.index or 0) >= count:
-        seen = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
-        raise ScenarioError(field, f"is {name}, but torch sees {seen} here; make it cpu")
-    if not runs:
-        raise ScenarioError(field, f"is {name}, but the vLLM here is built for CPUs")
-    if (asked := cluster_shape(cluster).gpus) > count:
-        raise ScenarioError(
-            "cluster.replicas",
-            f"with tensor_parallel and trainer_gpus this takes {asked} GPUs, but torch sees "
-            f"{count} here; ask for fewer, or give --ray a cluster that has them",
-        )
-
-
 def trainer_config(
     options: Mapping[str, Any] | None,
     seed: int,
@@ -406,15 +271,6 @@ def trainer_config(
             "with are of the truncated distribution, and the trainer's are of the whole one",
         )
     return config
-
-
-def _check_offload(trainer: TrainerConfig, cluster: ClusterSection) -> None:
-    if trainer.offload and cluster_shape(cluster).trainer_gpus == 1:
-        raise trainer.refuse(
-            "offload",
-            "is true, but the trainer has one rank; make cluster.trainer_gpus 2 or more, or leave "
-            "it out",
-        )
 
 
 def _optional(kind: type[Section], options: Mapping[str, Any] | None) -> Section | None:

@@ -23,7 +23,7 @@ from rollcast.engine.actors.trainer import Part, Updated
 from rollcast.engine.actors.transport import ActorLostError, Transport
 from rollcast.engine.actors.updates import Updates, Weights
 from rollcast.engine.actors.weights import unpack
-from rollcast.engine.edges import Limits, TrainerSave
+from rollcast.engine.edges import Limits
 from rollcast.engine.environments.threads import Runner, Threads
 from rollcast.engine.flights import Flight
 from rollcast.engine.frontend import Finished, Iterated
@@ -419,15 +419,6 @@ class EngineWorld:
     def updates(self) -> Updates:
         """The trainer."""
         return self._updates
-
-    def save_trainer(self, folder: Path) -> TrainerSave:
-        """Has the trainer save its state and waits for it. Raises ActorLostError, or RunError where
-        the disk refuses."""
-        snapshot = self._updates.take_snapshot(folder)
-        self._updates.finish_snapshot()
-        if snapshot.save is None:
-            raise RunError(snapshot.refused)
-        return snapshot.save
 
     def export(self, folder: Path, dtype: str) -> None:
         """Writes the trained model as a Hugging Face folder with weights of that type; nothing is

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from actor_threads import ThreadTransport
 from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.actors.trainer import Part
 from rollcast.engine.actors.weights import unpack
+from rollcast.engine.edges import TrainerSave
 from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import Recipes
 from rollcast.simulator.loop import Loop
@@ -109,6 +111,14 @@ def drive(home: Home, policy: str, steps: int = STEPS) -> tuple[Run, list[Entry]
     finally:
         world.close()
     return result, record.entries
+
+
+def save_trainer(world: EngineWorld, folder: Path) -> TrainerSave:
+    """The trainer's state in a folder, once it is written."""
+    snapshot = world.updates.take_snapshot(folder)
+    world.updates.finish_snapshot()
+    assert snapshot.save is not None
+    return snapshot.save
 
 
 def keeps_its_bound(trial: Any) -> None:

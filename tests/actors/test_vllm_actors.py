@@ -22,6 +22,7 @@ if find_spec("ray") is None:
     pytest.skip("Ray is not installed (rollcast[ray])", allow_module_level=True)
 
 from actor_threads import Lent
+from running_actors import save_trainer
 
 from rollcast.engine.actors.transport import Need, Sharing, places
 from rollcast.engine.config import build_run
@@ -96,7 +97,7 @@ def start(home: Path, transport: Any, text: str, keep: bool = False) -> EngineWo
 def started(home: Path, ray_transport: Any) -> Iterator[tuple[EngineWorld, WorldState]]:
     """A world of one replica and a trainer, and its state at the start."""
     world = start(home, ray_transport, SCENARIO)
-    yield world, replace(world.state(), trainer=world.save_trainer(home / "trainer-0"))
+    yield world, replace(world.state(), trainer=save_trainer(world, home / "trainer-0"))
     world.close()
 
 
@@ -243,7 +244,7 @@ def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
     to give up, for which a scenario is refused; the calls are the same."""
     alone, _ = real_run(started, "sync", steps=2)
     one, fresh = started
-    kept = one.save_trainer(home / "trainer-1")
+    kept = save_trainer(one, home / "trainer-1")
     assert not one.log.faults
     monkeypatch.setattr(
         "rollcast.engine.start.Recipes",
@@ -264,7 +265,7 @@ def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
         assert kinds.count("switch") == 2 * 2
         expected = ["switch", "switch", "sync"]
         assert [kind for kind in kinds if kind in ("switch", "sync")][:3] == expected
-        ours = world.save_trainer(home / "trainer-2")
+        ours = save_trainer(world, home / "trainer-2")
         assert len(ours.files) == 2
         assert ours.plain == kept.plain
         weights = [read_tensors(one.folder) for one in (ours, kept)]

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="torch is not installed (engine/engine-cpu.l
 
 import torch
 from actor_wires import PASSES, StartHandled, StartWired, ThreadHandles, ThreadWire
-from running_actors import PLAN, STEPS, Home, drive, kill_each, make
+from running_actors import PLAN, STEPS, Home, drive, kill_each, make, save_trainer
 
 from rollcast.engine.actors.weights import unpack
 from rollcast.engine.actors.wire import ByWire
@@ -67,7 +67,7 @@ def test_a_run_goes_on_from_what_is_saved(tmp_path: Path) -> None:
     """The weights of a checkpoint come by the store, the next ones by wire again."""
     first = wired(1)
     drive_a_little(first)
-    state = replace(first.world.state(), trainer=first.world.save_trainer(tmp_path / "trainer-1"))
+    state = replace(first.world.state(), trainer=save_trainer(first.world, tmp_path / "trainer-1"))
     assert (state.version, state.updates) == (1, 2)
     assert state.weights is not None  # the replica's are not the trainer's
     first.world.close()

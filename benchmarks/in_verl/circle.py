@@ -26,7 +26,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.in_verl.run import CONSOLE, DUMP, LOG, Setup, run, write_prompts
+from benchmarks.in_verl.processor import a_step
+from benchmarks.in_verl.run import CONSOLE, DUMP, LOG, PROCESSOR, Setup, run, write_prompts
 from benchmarks.runner import (
     RESULTS,
     ROOT,
@@ -97,6 +98,22 @@ def step_s(folder: Path) -> tuple[float, float]:
     return statistics.fmean(each_s), statistics.stdev(each_s) / math.sqrt(len(each_s))
 
 
+def processor_s(folder: Path) -> dict[str, float] | None:
+    """Processor seconds of a settled step by kind of process; None of a run that kept none."""
+    file = folder / PROCESSOR
+    return a_step(file, SETTLED) if file.is_file() else None
+
+
+def phases_s(folder: Path) -> dict[str, float]:
+    """Mean seconds of the settled steps by verl's own phases."""
+    rows = [json.loads(line)["data"] for line in (folder / LOG).read_text("utf-8").splitlines()]
+    names = [name for name in rows[-1] if name.startswith("timing_s/")]
+    return {
+        name.removeprefix("timing_s/"): statistics.fmean(row[name] for row in rows[SETTLED:])
+        for name in names
+    }
+
+
 def judge(folder: Path) -> dict[str, Any]:
     """Forecast and measured seconds of a step, of every run that is there, and gains over the one
     without a policy: of the forecast with its 90 % interval; measured over the mean of the first
@@ -121,6 +138,8 @@ def judge(folder: Path) -> dict[str, Any]:
             "forecast_gain": found["speedup"],
             "forecast_gain_90": [found["speedup_low"], found["speedup_high"]],
             "loads": read_json(place(folder, name) / LOADS, None),
+            "processor_s": processor_s(place(folder, name)),
+            "phases_s": phases_s(place(folder, name)),
         }
     around = [row["measured_s"] for name, row in rows.items() if name in (BASE, AGAIN)]
     for row in rows.values():

@@ -8,6 +8,7 @@ inference server (`server`), for which verl has vLLM, SGLang and TensorRT-LLM on
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,11 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.in_verl.processor import Watch
 from rollcast.engine.tasks.collatz import CollatzTask
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LOG, CONSOLE, DUMP = "metrics.jsonl", "console.log", "rollouts"
+PROCESSOR, ENGINE = "processor.json", "engine.jsonl"
 TEMPLATE = "'{% for message in messages %}{{ message[\"content\"] }}{% endfor %}'"
 FLOAT32 = "{param_dtype: fp32, reduce_dtype: fp32, buffer_dtype: fp32}"
 
@@ -115,6 +118,7 @@ def environment(setup: Setup, out: Path) -> dict[str, str]:
         "VERL_USE_EXTERNAL_MODULES": "benchmarks.in_verl.platform",
         "VERL_ENGINE_DEVICE": "cuda",  # the only name under which its FSDP engine is known
         "VERL_FILE_LOGGER_PATH": str(out / LOG),
+        "ROLLCAST_SERVER_WORK": str(out / ENGINE),
         "TRANSFER_QUEUE_ENABLE": "1",
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
@@ -129,20 +133,25 @@ def environment(setup: Setup, out: Path) -> dict[str, str]:
 
 
 def run(export: Path, out: Path, setup: Setup, more: Sequence[str] = ()) -> Path:
-    """Runs an export; the folder ``out`` then holds the console, metrics and dumped rollouts, and
-    the export. Raises CalledProcessError where verl fails; the console says why."""
+    """Runs an export; the folder ``out`` then holds the console, metrics, dumped rollouts, what the
+    processes used at the end of each step, and the export. Raises CalledProcessError where verl
+    fails; the console says why."""
     out = out.resolve()
     out.mkdir(parents=True)
     shutil.copytree(export, out / "export")
     words = [*overrides(setup, out), *more]
     script = 'source "$0"; exec python3 -m verl.trainer.main_ppo "${ROLLCAST_ARGS[@]}" "$@"'
     with (out / CONSOLE).open("wb") as console:
-        subprocess.run(
+        process = subprocess.Popen(
             ["bash", "-c", script, str(out / "export" / "args.sh"), *words],
-            check=True,
             cwd=out,
             env=environment(setup, out),
             stdout=console,
             stderr=subprocess.STDOUT,
         )
+        with process, Watch(process.pid, out / LOG) as watch:
+            code = process.wait()
+    if code:
+        raise subprocess.CalledProcessError(code, "verl.trainer.main_ppo")
+    (out / PROCESSOR).write_text(json.dumps(watch.seconds))
     return out

@@ -8,8 +8,10 @@ are taken between two iterations. Memory is not shared with the trainer: sleepin
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
@@ -20,10 +22,13 @@ import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
-from rollcast.engine.edges import Response, Sampling
+from rollcast.engine.edges import EngineIteration, Response, Sampling
 
 _CORE = "ROLLCAST_SERVER_CORE"
 """Environment variable: the core that the engine's thread is bound to, if any."""
+WORK = "ROLLCAST_SERVER_WORK"
+"""Environment variable: a file that a line is added to for each weights: the engine's iterations
+since the last ones, their seconds, and the rollouts and tokens prefilled in them."""
 
 
 class Pump(threading.Thread):
@@ -34,6 +39,7 @@ class Pump(threading.Thread):
         self._start_engine = start_engine
         self._commands: SimpleQueue[tuple[Callable[[Any], Any], Future[Any]]] = SimpleQueue()
         self._waiting: dict[str, Future[Response]] = {}
+        self._work = Counter[str]()
 
     def call(self, command: Callable[[Any], Any]) -> Future[Any]:
         """The result of ``command(engine)``, between two iterations."""
@@ -74,11 +80,27 @@ class Pump(threading.Thread):
         while True:
             self._take(engine)
             try:
-                self._end(engine.step())
+                responses = engine.step()
+                self._note(engine.last_iteration)
+                self._end(responses)
             except Exception as error:
                 for whole in self._waiting.values():
                     whole.set_exception(error)
                 raise
+
+    def _note(self, iteration: EngineIteration | None) -> None:
+        if iteration is not None:
+            self._work["iterations"] += 1
+            self._work["busy_us"] += round(1e6 * iteration.seconds)
+            self._work["rollouts"] += iteration.work.rollouts
+            self._work["prefilled_tokens"] += sum(tokens for _, tokens in iteration.prefilled)
+
+    def write_work(self, version: int) -> None:
+        """Between two iterations: what was done under the weights before these, to `WORK`."""
+        if path := os.environ.get(WORK):
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"version": version, **self._work}) + "\n")
+        self._work.clear()
 
     def _take(self, engine: Any) -> None:
         while True:
@@ -150,8 +172,12 @@ class Server:
 
     async def load(self, weights: dict[str, torch.Tensor], version: int) -> None:
         """New weights; keys and values of the old ones are forgotten."""
-        load = self._pump.call(lambda engine: engine.load_weights(weights, version))
-        await asyncio.wrap_future(load)
+
+        def load(engine: Any) -> None:
+            engine.load_weights(weights, version)
+            self._pump.write_work(version)
+
+        await asyncio.wrap_future(self._pump.call(load))
 
     async def sleep(self, *_: Any, **__: Any) -> None:
         """Nothing: the engine has no memory that the trainer could use."""

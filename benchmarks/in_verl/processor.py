@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections import Counter
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -69,7 +69,7 @@ class Watch:
                     self._used[process.pid] = kind_of(process), times.user + times.system
 
     def _by_kind(self) -> dict[str, float]:
-        total: Counter[str] = Counter()
+        total: defaultdict[str, float] = defaultdict(float)
         for kind, seconds in self._used.values():
             total[kind] += seconds
         return {kind: round(seconds, 2) for kind, seconds in sorted(total.items())}

@@ -63,6 +63,9 @@ MONOTONIC = {
     for name in ("CLOCK_MONOTONIC", "CLOCK_MONOTONIC_RAW", "CLOCK_BOOTTIME")
     if hasattr(time, name)
 }
+ZERO_WAIT_S = 1e-6
+"""What a wait of zero seconds takes: who waits for the rest of a timeout (`as_completed`) goes on
+until the clock is beyond it, which it would never be."""
 _LOCK, _RLOCK = type(real.allocate_lock()), type(threading.RLock())
 
 
@@ -323,6 +326,12 @@ class Installation:
         self._set(threading, "_CRLock", None)
         self._set(threading, "RLock", lambda: threading._PyRLock())  # type: ignore[attr-defined]
         self._set(threading, "excepthook", self._thread_died)
+        wait = threading.Condition.wait
+
+        def wait_a_little(condition: threading.Condition, timeout: float | None = None) -> bool:
+            return wait(condition, max(timeout, ZERO_WAIT_S) if timeout is not None else None)
+
+        self._set(threading.Condition, "wait", wait_a_little)
 
         def start_new_thread(function: Any, args: Any, kwargs: Any = None) -> int:
             if not kernel.mine():

@@ -17,7 +17,7 @@ import types
 import urllib.request
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -102,6 +102,20 @@ def test_pools_conditions_events_semaphores_and_timers() -> None:
         assert gate.acquire()
         assert not gate.acquire(timeout=1.0)
         assert clock.now_s == 8.0
+
+
+def test_a_wait_of_zero_seconds_lets_the_clock_go_on() -> None:
+    with virtual.clock(events=10_000) as clock, ThreadPoolExecutor(1) as pool:
+        late = pool.submit(time.sleep, 5.0)
+        with pytest.raises(TimeoutError):
+            list(as_completed([late], timeout=2.0))
+        assert clock.now_s == pytest.approx(2.0, abs=1e-5)
+        polled = threading.Event()
+        late.add_done_callback(lambda _: polled.set())
+        time.sleep(2.99999)
+        while not polled.wait(0):
+            pass
+        assert clock.now_s == pytest.approx(5.0, abs=1e-5)
 
 
 def test_a_wait_until_a_deadline_ends_whatever_the_rounding() -> None:

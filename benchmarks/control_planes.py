@@ -134,7 +134,13 @@ def hash_seeds() -> dict[str, Any]:
     return {"equal": len(set(found)) == 1, "sha256": found[0]}
 
 
-TOKENS = 400
+TOKENS, LONG_TOKENS = 400, 8192
+"""Of an answer at most: most of the first set-up's are as long; a reasoning model's, twice that in
+the median, are cut."""
+LONG_LENGTHS = (
+    "workload.max_new_tokens=16384",
+    "workload.lengths={family: lognormal, median_tokens: 16000, between_sd: 0.3, within_sd: 0.3}",
+)
 Spent = tuple[float, float]
 """When a request was asked and answered, in virtual seconds."""
 
@@ -166,7 +172,9 @@ def _are_free(*ports: int) -> bool:
     return True
 
 
-def served(speed: float, requests: int = 1000, at_once: int = 1000) -> dict[str, Any]:
+def served(
+    speed: float, requests: int = 1000, at_once: int = 1000, tokens: int = TOKENS
+) -> dict[str, Any]:
     """Requests to 2 served replicas, so many at once, and the same in virtual time.
 
     virtual_*: by the virtual clock that each answer tells. real_*: by the client's own clock, times
@@ -174,11 +182,12 @@ def served(speed: float, requests: int = 1000, at_once: int = 1000) -> dict[str,
     """
     import aiohttp
 
-    settings = ("cluster.replicas=2", "cluster.trainer_gpus=2", *LENGTHS)
+    lengths = LENGTHS if tokens == TOKENS else LONG_LENGTHS
+    settings = ("cluster.replicas=2", "cluster.trainer_gpus=2", *lengths)
 
     async def virtually(fleet: Fleet) -> list[Spent]:
         async def ask(number: int) -> Spent:
-            answer = await fleet.engines[number % 2].generate(f"prompt {number}", TOKENS)
+            answer = await fleet.engines[number % 2].generate(f"prompt {number}", tokens)
             return answer.asked_s, answer.end_s
 
         return await _at_most(at_once, requests, ask)
@@ -203,7 +212,7 @@ def served(speed: float, requests: int = 1000, at_once: int = 1000) -> dict[str,
 
                     async def ask(number: int) -> Spent:
                         began = time.perf_counter()
-                        body = {"prompt": f"prompt {number}", "max_tokens": TOKENS}
+                        body = {"prompt": f"prompt {number}", "max_tokens": tokens}
                         url = f"http://127.0.0.1:{port + number % 2}/v1/completions"
                         async with session.post(url, json=body) as answer:
                             answer.raise_for_status()
@@ -223,6 +232,7 @@ def served(speed: float, requests: int = 1000, at_once: int = 1000) -> dict[str,
         "speed": speed,
         "requests": requests,
         "at_once": at_once,
+        "tokens": tokens,
         "simulated_makespan_s": round(makespan, 2),
     }
     for clock, spent in (("virtual", answered), ("real", took)):
@@ -246,6 +256,7 @@ PARTS: dict[str, Callable[[], Any]] = {
         served(1.0, 1000, 64),
         served(50.0, 3000, 64),
         served(50.0, 3000),
+        served(50.0, 1000, 1000, LONG_TOKENS),
     ],
 }
 INNER: dict[str, Callable[[], Any]] = {"long": long, "awaits": awaits, "digest": digest}

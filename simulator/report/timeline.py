@@ -19,7 +19,7 @@ from rollcast.simulator.spans import Run
 BINS = 480
 MOST_LANES = 16
 _LOADS = ("few", "some", "middle", "many", "most")
-_KINDS = (*_LOADS, "train", "sync", "idle")
+_KINDS = (*_LOADS, "train", "sync", "down", "idle")
 
 
 def timeline_of(
@@ -31,10 +31,10 @@ def timeline_of(
 
 
 def states(lane: Lane) -> list[str]:
-    """What a lane does most in each bin: ``train``, ``sync``, ``idle``, or rollouts from ``few`` to
-    ``most``."""
-    idle = 1.0 - lane.rollout - lane.train - lane.sync
-    most = np.argmax(np.vstack((lane.rollout, lane.train, lane.sync, idle)), axis=0)
+    """What a lane does most in each bin: ``train``, ``sync``, ``down``, ``idle``, or rollouts from
+    ``few`` to ``most``."""
+    done = np.vstack((lane.rollout, lane.train, lane.sync, lane.down))
+    most = np.argmax(np.vstack((done, 1.0 - done.sum(axis=0))), axis=0)
     level = np.clip((lane.load * len(_LOADS)).astype(int), 0, len(_LOADS) - 1)
     kinds = np.where(most == 0, level, len(_LOADS) - 1 + most)
     return [_KINDS[kind] for kind in kinds.tolist()]
@@ -51,11 +51,16 @@ def timelines(runs: Sequence[Timeline | None], caption: str = "") -> Markup:
         ("most", "as many as ever"),
         ("train", "training"),
         ("sync", "weight sync"),
+        *([("down", "replica down")] if any(_is_down(run) for run in drawn) else []),
         ("idle", "idle GPUs"),
     ]
     return figure(
         [_run(run, longest_s, last=run is drawn[-1]) for run in drawn], caption, key(entries)
     )
+
+
+def _is_down(run: Timeline) -> bool:
+    return any(lane.down.any() for lane in run.held)
 
 
 def _run(run: Timeline, longest_s: float, last: bool) -> Markup:

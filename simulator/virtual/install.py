@@ -13,25 +13,25 @@ import _thread
 import asyncio
 import concurrent.futures.thread
 import datetime
-import os
 import queue
 import random
 import sys
 import threading
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from importlib.machinery import SourceFileLoader
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
 from rollcast.simulator.virtual import real
-from rollcast.simulator.virtual.errors import ExitedError, Stopped
+from rollcast.simulator.virtual.clocks import clock_doubles
+from rollcast.simulator.virtual.errors import Stopped
+from rollcast.simulator.virtual.keepers import content_of, keepers, own_of
 from rollcast.simulator.virtual.locks import Handle, Lock
 from rollcast.simulator.virtual.loops import Loop, cancel_all_tasks, uvloop_module
 from rollcast.simulator.virtual.refused import refusals
-from rollcast.simulator.virtual.report import caller, is_stdlib, of_exception
+from rollcast.simulator.virtual.report import of_exception
 from rollcast.simulator.virtual.sockets import methods as socket_methods
-from rollcast.simulator.virtual.wall import EPOCH_S, virtual_date, virtual_datetime
+from rollcast.simulator.virtual.wall import virtual_date, virtual_datetime
 
 NOT_LOOKED_AT = (
     "rollcast.simulator.virtual",
@@ -58,11 +58,6 @@ NOT_LOOKED_AT = (
 """Modules whose names are left alone: of the kernel itself, of what runs tests, and those that are
 replaced name by name."""
 
-MONOTONIC = {
-    getattr(time, name)
-    for name in ("CLOCK_MONOTONIC", "CLOCK_MONOTONIC_RAW", "CLOCK_BOOTTIME")
-    if hasattr(time, name)
-}
 ZERO_WAIT_S = 1e-6
 """What a wait of zero seconds takes: who waits for the rest of a timeout (`as_completed`) goes on
 until the clock is beyond it, which it would never be."""
@@ -90,7 +85,13 @@ class Installation:
         Installation.clock = self._clock
         self._forget_fresh()
         Lock.kernel = Handle.kernel = Loop.kernel = kernel
-        for old, new in self._doubles():
+        doubles = [
+            *clock_doubles(kernel, self._clock.warn),
+            *((old, Lock) for old in {threading.Lock, real.allocate_lock}),
+            (queue.SimpleQueue, SimpleQueue),
+            (asyncio.SelectorEventLoop, Loop),
+        ]
+        for old, new in doubles:
             self._virtual[id(old)] = (old, new)
         self._replace_names()
         self._replace_in_threading()
@@ -134,86 +135,6 @@ class Installation:
         setattr(owner, name, value)
         self._undo.append(undo)
 
-    def _doubles(self) -> list[tuple[Any, Any]]:
-        kernel, clock = self._kernel, self._clock
-
-        def on_clock(virtual: Callable[..., Any], otherwise: Callable[..., Any]) -> Any:
-            def function(*args: Any) -> Any:
-                return virtual(*args) if kernel.mine() else otherwise(*args)
-
-            function.__name__ = function.__qualname__ = otherwise.__name__
-            return function
-
-        def sleep(seconds: float) -> None:
-            if seconds < 0:
-                raise ValueError("sleep length must be non-negative")
-            if asyncio._get_running_loop() is not None:
-                clock.warn(f"time.sleep stops its whole event loop, at {caller()}")
-            kernel.block(kernel.after(seconds) if seconds else kernel.now, "time.sleep")
-
-        def exit_now(status: int) -> None:
-            kernel.throw(
-                ExitedError(f"the code under test called os._exit({status}), at {caller()}")
-            )
-            raise Stopped
-
-        def random_bytes(size: int) -> bytes:
-            return bytes(kernel.random.randbytes(size))
-
-        def nanoseconds() -> int:
-            return int(kernel.now * 10**9) >> 80
-
-        real_asctime = time.asctime
-
-        def of_now(function: Callable[..., Any], place: int) -> Any:
-            """What takes a time as its argument at ``place``, and else the present."""
-
-            local_time = time.localtime
-
-            def virtual(*args: Any) -> Any:
-                if len(args) > place and args[place] is not None:
-                    return function(*args)
-                now = EPOCH_S + kernel.now_s
-                return function(*args[:place], now if place == 0 else local_time(now))
-
-            return on_clock(virtual, function)
-
-        def asctime(*args: Any) -> str:
-            return real_asctime(*(args or (time.localtime(EPOCH_S + kernel.now_s),)))
-
-        def gettime(which: int) -> float:
-            if which == time.CLOCK_REALTIME:
-                return float(EPOCH_S + kernel.now_s)
-            return float(kernel.now_s if which in MONOTONIC else real.clock_gettime(which))
-
-        def gettime_ns(which: int) -> int:
-            if which == time.CLOCK_REALTIME:
-                return EPOCH_S * 10**9 + nanoseconds()
-            return nanoseconds() if which in MONOTONIC else real.clock_gettime_ns(which)
-
-        doubles: list[tuple[Any, Any]] = [
-            (time.time, on_clock(lambda: EPOCH_S + kernel.now_s, time.time)),
-            (time.time_ns, on_clock(lambda: EPOCH_S * 10**9 + nanoseconds(), time.time_ns)),
-            (time.sleep, on_clock(sleep, time.sleep)),
-            (real_asctime, on_clock(asctime, real_asctime)),
-            (os._exit, on_clock(exit_now, os._exit)),
-            (os.urandom, on_clock(random_bytes, os.urandom)),
-            (asyncio.SelectorEventLoop, Loop),
-        ]
-        for name in ("monotonic", "perf_counter"):
-            whole, ns = getattr(time, name), getattr(time, f"{name}_ns")
-            doubles.append((whole, on_clock(lambda: kernel.now_s, whole)))
-            doubles.append((ns, on_clock(nanoseconds, ns)))
-        for function in (time.localtime, time.gmtime, time.ctime):
-            doubles.append((function, of_now(function, 0)))
-        doubles.append((time.strftime, of_now(time.strftime, 1)))
-        if hasattr(time, "clock_gettime"):
-            doubles.append((time.clock_gettime, on_clock(gettime, time.clock_gettime)))
-            doubles.append((time.clock_gettime_ns, on_clock(gettime_ns, time.clock_gettime_ns)))
-        doubles += [(old, Lock) for old in {threading.Lock, real.allocate_lock}]
-        doubles.append((queue.SimpleQueue, SimpleQueue))
-        return doubles
-
     def _replace_names(self) -> None:
         """The names of all modules that are imported already."""
         uvloop = uvloop_module(Loop, _policy())
@@ -247,15 +168,12 @@ class Installation:
 
     def _replace_kept(self, names: dict[str, Any]) -> None:
         """Clocks that functions of a module, methods and attributes of its classes, and its objects
-        keep. Not in Python's own modules, which look them up."""
-        module = str(names.get("__name__"))
-        known = _keepers.get(module)
-        if known is None or known[:2] != (id(names), len(names)):
-            known = _keepers[module] = (id(names), len(names), *_keepers_of(module, names))
-        for function in known[2]:
+        keep."""
+        functions, owners = keepers(names)
+        for function in functions:
             self._replace_kept_by(function)
-        for owner in known[3]:
-            for name, value in list((_own(owner) or {}).items()):
+        for owner in owners:
+            for name, value in list((own_of(owner) or {}).items()):
                 given = value.__func__ if type(value) is staticmethod else value
                 new = self._double(given)
                 if new is given:
@@ -263,7 +181,7 @@ class Installation:
                 if type(owner) is type:
                     self._set(owner, name, staticmethod(new))
                 else:  # it may be frozen
-                    kept: Any = _own(owner)
+                    kept: Any = own_of(owner)
                     kept[name] = new
                     self._undo.append(lambda k=kept, n=name, v=value: k.__setitem__(n, v))  # type: ignore[misc]
 
@@ -275,7 +193,7 @@ class Installation:
     def _replace_kept_by(self, function: FunctionType) -> None:
         double = self._double
         for cell in function.__closure__ or ():
-            if (held := _content(cell)) is not None and double(held) is not held:
+            if (held := content_of(cell)) is not None and double(held) is not held:
                 cell.cell_contents = double(held)
                 self._undo.append(lambda c=cell, v=held: setattr(c, "cell_contents", v))  # type: ignore[misc]
         kept, named = function.__defaults__, function.__kwdefaults__
@@ -392,56 +310,6 @@ class Installation:
             old = numpy.get_state()
             numpy.seed(self._kernel.seed % 2**32)
             self._undo.append(lambda: numpy.set_state(old))
-
-
-_keepers: dict[str, tuple[int, int, list[FunctionType], list[Any]]] = {}
-
-
-def _keepers_of(module: str, names: dict[str, Any]) -> tuple[list[FunctionType], list[Any]]:
-    """Functions of a module and methods of its classes that keep something of C; its classes, and
-    objects of these."""
-    file = names.get("__file__")
-    if not isinstance(file, str) or not file.endswith(".py") or is_stdlib(file):
-        return [], []
-    functions, owners = [*names.values()], []
-    for owner in names.values():
-        kind = owner if type(owner) is type else type(owner)
-        if type(kind) is type and kind.__module__ == module and (own := _own(owner)) is not None:
-            owners.append(owner)
-            if owner is kind:
-                functions += own.values()
-    return [
-        function
-        for function in functions
-        if type(function) is FunctionType
-        and function.__module__ == module
-        and any(type(value) in (BuiltinFunctionType, type) for value in _kept(function))
-    ], owners
-
-
-def _own(owner: Any) -> Mapping[str, Any] | None:
-    """The attributes of a class or an object, of which nothing is run: some warn at any access.
-    None where it has none."""
-    if type(owner) is type:
-        return vars(owner)
-    try:
-        own = object.__getattribute__(owner, "__dict__")
-    except AttributeError:
-        return None
-    return own if type(own) is dict else None
-
-
-def _kept(function: FunctionType) -> list[Any]:
-    """What a function keeps from before it is called."""
-    cells = [_content(cell) for cell in function.__closure__ or ()]
-    return [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *cells]
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
 
 
 def time_of_threading() -> Any:

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator import virtual
+from rollcast.simulator.report.timeline import states, timelines
 from rollcast.simulator.results.intervals import total_s
 from rollcast.simulator.results.lanes import timeline_of
 from rollcast.simulator.results.metrics import gpu_lanes, summarise
@@ -301,6 +302,8 @@ def test_a_replica_that_died_is_down_in_the_picture_and_in_the_trace(tmp_path: P
     for lane, share in zip(shown.lanes, (1 - 65.0 / run.end_s, 40.0 / run.end_s), strict=True):
         assert np.mean(lane.down) == pytest.approx(share)
         assert np.all(lane.rollout + lane.train + lane.sync + lane.down <= 1.01)
+        assert states(lane).count("down") == pytest.approx(64 * share, abs=2)
+    assert "replica down" in timelines([shown])
     write_trace(run, tmp_path / "trace.json")
     slices = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     downs = [(e["ts"], e["dur"]) for e in slices if e["name"] == "down"]

@@ -167,7 +167,7 @@ def main() -> None:
     for _ in range(given.rounds):
         results = {}
         # The later of two runs has a warmer, or a busier, machine: every other round turns round.
-        for case in reversed(CASES) if len(rounds) % 2 else CASES:
+        for case in sorted(CASES, reverse=len(rounds) % 2 == 1):
             progress(case)
             results[case] = in_process("benchmarks.actors:run", case)
         rounds.append(results)

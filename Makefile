@@ -17,6 +17,7 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
 # A test that hangs ends its worker, and is tried again by the next: without a bound, for ever.
 TWO := -n 2 --max-worker-restart 2
 # For two cores, too: tests of real runs wait a fifth of their time, for processes, Ray and signals.
+# What all of them import is compiled before, once.
 THREE := -n 3 --max-worker-restart 2
 
 .PHONY: demo demo-engine demo-overlap test test-core test-lowest test-virtual test-verl laws check bench evidence measure memory-proof architectures kills notebook clean
@@ -45,6 +46,7 @@ demo-overlap: $(ENGINE)/.installed  ## Rollout beside training, on two cores, an
 	$(ENGINE)/bin/python -m benchmarks.overlap --out demo-overlap
 
 test: $(ENGINE)/.installed  ## All tests, those with real vLLM and torch included
+	$(ENGINE)/bin/python -m compileall -q -j 2 benchmarks calibration engine rollcast simulator
 	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m pytest $(THREE) --dist loadfile --no-loadscope-reorder
 
 test-core: $(VENV)/.installed  ## The tests that need no engine

@@ -49,6 +49,23 @@ def few_samples() -> Iterator[None]:
         yield
 
 
+QUICK = {
+    "sampling_error.LEAST_ROLLOUTS": 100,
+    "uncertainty.COST_DRAWS": 8,
+    "uncertainty.LEAST_ROLLOUTS": 100,
+}
+"""Short runs and draws that are most of the time of an interval of a small scenario."""
+
+
+@pytest.fixture(scope="module")
+def quick_intervals() -> Iterator[None]:
+    """For a file of tests in which intervals are there, and need not be good."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, number in () if SEARCHING else QUICK.items():
+            patch.setattr(f"rollcast.simulator.studies.{name}", number)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_command_line() -> Iterator[None]:
     """The command line is built once, as in a process of its own, and not for every command."""

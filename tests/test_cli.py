@@ -21,6 +21,8 @@ from tests.conftest import Cli
 from tests.processes import ROLLCAST, on_a_terminal, processor_s, started
 from tests.scenarios import TINY
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 POLICY = "policy:\n  - april: {over_sampling: 2.0}\n"
 TABLES = ("spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "summary.json")
 

@@ -17,6 +17,8 @@ from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.testing.conform import CASES
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "testing_policies.md").read_text("utf-8")
 POLICY_PAGE = (ROOT / "docs" / "policies.md").read_text("utf-8")
@@ -27,14 +29,23 @@ def blocks(language: str, text: str = TEXT) -> list[str]:
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the page's files and examples/, the working directory."""
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory has examples/april.yaml with an eighth of its groups."""
+    text = (ROOT / "examples" / "april.yaml").read_text("utf-8")
+    assert "batch_groups: 32" in text
+    (tmp_path / "examples").mkdir()
+    less = text.replace("batch_groups: 32", "batch_groups: 4")
+    (tmp_path / "examples" / "april.yaml").write_text(less, "utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def written(small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the page's files and an example, the working directory."""
     for code in blocks("python"):
         name = re.match(r"# (\w+\.py)\n", code)
         assert name
         (tmp_path / name[1]).write_text(code, "utf-8")
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for module in ("steady", "test_steady"):
         monkeypatch.delitem(sys.modules, module, raising=False)
@@ -82,11 +93,9 @@ def test_the_policy_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     del sys.modules["my_policies"]
 
 
-def test_a_page_is_made_from_python(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("small")
+def test_a_page_is_made_from_python() -> None:
     (code,) = blocks("python", (ROOT / "docs" / "pages.md").read_text("utf-8"))
-    monkeypatch.chdir(ROOT)
     made: dict[str, object] = {}
     exec(code, made)
     assert str(made["page"]).startswith("<!doctype html>")
@@ -116,11 +125,9 @@ def test_the_question_of_the_page_on_planning_is_one() -> None:
     assert len(asked.policies) == 4
 
 
-def test_the_plan_from_python_on_its_page_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("small")
+def test_the_plan_from_python_on_its_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = blocks("python", PLANNING)
-    monkeypatch.chdir(ROOT)
     exec(compile(code, "docs/planning.md", "exec"), {"__name__": "page"})
     said = capsys.readouterr().out
     assert said.startswith("Run ")
@@ -183,11 +190,9 @@ def test_the_scenario_of_ones_own_environment_is_read() -> None:
 LEARNING = (ROOT / "docs" / "learning.md").read_text("utf-8")
 
 
-def test_the_comparison_of_the_page_on_learning_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("small")
+def test_the_comparison_of_the_page_on_learning_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = blocks("python", LEARNING)
-    monkeypatch.chdir(ROOT)
     exec(compile(code, "docs/learning.md", "exec"), {"__name__": "page"})
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["sync", "april", "april"]

@@ -23,7 +23,8 @@ def test_every_example_is_described() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_example_runs(name: str) -> None:
     steps = 1 if name in ("agent.yaml", "peers.yaml") else 3
-    result = simulate(load(EXAMPLES / name, f"steps={steps}"))
+    fewer = ["workload.batch_groups=8"] if name == "agent.yaml" else []
+    result = simulate(load(EXAMPLES / name, f"steps={steps}", *fewer))
     assert len(result.run.steps) == steps
     assert result.run.ledger.trained_tokens > 0
 

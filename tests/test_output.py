@@ -31,6 +31,8 @@ from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from tests.scenarios import COST
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 SCENARIO = """\
 cluster: {replicas: 2, placement: disaggregated, trainer_gpus: 1}
 engine: {max_seqs: 6, max_batched_tokens: 256, kv_tokens: 2400}

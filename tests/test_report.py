@@ -26,6 +26,8 @@ from rollcast.simulator.studies.compare import run_each
 from rollcast.simulator.studies.simulate import Result, from_raw, load, simulate
 from tests.scenarios import TINY
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 ROOT = Path(__file__).parent.parent
 VOID = {"meta", "br", "path", "line", "circle", "rect", "link", "input", "wbr"}
 

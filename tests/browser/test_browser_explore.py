@@ -17,36 +17,29 @@ from typing import Any
 import pytest
 
 from rollcast.simulator.explore.knobs import price_of
-from tests.browser.conftest import LAPTOP, PHONE, Opened
-from tests.scenarios import TINY
+from tests.browser.conftest import PHONE, Opened
+from tests.scenarios import COST, TINY
 
 Visit = Callable[..., Opened]
 ROOT = Path(__file__).parents[2]
 NAME = "<script>alert(1)</script><b>x</b>"
 SOON_MS = 60_000  # on a machine however slow
-TINY_APART = TINY.replace("{replicas: 2}", "{replicas: 2, trainer_gpus: 2}")
+SCENARIO = f'name: "{NAME}"\nmodel: qwen3-1.7b\ngpu: h100-sxm\n' + TINY.replace(
+    "{replicas: 2}", "{replicas: 2, trainer_gpus: 2}"
+).replace(COST, "")
 
 
 @pytest.fixture(scope="module")
 def address(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the page of a small scenario is served."""
     folder = tmp_path_factory.mktemp("explore")
-    (folder / "tiny.yaml").write_text(f'name: "{NAME}"\n{TINY_APART}')
+    (folder / "tiny.yaml").write_text(SCENARIO)
     with served(folder / "tiny.yaml", folder / "said") as url:
         yield url
 
 
-@pytest.fixture(scope="module")
-def real(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the page of a scenario with a GPU is served."""
-    said = tmp_path_factory.mktemp("explore") / "said"
-    smaller = ("--set", "workload.batch_groups=4", "--set", "workload.max_new_tokens=1024")
-    with served(ROOT / "examples" / "april.yaml", said, *smaller) as url:
-        yield url
-
-
 @contextmanager
-def served(scenario: Path, log: Path, *more: str) -> Iterator[str]:
+def served(scenario: Path, log: Path) -> Iterator[str]:
     """Serves a page by a process of its own, and sees to it that it stops without complaint."""
     pytest.importorskip("nicegui", reason="nicegui is not installed")
     with socket.socket() as free:
@@ -58,7 +51,7 @@ def served(scenario: Path, log: Path, *more: str) -> Iterator[str]:
     environment["PYTHONPATH"] = str(ROOT)
     with log.open("w+") as said:
         process = subprocess.Popen(
-            [*command, *more, "--no-browser", "--port", str(port)],
+            [*command, "--no-browser", "--port", str(port)],
             cwd=ROOT,
             env=environment,
             stdout=said,
@@ -106,7 +99,9 @@ def until(page: Any, script: str, argument: Any = None) -> None:
 SAID = "before => document.querySelector('.said').innerText !== before"
 
 
-def test_the_page_fits_and_is_quiet(address: str, visit: Visit, width: int) -> None:
+def test_the_page_fits_is_quiet_and_follows_a_slider(
+    address: str, visit: Visit, width: int
+) -> None:
     opened = visit(address, width)
     page = ready(opened)
     opened.fits()
@@ -115,12 +110,8 @@ def test_the_page_fits_and_is_quiet(address: str, visit: Visit, width: int) -> N
     assert page.locator(".explore script, .explore b").count() == 0
     assert page.locator(".answers table tbody tr").count() >= 3
     assert page.locator(".dot").count() > 6
-    opened.quiet()
-
-
-def test_a_slider_changes_table_and_timeline(address: str, visit: Visit, width: int) -> None:
-    opened = visit(address, width)
-    page = ready(opened)
+    page.locator(".dot.chosen").focus()
+    assert page.locator("#tip").inner_text().startswith("april on 2 GPUs")
     table = page.get_by_role("table", name="Policies")
     timeline = page.locator(".answers .run").first
     before = table.inner_text(), timeline.inner_html(), page.locator(".said").inner_text()
@@ -143,8 +134,8 @@ def test_the_last_of_many_moves_is_what_is_shown(address: str, visit: Visit) -> 
     assert knob.get_attribute("aria-valuetext") == "100"
 
 
-def test_another_gpu_brings_its_price(real: str, visit: Visit) -> None:
-    opened = visit(real)
+def test_another_gpu_brings_its_price(address: str, visit: Visit) -> None:
+    opened = visit(address)
     page = ready(opened)
     price = page.locator('[data-knob="usd_per_hour"]')
     assert price.locator(".value").inner_text() == "$2.50 an hour"
@@ -189,9 +180,3 @@ def test_what_cannot_be_is_a_sentence(address: str, visit: Visit) -> None:
     page.locator('[data-knob="tensor_parallel"]').get_by_role("button", name="1").click()
     page.wait_for_selector(".answers .run", timeout=SOON_MS)
     opened.quiet()
-
-
-def test_a_dot_has_a_tooltip(address: str, visit: Visit) -> None:
-    page = ready(visit(address, LAPTOP))
-    page.locator(".dot.chosen").focus()
-    assert "GPU-hours" in page.locator("#tip").inner_text()

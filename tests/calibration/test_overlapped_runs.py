@@ -7,20 +7,20 @@ import pytest
 
 from benchmarks.measure import CAMPAIGN, Campaign
 from benchmarks.measured import runs
-from rollcast.calibration.calibrate import Fitted, calibrate
+from rollcast.calibration.calibrate import Fitted
 from rollcast.calibration.folder import RunFolder
 from rollcast.calibration.validate import Validation, validate
 from rollcast.simulator.runs.replay import replay
+from tests.calibration import kept
 
 DATA = CAMPAIGN.parents[1] / "overlap"
 RUNS = runs("overlap/runs")
-SYNC = [RUNS / f"sync-{seed}" for seed in range(2)]
 HELD = [RUNS / f"{name}-10" for name in ("one-off", "async2", "pipeline", "replicas")]
 
 
 @pytest.fixture(scope="module")
 def fitted() -> Fitted:
-    return calibrate(SYNC, RUNS / "probe.json")
+    return kept.fitted("overlap")
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,12 @@ def test_replays_are_close(replayed: Validation) -> None:
     flags = {check.run.name: " ".join(check.forecast.flags) for check in replayed.checks}
     waited = [name for name, said in flags.items() if "shared 2 CPU cores" in said]
     assert waited == ["replicas-10"]
+
+
+def test_forecasts_are_those_that_are_kept(replayed: Validation) -> None:
+    for check in replayed.checks:
+        kept.is_the_kept_replay("overlap", check)
+    kept.is_predicted_as_kept("overlap", "one-off-10")
 
 
 def test_replays_know_how_stale_training_is(replayed: Validation) -> None:

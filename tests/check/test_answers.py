@@ -23,6 +23,8 @@ from rollcast.simulator.report.check_page import check_page
 from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.studies.simulate import load, simulate
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 LARGE = {**VERL, "actor_rollout_ref.model.path": "Qwen/Qwen2.5-32B-Instruct"}
 
 

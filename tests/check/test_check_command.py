@@ -12,6 +12,8 @@ import pytest
 
 from rollcast.simulator.cli.app import main
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "launch" / "run.sh"
 SMALL = "examples/launch/run.sh"
@@ -74,7 +76,9 @@ def test_a_gate_fails_over_a_share(call: Call) -> None:
 
 
 def test_what_does_not_fit_exits_with_three_and_says_what_to_add(call: Call) -> None:
-    code, out, _ = call("check", EXAMPLE, "--gpu", "a100-40gb", "--mean-tokens", 1200)
+    launch = EXAMPLE.read_text("utf-8").replace(f"batch_size={PROMPTS}", "batch_size=64")
+    Path("half.sh").write_text(launch, "utf-8")
+    code, out, _ = call("check", "half.sh", "--gpu", "a100-40gb", "--mean-tokens", 1200)
     assert code == 3
     assert out.startswith("No")
     assert "Add `" in " ".join(out.split())

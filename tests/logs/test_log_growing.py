@@ -73,7 +73,7 @@ def test_each_look_is_a_whole_reading(
     folder.mkdir()
     left = {folder / name: content for name, content in written.files(stack).items()}
     log = GrowingLog([folder])
-    for _ in range(8):
+    for _ in range(5):
         if not left:
             break
         for path in rng.sample(sorted(left), min(len(left), 4)):

@@ -23,6 +23,8 @@ from rollcast.simulator.studies.uncertainty import uncertainty
 from rollcast.simulator.values import read
 from tests.planner.test_plan import SCENARIO
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 RAW = parse_scenario(SCENARIO)
 
 

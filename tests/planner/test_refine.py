@@ -25,6 +25,8 @@ from rollcast.simulator.values import read
 from tests.planner.test_plan import SCENARIO
 from tests.planner.test_race import measured
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 RAW = parse_scenario(SCENARIO)
 
 

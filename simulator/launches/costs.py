@@ -238,3 +238,6 @@ def role_parts(known: Settings, preset: str) -> Iterator[Part]:
     ):
         if has and (gpus := whole(known, key)):
             yield _said(known, key, f"{TRAINER}.{role}_gpus", gpus)
+    shared = "run.share_reward_model"
+    if critic and reward and value(known, shared) is True and whole(known, "run.critic_gpus"):
+        yield _said(known, shared, f"{TRAINER}.reward_with_critic", True)

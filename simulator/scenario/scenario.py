@@ -350,7 +350,7 @@ def _other_gpus(section: CostSection) -> int:
         return 0
     from rollcast.simulator.costs.trainer.roles import roles_apart
 
-    return sum(role.gpus for role in roles_apart(roofline.trainer))
+    return sum(role.gpus for role in roles_apart(roofline.trainer) if not role.with_critic)
 
 
 def _of_the_stack(section: EngineSection, cost: CostSection, raw: RawScenario) -> EngineSection:

@@ -81,6 +81,7 @@ TRAINER = [
     ({"critic_gpus": 4}, "critic_gpus", "set critic: true"),
     ({"reward_model": "qwen3-0.6b"}, "reward_model", "set reward_passes"),
     ({"reward_gpus": 4}, "reward_gpus", "set reward_passes"),
+    ({"reward_passes": 1, "reward_with_critic": True}, "reward_with_critic", "set critic_gpus"),
     ({"reference_gpus": -1}, "reference_gpus", "from 0"),
     ({"reference_model": "qwen9"}, "reference_model", "unknown model"),
     ({"reference_model": 3}, "reference_model", "must be"),

@@ -94,6 +94,15 @@ def test_roles_apart_work_at_the_same_time() -> None:
     assert both == max(one, other) > before_update()
 
 
+def test_reward_models_on_the_critics_gpus_follow_it() -> None:
+    critic = before_update(critic=True, critic_gpus=1)
+    reward = before_update(reward_passes=1, reward_gpus=1)
+    both = {"critic": True, "critic_gpus": 1, "reward_passes": 1}
+    beside = before_update(**both, reward_gpus=1)
+    assert beside == max(critic, reward) > before_update()
+    assert before_update(**both, reward_with_critic=True) == pytest.approx(critic + reward)
+
+
 def test_minibatches_leave_the_forwards_before_the_update_as_they_are() -> None:
     options = {"log_prob_passes": 2, "critic": True, "reward_passes": 1}
     load = TrainLoad([(500, [3500] * 4)] * 4)

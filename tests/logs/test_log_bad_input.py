@@ -207,14 +207,39 @@ def test_a_pickle_with_code_is_not_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "executed").exists()
 
 
+_HEAD, _END = b"\x80\x02}q\x00X\x0a\x00\x00\x00rollout_id", b"K\x01s."
+
+
+@pytest.mark.parametrize(
+    ("pickled", "said"),
+    [
+        (pickle.dumps({"rollout_id": 1, "samples": [_Code()]}, protocol=2), "and is not run"),
+        (pickle.dumps({"rollout_id": 1, "samples": [_Code()]}, protocol=5), "and is not run"),
+        (pickle.dumps({"rollout_id": 1, "samples": [_Code()]}, protocol=0), "and is not run"),
+        (b"\x80\x02cbuiltins\neval\nX\x04\x00\x00\x001 + \x85R.", "and is not run"),
+        (_HEAD + b"r\xff\xff\xff\x7f" + _END, "and is not run"),  # a memo of 16 GB
+        (_HEAD + b"i" + _END, "and is not run"),
+        (_HEAD[:-4], "no file of torch.save"),
+        (_HEAD, "no file of torch.save"),
+        (b"", "no file of torch.save"),
+    ],
+)
 def test_code_in_a_file_of_torch_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pickled: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.chdir(tmp_path)
-    torch.save({"rollout_id": 1, "samples": [_Code()]}, tmp_path / "1.pt")
-    _refused(tmp_path / "1.pt", said="holds more than data .* is not run")
+    with zipfile.ZipFile(tmp_path / "1.pt", "w") as archive:
+        archive.writestr("1/data.pkl", pickled)
+    _refused(tmp_path / "1.pt", said=said)
     assert not (tmp_path / "executed").exists()
+
+
+def test_a_packed_file_of_torch_is_no_file_of_torch(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "1.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("1/data.pkl", b"K" * 2**20)
+    _refused(tmp_path / "1.pt", said="its parts are packed")
+    (tmp_path / "1.pt").write_bytes(b"PK\x03\x04 whatever")
+    _refused(tmp_path / "1.pt", said=r"1\.pt")
 
 
 def test_bombs_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -245,12 +246,11 @@ def test_roll_dump_of_columns(tmp_path: Path) -> None:
 
 
 def test_slime_dump(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="slime's dumps are written by torch")
     truth = written.run()
     written.slime_console(tmp_path, truth)
     for t in truth:
-        torch.save(written.slime_samples(t, tool=3), tmp_path / f"{t.step}.pt")
-    torch.save(written.slime_samples(truth[0]), tmp_path / "eval_1.pt")
+        written.torch_file(tmp_path / f"{t.step}.pt", written.slime_samples(t, tool=3))
+    written.torch_file(tmp_path / "eval_1.pt", written.slime_samples(truth[0]))
     log = read_log([tmp_path])
     assert (log.stack, log.level) == ("slime", 3)
     assert _lengths(log) == _true(truth)
@@ -262,33 +262,29 @@ def test_slime_dump(tmp_path: Path) -> None:
     assert log.requests["start_s"].min() == 0
 
 
-@pytest.mark.parametrize(
-    ("modules", "name", "content", "said"),
-    [
-        (("torch",), "1.pt", b"PK\x03\x04 whatever", "torch is installed"),
-        (
-            ("pyarrow", "pyarrow.parquet"),
-            "completions_00001.parquet",
-            b"PAR1 whatever PAR1",
-            "needs pyarrow",
-        ),
-    ],
-)
+def test_a_dump_of_tensors_and_arrays_as_torch_writes_it(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    truth = written.run()[0]
+    dump = written.slime_samples(truth, tool=3)
+    for sample in dump["samples"]:
+        sample["tokens"] = torch.tensor(sample["tokens"])
+        sample["loss_mask"] = torch.tensor(sample["loss_mask"])
+        sample["logits"] = torch.zeros(2, 2, dtype=torch.bfloat16)
+        sample["rollout_routed_experts"] = np.ones((2, 3), dtype=np.uint8)
+    torch.save(dump, tmp_path / "1.pt")
+    assert sorted(read_log([tmp_path]).rollouts["new_tokens"]) == sorted(truth.flat)
+
+
 def test_a_dump_whose_library_is_missing_is_counted(
-    modules: tuple[str, ...],
-    name: str,
-    content: bytes,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in modules:
+    for module in ("pyarrow", "pyarrow.parquet"):
         monkeypatch.setitem(sys.modules, module, None)
     written.trl_state(tmp_path / "trainer_state.json", written.run())
-    (tmp_path / name).write_bytes(content)
+    (tmp_path / "completions_00001.parquet").write_bytes(b"PAR1 whatever PAR1")
     log = read_log([tmp_path])
     assert (log.level, log.unread) == (1, 1)
-    assert said in next(e.why for t in log.tallies for e in t.examples)
+    assert "needs pyarrow" in next(e.why for t in log.tallies for e in t.examples)
 
 
 def test_trl_completions(tmp_path: Path) -> None:

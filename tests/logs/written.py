@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import csv
 import json
+import pickle
 import random
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -325,6 +327,14 @@ def slime_samples(t: Truth, tool: int = 0) -> dict[str, Any]:
             }
         )
     return {"rollout_id": t.step, "samples": samples}
+
+
+def torch_file(path: Path, value: Any) -> Path:
+    """As torch.save writes a value without tensors."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{path.stem}/data.pkl", pickle.dumps(value, protocol=2))
+        archive.writestr(f"{path.stem}/byteorder", "little")
+    return path
 
 
 # NeMo-RL

@@ -25,6 +25,7 @@ from rollcast.simulator.costs.roofline.engine_memory import (
 )
 from rollcast.simulator.costs.roofline.host_memory import host_bytes
 from rollcast.simulator.costs.trainer.memory import Parts, Use
+from rollcast.simulator.costs.trainer.roles import Role
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 from rollcast.simulator.errors import ScenarioError
 
@@ -118,10 +119,10 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
     if colocated and trainer.gpus > engine_gpus:
         holdings += _trainer(cost, batch, "trainer", 0.0)
     for role, other in trainer.others:
+        if role.gpus and not role.with_critic:
+            pools.append(Pool(role.name, other.gpu.name, other.gpus, limit))
         if role.gpus:
-            name = role.name
-            pools.append(Pool(name, other.gpu.name, other.gpus, limit))
-            holdings += _apart(name, other, use_of(other, batch), role.trained)
+            holdings += _apart(role, other, use_of(other, batch))
     if not has_a_pool(cost):
         pools = [pool for pool in pools if pool.name != SHARE]
         holdings = [holding for holding in holdings if holding.pool != SHARE]
@@ -217,8 +218,11 @@ def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -
         yield _holding("sync", role, pool, parts | bucket)
 
 
-def _apart(role: str, other: RooflineTrainer, use: Use, trained: bool) -> Iterator[Holding]:
-    """What a model on GPUs of its own holds."""
+def _apart(role: Role, other: RooflineTrainer, use: Use) -> Iterator[Holding]:
+    """What a model on GPUs of its own, or of the critic, holds."""
+    pool = "critic" if role.with_critic else role.name
     for phase, roles in other.phases(use).items():
-        if trained or phase == "log_prob":
-            yield _holding(phase, role, role, roles["trainer"])
+        if role.trained or phase == "log_prob":
+            yield _holding(phase, role.name, pool, roles["trainer"])
+        elif role.with_critic:
+            yield _holding(phase, role.name, pool, other.resting()["trainer"])

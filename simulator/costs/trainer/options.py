@@ -381,6 +381,9 @@ class TrainerOptions(Options):
     reward_gpus: Annotated[
         MaybeGpus, Doc("GPUs of the reward models; 0: they share the trainer's", unit="GPUs")
     ] = 0
+    reward_with_critic: Annotated[
+        bool, Doc("whether reward models share the GPUs of the critic, which has its own")
+    ] = False
     precision: Annotated[Precision, Doc("precision of matrix products in the layers")] = "bf16"
     optimizer_on_host: Annotated[
         bool,
@@ -444,11 +447,16 @@ class TrainerOptions(Options):
         for key in ("critic_model", "critic_gpus"):
             if getattr(self, key) and not self.critic:
                 raise self.refuse(key, "describes a critic, but critic is false; set critic: true")
-        for key in ("reward_model", "reward_gpus"):
+        for key in ("reward_model", "reward_gpus", "reward_with_critic"):
             if getattr(self, key) and not self.reward_passes:
                 raise self.refuse(
                     key, "describes reward models, but reward_passes is 0; set reward_passes"
                 )
+        if self.reward_with_critic and (self.reward_gpus or not self.critic_gpus):
+            raise self.refuse(
+                "reward_with_critic",
+                "puts reward models on the critic's GPUs; set critic_gpus, and leave reward_gpus",
+            )
         if self.shard_gpus is not None and self.kept != "hybrid":
             raise self.refuse(
                 "shard_gpus", f"is a part of the GPUs, but sharding is {self.kept}; give hybrid"

@@ -16,7 +16,7 @@ _UNSPLIT = (
     *("virtual_stages", "expert_parallel", "shard", "sharding", "shard_gpus"),
     *("recompute_layers", "log_prob_passes"),
     *("reference_model", "reference_gpus", "critic", "critic_model", "critic_gpus"),
-    *("reward_passes", "reward_model", "reward_gpus"),
+    *("reward_passes", "reward_model", "reward_gpus", "reward_with_critic"),
 )
 ALONE: Mapping[str, Any] = {name: getattr(TrainerOptions, name) for name in _UNSPLIT}
 # And of those that are not trained: weights as a forward reads them.
@@ -34,21 +34,25 @@ _GRADE: Mapping[str, str] = {"reference": "reference", "critic": "values", "rewa
 
 
 class Role(NamedTuple):
-    """A model beside the policy: ``model`` (None: as the policy) on ``gpus`` (0: the policy's)."""
+    """A model beside the policy: ``model`` (None: as the policy) on ``gpus`` (0: the policy's).
+    with_critic: whether these are the critic's."""
 
     name: Literal["reference", "critic", "reward"]
     model: str | Model | None
     gpus: int
     passes: int
     trained: bool
+    with_critic: bool = False
 
 
 def roles_apart(options: TrainerOptions) -> list[Role]:
     """The roles that are priced on their own."""
+    shared = options.reward_with_critic
+    reward_gpus = options.critic_gpus if shared else options.reward_gpus
     roles = (
         Role("reference", options.reference_model, options.reference_gpus, 1, False),
         Role("critic", options.critic_model, options.critic_gpus, int(options.critic), True),
-        Role("reward", options.reward_model, options.reward_gpus, options.reward_passes, False),
+        Role("reward", options.reward_model, reward_gpus, options.reward_passes, False, shared),
     )
     return [role for role in roles if role.passes and (role.model is not None or role.gpus)]
 
@@ -65,6 +69,9 @@ def beside(
         forward_s = graded_s(phases_s)
         update_s = math.fsum(phases_s.values()) - forward_s if role.trained else 0.0
         name = _GRADE[role.name]
+        if role.with_critic:  # after the critic's
+            apart["values"] += forward_s
+            continue
         if role.gpus:
             apart[name], updated = max(apart[name], forward_s), max(updated, update_s)
             continue

@@ -60,7 +60,8 @@ def _models(settings: Settings) -> Iterable[Setting]:
         yield elsewhere.implies("run.reward_models", False)
     elif model is not None:
         yield model.implies("run.reward_models", True)
-        if not all_shared and value(settings, "run.share_reward_model") is False:
+        shares = value(settings, "run.share_reward_model") is True
+        if not all_shared and not (shares and value(settings, "run.algorithm") == "gae"):
             yield from _own(settings, "reward_model")
 
 

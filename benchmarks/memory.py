@@ -97,6 +97,8 @@ AFTERWARDS: tuple[Part, ...] = ("blind", "held")
 """The parts that were found after the formulas were done."""
 LATER: tuple[Part, ...] = ("later",)
 """The part that was found after those had been used."""
+FRESH: tuple[Part, ...] = ("fresh",)
+"""The part that was found after that one had been used, too."""
 
 
 def judged(*parts: Part) -> Iterator[Judged]:
@@ -120,7 +122,7 @@ def freeze(folder: Path = RESULTS) -> int:
     verdicts = read_json(folder / FROZEN, {})
     new = {
         name: {"chance": round(one.chance, 4), "forecast_bytes": one.forecast_bytes}
-        for source, name, case in all_cases(memory_sources(), *AFTERWARDS, *LATER)
+        for source, name, case in all_cases(memory_sources(), *AFTERWARDS, *LATER, *FRESH)
         if name not in verdicts
         for one in [judge(source, name, case)]
     }
@@ -133,15 +135,15 @@ def judge(source: str, name: str, case: MemoryCase) -> Judged:
     scenario = from_raw(RawScenario(dict(case.scenario)))
     ledger = ledger_of(scenario)
     assert ledger is not None, name  # every case has a roofline
+    if case.on_host:  # whose source may say nothing of its GPUs
+        total = math.fsum(ledger.host_bytes.values())
+        has = math.inf if case.outcome == "peak_gb" else (case.figure_bytes or 0.0)
+        return Judged(source, name, case, float(total <= has), "", total)
     refused = ""
     try:
         scenario.check_memory()
     except ScenarioError as error:
         refused = str(error)
-    if case.on_host:
-        total = math.fsum(ledger.host_bytes.values())
-        has = math.inf if case.outcome == "peak_gb" else (case.figure_bytes or 0.0)
-        return Judged(source, name, case, float(total <= has), refused, total)
     places = [place for place in ledger.places if _counts(case, place)]
     chance = ledger.of_chances(ledger.chance(*place) for place in places)
     forecast = sure = None
@@ -177,7 +179,7 @@ def memory_table(folder: Path) -> str:
     """Verdicts by what the runs did, and how far forecast peaks are off: of the cases that were
     seen while the formulas were made, and of those found afterwards, then and now."""
     columns = [list(judged("seen"))]
-    for parts in (AFTERWARDS, LATER):
+    for parts in (AFTERWARDS, LATER, FRESH):
         columns += [list(frozen(folder, parts)), list(judged(*parts))]
     kinds: tuple[tuple[str, Callable[[Sequence[Judged]], str]], ...] = (
         ("ran, or their peak was measured: said not to fit", partial(_wrong, fits=True)),
@@ -189,7 +191,11 @@ def memory_table(folder: Path) -> str:
         ("ran out of host memory, or did not: wrongly told", partial(_wrong, host=True)),
     )
     rows = [(words, *(cell(column) for column in columns)) for words, cell in kinds]
-    late = ("found afterwards, blind", "the same, now", "found later, blind", "the same, now")
+    late = [
+        title
+        for found in ("found afterwards", "found later", "found last")
+        for title in (f"{found}, blind", "the same, now")
+    ]
     return markdown_table(("published runs", "seen, now", *late), rows)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.memory import (
+    FRESH,
     LATER,
     Judged,
     brier,
@@ -96,17 +97,18 @@ def test_a_node_is_judged_by_what_it_has() -> None:
 def test_a_verdict_is_kept_as_it_was(tmp_path: Path) -> None:
     """Of each case that was found afterwards; later formulas change none."""
     now = {part: {one.name for one in judged_now()[part]} for part in PARTS}
-    assert freeze(tmp_path) == len(now["blind"]) + len(now["held"]) + len(now["later"])
+    assert freeze(tmp_path) == sum(len(names) for part, names in now.items() if part != "seen")
     path = tmp_path / "memory.json"
     verdicts = json.loads(path.read_text("utf-8"))
     one = next(iter(verdicts))
     verdicts[one]["chance"] = 0.123
     path.write_text(json.dumps(verdicts), "utf-8")
     assert freeze(tmp_path) == 0
-    everything = frozen(tmp_path, ("blind", "held", "later"))
+    everything = frozen(tmp_path, ("blind", "held", "later", "fresh"))
     assert [kept.chance for kept in everything if kept.name == one] == [0.123]
     assert {kept.name for kept in frozen()} == now["blind"] | now["held"]
     assert {kept.name for kept in frozen(parts=LATER)} == now["later"]
+    assert {kept.name for kept in frozen(parts=FRESH)} == now["fresh"]
 
 
 def test_chances_are_held_against_what_came() -> None:

@@ -5,7 +5,7 @@ scripts. Those of the part ``seen`` were there while the formulas were made. Tho
 ``held`` were found and written down afterwards, and judged once before any formula was changed;
 ``held`` (half of them, by a hash) was looked at by nobody while formulas were changed then. Those
 of ``later`` were found when the formulas had been changed with all of these in view, and judged
-once.
+once; those of ``fresh`` again so, after those.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollcast.simulator import values
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.yaml_file import read_yaml
 
-Part = Literal["seen", "blind", "held", "later"]
+Part = Literal["seen", "blind", "held", "later", "fresh"]
 Outcome = Literal["ran", "out_of_memory", "peak_gb"]
 Kind = Literal["allocated", "active", "reserved", "device", "host"]
 Phase = Literal["start", "generation", "switch", "log_prob", "update", "optimizer_step", "sync"]

@@ -667,6 +667,23 @@ def test_models_that_are_trained_are_away_while_another_works() -> None:
         assert "critic" in [h.role for h in here.of(phase, "colocated")]
 
 
+def test_reward_models_with_the_critic_are_not_on_the_policys_gpus() -> None:
+    keys = {"critic": True, "critic_gpus": 8}
+    judged = {**keys, "reward_passes": 1}
+    bare, shared, beside = (
+        ledger(one)
+        for one in (keys, {**judged, "reward_with_critic": True}, {**judged, "reward_gpus": 8})
+    )
+    assert most(shared, pool="colocated") == most(bare, pool="colocated")
+    assert "reward" not in shared.pools
+    for phase in ("log_prob", "update", "optimizer_step"):
+        added = shared.total(phase, "critic") - bare.total(phase, "critic")
+        assert added > 0, phase
+    assert shared.total("log_prob", "critic") == pytest.approx(
+        beside.total("log_prob", "critic") + beside.total("log_prob", "reward")
+    )
+
+
 def test_no_forecast_is_surer_than_what_it_cannot_see() -> None:
     found = ledger({"microbatch_tokens": 4096}, kv_memory_utilization=0.5)
     assert min(found.chance(*at) for at in found.places) > 0.95

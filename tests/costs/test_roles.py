@@ -95,9 +95,9 @@ def test_roles_apart_work_at_the_same_time() -> None:
 
 
 def test_reward_models_on_the_critics_gpus_follow_it() -> None:
-    critic = before_update(critic=True, critic_gpus=1)
-    reward = before_update(reward_passes=1, reward_gpus=1)
-    both = {"critic": True, "critic_gpus": 1, "reward_passes": 1}
+    small: dict[str, Any] = {"critic": True, "critic_model": "qwen2.5-3b", "critic_gpus": 1}
+    critic, reward = before_update(**small), before_update(reward_passes=1, reward_gpus=1)
+    both = {**small, "reward_passes": 1}
     beside = before_update(**both, reward_gpus=1)
     assert beside == max(critic, reward) > before_update()
     assert before_update(**both, reward_with_critic=True) == pytest.approx(critic + reward)

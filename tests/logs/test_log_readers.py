@@ -238,6 +238,18 @@ def test_areal_says_what_the_log_does_not(tmp_path: Path) -> None:
     assert log.steps["wait_s"].isna().all()
 
 
+def test_skyrl_drops_whole_groups(tmp_path: Path) -> None:
+    truth = written.run()
+    values = {t.step: written.skyrl_values(t) | {"async/num_groups_dropped": t.step} for t in truth}
+    rows = "".join(json.dumps({"step": step, **row}) + "\n" for step, row in values.items())
+    (tmp_path / "run.jsonl").write_text(rows)
+    trainer = {"train_batch_size": GROUPS, "seed": 1}
+    given = {"generator": {"n_samples_per_prompt": SIZE}, "trainer": trainer}
+    (tmp_path / "config.yaml").write_text(json.dumps(given))
+    dropped = read_log([tmp_path]).steps["dropped_rollouts"]
+    assert dropped.dropna().tolist() == [SIZE * t.step for t in truth]
+
+
 def test_roll_dump_of_columns(tmp_path: Path) -> None:
     truth = written.run()
     log = read_log([written.roll_dump(tmp_path, truth)])

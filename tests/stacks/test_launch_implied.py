@@ -66,6 +66,11 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"init_kl_coef": 0, "advantage_estimator": "rloo", "remote_rm_url": "here"},
         {"run.reference": False, "run.critic": False, "run.reward_models": False},
     ),
+    (  # the critic's GPUs, where there is one
+        "openrlhf",
+        {"colocate_critic_reward": True, "advantage_estimator": "rloo", "reward_pretrain": "rm"},
+        {"run.share_reward_model": True, "run.reward_model_gpus": 8},
+    ),
     # slime
     (
         "slime",

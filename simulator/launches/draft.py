@@ -65,7 +65,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     """The scenario of a launch. Every key that it needs is there, with None where nobody gives a
     value and none can be assumed honestly (``model``, ``gpu``, the number of GPUs)."""
     asked = asked or Asked()
-    _check_counts(launch)
+    _check_counts(launch, asked.gpus)
     known = completed(launch, asked.gpus)
     size = _counted(known, "workload.group_size", _ASSUMED_SIZE)
     batch = _batch(known, int(size.value))
@@ -95,12 +95,18 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     return Drafted(replaced(parts, asked.parts), known, steps)
 
 
-def _check_counts(launch: Launched) -> None:
-    """Raises ScenarioError, with file and line, for a number that is none."""
+def _check_counts(launch: Launched, gpus: int | None) -> None:
+    """Raises ScenarioError, with file and line, for a number that is none. gpus: what the user says
+    in the place of nodes and their GPUs."""
     for key, setting in launch.settings.items():
-        if key in COUNTS and setting.value is not None and whole(launch.settings, key) is None:
+        if key not in COUNTS or setting.value is None or whole(launch.settings, key) is not None:
+            continue
+        of_gpus = key in ("run.nodes", "run.gpus_per_node")
+        if not of_gpus or gpus is None:
+            wanted = ", or --gpus (how many in all)" if of_gpus else ""
             raise ScenarioError(
-                setting.source, f"is {short(setting.value)}; a whole number above 0 is wanted"
+                setting.source,
+                f"is {short(setting.value)}; a whole number above 0 is wanted{wanted}",
             )
 
 

@@ -28,6 +28,8 @@ from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place
 from rollcast.simulator.stacks.stack import Stack
 
+CONFIG_NAME = "--config-name"
+"""Hydra's, where a stack's table gives its name a meaning."""
 COMMAND = 1
 """How sure what a launch's own command says is; see `Given`."""
 _DEEPSPEED = {
@@ -75,6 +77,11 @@ class OneRead:
                 merge(tree, self._file(option))
         merge(tree, self._primary(given, program, script, path))
         found = self.of_tree(tree, given)
+        found.extend(
+            Given(CONFIG_NAME, plain(option.text), option.place, COMMAND)
+            for option in given
+            if option.kind == "name" and CONFIG_NAME in self._stack.launch.ours
+        )
         found.extend(self._deepspeed(found))
         if script is not None and self._stack.launch.calls:
             more, notes = settings(script.calls, self._stack.launch.calls, CONFIG)
@@ -138,7 +145,12 @@ class OneRead:
         resolved = resolve(tree, self._variables)
         found = [Given(key, _value(leaf), leaf.place, leaf.sure) for key, leaf in leaves(resolved)]
         kept = {(item.key, item.place, item.sure) for item in found}
-        twice = [item for item in over if (item.key, item.place, item.sure) not in kept]
+        last = {item.key: item for item in over}
+        twice = [
+            item
+            for item in over
+            if (item.key, item.place, item.sure) not in kept or last[item.key] is not item
+        ]
         return [*twice, *found, *flags]
 
     def _file(self, option: Option) -> Tree:

@@ -12,7 +12,7 @@ from rollcast.simulator.launches.folders import launch_in
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.pieces import Text, known
 from rollcast.simulator.launches.python.script import Shipped
-from rollcast.simulator.launches.settle import settled
+from rollcast.simulator.launches.settle import COMMAND_LINE, settled
 from rollcast.simulator.launches.shell.follow import follow, follow_command
 from rollcast.simulator.launches.shell.found import Called, Found
 from rollcast.simulator.launches.sources import Sources
@@ -22,7 +22,6 @@ from rollcast.simulator.stacks.settings import Place, Setting
 from rollcast.simulator.stacks.stack import Stack, all_stacks
 from rollcast.simulator.values.words import nearest
 
-COMMAND_LINE = "the command line"
 _CONFIGS = (".yaml", ".yml", ".toml", ".json")
 
 

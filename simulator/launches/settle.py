@@ -15,6 +15,9 @@ from rollcast.simulator.stacks.settings import Place, Setting, Settings
 from rollcast.simulator.stacks.stack import Stack
 from rollcast.simulator.values.words import short
 
+COMMAND_LINE = "the command line"
+"""In the place of a file, of what the user calls with."""
+
 
 def spelt(launch: Launch, key: str) -> str:
     """A key as the table of a stack spells it, where it is there in another spelling."""
@@ -94,7 +97,8 @@ def _best(launch: Launch, found: Sequence[Given], notes: list[str]) -> list[Give
 
 
 def _compare(launch: Launch, had: Given, item: Given, notes: list[str]) -> None:
-    """What is said twice with equal right: an error where values differ, else a note."""
+    """What is said twice with equal right: an error where values differ, else a note. Words that
+    the user adds to a script's stand over its own."""
     two = f"{item.key} is set to {_shown(had.value)} in {had.place}"
     if had.place == item.place and had.value == item.value:
         return
@@ -104,7 +108,8 @@ def _compare(launch: Launch, had: Given, item: Given, notes: list[str]) -> None:
         return
     differ = f"{two}, and to {_shown(item.value)} in {again}"
     both = isinstance(had.value, Unknown) or isinstance(item.value, Unknown)
-    if item.key in launch.ours and not both:
+    over = item.place.file == COMMAND_LINE != had.place.file  # what a script passes on by "$@"
+    if item.key in launch.ours and not both and not over:
         raise ScenarioError(str(item.place), f"{differ}; keep one")
     notes.append(f"{differ}; the last is taken")
 

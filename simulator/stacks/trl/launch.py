@@ -29,11 +29,11 @@ def _placed(settings: Settings) -> Iterable[Setting]:
     if engine is not None and engine.value is False:
         yield engine.implies("run.mode", "transformers")
         yield engine.implies("run.colocated", True)
-    elif mode is not None and mode.value in ("server", "colocate"):
-        yield mode.implies("run.colocated", mode.value == "colocate")
-    elif device is not None:
+    elif device is not None and (mode is None or mode.unsaid):
         yield device.implies("run.colocated", False)
         yield device.implies("run.rollout_gpus", 1)
+    elif mode is not None and mode.value in ("server", "colocate"):
+        yield mode.implies("run.colocated", mode.value == "colocate")
 
 
 def _sized(settings: Settings) -> Iterable[Setting]:

@@ -18,8 +18,10 @@ def implied(settings: Settings) -> Iterable[Setting]:
     yield from _bounded(settings)
     yield from _models(settings)
     yield from _batch(settings)
-    if "run.strategy" not in settings:
-        own = next((one for one in settings.values() if one.theirs.startswith(_MEGATRON)), None)
+    strategy = settings.get("run.strategy")
+    if strategy is None or strategy.unsaid:
+        said = (one for one in settings.values() if not one.unsaid)
+        own = next((one for one in said if one.theirs.startswith(_MEGATRON)), None)
         if own is not None:
             yield own.implies("run.strategy", "megatron")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -125,8 +126,8 @@ def test_chances_are_held_against_what_came() -> None:
     assert reliability(cases) == [(0.05, 0, 1), (0.75, 3, 4)]
     everything = on_gpus(*PARTS)
     assert brier(everything) < 0.11
-    for said, fits, of in reliability(everything):
-        assert abs(fits / of - said) < 0.25 or of < 10, said
+    for said, fits, of in reliability(everything):  # as far apart as chance makes it
+        assert abs(fits - of * said) < 1 + 2.6 * math.sqrt(of * said * (1 - said)), said
 
 
 def test_no_run_that_ran_is_said_not_to_fit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -121,7 +122,9 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     ):
         if (found := value(known, key)) in words and not known[key].unsaid:
             yield _said(known, key, f"{TRAINER}.{ours}", found)
-    recompute = _RECOMPUTE.get(str(value(known, "run.recompute")))
+    recompute, modules = _RECOMPUTE.get(str(value(known, "run.recompute"))), "run.recompute_modules"
+    if recompute == "attention" and re.search(r"\b(mlp|moe)\b", str(value(known, modules))):
+        recompute = "mlp"  # which is most of a layer
     if recompute:
         yield _said(known, "run.recompute", f"{TRAINER}.recompute", recompute)
         layers = whole(known, "run.recompute_layers")

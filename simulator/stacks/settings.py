@@ -104,6 +104,7 @@ MEANINGS: Mapping[str, str] = {
     "run.offload_reference": "whether the reference's weights are on the host when unused",
     "run.offload_activations": "whether activations are on the host until the backward",
     "run.recompute": "activations that the backward computes anew: full, selective or none",
+    "run.recompute_modules": "parts of a layer that selective recomputation computes anew",
     "run.recompute_method": "Megatron's: uniform or block",
     "run.recompute_count": "layers of a chunk with the method uniform, of a stage with block",
     "run.recompute_layers": "layers computed anew, in all",

@@ -81,6 +81,68 @@ def test_settings_of_memory_reach_the_costs(
     assert _values({key: value})[ours] == expected
 
 
+_MEGATRON = "actor_rollout_ref.actor.megatron"
+_OVERRIDDEN = f"{_MEGATRON}.override_transformer_config"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({f"{_MEGATRON}.tensor_model_parallel_size": 4}, {"tensor_parallel": 4}),
+        ({"--config-name": "ppo_megatron_trainer.yaml"}, {"recompute": "none"}),
+        (
+            {
+                f"{_OVERRIDDEN}.recompute_granularity": "selective",
+                f"{_OVERRIDDEN}.recompute_modules": ["core_attn", "moe"],
+                f"{_MEGATRON}.expert_model_parallel_size": 1,
+            },
+            {"recompute": "mlp"},
+        ),
+        (
+            {
+                f"{_MEGATRON}.param_offload": True,
+                "actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload": (
+                    True
+                ),
+            },
+            {"optimizer_on_host": True},
+        ),
+    ],
+)
+def test_verls_megatron_is_told_by_its_own_keys(
+    said: Mapping[str, Any], expected: Mapping[str, Any]
+) -> None:
+    """Whatever the default of ``strategy`` is: it is not of the other configuration."""
+    bare = {key: value for key, value in VERL.items() if not key.endswith("strategy")}
+    parts = {p.key: p.value for p in drafted(launched({**bare, **said}), asked()).parts}
+    trainer = "cost.roofline.trainer"
+    assert parts[f"{trainer}.backend"] == "megatron"
+    assert f"{trainer}.sharding" not in parts
+    for key, value in expected.items():
+        assert parts.get(f"{trainer}.{key}") == value
+
+
+def test_gpus_of_the_user_stand_for_what_a_script_leaves_to_fill_in() -> None:
+    said = {"trainer.nnodes": "TO_BE_FILLED"}
+    assert _values(said, gpus=16)["cluster.trainer_gpus"] == 16
+    with pytest.raises(ScenarioError, match=r"whole number above 0 is wanted, or --gpus"):
+        _values(said)
+
+
+def test_a_gpu_of_trls_engine_is_told_before_the_default_of_its_mode() -> None:
+    said = {
+        "accelerate.num_processes": 3,
+        "vllm_device": "auto",
+        "use_vllm": True,
+        "per_device_train_batch_size": 6,
+        "gradient_accumulation_steps": 4,
+        "num_generations": 6,
+    }
+    parts = {p.key: p.value for p in drafted(launched(said, "trl", None), asked(gpus=4)).parts}
+    assert (parts["cluster.trainer_gpus"], parts["cluster.replicas"]) == (3, 1)
+    assert parts["cluster.placement"] == "disaggregated"
+
+
 @pytest.mark.parametrize("padding", [True, False])
 def test_fixed_rows_a_pass(padding: bool) -> None:
     """Padded to the longest, or end to end: then as many tokens as they have on average."""

@@ -175,10 +175,28 @@ def test_a_key_with_two_values_is_an_error_with_both_lines(tmp_path: Path) -> No
         "run.sh, line 2: data.train_batch_size is set to 512 in run.sh, line 1, "
         "and to 1024 in line 2; keep one"
     )
+    with pytest.raises(ScenarioError, match="and to 1024 in line 1; keep one"):
+        launched(tmp_path, twice.replace("\\\n", ""))
     same = launched(tmp_path, twice.replace("1024", "512"))
     assert any("and in line 2" in note for note in same.notes)
     with pytest.raises(ScenarioError, match="in line 1; keep one"):
         launched(tmp_path, "seed: 1\nseed: 2\n", "config.yaml")
+
+
+def test_words_that_a_script_passes_on_stand_over_its_own(tmp_path: Path) -> None:
+    path = written(tmp_path, "run.sh", f"{VERL} data.train_batch_size=512 rollout.n=2 $@\n")
+    launch = read_launch(None, ["bash", str(path), "data.train_batch_size=64"])
+    assert values(launch)["workload.batch_groups"] == 64
+    assert any("64 in the command line; the last is taken" in note for note in launch.notes)
+    path = written(tmp_path, "run.sh", f"{VERL} $@ data.train_batch_size=512 rollout.n=2\n")
+    with pytest.raises(ScenarioError, match="keep one"):
+        read_launch(None, ["bash", str(path), "data.train_batch_size=64"])
+
+
+def test_a_configuration_of_the_stack_is_told_by_its_name(tmp_path: Path) -> None:
+    for ending in ("", ".yaml"):
+        launch = launched(tmp_path, f"{VERL} --config-name=ppo_megatron_trainer{ending} seed=1\n")
+        assert values(launch)["run.strategy"] == "megatron"
 
 
 def test_unknown_keys_are_told_apart(tmp_path: Path) -> None:

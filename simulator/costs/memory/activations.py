@@ -22,14 +22,16 @@ class KeptLayer(NamedTuple):
     """Bytes of one token in a mean layer.
 
     norms: inputs and outputs of both, and of those of queries and keys. attention: queries, keys,
-    values, output. mlp: gate, values, their product before and after the activation; of a mixture
-    the copies sent to its experts too. selected: of attention and mlp, outputs of every second
+    values, output. mlp: gate, values, their product before and after the activation, of which a
+    fused kernel keeps three; of a mixture the copies sent to its experts too. graded: gradients of
+    the MLP's widths, while it works. selected: of attention and mlp, outputs of every second
     product and of attention (torchtitan's selective checkpoints). entry: the layer's own input.
     """
 
     norms: float
     attention: float
     mlp: float
+    graded: float
     selected: float
     entry: float
 
@@ -58,7 +60,7 @@ class KeptLayer(NamedTuple):
     @property
     def at_work(self) -> float:
         """Bytes of the gradients of activations while the layer's backward runs."""
-        return WIDTHS_AT_WORK * self.mlp + 4 * self.entry
+        return self.graded + 4 * self.entry
 
 
 def kept_layer(
@@ -66,10 +68,12 @@ def kept_layer(
     kernels: Literal["eager", "fused"] = "eager",
     *,
     scaled_in_fp32: bool = True,
+    scaled_inside: bool = False,
     busiest: float = 1.0,
 ) -> KeptLayer:
     """Of a model whose elementwise operations run one by one, or fused. scaled_in_fp32: whether
     outputs of routed experts are in fp32 while their scores scale them (torchtitan, prime-rl).
+    scaled_inside: whether the activation is scaled instead, and no output kept (Megatron).
     busiest: tokens of the GPU whose experts get most, over the mean."""
     made = layer_bytes(model)
     hidden = ACTIVATION_BYTES * model.hidden
@@ -88,11 +92,18 @@ def kept_layer(
         if model.qk_norm:
             norms += attending * eager * (queries + keys)
     mlp = made.mlp + (busiest - 1) * made.routed
+    sparse = model.sparse_layers / model.layers
     if model.experts and scaled_in_fp32:  # before and after
-        routed = model.experts_per_token * SCALED_BYTES * model.hidden
-        mlp += busiest * model.sparse_layers / model.layers * routed
+        mlp += busiest * sparse * model.experts_per_token * SCALED_BYTES * model.hidden
+    graded = WIDTHS_AT_WORK * mlp
+    sent = busiest * sparse * model.experts_per_token
+    if kernels == "fused":
+        widths = sparse * model.shared_expert_intermediate + sent * model.moe_intermediate
+        mlp -= ACTIVATION_BYTES * (widths + model.dense_layers / model.layers * model.intermediate)
+    if scaled_inside:
+        mlp -= sent * hidden
     selected = attending * (2 * queries + keys) + hidden + made.mlp / (model.mlp_matrices + 1)
-    return KeptLayer(norms, attention, mlp, min(selected, attention + mlp), hidden)
+    return KeptLayer(norms, attention, mlp, graded, min(selected, attention + mlp), hidden)
 
 
 def tower_layer_bytes(tower: VisionTower) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,17 +25,29 @@ class ActivationMemory:
 
     @cached_property
     def _layer(self) -> KeptLayer:
+        """Where experts of this GPU get most."""
+        return self._of(self._busiest)
+
+    @cached_property
+    def _usual(self) -> KeptLayer:
+        """A layer in the mean over all: the busiest GPU is another one in each."""
+        return self._of(1 + (self._busiest - 1) / math.sqrt(max(self.model.sparse_layers, 1)))
+
+    @cached_property
+    def _busiest(self) -> float:
+        model = self.model
+        return busiest_share(model.experts, self.options.expert_parallel, model.routing_skew)
+
+    def _of(self, busiest: float) -> KeptLayer:
         options = self.options
         megatron = options.backend == "megatron"  # whose norms are fused
         fused = megatron or options.kernels == "fused"
-        busiest = busiest_share(
-            self.model.experts, options.expert_parallel, self.model.routing_skew
-        )
         return kept_layer(
             self.model,
             "fused" if fused else "eager",
             # torchtitan's grouped experts do, as prime-rl runs them; a loop over experts does not
             scaled_in_fp32=not megatron and not options.expert_launch_s,
+            scaled_inside=megatron,
             busiest=busiest,
         )
 
@@ -51,7 +64,7 @@ class ActivationMemory:
         """Of one token, what stays until its backward in all layers. A pipeline's first stage holds
         as many microbatches as stages, of its share of the layers, and (p - 1) / (p v) more where
         they are interleaved (arXiv 2104.04473, section 2.2)."""
-        options, layer = self.options, self._layer
+        options, layer = self.options, self._usual
         layers, repeated = self.model.layers, options.recompute_layers
         repeated = layers if repeated is None else repeated
         kept = repeated * self._here(

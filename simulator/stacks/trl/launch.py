@@ -24,16 +24,22 @@ def implied(settings: Settings) -> Iterable[Setting]:
 
 def _placed(settings: Settings) -> Iterable[Setting]:
     """Without vLLM each GPU generates; before there was a mode, one GPU was the engine's."""
-    engine, mode = settings.get("run.engine"), settings.get("run.mode")
+    engine, mode = settings.get("run.engine"), _mode(settings)
     device = settings.get("run.rollout_devices")
     if engine is not None and engine.value is False:
         yield engine.implies("run.mode", "transformers")
         yield engine.implies("run.colocated", True)
-    elif device is not None and (mode is None or mode.unsaid):
-        yield device.implies("run.colocated", False)
-        yield device.implies("run.rollout_gpus", 1)
     elif mode is not None and mode.value in ("server", "colocate"):
         yield mode.implies("run.colocated", mode.value == "colocate")
+    elif device is not None:
+        yield device.implies("run.colocated", False)
+        yield device.implies("run.rollout_gpus", 1)
+
+
+def _mode(settings: Settings) -> Setting | None:
+    """The engine's, whose default is of later releases than a GPU of its own."""
+    mode = settings.get("run.mode")
+    return None if mode and mode.unsaid and "run.rollout_devices" in settings else mode
 
 
 def _sized(settings: Settings) -> Iterable[Setting]:
@@ -59,8 +65,8 @@ def _sized(settings: Settings) -> Iterable[Setting]:
     if accumulated:
         step = per_pass * accumulated * gpus.value
         yield rows.implies("run.mini_batch_rollouts", step)
-    alone = value(settings, "run.engine") is False
-    if alone or value(settings, "run.mode") == "colocate":
+    alone, mode = value(settings, "run.engine") is False, _mode(settings)
+    if alone or (mode and mode.value == "colocate"):
         tensor = 1 if alone else whole(settings, "cluster.tensor_parallel") or 1
         yield gpus.implies("cluster.replicas", max(gpus.value // tensor, 1))
 

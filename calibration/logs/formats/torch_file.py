@@ -58,7 +58,7 @@ def _array(values: object, offset: int, shape: tuple[int, ...], *_: object) -> A
     if not isinstance(values, np.ndarray):
         return _Unmade()
     size = math.prod(shape)
-    if not (0 <= offset and 0 <= size and offset + size <= len(values)):
+    if not (offset >= 0 and size >= 0 and offset + size <= len(values)):
         raise CannotReadError("a tensor is larger than its bytes")
     return values[offset : offset + size].reshape(shape)
 

@@ -19,6 +19,7 @@ from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.values import given, read
 from rollcast.simulator.values.chance import Chance, Drawn
 from rollcast.simulator.workload.known_lengths import KnownLengths
+from rollcast.simulator.workload.length_problem import drawn
 from rollcast.simulator.workload.length_specs import PresetLengths
 from rollcast.simulator.workload.section import WorkloadSection
 
@@ -73,7 +74,7 @@ def lengths_drawn(raw: RawScenario, chance: Chance) -> RawScenario:
     if isinstance(section.lengths, PresetLengths):
         parameters = _different(section.lengths, section.lengths.drawn(chance))
     elif isinstance(section.lengths, KnownLengths):
-        parameters = _different(section.lengths, section.lengths.drawn(chance, section.sampled))
+        parameters = _different(section.lengths, drawn(section.lengths, chance, section.sampled))
     drift = drift_of(raw)
     if drift:
         further = drift * (1.0 + DRIFT_SD * chance.normal(DRIFT))

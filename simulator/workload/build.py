@@ -79,8 +79,12 @@ def _synthetic(
         raise missing("workload.prompt_tokens", "a number of tokens")
     rewards: RewardModel = section.rewards or _DEFAULT_REWARDS
     if isinstance(lengths, KnownLengths):
-        lengths = lengths.solved(section.sampled).lengths
-    return SyntheticWorkload(lengths.model(), rewards, prompts, section.max_new_tokens, seed)
+        from rollcast.simulator.workload.length_problem import solved
+
+        model = solved(lengths, section.sampled).lengths.model()
+    else:
+        model = lengths.model()
+    return SyntheticWorkload(model, rewards, prompts, section.max_new_tokens, seed)
 
 
 def _refuse_turns(section: WorkloadSection, environment: EnvironmentSection | None) -> None:

@@ -73,6 +73,19 @@ class DrawnLengths(OneKind):
     )
     drift_per_step: Annotated[float, DRIFT, DRIFT_DOC] = 0.0
 
+    @property
+    def text(self) -> str:
+        """The spreads, in words."""
+        return (
+            f"spread of the log {self.between_sd:.2f} between prompts and {self.within_sd:.2f} "
+            "within"
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """As ``summary.json`` has them."""
+        keys = ("family", "median_tokens", "between_sd", "within_sd", "runaway")
+        return {key: getattr(self, key) for key in keys}
+
     def model(self) -> LengthModel:
         """The length model."""
         return LengthModel(

@@ -252,6 +252,35 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True)
+class Quantiles(Component):
+    """Lengths along a curve over a standard normal score, of which between_sd and within_sd are
+    the parts: their squares sum to 1. curve: its corners (score, log of the length over the
+    median), ascending in both; straight between them."""
+
+    curve: tuple[tuple[float, float], ...] = ()
+
+    def log_length(self, prompt_z: FloatArray, within_u: FloatArray) -> FloatArray:
+        """See `Component`."""
+        score = self.between_sd * prompt_z + self.effect.ppf(within_u)
+        scores, logs = np.array(self.curve).T
+        return np.asarray(math.log(self.median_tokens) + np.interp(score, scores, logs))
+
+    def sf_given(self, effect_z: float, log_tokens: FloatArray) -> FloatArray:
+        """See `Component`."""
+        return Component.sf_given(self, effect_z, self._as_lognormal(log_tokens))
+
+    def sf_marginal(self, log_tokens: FloatArray) -> FloatArray:
+        """See `Component`."""
+        return Component.sf_marginal(self, self._as_lognormal(log_tokens))
+
+    def _as_lognormal(self, log_tokens: FloatArray) -> FloatArray:
+        """The lengths that lognormal ones of the same median have at the same scores."""
+        scores, logs = np.array(self.curve).T
+        middle = math.log(self.median_tokens)
+        return np.asarray(middle + np.interp(np.asarray(log_tokens) - middle, logs, scores))
+
+
+@dataclass(frozen=True, slots=True)
 class LengthModel:
     """Response lengths over prompts and rollouts.
 

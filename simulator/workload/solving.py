@@ -161,8 +161,9 @@ class Longest:
     between: float
     key: str = "max_tokens"
 
-    def of(self, at: Point) -> FloatArray:
-        """See `Figure`."""
+    @property
+    def z(self) -> float:
+        """The length in standard deviations of the log of all responses, from the median."""
         from scipy.special import log_ndtr
 
         wanted = math.log(0.5) / self.groups
@@ -176,7 +177,11 @@ class Longest:
                 low = z
             else:
                 high = z
-        return np.exp(np.minimum(at.mu + at.sd * high, 700.0))
+        return high
+
+    def of(self, at: Point) -> FloatArray:
+        """See `Figure`."""
+        return np.exp(np.minimum(at.mu + at.sd * self.z, 700.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +311,9 @@ def span(
     values[~family.possible(first, at) | (values >= family.cap)] = np.nan
     if between:  # between two spreads of which one is too narrow for the figure and one too wide
         off = _off(family, first, between[0], at)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore"):
             met = off[:, :-1] * off[:, 1:] <= 0.0
-        part = (off[:, :-1] / (off[:, :-1] - off[:, 1:]))[met]
+            part = (off[:, :-1] / (off[:, :-1] - off[:, 1:]))[met]
         values = values[:, :-1][met] * (1.0 - part) + values[:, 1:][met] * part
     values = values[np.isfinite(values)]
     return (float(values.min()), float(values.max())) if len(values) else (math.nan, math.nan)

@@ -18,6 +18,7 @@ from rollcast.simulator.launches.parts import nested
 from rollcast.simulator.results.schema import CHECK_SCHEMA
 from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.simulate import simulate
+from rollcast.simulator.workload.slots import UNLIMITED
 
 OnWork = Callable[[StepRecord | None], None]
 MOST_SIMULATED = 16_384
@@ -160,10 +161,11 @@ def _priced(changes: Sequence[Change], found: Forecast, base_s: float) -> list[P
 
 def _simulated(change: Change, found: Forecast) -> float | None:
     """A step of a change over one of the launch, on the same draws; None where the batches are too
-    large for a short run, or the change does not run."""
+    large for a short run, or have turns, or the change does not run."""
     now = found.summary
     scenario = change.question.scenario
-    if now["rollouts"] > MOST_SIMULATED or now["step_s"] <= 0:
+    turns = scenario.environment is not UNLIMITED
+    if turns or now["rollouts"] > MOST_SIMULATED or now["step_s"] <= 0:
         return None
     try:
         return float(simulate(scenario).summary["step_s"] / now["step_s"])

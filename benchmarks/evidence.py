@@ -388,6 +388,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "learning-lengths": learning.lengths,
     "learning-real": learning.real,
     "learning-ends": learning.ends,
+    "learning-edges": learning.edges,
     "learning-whole": learning.whole,
     "learning-pods": learning.pods,
 }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rollcast.calibration.fits.learning import (
+    CONCENTRATION,
     LEAST_EVALUATIONS,
     LearningRun,
     check_runs,
@@ -23,6 +25,7 @@ from rollcast.calibration.logs.write import CONTENT, holds_import
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.data import prior
 from rollcast.simulator.learning.law import Law
+from rollcast.simulator.learning.schedule import schedule_of
 from rollcast.simulator.learning.signals import (
     NO_SELECTION,
     FloatArray,
@@ -99,6 +102,10 @@ def curve_of(
     sampled = np.maximum(groups * size, 1)
     options = run.section("engine", "trainer")
     count = len(steps["step"])
+    steps_of = int(options.get("minibatches", 1)) * int(options.get("epochs", 1))
+    schedule = schedule_of(options)
+    if schedule.open_ended:
+        schedule = replace(schedule, schedule_updates=count * steps_of)
     rights, wrongs = _lengths(run.rollouts, done, count)
     return LearningRun(
         name=str(run.path),
@@ -118,6 +125,7 @@ def curve_of(
             selection="+".join(stages) or NO_SELECTION,
             filtered=plan.get("filter") is not None,
             first_come=any(first_come(decision.get("plan", {})) for decision in decisions),
+            rates=schedule.rates(np.arange(count), steps_of),
         ),
         updates=done,
         accuracy=accuracy,
@@ -187,6 +195,8 @@ def _imported(folder: Path, number: int) -> LearningRun:
     rollouts, groups = column("rollouts", asked[0] * asked[1]), column("groups", asked[0])
     policy = said("policy") or "sync"
     updates = step[known] - step[0]
+    # A group's rollouts are of one prompt, so that they tell less than as many prompts would.
+    alike = 1.0 + (asked[1] - 1.0) / (CONCENTRATION + 1.0)
     return LearningRun(
         name=str(folder),
         origin=f"model {said('model')}, {content['stack']}",
@@ -206,7 +216,7 @@ def _imported(folder: Path, number: int) -> LearningRun:
         ),
         updates=updates,
         accuracy=reward[known],
-        answers=np.maximum(rollouts[updates], 1.0),
+        answers=np.maximum(rollouts[updates] / alike, 1.0),
         right_tokens=np.full(len(known), np.nan),
         wrong_tokens=np.full(len(known), np.nan),
     )

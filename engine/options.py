@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import cos, pi
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,6 +14,7 @@ from rollcast.engine.adapter_options import LoraConfig
 from rollcast.engine.edges import Sampling
 from rollcast.engine.run_options import EvaluationOptions, SaveOptions, WandbOptions
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.learning.schedule import RateSchedule
 from rollcast.simulator.values import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -142,7 +142,7 @@ change below 2^-9 of the weight away; 0.02 is the usual spread of initial weight
 
 
 @dataclass(frozen=True, slots=True)
-class TrainerConfig(Options):
+class TrainerConfig(RateSchedule):
     """How a step updates the weights.
 
     Weights and AdamW's moments are in ``dtype``; passes compute in the engine's type
@@ -167,24 +167,6 @@ class TrainerConfig(Options):
         ),
     ] = "float32"
     learning_rate: Annotated[float, POSITIVE, Doc("learning rate of AdamW", unit="per step")] = 1e-6
-    warmup_updates: Annotated[
-        int,
-        AtLeast(0),
-        Doc("optimiser updates over which the learning rate rises from 0", unit="updates"),
-    ] = 0
-    schedule: Annotated[
-        Literal["constant", "linear", "cosine"],
-        Doc("course of the learning rate after the warm-up: constant, or down to 0"),
-    ] = "constant"
-    schedule_updates: Annotated[
-        int | None,
-        _COUNT,
-        Doc(
-            "optimiser updates after which a falling learning rate is 0, warm-up included; null: "
-            "those of the run",
-            unit="updates",
-        ),
-    ] = None
     betas: Annotated[
         tuple[float, float],
         Between(0, 1, below=True),
@@ -303,16 +285,6 @@ class TrainerConfig(Options):
         SEED,
         Doc("seed of the order of groups over minibatches; left out: the seed of the run"),
     ] = 0
-
-    def rate_factor(self, updates: int) -> float:
-        """What the learning rate is multiplied by after so many updates."""
-        if updates < self.warmup_updates:
-            return (updates + 1) / self.warmup_updates
-        if self.schedule == "constant" or self.schedule_updates is None:
-            return 1.0
-        falling = max(1, self.schedule_updates - self.warmup_updates)
-        left = max(0.0, 1 - (updates - self.warmup_updates) / falling)
-        return left if self.schedule == "linear" else (1 - cos(pi * left)) / 2
 
     def agree(self) -> None:
         """An importance weight has something to compare with, and updates are not rounded away."""

@@ -85,10 +85,16 @@ ARMS = (
     Arm("rollouts-384", groups=48),
     Arm("stale-4-pods", "fully_async(max_staleness=4)+pods(keep=4)", size=16, train_s=SLOW),
 )
+EDGES = (
+    Arm("lr-quadruple", rate=4.0),
+    Arm("stale-16", "fully_async(max_staleness=16)", train_s=SLOW),
+    Arm("stale-8-lr-double", "fully_async(max_staleness=8)", train_s=SLOW, rate=2.0),
+    Arm("stale-8-lr-quadruple", "fully_async(max_staleness=8)", train_s=SLOW, rate=4.0),
+    Arm("stale-16-lr-quadruple", "fully_async(max_staleness=16)", train_s=SLOW, rate=4.0),
+)
+"""Arms that may no longer learn: they say where the law ends, and it is not fitted to them."""
 BY_LENGTH = (
     Arm("tail-batching-more", "tail_batching(over_sampling=1.5, rollouts=1.5)"),
-    Arm("tail-batching-groups", "tail_batching(over_sampling=1.5, rollouts=1)"),
-    Arm("tail-batching-rollouts", "tail_batching(over_sampling=1, rollouts=1.5)"),
     Arm("tail-batching-most", "tail_batching(over_sampling=1, rollouts=2)"),
     Arm("cap-5", cap=5),
     Arm("cap-5-masked", cap=5, mask=True),
@@ -96,10 +102,13 @@ BY_LENGTH = (
     Arm("cap-6-masked", cap=6, mask=True),
 )
 """Arms whose policy, or whose cap, chooses by length: their runs say how lengths react to that."""
-BESIDE = ("sync", "tail-batching", "pods-4-of-16", "pods-4-of-16-reward")
-"""Arms that these are held against."""
-LENGTH_STARTS = 2  # warm starts of these
+FEW_STARTS = 2  # warm starts of `EDGES` and `BY_LENGTH`
 WARM_STARTS = 3
+FURTHER = (
+    *("sync", "lr-half", "lr-double", "size-4", "size-16", "stale-1", "stale-4", "stale-8"),
+    *("april-2", "pods-4-of-16", "pods-8-of-32", "filter", "rollouts-48", "minibatches-2"),
+)
+"""Arms that have one warm start more."""
 MORE_SEEDS = ("sync", "stale-4", "pods-4-of-16")
 """Arms with further seeds, which say what noise alone does."""
 LONG_RUNS = ("sync", "stale-8", "pods-4-of-16")
@@ -110,20 +119,18 @@ LONG, LONG_SEED = 3, 9
 def setups() -> Iterator[Setup]:
     """Every run, in the order in which they are made: whole tables of one warm start first."""
     named = {arm.name: arm for arm in ARMS}
-    for warm in range(WARM_STARTS):
-        for arm in ARMS:
-            for task in TASKS:
+    few = range(FEW_STARTS)
+    tables = [(warm, arm) for warm in range(WARM_STARTS) for arm in ARMS]
+    tables += [(warm, arm) for warm in few for arm in EDGES]
+    tables += [(WARM_STARTS, named[name]) for name in FURTHER]
+    tables += [(warm, arm) for warm in few for arm in BY_LENGTH]
+    for warm, arm in tables:
+        for task in TASKS:
+            if arm.cap is None or arm.cap > TASKS[task].shortest:
                 yield Setup(task, arm, warm, 0)
-        for name in LONG_RUNS if warm else ():
-            for task in TASKS:
-                yield Setup(task, named[name], warm - 1, LONG_SEED, LONG)
     for warm in range(WARM_STARTS):
-        for seed in (1, 2):
+        for task in TASKS:
             for name in MORE_SEEDS:
-                for task in TASKS:
-                    yield Setup(task, named[name], warm, seed)
-    for warm in range(LENGTH_STARTS):
-        for arm in BY_LENGTH:
-            for task in TASKS:
-                if arm.cap is None or arm.cap > TASKS[task].shortest:
-                    yield Setup(task, arm, warm, 0)
+                yield from (Setup(task, named[name], warm, seed) for seed in (1, 2))
+            for name in LONG_RUNS if warm in few else ():
+                yield Setup(task, named[name], warm, LONG_SEED, LONG)

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from benchmarks.learning.model import Model, encode
 from benchmarks.learning.sampling import Row
-from benchmarks.learning.tasks import Task
+from benchmarks.learning.tasks import SCHEDULE, Task
 from rollcast.engine.trainer.advantages import group_advantages
 from rollcast.simulator.world import TrainBatch
 
-CLIP, MOST_NORM, BETAS, WARM_UP = 0.2, 1.0, (0.9, 0.95), 5
+CLIP, MOST_NORM, BETAS = 0.2, 1.0, (0.9, 0.95)
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Learner:
             return
         self._part = _Part()
         for setting in self._optimiser.param_groups:
-            setting["lr"] = self._rate * min(1.0, (len(self.updates) + 1) / WARM_UP)
+            setting["lr"] = self._rate * SCHEDULE.rate_factor(len(self.updates))
         count = min(self._minibatches, len(part.rows))
         figures = []
         for i in range(count):

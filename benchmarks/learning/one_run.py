@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.learning.arms import Setup
 from benchmarks.learning.learner import Learner
-from benchmarks.learning.push import length_push
+from benchmarks.learning.tables import SIGNALS
 from benchmarks.learning.tasks import TASKS
 from benchmarks.learning.warm import evaluate, warm_start
 from benchmarks.learning.world import LearningWorld
@@ -22,7 +22,6 @@ from rollcast.simulator.scenario.scenario import overlapping
 from rollcast.simulator.spans import Run
 
 EVERY = 5  # updates between evaluations
-_PUSH = ("trained_step", "group", "reward", "total_tokens", "truncated", "finished")
 
 
 def carry_out(setup: Setup, warm_starts: Path) -> dict[str, Any]:
@@ -60,27 +59,15 @@ def carry_out(setup: Setup, warm_starts: Path) -> dict[str, Any]:
         "warm": setup.warm,
         "seed": setup.seed,
         "evaluations": _columns(evaluations),
-        "updates": _columns(learner.updates[:updates]) | _signals(run, arm.mask),
+        "updates": _columns(learner.updates[:updates]) | _signals(run),
     }
 
 
-def _signals(run: Run, mask: bool) -> dict[str, Any]:
+def _signals(run: Run) -> dict[str, Any]:
     signals = signals_of(run)
-    table = {name: run.segments[name] for name in _PUSH}
-    whole = (table["finished"] == 1) & (table["trained_step"] >= 0)
-    step, group, reward, tokens, cut = (table[name][whole] for name in _PUSH[:5])
-    of_length, of_reward = length_push(
-        step, group, reward, tokens, len(run.steps), cut == 0 if mask else None
-    )
-    columns: dict[str, Any] = {
-        name: getattr(signals, name).tolist()
-        for name in ("rollouts", "groups", "group_size", "kept", "age", "age_spread", "seconds")
-    }
-    rewards = [step.mean_reward for step in run.steps]
-    return columns | {
-        "reward": rewards,
-        "push_length": of_length.tolist(),
-        "push_reward": of_reward.tolist(),
+    return {
+        **{name: getattr(signals, name).tolist() for name in SIGNALS},
+        "reward": [step.mean_reward for step in run.steps],
         "selection": signals.selection,
         "filtered": signals.filtered,
     }

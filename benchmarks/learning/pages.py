@@ -96,18 +96,22 @@ def papers(folder: Path) -> str:
     return markdown_table(HEAD, _read(folder)["papers"])
 
 
+_OVER_RUNS = ("mean accuracy", "forecast", "inside", "last accuracy", "forecast", "inside")
+
+
+def _over_runs(one: Mapping[str, Any], digits: int = 3) -> tuple[str, ...]:
+    """Measured, forecast, and how many intervals hold (`benchmarks.learning.means`)."""
+    values = [f"{one[key]:.{digits}f}" for key in ("measured", "predicted")]
+    return (*values, f"{one['inside']} of {one['of']}")
+
+
 def real(folder: Path) -> str:
     """Curves of real runs under policies that the law had not seen."""
-    rows = []
-    for row in _read(folder)["real"]:
-        cells = [f"`{row['policy']}`"]
-        for what in ("area", "last"):
-            one = row[what]
-            held = f"{one['inside']} of {one['of']}"
-            cells += [f"{one['measured']:.3f}", f"{one['predicted']:.3f}", held]
-        rows.append(cells)
-    head = ("policy", "mean accuracy", "forecast", "inside", "last accuracy", "forecast", "inside")
-    return markdown_table(head, rows)
+    rows = [
+        (f"`{row['policy']}`", *_over_runs(row["area"]), *_over_runs(row["last"]))
+        for row in _read(folder)["real"]
+    ]
+    return markdown_table(("policy", *_OVER_RUNS), rows)
 
 
 def public(folder: Path) -> str:
@@ -137,13 +141,11 @@ def _updates(value: float | None) -> str:
 def lengths(folder: Path) -> str:
     """How much longer responses are at an accuracy, by what is chosen."""
     found = _read(folder)["lengths"]
-    tasks = [*found["share"]]
+    tasks = [*found["forecast"]]
     rows = [
         (choice, *(_longer(by_task[task]) for task in tasks))
         for choice, by_task in found["chosen"].items()
     ]
-    share = [f"{one['share']:.2f} +- {one['error']:.2f}" for one in found["share"].values()]
-    rows.append(("share of the push that lengths follow", *share))
     errors = [_share(found["forecast"][task]["median_error"]) for task in tasks]
     rows.append(("law of lengths on unseen policies, error", *errors))
     return markdown_table(("trained on", *(f"task {task}" for task in tasks)), rows)
@@ -158,18 +160,11 @@ def _longer(value: tuple[float, float | None] | None) -> str:
 
 def ends(folder: Path) -> str:
     """Long runs, by a law that has seen a third of their length."""
-    rows = [
-        (
-            row["task"],
-            f"`{row['policy']}`",
-            str(row["runs"]),
-            f"{row['short']:.3f}",
-            f"{row['measured']:.3f} after {row['updates']}",
-            f"{row['predicted']:.3f}",
-            f"{row['inside']} of {row['runs']}",
-        )
-        for row in _read(folder)["ends"]
-    ]
+    rows = []
+    for row in _read(folder)["ends"]:
+        measured, predicted, inside = _over_runs(row)
+        first = (row["task"], f"`{row['policy']}`", str(row["of"]), f"{row['short']:.3f}")
+        rows.append((*first, f"{measured} after {row['updates']}", predicted, inside))
     head = (
         *("task", "policy", "runs", "accuracy at the usual end", "three times as long"),
         *("forecast", "inside"),
@@ -177,24 +172,35 @@ def ends(folder: Path) -> str:
     return markdown_table(head, rows)
 
 
-def whole(folder: Path) -> str:
-    """The campaign's task on a real engine and trainer, by the law of the campaign."""
+def edges(folder: Path) -> str:
+    """Set-ups that may no longer learn."""
     rows = []
-    for row in _read(folder)["whole"]:
-        cells = [f"`{row['policy']}`", str(row["runs"]), f"{row['age']:.1f}"]
-        for what, digits in (("time", 0), ("area", 3), ("last", 3)):
-            one = row[what]
-            cells += [
-                f"{one['measured']:.{digits}f}",
-                f"{one['predicted']:.{digits}f}",
-                f"{one['inside']} of {one['of']}",
-            ]
-        rows.append(cells)
+    for row in _read(folder)["edges"]:
+        measured, predicted, inside = _over_runs(row)
+        said = f"abstains [{predicted}]" if row["abstains"] else predicted
+        fell = f"{row['fell']} of {row['of']}"
+        first = (row["settings"], f"{row['age']:.1f}", f"{row['sync']:.3f}", f"{row['best']:.3f}")
+        rows.append((*first, measured, fell, said, inside))
     head = (
-        *("policy", "runs", "age of tokens", "updates to 0.6", "forecast", "inside"),
-        *("mean accuracy", "forecast", "inside", "last accuracy", "forecast", "inside"),
+        *("policy", "age of tokens", "synchronous, at the end", "its best", "at the end"),
+        *("fell by 0.05", "forecast", "inside"),
     )
     return markdown_table(head, rows)
+
+
+def whole(folder: Path) -> str:
+    """The campaign's task on a real engine and trainer, by the law of the campaign."""
+    rows = [
+        (
+            *(f"`{row['policy']}`", str(row["runs"]), f"{row['age']:.1f}"),
+            *_over_runs(row["time"], 0),
+            *_over_runs(row["area"]),
+            *_over_runs(row["last"]),
+        )
+        for row in _read(folder)["whole"]
+    ]
+    head = ("policy", "runs", "age of tokens", "updates to 0.6", "forecast", "inside")
+    return markdown_table((*head, *_OVER_RUNS), rows)
 
 
 def pods(folder: Path) -> str:

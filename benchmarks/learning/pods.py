@@ -22,13 +22,11 @@ from benchmarks.runner import read_json
 from rollcast.calibration.fits.learning import LearningRun, fit, known_from, law_of
 from rollcast.calibration.judge.learning import judge, time_to
 from rollcast.simulator.learning.data import prior
-from rollcast.simulator.learning.law import Law
-from rollcast.simulator.learning.signals import Signals
 
 PODS = TABLE.with_name("pods.jsonl.xz")
 HOURS = 0.5  # between two evaluations
 SEEDS = 5  # of each evaluation's answers
-DRAWS = 100
+SOONER = ("sooner", "sooner_in_time", "forecast_sooner", "forecast_in_time")
 PEAK = 0.99  # of GRPO's best accuracy, the paper's measure
 
 
@@ -142,15 +140,26 @@ def _judged(found: Mapping[str, Sequence[LearningRun]], data: str) -> list[dict[
     base = found[settings[0].name]
     law = law_of(fit(base, *known_from(prior())), data, "", prior())
     start, target = float(base[0].accuracy[0]), PEAK * float(_mean(base)[1].max())
-    table = []
+    table: list[dict[str, Any]] = []
+    first: tuple[float, ...] | None = None
     for setting in settings:
         runs = found[setting.name]
         updates, accuracy = _mean(runs)
-        longest = max(runs, key=lambda run: int(run.updates[-1]))
+        longest = max(runs, key=lambda run: int(run.updates[-1])).signals
         measured = time_to(updates, accuracy, target)
-        areas = [
-            one for run in runs for one in judge(law, run, start, 1.0, ()) if one.what == "area"
-        ]
+        hours = HOURS * np.interp(measured, updates, np.arange(len(updates)))
+        curve = law.best(longest, start)
+        forecast = time_to(np.arange(len(curve)), curve, target)
+        pace = HOURS * (len(updates) - 1) / float(updates[-1])
+        times = (measured, hours if np.isfinite(measured) else np.inf, forecast, forecast * pace)
+        first = first or times
+        sooner = [_told(other / own) for other, own in zip(first, times, strict=True)]
+        inside = sum(
+            one.inside
+            for run in runs
+            for one in judge(law, run, start, 1.0, ())
+            if one.what == "area"
+        )
         table.append(
             {
                 "data": data,
@@ -158,16 +167,20 @@ def _judged(found: Mapping[str, Sequence[LearningRun]], data: str) -> list[dict[
                 "trained": setting.trained,
                 "rule": setting.selection,
                 "target": target,
-                "updates": measured,
-                "hours": float(np.interp(measured, updates, HOURS * np.arange(len(updates)))),
-                "hours_per_update": HOURS * (len(updates) - 1) / float(updates[-1]),
-                "forecast": _times(law, longest.signals, start, target),
-                "inside": sum(one.inside for one in areas),
+                "updates": _told(measured),
+                "forecast": _told(forecast),
+                **dict(zip(SOONER, sooner, strict=True)),
+                "inside": inside,
                 "runs": len(runs),
-                "abstains": law.domain_reason(longest.signals, start) is not None,
+                "abstains": law.domain_reason(longest, start) is not None,
             }
         )
-    return [_against(table[0], row) for row in table]
+    return table
+
+
+def _told(value: float) -> float | None:
+    """None for a time that is never, and for times as soon as never."""
+    return float(value) if 0 < value < np.inf else None
 
 
 def _mean(runs: Sequence[LearningRun]) -> tuple[Any, Any]:
@@ -175,32 +188,3 @@ def _mean(runs: Sequence[LearningRun]) -> tuple[Any, Any]:
     count = min(len(run.updates) for run in runs)
     columns = ([run.updates[:count] for run in runs], [run.accuracy[:count] for run in runs])
     return np.mean(columns[0], axis=0), np.mean(columns[1], axis=0)
-
-
-def _times(law: Law, signals: Signals, start: float, target: float) -> list[float]:
-    """Updates to the target: at the fit, then of each draw."""
-    curves = [law.best(signals, start), *law.curves(signals, start, draws=DRAWS, seed=0)]
-    return [time_to(np.arange(len(curve)), curve, target) for curve in curves]
-
-
-def _against(base: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its times as multiples, and without what is infinite."""
-    own, other = np.array(row["forecast"]), np.array(base["forecast"])
-    both = np.isfinite(own[1:]) & np.isfinite(other[1:])
-    ratios = other[1:][both] / own[1:][both]
-    reached = np.isfinite(row["updates"])
-    price = base["hours_per_update"] / row["hours_per_update"]
-    low, high = np.quantile(ratios, [0.05, 0.95]) if both.any() else (None, None)
-    told = bool(np.isfinite(own[0]))
-    return {
-        **{k: v for k, v in row.items() if k not in ("forecast", "hours_per_update")},
-        "updates": row["updates"] if reached else None,
-        "hours": row["hours"] if reached else None,
-        "sooner": base["updates"] / row["updates"] if reached else None,
-        "sooner_in_time": base["hours"] / row["hours"] if reached else None,
-        "forecast": float(own[0]) if told else None,
-        "forecast_sooner": float(other[0] / own[0]) if told else None,
-        "forecast_low": low if low is None else float(low),
-        "forecast_high": high if high is None else float(high),
-        "forecast_in_time": float(other[0] / own[0] * price) if told else None,
-    }

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.learning.means import by_policy, means
 from benchmarks.measured import runs
 from rollcast.calibration.fits.learning import LearningRun, fit, known_from, law_of
 from rollcast.calibration.folder import RunFolder
@@ -56,16 +57,7 @@ def judged() -> list[Judged]:
 
 def rows(found: Sequence[Judged]) -> list[dict[str, Any]]:
     """One row a policy: means over seeds, and how many intervals hold."""
-    table = []
-    for policy in dict.fromkeys(one.run.policy for one in found):
-        row: dict[str, Any] = {"policy": policy}
-        for what in ("area", "last"):
-            own = [one for one in found if one.run.policy == policy and one.what == what]
-            row[what] = {
-                "measured": float(np.mean([one.measured for one in own])),
-                "predicted": float(np.mean([one.predicted for one in own])),
-                "inside": sum(one.inside for one in own),
-                "of": len(own),
-            }
-        table.append(row)
-    return table
+    return [
+        {"policy": policy, "area": means(own, "area"), "last": means(own, "last")}
+        for policy, own in by_policy(found).items()
+    ]

@@ -12,41 +12,39 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning.arms import ARMS, BESIDE, BY_LENGTH
-from benchmarks.learning.tasks import EVALUATED
+from benchmarks.learning.arms import ARMS, BY_LENGTH, EDGES
+from benchmarks.learning.tasks import EVALUATED, SCHEDULE
 from benchmarks.runner import ROOT
 from rollcast.calibration.fits.learning import LearningRun
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.signals import Signals
 
 TABLE = ROOT / "benchmarks" / "data" / "learning" / "runs.jsonl.xz"
+EDGE = TABLE.with_name("edges.jsonl.xz")
+"""The runs of arms that may no longer learn."""
 LENGTHS = TABLE.with_name("by_length.jsonl.xz")
-"""The runs that choose by length, and those that they are held against, with what they push."""
-_PUSHES = ("push_length", "push_reward")
-_SIGNALS = ("group_size", "kept", "age", "age_spread", "seconds")
+"""The runs that choose by length."""
+SIGNALS = ("rollouts", "groups", "group_size", "kept", "age", "age_spread", "seconds")
+"""Columns of the updates that a law of progress reads."""
 _DIGITS = 4
 
 
-def pack(folder: Path, path: Path = TABLE, lengths: Path = LENGTHS) -> int:
+def pack(folder: Path, home: Path = TABLE.parent) -> int:
     """Packs the runs in a campaign's folder, sorted by name, each with its arm; how many."""
-    arms = {arm.name: asdict(arm) for arm in (*ARMS, *BY_LENGTH)}
-    main, by_length = [], []
+    kinds = {TABLE: ARMS, EDGE: EDGES, LENGTHS: BY_LENGTH}
+    arms = {arm.name: (path, arm) for path, of_it in kinds.items() for arm in of_it}
+    found: dict[Path, list[dict[str, Any]]] = {path: [] for path in kinds}
     for file in sorted((folder / "runs").glob("*.json")):
-        table = json.loads(file.read_text("utf-8"))
-        if table["arm"] not in arms:
-            continue
-        line = {**table, "settings": arms[table["arm"]]}
-        pushes = {name: line["updates"].pop(name, None) for name in _PUSHES}
-        if table["arm"] in {arm.name for arm in ARMS}:
-            main.append(line)
-        if None not in pushes.values() and table["arm"] in (*BESIDE, *(a.name for a in BY_LENGTH)):
-            by_length.append({**line, "updates": line["updates"] | pushes})
-    if not main and not by_length:
+        line = json.loads(file.read_text("utf-8"))
+        if line["arm"] in arms:
+            path, arm = arms[line["arm"]]
+            found[path].append({**line, "settings": asdict(arm)})
+    if not any(found.values()):
         raise ScenarioError("DIR", f"{folder} holds no run of the campaign")
-    for lines, place in ((main, path), (by_length, lengths)):
+    for path, lines in found.items():
         if lines:
-            write(lines, place)
-    return len(main) + len(by_length)
+            write(lines, home / path.name)
+    return sum(map(len, found.values()))
 
 
 def write(lines: Iterable[dict[str, Any]], path: Path) -> None:
@@ -68,13 +66,6 @@ def _short(value: Any) -> Any:
         items = [_short(item) for item in value]
         return [items[0], len(items)] if len(items) > 2 and len(set(items)) == 1 else items
     return value
-
-
-def pushes(table: dict[str, Any]) -> Any:
-    """What the trained rollouts of a run in `LENGTHS` push lengths and accuracy by, shape (2,
-    updates); see `benchmarks.learning.push`."""
-    count = len(table["updates"]["seconds"])
-    return np.array([_long(table["updates"][name], count) for name in _PUSHES], dtype=float)
 
 
 def _long(column: list[Any], count: int) -> list[Any]:
@@ -112,13 +103,12 @@ def _curve(table: dict[str, Any]) -> LearningRun:
         seed=table["seed"],
         rate=arm["rate"],
         signals=Signals(
-            rollouts=np.array(columns["rollouts"], dtype=np.int64),
-            groups=np.array(columns["groups"], dtype=np.int64),
-            **{name: np.array(columns[name], dtype=float) for name in _SIGNALS},
+            **{name: np.array(columns[name]) for name in SIGNALS},
             minibatches=np.full(count, float(arm["minibatches"])),
             selection=table["updates"]["selection"],
             filtered=table["updates"]["filtered"],
             first_come="tail_batching" in arm["policy"],  # the one policy of the table that is
+            rates=SCHEDULE.rates(np.arange(count), 1),
         ),
         updates=updates,
         accuracy=evaluated("accuracy"),

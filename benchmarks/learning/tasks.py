@@ -15,7 +15,11 @@ from __future__ import annotations
 import random
 from typing import Protocol
 
+from rollcast.simulator.learning.schedule import RateSchedule
+
 END = "$"
+SCHEDULE = RateSchedule(warmup_updates=5)
+"""Of the learning rate, over updates of all their minibatches."""
 EVALUATED = 320
 """Held-out prompts of an evaluation."""
 ALPHABET = "0123456789abcdefghijklmnopqrstuv=<>" + END

@@ -15,15 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.learning import public, whole
-from benchmarks.learning.arms import ARMS, LONG_SEED, Arm
-from rollcast.calibration.fits.learning import (
-    Fit,
-    LearningRun,
-    fit,
-    known_from,
-    law_of,
-)
+from benchmarks.learning import public, tables, whole
+from benchmarks.learning.arms import ARMS, EDGES, LONG_SEED, Arm
+from benchmarks.learning.means import by_policy, means
+from rollcast.calibration.fits.learning import Fit, LearningRun, fit, known_from, law_of
 from rollcast.calibration.fits.learning_prior import over_tasks
 from rollcast.calibration.judge.learning import Judged, judge, time_to
 from rollcast.simulator.learning.data import prior
@@ -120,36 +115,77 @@ def ends(runs: Sequence[LearningRun]) -> list[dict[str, Any]]:
     short = [run for run in runs if run.seed != LONG_SEED]
     table = []
     for task, fitted in fits_by_task(short).items():
-        own = [run for run in long if task_of(run) == task and run.origin in fitted.origins]
-        for policy in dict.fromkeys(run.policy for run in own):
-            some = [run for run in own if run.policy == policy]
-            judged = [
-                one
-                for run in some
-                for one in judge(
-                    law_of(fitted, run.origin, "", prior()),
-                    run,
-                    start_of(runs, run.origin),
-                    run.rate / fitted.rate,
-                    (),
-                )
-                if one.what == "last"
-            ]
-            origins = {run.origin for run in some}
+        laws = {name: law_of(fitted, name, "", prior()) for name in fitted.origins}
+        judged = [
+            one
+            for run in long
+            if run.origin in laws
+            for one in judge(
+                laws[run.origin], run, start_of(runs, run.origin), run.rate / fitted.rate, ()
+            )
+            if one.what == "last"
+        ]
+        for policy, own in by_policy(judged).items():
+            origins = {one.run.origin for one in own}
             before = [r for r in short if r.policy == policy and r.origin in origins]
             table.append(
                 {
                     "task": task,
                     "policy": policy,
-                    "runs": len(some),
-                    "updates": int(some[0].updates[-1]),
+                    "updates": int(own[0].run.updates[-1]),
                     "short": float(np.mean([run.accuracy[-3:].mean() for run in before])),
-                    "measured": float(np.mean([one.measured for one in judged])),
-                    "predicted": float(np.mean([one.predicted for one in judged])),
-                    "inside": sum(one.inside for one in judged),
+                    **means(own, "last"),
                 }
             )
     return table
+
+
+def edges(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> list[dict[str, Any]]:
+    """Arms that may no longer learn, against the law of the other runs from their warm starts: mean
+    over runs of the best three evaluations on end, and of the last three, as they were and as the
+    law says; whether it abstains from any. runs: of the campaign, whose synchronous ones stand
+    beside."""
+    judged = [
+        one
+        for run in tables.curves(tables.rows(tables.EDGE))
+        for fitted in (fits[task_of(run)],)
+        for one in judge(
+            law_of(fitted, run.origin, "", prior()),
+            run,
+            start_of(runs, run.origin),
+            run.rate / fitted.rate,
+            (),
+        )
+        if one.what == "last"
+    ]
+    origins = {one.run.origin for one in judged}
+    sync = [
+        float(run.accuracy[-3:].mean())
+        for run in runs
+        if (run.policy, run.seed) == ("sync", 0) and run.origin in origins
+    ]
+    named = {arm.name: arm for arm in EDGES}
+    return [
+        {
+            "settings": settings(named[name]),
+            "sync": float(np.mean(sync)),
+            "best": float(np.mean([_best(one.run.accuracy) for one in own])),
+            "fell": sum(_best(one.run.accuracy) - one.measured > FELL for one in own),
+            "age": float(np.mean([one.run.signals.age.mean() for one in own])),
+            "abstains": any(one.said for one in own),
+            **means(own, "last"),
+        }
+        for name, own in by_policy(judged).items()
+    ]
+
+
+FELL = 0.05
+"""A run whose last accuracy is so far below its best has fallen: more than chance takes it."""
+
+
+def _best(accuracy: Any) -> float:
+    """The highest mean of three evaluations on end."""
+    return float(np.convolve(accuracy, np.full(3, 1 / 3), "valid").max())
 
 
 def figures(judged: Sequence[Judged], noise: float) -> dict[str, Any]:
@@ -205,9 +241,10 @@ def results(runs: Sequence[LearningRun]) -> dict[str, Any]:
         },
         "between": {task: figures(judged, noise) for task, judged in between.items()},
         "public": public.rows(fits),
-        "policies": by_policy(runs, within),
+        "policies": by_set_up(runs, within),
         "parameters": {task: parameters(fitted) for task, fitted in fits.items()},
         "ends": ends(runs),
+        "edges": edges(runs, fits),
         "whole": whole.table(whole.judged(fits[whole.TASK])),
     }
 
@@ -225,7 +262,7 @@ def parameters(fitted: Fit) -> dict[str, tuple[float, float]]:
     return {n: (float(m), float(e)) for n, m, e in zip(PARAMETERS, mean, error, strict=True)}
 
 
-def by_policy(runs: Sequence[LearningRun], judged: Sequence[Judged]) -> dict[str, dict[str, Any]]:
+def by_set_up(runs: Sequence[LearningRun], judged: Sequence[Judged]) -> dict[str, dict[str, Any]]:
     """Of each set-up but the synchronous one: updates to the middle target over the synchronous
     run's of the same warm start and seed 0 (geometric mean and extremes of those that reached it;
     None where most did not; missed: how many), and the forecast over the measurement, less one,

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning.arms import Arm
-from benchmarks.learning.tables import TABLE, curves, rows, write
-from benchmarks.learning.tasks import ALPHABET, END, EVALUATED, TASKS
+from benchmarks.learning.means import by_policy, means
+from benchmarks.learning.tables import SIGNALS, TABLE, curves, rows, write
+from benchmarks.learning.tasks import ALPHABET, END, EVALUATED, SCHEDULE, TASKS
 from benchmarks.measure import Campaign, Measurement, measure
 from benchmarks.runner import write_text
 from rollcast.calibration.fits.learning import Fit, LearningRun, law_of
@@ -39,7 +40,7 @@ REPEATED = (
 FEW_TOKENS = 40
 """Of a microbatch of a trainer that is to be slower than its replica, so that tokens are old."""
 WHOLE = TABLE.with_name("whole.jsonl.xz")
-PROMPTS, WARM_UP = 4096, 5
+PROMPTS = 4096
 CAP = TASKS[TASK].cap
 
 
@@ -66,7 +67,7 @@ def scenario() -> dict[str, Any]:
             "trainer": {
                 "loss": LOSS,
                 "learning_rate": task.learning_rate,
-                "warmup_updates": WARM_UP,
+                "warmup_updates": SCHEDULE.warmup_updates,
                 "microbatch_tokens": 4096,
             },
             "evaluation": {"every": 5, "prompts": EVALUATED},
@@ -216,7 +217,6 @@ def make(folder: Path, warm_starts: Path, say: Callable[[str], None]) -> int:
 def _line(run: LearningRun, arm: Arm, seed: int) -> dict[str, Any]:
     """A run as a line of the campaign's table (`benchmarks.learning.tables`)."""
     signals = run.signals
-    columns = ("rollouts", "groups", "group_size", "kept", "age", "age_spread", "seconds")
     evaluated = ("updates", "accuracy", "right_tokens", "wrong_tokens")
     return {
         "task": TASK,
@@ -227,7 +227,7 @@ def _line(run: LearningRun, arm: Arm, seed: int) -> dict[str, Any]:
         "evaluations": {
             name: [None if v != v else v for v in getattr(run, name).tolist()] for name in evaluated
         },
-        "updates": {name: getattr(signals, name).tolist() for name in columns}
+        "updates": {name: getattr(signals, name).tolist() for name in SIGNALS}
         | {"selection": signals.selection, "filtered": signals.filtered},
     }
 
@@ -245,25 +245,16 @@ def judged(fitted: Fit) -> list[Judged]:
 
 
 def table(found: Sequence[Judged]) -> list[dict[str, Any]]:
-    """One row a policy: what was measured and forecast (means over runs; of times, at the middle
-    target), and how many intervals hold (of times, at all targets)."""
-    lines = []
-    for policy in dict.fromkeys(one.run.policy for one in found):
-        own = [one for one in found if one.run.policy == policy]
-        line: dict[str, Any] = {
-            "policy": next(arm.policy for arm, _ in REPEATED if arm.name == policy),
+    """One row a policy; times are to the middle target."""
+    policies = {arm.name: arm.policy for arm, _ in REPEATED}
+    return [
+        {
+            "policy": policies[name],
             "runs": len({one.run.name for one in own}),
+            "time": means(own, "time", TARGETS[1]),
+            "area": means(own, "area"),
+            "last": means(own, "last"),
+            "age": sum(float(np.mean(one.run.signals.age)) for one in own) / len(own),
         }
-        for what in ("time", "area", "last"):
-            some = [one for one in own if one.what == what]
-            shown = [one for one in some if what != "time" or one.target == TARGETS[1]]
-            line[what] = {
-                "measured": sum(one.measured for one in shown) / len(shown),
-                "predicted": sum(one.predicted for one in shown) / len(shown),
-                "inside": sum(one.inside for one in some),
-                "of": len(some),
-            }
-        line["age"] = sum(float(np.mean(one.run.signals.age)) for one in own) / len(own)
-        line["abstains"] = next((one.said for one in own if one.said), None)
-        lines.append(line)
-    return lines
+        for name, own in by_policy(found).items()
+    ]

@@ -7,8 +7,10 @@ staleness, where all are synchronous) stays as the prior has it, as wide as it i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -26,7 +28,8 @@ LEAST_MOVE = 4.0
 """By so many standard errors an accuracy must have moved, or nothing is learned from it."""
 LEAST_EVALUATIONS = 3
 LEAST_POLICIES = 6
-"""So many policies say how far policies are from the law."""
+"""So many policies say how far policies are from the law; what was known before of how far runs
+differ counts as so many runs."""
 _OWN = 2  # parameters of an origin: log_speed, slowing
 _STEPS = (0.4, 0.4, 1.0, 0.3, 1.0)  # typical sizes of a change, by parameter
 
@@ -114,8 +117,9 @@ def moved(run: LearningRun) -> bool:
 class Fit:
     """A fit to runs. origins: names. own: log_speed and slowing by origin, (origins, 2); shared:
     the other parameters, (3,). covariance: of own (row by row), then shared. away: log speed of
-    each run against the law, and its error, (runs, 2). level_sd: standard deviation of the
-    logarithm of the log-odds gained, over the law's, that speed does not explain."""
+    each run against the law, and its standard error by the noise of evaluations, (runs, 2).
+    level_sd: standard deviation of the logarithm of the log-odds gained, over the law's, that speed
+    does not explain; level_speed: log speed that such a level would be taken for, over it."""
 
     runs: Sequence[LearningRun]
     origins: tuple[str, ...]
@@ -124,6 +128,7 @@ class Fit:
     covariance: FloatArray
     away: FloatArray
     level_sd: float
+    level_speed: float
     rate: float
 
     def of(self, origin: str) -> tuple[FloatArray, FloatArray]:
@@ -157,7 +162,7 @@ def fit(
     answers = np.concatenate([run.answers for run in runs])
     count = _OWN * len(origins)
 
-    def residuals(x: FloatArray, away: float = 0.0, level: float = 0.0) -> FloatArray:
+    def accuracy(x: FloatArray, away: float = 0.0, level: float = 0.0) -> FloatArray:
         own, shared = x[:count].reshape(-1, _OWN), x[count:]
         speed = np.exp(own[origin, 0] + shared[1] * factors + away)
         z = progress(
@@ -170,7 +175,10 @@ def fit(
             np.exp(shared[2:3]),
         )
         gained = z[at, updates] - start[at]
-        p = 1.0 / (1.0 + np.exp(-start[at] - gained * np.exp(level)))
+        return np.asarray(1.0 / (1.0 + np.exp(-start[at] - gained * np.exp(level))))
+
+    def residuals(x: FloatArray, away: float = 0.0, level: float = 0.0) -> FloatArray:
+        p = accuracy(x, away, level)
         return np.asarray((p - measured) / np.sqrt(p * (1.0 - p) / answers + MODEL_SD**2))
 
     def before_too(x: FloatArray) -> FloatArray:
@@ -185,27 +193,30 @@ def fit(
     scale = np.concatenate((np.tile(_STEPS[:_OWN], len(origins)), _STEPS[_OWN:]))
     found = least_squares(before_too, first, x_scale=scale, loss="soft_l1")
     spread = np.linalg.pinv(found.jac.T @ found.jac)
-    small = 1e-3
-    left = residuals(found.x)
-    slope = (residuals(found.x, small) - left) / small
-    speed, error = _of_runs(slope, left, at, len(runs))
+    small, left, p = 1e-3, residuals(found.x), accuracy(found.x)
+    noise = 1.0 / (1.0 + MODEL_SD**2 * answers / (p * (1.0 - p)))  # share of the variance
+    slope, level = ((residuals(found.x, *by) - left) / small for by in ((small, 0), (0, small)))
+    runs_ = partial(_of_runs, at=at, noise=noise, count=len(runs))
+    away = runs_(slope, left)
     # What is left once a run has its own speed, along what its speed does not change.
-    level = (residuals(found.x, level=small) - left) / small
-    level = level - slope * (_of_runs(slope, -level, at, len(runs))[0])[at]
-    gained, unsure = _of_runs(level, left + slope * speed[at], at, len(runs))
-    level_sd = float(np.sqrt(max(float(np.mean(gained**2 - unsure**2)), 0.0)))
-    away = np.stack((speed, error), axis=1)
+    level_speed = float(slope @ level / (slope @ slope))
+    apart = level - slope * runs_(slope, -level)[at, 0]
+    gained, error = runs_(apart, left).T
+    weights = np.bincount(at, apart**2, len(runs))
+    level_sd = float(np.sqrt(max(float(np.average(gained**2 - error**2, weights=weights)), 0.0)))
     own = found.x[:count].reshape(-1, _OWN)
-    return Fit(runs, origins, own, found.x[count:], spread, away, level_sd, rate)
+    return Fit(runs, origins, own, found.x[count:], spread, away, level_sd, level_speed, rate)
 
 
 def _of_runs(
-    slope: FloatArray, left: FloatArray, at: IntArray, count: int
-) -> tuple[FloatArray, FloatArray]:
+    slope: FloatArray, left: FloatArray, at: IntArray, noise: FloatArray, count: int
+) -> FloatArray:
     """By run, the change along ``slope`` that takes most away from what is left, and its standard
-    error."""
+    error by the noise of evaluations, whose share of the variance of what is left is ``noise``;
+    shape (count, 2)."""
     square = np.bincount(at, slope**2, count) + 1e-12
-    return np.asarray(-np.bincount(at, slope * left, count) / square), np.asarray(square**-0.5)
+    change = -np.bincount(at, slope * left, count) / square
+    return np.stack((change, np.sqrt(np.bincount(at, noise * slope**2, count)) / square), axis=1)
 
 
 def _starts(runs: Sequence[LearningRun], origin: IntArray) -> FloatArray:
@@ -217,20 +228,32 @@ def _starts(runs: Sequence[LearningRun], origin: IntArray) -> FloatArray:
     return log_odds(right / asked, asked)[origin]
 
 
-def deviations(fitted: Fit) -> tuple[float, float]:
-    """Standard deviations of log speed: of runs of one policy and origin (nan where no policy ran
-    twice), and of policies about the law."""
+@dataclass(frozen=True)
+class Deviations:
+    """Standard deviations of log speed, without the noise of evaluations. run_sd: of runs of one
+    policy and origin (0 where no policy ran twice), known from so many degrees of ``freedom``.
+    policy_sd: of policies about the law."""
+
+    run_sd: float
+    policy_sd: float
+    freedom: int
+
+
+def deviations(fitted: Fit) -> Deviations:
+    """How far runs and policies are from the law."""
     groups: dict[tuple[str, str], list[int]] = {}
     for i, run in enumerate(fitted.runs):
         groups.setdefault((run.origin, run.policy), []).append(i)
-    away = fitted.away[:, 0]
+    away, error = fitted.away.T
     again = [rows for rows in groups.values() if len(rows) > 1]
     freedom = sum(len(rows) - 1 for rows in again)
     squares = sum(float(np.var(away[rows]) * len(rows)) for rows in again)
-    own = squares / freedom if freedom else float("nan")
+    seen = squares / max(freedom, 1)
+    noise = float(np.mean(error[np.concatenate(again)] ** 2)) if again else 0.0
     means = np.array([away[rows].mean() for rows in groups.values()])
-    chance = np.array([np.nan_to_num(own) / len(rows) for rows in groups.values()])
-    return float(np.sqrt(own)), float(np.sqrt(max(float(np.mean(means**2 - chance)), 0.0)))
+    chance = np.array([seen / len(rows) for rows in groups.values()])
+    policies = float(np.mean(means**2 - chance))
+    return Deviations(max(seen - noise, 0.0) ** 0.5, max(policies, 0.0) ** 0.5, freedom)
 
 
 def known_from(law: Law) -> tuple[FloatArray, FloatArray]:
@@ -242,19 +265,21 @@ def law_of(fitted: Fit, origin: str, source: str, before: Law) -> Law:
     """The law of one origin's runs. before: the law that the fit began with, whose policies differ
     from it where these runs are of few."""
     mean, covariance = fitted.of(origin)
-    run_sd, policy_sd = deviations(fitted)
-    level_sd = fitted.level_sd
-    run_sd = before.run_sd if np.isnan(run_sd) else run_sd
+    found = deviations(fitted)
+    policy_sd, level = found.policy_sd, (fitted.level_sd, fitted.level_speed)
+    # Few runs tell little of how far runs differ.
+    squares = found.freedom * found.run_sd**2 + LEAST_POLICIES * before.run_sd**2
     runs = [run for run in fitted.runs if run.origin == origin]
     if len({run.policy for run in runs}) < LEAST_POLICIES:
         policy_sd = max(policy_sd, before.policy_sd)
-        level_sd = max(level_sd, before.level_sd)
+        level = max(level, (before.level_sd, before.level_speed))
     return Law(
         parameters=dict(zip(PARAMETERS, mean.tolist(), strict=True)),
         covariance=tuple(map(tuple, covariance.tolist())),
-        run_sd=run_sd,
+        run_sd=math.sqrt(squares / (found.freedom + LEAST_POLICIES)),
         policy_sd=policy_sd,
-        level_sd=level_sd,
+        level_sd=level[0],
+        level_speed=level[1],
         concentration=CONCENTRATION,
         domain=joined(domain_of(runs, fitted.rate), before.domain),
         source=source,

@@ -54,15 +54,15 @@ def over_tasks(fits: Mapping[str, Fit], source: str, elsewhere: Iterable[Fit] = 
     scaled = [
         replace(run, rate=run.rate / fitted.rate) for fitted in fits.values() for run in fitted.runs
     ]
-    spreads = np.array([deviations(fitted) for fitted in fits.values()])
-    known = [spread[np.isfinite(spread)] for spread in spreads.T]
-    run_sd, policy_sd = [float(np.sqrt((of**2).mean())) if len(of) else 0.0 for of in known]
+    spreads = [deviations(fitted) for fitted in fits.values()]
+    again = [spread.run_sd**2 for spread in spreads if spread.freedom]
     return Law(
         parameters=dict(zip(PARAMETERS, mean.tolist(), strict=True)),
         covariance=tuple(map(tuple, covariance.tolist())),
-        run_sd=run_sd,
-        policy_sd=policy_sd,
+        run_sd=float(np.sqrt(np.mean(again))) if again else 0.0,
+        policy_sd=float(np.sqrt(np.mean([spread.policy_sd**2 for spread in spreads]))),
         level_sd=float(np.sqrt(np.mean([fitted.level_sd**2 for fitted in fits.values()]))),
+        level_speed=float(np.mean([fitted.level_speed for fitted in fits.values()])),
         concentration=CONCENTRATION,
         domain=domain_of(scaled, 1.0),
         source=source,

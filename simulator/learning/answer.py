@@ -17,6 +17,7 @@ from rollcast.simulator.learning.build import Learning
 from rollcast.simulator.learning.progress import nodes
 from rollcast.simulator.learning.signals import (
     NO_SELECTION,
+    IntArray,
     Signals,
     signals_of,
     signals_of_steps,
@@ -31,6 +32,7 @@ DRAWS = 512
 MOST_UPDATES = 100_000
 FIRST_UPDATES = 64
 """Updates that are tried first; `MOST_UPDATES` follow where too few draws reach the target."""
+WIDE = 1.0  # standard deviation of a log speed whose slow draws need more than these
 ENOUGH = 0.97  # of the draws, so that the upper end of a 90 % interval is known
 SHOWN = 200  # updates without a target
 
@@ -45,6 +47,11 @@ class Recorded(NamedTuple):
     def of(cls, run: Run, learning: Learning) -> Recorded:
         """Of a finished run."""
         return cls(signals_of(run, learning.minibatches), steady_of(run))
+
+    def over(self, numbers: IntArray, learning: Learning) -> Signals:
+        """The signals of these updates, from 0."""
+        signals = at(self.signals, repeated(self.steady, numbers))
+        return replace(signals, rates=learning.schedule.rates(numbers, learning.minibatches))
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,17 +125,17 @@ def progress_of(run: Run, learning: Learning, seed: int, draws: int = DRAWS) -> 
 def _progress(recorded: Recorded, learning: Learning, seed: int, draws: int) -> Progress | str:
     signals, steady = recorded
     law, start, target = learning.law, learning.start, learning.target
-    factor = learning.learning_rate_factor
-    settled = at(signals, np.arange(steady.start, steady.stop))
-    reason = law.domain_reason(settled, start, learning_rate_factor=factor)
+    reason = _abstains(at(signals, np.arange(steady.start, steady.stop)), learning)
     if reason is not None:
         return reason
-    updates = SHOWN if target is None else FIRST_UPDATES
+    factor = learning.learning_rate_factor
+    wide = law.covariance[0][0] > WIDE**2
+    updates = SHOWN if target is None else MOST_UPDATES if wide else FIRST_UPDATES
     while True:
         numbers = nodes(updates)
         together = np.diff(numbers)
         # As they are in the middle of those that are taken together.
-        long = at(signals, repeated(steady, numbers[:-1] + (together - 1) // 2))
+        long = recorded.over(numbers[:-1] + (together - 1) // 2, learning)
         accuracy, drawn = law.over(
             long, together, start, learning_rate_factor=factor, draws=draws, seed=seed
         )
@@ -139,6 +146,18 @@ def _progress(recorded: Recorded, learning: Learning, seed: int, draws: int) -> 
         updates = MOST_UPDATES
     seconds = seconds_over(signals.seconds, steady, numbers)
     return Progress(accuracy, drawn, seconds, numbers.astype(float), recorded=recorded)
+
+
+def _abstains(signals: Signals, learning: Learning) -> str | None:
+    """Why the law says nothing of steady updates like these, in a sentence."""
+    if learning.schedule.open_ended:
+        return (
+            f"The learning rate falls over the run (engine.trainer.schedule: "
+            f"{learning.schedule.schedule}), whose length is not known; give "
+            "engine.trainer.schedule_updates."
+        )
+    factor = learning.learning_rate_factor
+    return learning.law.domain_reason(signals, learning.start, learning_rate_factor=factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +204,12 @@ def planned_needs(plan: StepPlan, learning: Learning, draws: int = 1) -> Needs:
 def planned_curve(plan: StepPlan, learning: Learning, updates: int) -> FloatArray | str:
     """Accuracy over training as planned, at the law's parameters, shape (updates + 1,); or why the
     law abstains."""
-    signals = at(_planned(plan, learning), repeated(_PLANNED, np.arange(updates)))
-    factor = learning.learning_rate_factor
-    reason = learning.law.domain_reason(signals, learning.start, learning_rate_factor=factor)
+    planned = _planned(plan, learning)
+    reason = _abstains(planned, learning)
     if reason is not None:
         return reason
+    signals = Recorded(planned, _PLANNED).over(np.arange(updates), learning)
+    factor = learning.learning_rate_factor
     return learning.law.best(signals, learning.start, learning_rate_factor=factor)
 
 

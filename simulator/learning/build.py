@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.law import Law
+from rollcast.simulator.learning.schedule import CONSTANT, RateSchedule, schedule_of
 from rollcast.simulator.learning.section import LearningSection, check_target
 from rollcast.simulator.workload.rewards import BetaBernoulli
 from rollcast.simulator.workload.section import WorkloadSection
@@ -18,7 +21,7 @@ class Learning:
 
     start: accuracy before the first update. target: to reach; None for none. minibatches: optimiser
     steps an update. lengths: whether lengths drift with accuracy. own: whether the law is of the
-    user's runs.
+    user's runs. schedule: of the learning rate.
     """
 
     law: Law
@@ -28,12 +31,18 @@ class Learning:
     minibatches: int = 1
     lengths: bool = False
     own: bool = False
+    schedule: RateSchedule = CONSTANT
 
 
 def build_learning(
-    section: LearningSection, workload: WorkloadSection, minibatches: int, folder: Path
+    section: LearningSection,
+    workload: WorkloadSection,
+    minibatches: int,
+    folder: Path,
+    trainer: Mapping[str, Any] | None,
 ) -> Learning:
-    """folder: start of the law's path. Raises ScenarioError (``learning...``)."""
+    """folder: start of the law's path. trainer: options of ``engine.trainer``. Raises ScenarioError
+    (``learning...``, ``engine.trainer...``)."""
     from rollcast.simulator.learning.data import load, prior
 
     law = prior() if section.file is None else load(folder / section.file)
@@ -49,6 +58,7 @@ def build_learning(
         minibatches,
         section.lengths,
         section.file is not None,
+        schedule_of(trainer),
     )
 
 

@@ -40,7 +40,9 @@ def load(path: Path, field: str = FIELD) -> Law:
     content = read_json(path, field, path.name, _WANTED)
     if not isinstance(content, Mapping) or content.get("schema") != SCHEMA:
         raise ScenarioError(field, f"{path.name} does not name the schema {SCHEMA!r}, {_WANTED}")
-    fields = {key: value for key, value in content.items() if key != "schema"}
+    # Laws of earlier versions do not name level_speed.
+    fields = {"level_speed": 0.0, **content}
+    del fields["schema"]
     try:
         law: Law = from_plain(fields, Law, path.name)
     except ValueError as error:
@@ -64,7 +66,7 @@ def _contradiction(law: Law) -> str | None:
         return f"its covariance must have {len(PARAMETERS)} rows and columns"
     matrix = np.array(law.covariance)
     figures = [*law.parameters.values(), *matrix.flat, law.run_sd, law.policy_sd, law.level_sd]
-    if not np.isfinite([*figures, law.concentration]).all():
+    if not np.isfinite([*figures, law.concentration, law.level_speed]).all():
         return "its figures must be finite"
     if min(law.run_sd, law.policy_sd, law.level_sd) < 0 or law.concentration <= 0:
         return "its standard deviations must be 0 or more, and its concentration more than 0"

@@ -63,10 +63,11 @@ class Law:
     """Parameters by name (`PARAMETERS`) with their covariance, shape (5, 5).
 
     run_sd, policy_sd: standard deviations of a run's and of a policy's log speed about the law.
-    level_sd: of the logarithm of the log-odds that a run has gained.
-    concentration: of the success probability over prompts (Beta). source: where it comes from, for
-    readers. lengths: None where the runs said nothing of them. learning_rate: that counts as 1;
-    None where the runs of several tasks have one each.
+    level_sd: of the logarithm of the log-odds that a run has gained, at the same speed as a whole:
+    log speed is less by ``level_speed`` times that logarithm. concentration: of the success
+    probability over prompts (Beta). source: where it comes from, for readers. lengths: None where
+    the runs said nothing of them. learning_rate: that counts as 1; None where the runs of several
+    tasks have one each.
     """
 
     parameters: Mapping[str, float]
@@ -79,6 +80,7 @@ class Law:
     source: str
     lengths: LengthLaw | None = None
     learning_rate: float | None = None
+    level_speed: float = 0.0
 
     def curves(
         self,
@@ -132,8 +134,10 @@ class Law:
         """Parameters with a run's and a policy's own deviations, and levels, shape (draws, 1)."""
         drawn = self.draw(draws, seed)
         own = np.random.default_rng([seed, zlib.crc32(_digest(signals))])
-        drawn[:, 0] += math.hypot(self.run_sd, self.policy_sd) * own.standard_normal(draws)
-        return drawn, np.exp(self.level_sd * own.standard_normal((draws, 1)))
+        speed, level = own.standard_normal((2, draws))
+        level *= self.level_sd
+        drawn[:, 0] += math.hypot(self.run_sd, self.policy_sd) * speed - self.level_speed * level
+        return drawn, np.exp(level[:, None])
 
     def _curves(
         self,

@@ -10,7 +10,7 @@ The log-odds z of a right answer grow in an update by
 - n: rollouts of such groups in an optimiser step; the others add neither signal nor noise.
 - g: what is left of a step of an optimiser that divides by the gradient's root mean square; noise
   is that of one rollout's gradient in units of S (the noise scale of arXiv 1812.06162).
-- steps: minibatches. rate: the learning rate over that of the fitted runs.
+- steps: minibatches. rate: the learning rate over that of the fitted runs, in each update.
 - slowing: what is easy is learned first. Below 0 it counts as 0.
 - d: what clipping leaves of an update whose tokens are ``age`` updates old: drift = staleness *
   age * (an update's progress without age): the policy that samples may lag, but not move away.
@@ -31,19 +31,20 @@ FloatArray = NDArray[np.float64]
 
 _FIRST, _LAST = float(LOG_ODDS[0]), float(LOG_ODDS[-1])
 _WIDTH = float(LOG_ODDS[1] - LOG_ODDS[0])
-_FINE = 32
+_FINE = 16
 """From twice as many updates on, this share of those so far is taken at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What the law reads of runs, each (runs, updates): rollouts, age, minibatches; which row of
-    ``signal`` and ``mixed``, each (rows, `LOG_ODDS`), is that of its groups. Beyond a run's own
-    updates rollouts are 0."""
+    """What the law reads of runs, each (runs, updates): rollouts, age, minibatches, their number
+    times the learning rate over the run's own (pushes); which row of ``signal`` and ``mixed``, each
+    (rows, `LOG_ODDS`), is that of its groups. Beyond a run's own updates rollouts are 0."""
 
     rollouts: FloatArray
     age: FloatArray
     minibatches: FloatArray
+    pushes: FloatArray
     row: IntArray
     signal: FloatArray
     mixed: FloatArray
@@ -54,12 +55,13 @@ def columns_of(runs: Sequence[Signals], concentration: float) -> Columns:
     most = max(map(len, runs), default=0)
     rows: dict[tuple[int, int, str, bool], int] = {}
     blank = np.zeros((len(runs), most))
-    rollouts, age, minibatches = blank.copy(), blank.copy(), blank + 1.0
+    rollouts, age, minibatches, pushes = blank.copy(), blank.copy(), blank + 1.0, blank + 1.0
     row = np.zeros((len(runs), most), dtype=np.int64)
     for i, run in enumerate(runs):
         own = len(run)
         rollouts[i, :own], age[i, :own] = run.rollouts, run.age
         minibatches[i, :own] = np.maximum(run.minibatches, 1.0)
+        pushes[i, :own] = minibatches[i, :own] * (1.0 if run.rates is None else run.rates)
         sampled = np.maximum(np.rint(run.group_size), 1).astype(int)
         trained = np.clip(np.rint(sampled * run.kept), 1, sampled).astype(int)
         sizes, which = np.unique(np.stack((sampled, trained)), axis=1, return_inverse=True)
@@ -74,7 +76,7 @@ def columns_of(runs: Sequence[Signals], concentration: float) -> Columns:
         spread, share = group_signal(size, kept, selection, concentration)
         signal[at] = spread / np.maximum(share, 1e-9)
         mixed[at] = 1.0 if filtered else share
-    return Columns(rollouts, age, minibatches, row, signal, mixed)
+    return Columns(rollouts, age, minibatches, pushes, row, signal, mixed)
 
 
 def progress(
@@ -98,23 +100,24 @@ def progress(
     curve = np.empty((n, updates + 1))
     curve[:, 0] = z
     width = columns.signal.shape[1]
-    signals, shares = columns.signal.ravel(), columns.mixed.ravel()
+    tables = np.stack((columns.signal.ravel(), columns.mixed.ravel()))
     slowing = np.maximum(slowing, 0.0)
+    plain = (columns.pushes == 1.0).all(axis=0)
 
     def gain(z: FloatArray, u: int) -> FloatArray:
         """What update ``u`` adds to log-odds z, each of shape (n,)."""
-        place = np.clip((z - _FIRST) / _WIDTH, 0.0, width - 1.000001)
+        place = np.minimum(np.maximum((z - _FIRST) / _WIDTH, 0.0), width - 1.000001)
         below = place.astype(np.int64)
         at, part = columns.row[:, u] * width + below, place - below
-        signal = signals[at] * (1.0 - part) + signals[at + 1] * part
-        mixed = shares[at] * (1.0 - part) + shares[at + 1] * part
+        signal, mixed = tables[:, at] * (1.0 - part) + tables[:, at + 1] * part
         steps, rollouts = columns.minibatches[:, u], columns.rollouts[:, u]
         noisy = noise * steps / np.maximum(rollouts * mixed, 1e-6)
-        slowed = np.exp(-slowing * np.maximum(z - start, 0.0))
-        step = speed * slowed * steps**power * signal / np.sqrt(signal**2 + noisy)
-        step = np.where(rollouts > 0, np.minimum(step, _LAST), 0.0)
+        step = speed * np.exp(-slowing * np.maximum(z - start, 0.0))
+        if not plain[u]:
+            step = step * columns.pushes[:, u] ** power
+        step = np.minimum(step * signal / np.sqrt(signal**2 + noisy), _LAST)
         drift = staleness * columns.age[:, u] * step
-        return np.asarray(step / np.sqrt(1.0 + drift**2))
+        return np.asarray(np.where(rollouts > 0, step / np.sqrt(1.0 + drift**2), 0.0))
 
     for u, count in enumerate([1] * updates if together is None else together.tolist()):
         added = gain(z, u)

@@ -28,7 +28,8 @@ class Signals:
     seconds: end of the update on the run's clock, from its start. selection: rule that chose among
     a group's rollouts (``MaxVariance``), or ``none``. filtered: whether groups with equal rewards
     were replaced. first_come: whether rollouts that finish late are thrown away, so that what is
-    trained on is chosen by length.
+    trained on is chosen by length. rates: learning rate over the run's own, as it warms up and
+    falls; None for 1.
     """
 
     rollouts: IntArray
@@ -42,6 +43,7 @@ class Signals:
     selection: str = NO_SELECTION
     filtered: bool = False
     first_come: bool = False
+    rates: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.rollouts)

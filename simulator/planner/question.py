@@ -174,7 +174,8 @@ def _length(
     section = read(LearningSection, learning, LearningSection.FIELD)
     roofline = sections.cost.of_the_roofline
     minibatches = 1 if roofline is None else roofline.trainer.minibatches
-    law = build_learning(section, sections.workload, minibatches, raw.folder)
+    trainer = sections.engine.trainer
+    law = build_learning(section, sections.workload, minibatches, raw.folder, trainer)
     needs = planned_needs(base_plan(sections), law, DRAWS)
     if needs.reason:
         return None, (f"{needs.reason} So the plan is for {ASSUMED_STEPS} steps.",), None

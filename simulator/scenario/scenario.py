@@ -245,7 +245,8 @@ def _learning(model: ScenarioModel, folder: Path) -> Learning | None:
 
     roofline = model.cost.of_the_roofline
     minibatches = 1 if roofline is None else roofline.trainer.minibatches
-    return build_learning(model.learning, model.workload, minibatches, folder)
+    trainer = model.engine.trainer
+    return build_learning(model.learning, model.workload, minibatches, folder, trainer)
 
 
 def _check_context(

@@ -58,7 +58,7 @@ def run_each(
     results = {}
     for name, scenario in zip(names, scenarios, strict=True):
         try:
-            results[name] = simulate(scenario, on_step)
+            results[name] = simulate(scenario, on_step, alone=False)
         except RunError as error:
             raise RunError(f"under {name}, {error}") from None
     add_learning(results)

@@ -49,8 +49,13 @@ def from_raw(raw: RawScenario, *settings: str, seed: int | None = None) -> Scena
     return build_scenario(override(raw, settings, seed))
 
 
-def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = None) -> Result:
-    """Runs a scenario on a fresh simulated cluster.
+def simulate(
+    scenario: Scenario,
+    on_step: Callable[[StepRecord], None] | None = None,
+    alone: bool = True,
+) -> Result:
+    """Runs a scenario on a fresh simulated cluster. alone: False where `add_learning` follows for
+    several results together.
 
     Raises ScenarioError or RunError if it cannot run to its end.
     """
@@ -89,7 +94,8 @@ def simulate(scenario: Scenario, on_step: Callable[[StepRecord], None] | None = 
     if isinstance(progress, Progress):
         progress = reacted(scenario, result, progress)
     made = Result(scenario, result, summary, progress)
-    add_learning({scenario.policy_name: made})
+    if alone:
+        add_learning({scenario.policy_name: made})
     return made
 
 

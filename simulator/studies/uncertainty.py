@@ -182,7 +182,7 @@ def add_intervals(
         summary |= {"intervals_from": source, "intervals": quick.intervals}
         if quick.step is not None:
             add_phases(summary, quick.step.phases, quick.step.bound_by)
-    if "step_s" in quick.draws:
+    if "step_s" in quick.draws and alike is None:  # else whoever draws several alike adds it
         factors = quick.draws["step_s"] / summary["step_s"]
         add_learning({summary["policy"]: result}, {summary["policy"]: factors})
     summary["interval_shares"] = dict(quick.shares)

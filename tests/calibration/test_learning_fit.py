@@ -4,7 +4,6 @@ nothing of learning."""
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.learning import pages, tables, validation
-from benchmarks.learning.push import length_push
+from benchmarks.learning.matched import alike
 from benchmarks.runner import RESULTS
 from rollcast.calibration.fits.learning import LearningRun, fit, law_of
-from rollcast.calibration.judge.learning import Judged, rising, time_to
+from rollcast.calibration.judge.learning import Judged, judge, rising, time_to
 from rollcast.calibration.learning import calibrate_learning, read_run
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.data import load, prior
@@ -127,6 +126,39 @@ def test_what_the_runs_do_not_say_stays_as_the_prior_has_it(folders: Path) -> No
     )
     assert law.covariance[at][at] == pytest.approx(before.covariance[at][at], rel=0.1)
     assert law.policy_sd >= before.policy_sd
+
+
+def test_intervals_hold_as_many_runs_as_they_say() -> None:
+    """Of runs that deviate from a law, in speed and in level, as the law says."""
+    none = ((0.0,) * 5,) * 5
+    law = replace(true_law(), run_sd=0.06, level_sd=0.15, level_speed=1.5, covariance=none)
+    runs = [deviating(law, seed) for seed in range(90)]
+    known, unseen = runs[:40], runs[40:]
+    fitted = law_of(fit(known), "", "", prior())
+    assert fitted.level_sd == pytest.approx(0.15, abs=0.05)
+    assert 0.84 <= held(fitted, unseen) <= 0.96
+    # A level that were also taken for speed would count twice.
+    assert held(replace(fitted, level_speed=0.0), unseen) > 0.97
+
+
+def held(law: Law, runs: list[LearningRun]) -> float:
+    """The share of times to targets in their intervals."""
+    judged = [one for run in runs for one in judge(law, run, 0.3, 1.0, (0.5, 0.6, 0.7))]
+    return float(np.mean([one.inside for one in judged if one.what == "time"]))
+
+
+def deviating(law: Law, seed: int) -> LearningRun:
+    """A run under one of four ages and two batches, evaluated on 320 prompts every five updates."""
+    signals = alike(80, (48, 192)[seed % 2], 8, age=2.0 * (seed // 2 % 4))
+    [curve] = law.curves(signals, 0.3, draws=1, seed=seed)
+    updates = np.arange(0, 81, 5)
+    unknown = np.full(len(updates), np.nan)
+    right = np.random.default_rng(seed).binomial(320, curve[updates])
+    policy = f"{seed % 8}"
+    answers = np.full(len(updates), 320.0)
+    return LearningRun(
+        str(seed), "", policy, seed, 1.0, signals, updates, right / 320, answers, unknown, unknown
+    )
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -284,39 +316,10 @@ def test_validate_holds_a_law_against_runs(folders: Path, tmp_path: Path, cli: C
     "page",
     [
         *(pages.validated, pages.fitted, pages.policies, pages.papers, pages.real),
-        *(pages.public, pages.lengths, pages.ends, pages.whole, pages.pods),
+        *(pages.public, pages.lengths, pages.ends, pages.edges, pages.whole, pages.pods),
     ],
 )
 def test_tables_are_whole(page: Callable[[Path], str]) -> None:
     lines = page(RESULTS).splitlines()
     assert len(lines) > 3
     assert len({line.count(" | ") for line in lines}) == 1
-
-
-@given(
-    st.lists(
-        st.lists(st.tuples(st.booleans(), st.integers(1, 99)), min_size=2, max_size=5),
-        min_size=1,
-        max_size=4,
-    ),
-    st.booleans(),
-)
-def test_the_push_is_advantage_times_log_length(
-    groups: list[list[tuple[bool, int]]], mask: bool
-) -> None:
-    rows = [(g, float(right), float(n)) for g, group in enumerate(groups) for right, n in group]
-    group, reward, tokens = (np.array(column) for column in zip(*rows, strict=True))
-    counts = tokens < 50 if mask else None
-    found = length_push(
-        np.zeros(len(rows), dtype=int), group.astype(int), reward, tokens, 1, counts
-    )
-    of_length = of_reward = 0.0
-    for g, right, n in rows:
-        own = [r for k, r, _ in rows if k == g]
-        spread = float(np.std(own))
-        if spread == 0 or (mask and n >= 50):
-            continue
-        advantage = (right - float(np.mean(own))) / spread
-        of_length += advantage * (math.log(n) - float(np.log(tokens).mean())) / len(rows)
-        of_reward += advantage * (right - float(reward.mean())) / len(rows)
-    assert [float(push[0]) for push in found] == pytest.approx([of_length, of_reward], abs=1e-9)

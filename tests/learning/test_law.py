@@ -17,6 +17,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.data import load, prior, save
 from rollcast.simulator.learning.group_signal import ACCURACIES, group_signal
 from rollcast.simulator.learning.progress import nodes
+from rollcast.simulator.learning.schedule import schedule_of
 from rollcast.simulator.learning.signals import Signals, signals_of
 from rollcast.simulator.loop.selection import max_variance
 from rollcast.testing import try_policy
@@ -138,6 +139,31 @@ def test_signals_of_a_run_say_what_its_policy_did() -> None:
     assert "finishes late" in str(prior().domain_reason(tail, 0.3))
 
 
+@given(st.floats(0.3, 2), st.integers(1, 4))
+def test_an_update_counts_with_the_learning_rate_in_force(rate: float, minibatches: int) -> None:
+    law, run = prior(), replace(signals(), minibatches=minibatches * np.ones(40))
+    scaled = law.best(replace(run, rates=np.full(40, rate)), 0.3)
+    assert scaled == pytest.approx(law.best(run, 0.3, learning_rate_factor=rate))
+    late = np.arange(40) >= 5
+    warm = law.best(replace(run, rates=late.astype(float)), 0.3)
+    assert (warm[:6] == warm[0]).all()
+    assert warm[6:] == pytest.approx(law.best(run, 0.3)[1:36])
+
+
+@given(st.integers(0, 9), st.sampled_from(["linear", "cosine"]), st.integers(1, 3))
+def test_an_updates_rate_is_the_mean_over_its_minibatches(
+    warmup: int, course: str, minibatches: int
+) -> None:
+    trainer = {"warmup_updates": warmup, "schedule": course, "schedule_updates": 20, "loss": "x"}
+    schedule = schedule_of(trainer)
+    numbers = np.arange(12)
+    each = [schedule.rate_factor(n) for n in range(12 * minibatches)]
+    want = np.reshape(each, (12, minibatches)).mean(axis=1)
+    assert schedule.rates(numbers, minibatches) == pytest.approx(want)
+    assert not schedule.open_ended
+    assert schedule_of({"schedule": course}).open_ended
+
+
 def test_a_law_is_read_as_it_was_written(tmp_path: Path) -> None:
     save(prior(), tmp_path / "law.json")
     assert load(tmp_path / "law.json") == prior()
@@ -170,5 +196,5 @@ def test_late_updates_taken_at_once_are_as_good_as_each() -> None:
     each = law.curves(many, 0.3, draws=40, seed=0)[:, numbers]
     assert np.abs(drawn - each).max() < 1e-3
     assert np.abs(best - law.best(many, 0.3)[numbers]).max() < 1e-3
-    assert numbers[:65].tolist() == list(range(65))
+    assert numbers[:33].tolist() == list(range(33))
     assert numbers[-1] == 1200

@@ -161,8 +161,8 @@ def test_the_point_is_the_law_on_repeated_updates(scenario: Path) -> None:
     rows = np.arange(updates) % len(signals)
     curve = result.scenario.learning.law.best(at(signals, rows), 0.3)  # type: ignore[union-attr]
     own = first_crossing(0.6, curve.tolist())
-    assert told(result)["updates"] == pytest.approx(own)
-    assert told(result)["hours"] == pytest.approx(own * result.summary["step_s"] / 3600)
+    assert told(result)["updates"] == pytest.approx(own, rel=2e-3)
+    assert told(result)["hours"] == pytest.approx(own * result.summary["step_s"] / 3600, rel=2e-3)
 
 
 def test_a_policy_like_the_first_is_as_soon(scenario: Path) -> None:
@@ -251,6 +251,25 @@ def test_a_law_that_abstains_says_why(cli: Cli, scenario: Path, tmp_path: Path) 
     code, shown, error = cli("compare", scenario, *settings, "--policy", "pods(keep=2)")
     assert code == 0, error
     assert shown.count("it says nothing here") == 1
+
+
+def test_the_course_of_the_learning_rate_counts(cli: Cli, scenario: Path) -> None:
+    def answer(**trainer: Any) -> tuple[int, str, str]:
+        asked = f"engine.trainer={json.dumps(trainer)}"
+        return cli("simulate", scenario, "--set", asked, "--draws", 0, "--json")
+
+    plain, warm, falls = (
+        json.loads(answer(**trainer)[1])["learning"]
+        for trainer in ({}, {"warmup_updates": 9}, {"schedule": "linear", "schedule_updates": 400})
+    )
+    assert plain["updates"] + 3 < warm["updates"] < plain["updates"] + 5
+    assert falls["updates"] > plain["updates"]
+    assert falls["reached"] < plain["reached"]
+    said = json.loads(answer(schedule="cosine")[1])["learning"]["abstains"]
+    assert "give engine.trainer.schedule_updates" in said
+    code, out, error = answer(warmup_updates="few")
+    assert (code, out) == (2, "")
+    assert "engine.trainer.warmup_updates: must be a whole number" in error
 
 
 @pytest.mark.parametrize(

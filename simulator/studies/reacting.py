@@ -19,7 +19,6 @@ from rollcast.simulator.learning.build import Learning
 from rollcast.simulator.learning.clock import slowed
 from rollcast.simulator.learning.filtered import at_mean, concentration_of, groups_needed
 from rollcast.simulator.learning.lengths import length_law, lengths_of, mean_length, reacting
-from rollcast.simulator.results.steady import steady_of
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario, outline
 from rollcast.simulator.spans import Run
@@ -33,6 +32,7 @@ _SHORT, _LONG = 0.25, 4.0  # factors on lengths that are tried
 _SAME = 0.02  # of the log of one: not worth another run
 _ALIKE, _MORE = 0.1, 2.0  # groups a batch needs: log of a factor that changes nothing; one tried
 _PART = 10  # of the steps are run again with other rewards
+_QUARTER = 4  # of the steady steps are run again with other lengths
 _LEAST = 64  # groups of them, so that their time is not that of a few long responses
 
 
@@ -63,9 +63,12 @@ def with_lengths(
     power = 1.0
     if abs(math.log(longer)) > _SAME and isinstance(scenario.workload, ScaledWorkload):
         other = replace(scenario, workload=scenario.workload.scaled(longer))
+        part = max(math.ceil((steady.stop - steady.start) / _QUARTER), _least_steps(recorded))
+        count = min(steady.start + part, len(run.steps))
         with suppress(RollcastError):
-            step_s = steady_of(drive(other, other.world(), len(run.steps))).step_s
-            power = math.log(step_s / steady.step_s) / math.log(longer)
+            again = drive(other, other.world(), count)
+            times = [_seconds(one, min(steady.start, count - 1), count) for one in (again, run)]
+            power = math.log(times[0] / times[1]) / math.log(longer)
     return reacting(progress, learning, scenario.seed, steps, power, own)
 
 
@@ -90,8 +93,7 @@ def with_filter(
     within = np.where(np.abs(logs) <= math.log(_MORE), np.abs(logs), -1.0)
     tried = int(np.argmax(within))
     power = 1.0
-    least = math.ceil(_LEAST / max(float(np.median(recorded.signals.groups)), 1.0))
-    count = min(max(len(run.steps) // _PART, least), len(run.steps))
+    count = min(max(len(run.steps) // _PART, _least_steps(recorded)), len(run.steps))
     if within[tried] >= _ALIKE:
         changed = replace(
             section.workload, rewards=at_mean(rewards, float(progress.accuracy[tried]))
@@ -102,11 +104,19 @@ def with_filter(
         other = replace(scenario, workload=workload)
         with suppress(RollcastError):
             again = drive(other, other.world(), count)
-            longer = (again.steps[-1].end_s - again.start_s) / (
-                run.steps[count - 1].end_s - run.start_s
-            )
+            longer = _seconds(again, 0, count) / _seconds(run, 0, count)
             power = float(np.clip(math.log(longer) / logs[tried], 0.0, 1.0))
     return slowed(progress, own**power, drawn**power, 0)
+
+
+def _least_steps(recorded: Recorded) -> int:
+    """Steps of as many groups as `_LEAST`."""
+    return math.ceil(_LEAST / max(float(np.median(recorded.signals.groups)), 1.0))
+
+
+def _seconds(run: Run, start: int, stop: int) -> float:
+    """Of the steps from ``start`` to ``stop`` (exclusive)."""
+    return run.steps[stop - 1].end_s - (run.steps[start - 1].end_s if start else run.start_s)
 
 
 def _target_at(progress: Progress, learning: Learning) -> int:

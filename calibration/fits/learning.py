@@ -16,7 +16,7 @@ import numpy as np
 
 from rollcast.calibration.fits.learning_lengths import LengthPoints, fit_lengths
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.learning.law import PARAMETERS, Domain, Law
+from rollcast.simulator.learning.law import PARAMETERS, Domain, Law, lag_of
 from rollcast.simulator.learning.progress import columns_of, progress
 from rollcast.simulator.learning.signals import FloatArray, IntArray, Signals
 
@@ -281,7 +281,7 @@ def law_of(fitted: Fit, origin: str, source: str, before: Law) -> Law:
         level_sd=level[0],
         level_speed=level[1],
         concentration=CONCENTRATION,
-        domain=joined(domain_of(runs, fitted.rate), before.domain),
+        domain=joined(domain_of(runs, fitted.rate, fitted), before.domain),
         source=source,
         lengths=fit_lengths([points(run) for run in runs]) or before.lengths,
         learning_rate=fitted.rate,
@@ -293,8 +293,8 @@ def points(run: LearningRun) -> LengthPoints:
     return LengthPoints(log_odds(run.accuracy, run.answers), run.right_tokens, run.wrong_tokens)
 
 
-def domain_of(runs: Sequence[LearningRun], rate: float) -> Domain:
-    """Where these runs were. rate: learning rate that counts as 1."""
+def domain_of(runs: Sequence[LearningRun], rate: float, *fits: Fit) -> Domain:
+    """Where these runs were. rate: learning rate that counts as 1. fits: to them."""
 
     def span(values: Sequence[float]) -> tuple[float, float]:
         return float(min(values)), float(max(values))
@@ -314,7 +314,13 @@ def domain_of(runs: Sequence[LearningRun], rate: float) -> Domain:
         learning_rate=span([run.rate / rate for run in runs]),
         selections=tuple(sorted({run.signals.selection for run in runs})),
         filtered=any(run.signals.filtered for run in runs),
+        lag=max((_lag(fitted, run) for fitted in fits for run in fitted.runs), default=None),
     )
+
+
+def _lag(fitted: Fit, run: LearningRun) -> float:
+    (log_speed, _, _, power, _), _ = fitted.of(run.origin)
+    return lag_of(run.signals, math.exp(log_speed), power, run.rate / fitted.rate)
 
 
 def joined(own: Domain, before: Domain) -> Domain:
@@ -335,4 +341,5 @@ def joined(own: Domain, before: Domain) -> Domain:
         learning_rate=span("learning_rate"),
         selections=tuple(sorted({*own.selections, *before.selections})),
         filtered=own.filtered or before.filtered,
+        lag=max((lag for lag in (own.lag, before.lag) if lag is not None), default=None),
     )

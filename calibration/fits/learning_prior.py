@@ -64,7 +64,7 @@ def over_tasks(fits: Mapping[str, Fit], source: str, elsewhere: Iterable[Fit] = 
         level_sd=float(np.sqrt(np.mean([fitted.level_sd**2 for fitted in fits.values()]))),
         level_speed=float(np.mean([fitted.level_speed for fitted in fits.values()])),
         concentration=CONCENTRATION,
-        domain=domain_of(scaled, 1.0),
+        domain=domain_of(scaled, 1.0, *fits.values()),
         source=source,
         lengths=lengths_over_tasks(fits.values()),
     )

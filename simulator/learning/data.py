@@ -40,9 +40,11 @@ def load(path: Path, field: str = FIELD) -> Law:
     content = read_json(path, field, path.name, _WANTED)
     if not isinstance(content, Mapping) or content.get("schema") != SCHEMA:
         raise ScenarioError(field, f"{path.name} does not name the schema {SCHEMA!r}, {_WANTED}")
-    # Laws of earlier versions do not name level_speed.
+    # Laws of earlier versions do not name level_speed and lag.
     fields = {"level_speed": 0.0, **content}
     del fields["schema"]
+    if isinstance(domain := fields.get("domain"), Mapping):
+        fields["domain"] = {"lag": None, **domain}
     try:
         law: Law = from_plain(fields, Law, path.name)
     except ValueError as error:

@@ -28,7 +28,9 @@ NEAR = 2.0
 class Domain:
     """Where a law was fitted. Ranges are (least, most), of what the runs had: start, accuracy at
     the first update; reached, the highest of any run; age, mean updates; minibatches; selections,
-    names of rules; filtered, whether any run replaced groups without signal."""
+    names of rules; filtered, whether any run replaced groups without signal; lag, the most log-odds
+    that a run's first updates would have added while its tokens waited (age times an update's
+    progress without age), None where not known."""
 
     start: tuple[float, float]
     reached: float
@@ -41,6 +43,7 @@ class Domain:
     learning_rate: tuple[float, float]
     selections: tuple[str, ...]
     filtered: bool
+    lag: float | None = None
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,22 @@ class Law:
             typical = float(np.median(values))
             if not least / near - 0.01 <= typical <= most * near + 0.01:
                 return _outside(what.format(typical), f"runs from {least:.3g} to {most:.3g}")
+        speed, power = math.exp(self.parameters["log_speed"]), self.parameters["lr_power"]
+        lag = lag_of(signals, speed, power, learning_rate_factor)
+        if domain.lag is not None and lag > NEAR * domain.lag:
+            return (
+                f"While a token waits, the policy would move by {lag:.1f} in log-odds, and by at "
+                f"most {domain.lag:.1f} in the runs that the law of learning was fitted to: "
+                "further out accuracy can fall again, as it did in runs of ours, so it says "
+                "nothing here."
+            )
         return None
+
+
+def lag_of(signals: Signals, speed: float, power: float, factor: float) -> float:
+    """Log-odds that updates at a law's speed would add while the typical token waits. factor: of
+    the learning rate."""
+    return float(np.median(signals.age * speed * (signals.minibatches * factor) ** power))
 
 
 def _outside(what: str, fitted: str) -> str:

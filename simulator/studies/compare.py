@@ -91,7 +91,8 @@ def _other_batches(results: Mapping[str, Result]) -> list[str]:
         f"the policies train on different numbers of rollouts per step ({listed}): "
         "speed-ups compare the time per rollout before selection"
     )
-    if any(not isinstance(result.progress, Progress) for result in results.values()):
+    fewer = [results[name] for name, count in trained.items() if most > (1.0 + SAME) * count]
+    if any(not isinstance(result.progress, Progress) for result in fewer):
         text += "; a simulation does not tell whether training on fewer learns as much"
     return [text]
 

@@ -122,6 +122,17 @@ def test_it_abstains_outside_of_what_it_was_fitted_to() -> None:
         assert reason.endswith(".")
 
 
+def test_it_abstains_where_the_policy_moves_far_while_tokens_wait() -> None:
+    """Age and learning rate are each near what was fitted, but not both together."""
+    own = {**prior().parameters, "log_speed": -1.4}
+    law = replace(prior(), parameters=own, domain=replace(prior().domain, lag=2.0))
+    for age, rate in ((8.0, 1.0), (0.0, 2.0), (4.0, 2.0)):
+        assert law.domain_reason(signals(age=age), 0.3, learning_rate_factor=rate) is None
+    steps = replace(signals(age=8.0), minibatches=2 * np.ones(40))
+    assert "can fall again" in str(law.domain_reason(steps, 0.3, learning_rate_factor=2.0))
+    assert law.domain_reason(steps, 0.3) is None
+
+
 def test_signals_of_a_run_say_what_its_policy_did() -> None:
     plain = signals_of(try_policy("sync", [[4, 6, 5, 9]], steps=4).run)
     assert plain.age.tolist() == [0.0] * 4

@@ -25,6 +25,7 @@ def anywhere(law: Law, reached: float = 0.95) -> Law:
         age=wide,
         minibatches=wide,
         learning_rate=wide,
+        lag=None,
     )
     return replace(law, domain=domain)
 

@@ -138,8 +138,10 @@ def curve_of(
 def _origin(scenario: Mapping[str, Any]) -> str:
     """What the runs of one task and model share."""
     engine = scenario.get("engine")
-    task = engine.get("task") if isinstance(engine, Mapping) else None
-    return f"model {scenario.get('model')}, task {task}"
+    engine = engine if isinstance(engine, Mapping) else {}
+    model = engine.get("model") or scenario.get("model") or "the built-in model"
+    task = engine.get("task") or {}
+    return f"{model}, task {' '.join(map(str, task.values())) or 'as built in'}"
 
 
 def _lengths(rollouts: Table, done: Any, count: int) -> tuple[FloatArray, FloatArray]:

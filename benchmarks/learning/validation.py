@@ -142,8 +142,8 @@ def ends(runs: Sequence[LearningRun]) -> list[dict[str, Any]]:
 
 def edges(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> list[dict[str, Any]]:
     """Arms that may no longer learn, against the law of the other runs from their warm starts: mean
-    over runs of the best three evaluations on end, and of the last three, as they were and as the
-    law says; whether it abstains from any. runs: of the campaign, whose synchronous ones stand
+    over runs of their last three evaluations, as they were and as the law says, how many runs fell
+    on the way, and whether the law abstains. runs: of the campaign, whose synchronous ones stand
     beside."""
     judged = [
         one
@@ -169,23 +169,22 @@ def edges(runs: Sequence[LearningRun], fits: dict[str, Fit]) -> list[dict[str, A
         {
             "settings": settings(named[name]),
             "sync": float(np.mean(sync)),
-            "best": float(np.mean([_best(one.run.accuracy) for one in own])),
-            "fell": sum(_best(one.run.accuracy) - one.measured > FELL for one in own),
+            "fell": sum(fall(one.run) > FELL for one in own),
             "age": float(np.mean([one.run.signals.age.mean() for one in own])),
-            "abstains": any(one.said for one in own),
+            "abstains": all(one.said for one in own),
             **means(own, "last"),
         }
         for name, own in by_policy(judged).items()
     ]
 
 
-FELL = 0.05
-"""A run whose last accuracy is so far below its best has fallen: more than chance takes it."""
+FELL = 0.1
+"""A fall in accuracy from one evaluation to a later one that chance does not make."""
 
 
-def _best(accuracy: Any) -> float:
-    """The highest mean of three evaluations on end."""
-    return float(np.convolve(accuracy, np.full(3, 1 / 3), "valid").max())
+def fall(run: LearningRun) -> float:
+    """The most that an evaluation of a run is below an earlier one."""
+    return float((np.maximum.accumulate(run.accuracy) - run.accuracy).max())
 
 
 def figures(judged: Sequence[Judged], noise: float) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def fits_elsewhere(set_ups: Mapping[str, Sequence[LearningRun]], law: Law) -> di
 def over_tasks(fits: Mapping[str, Fit], source: str, elsewhere: Iterable[Fit] = ()) -> Law:
     """The mean over tasks, each fitted by itself, as wide as they differ. elsewhere: fits to runs
     of others (`fits_elsewhere`); speed and slowing are the mean over these and the tasks, each
-    counted once.
+    counted once, and starts may be like theirs.
 
     With few tasks their standard deviation is itself unsure: it is widened as Student's t would.
     """
@@ -46,6 +46,7 @@ def over_tasks(fits: Mapping[str, Fit], source: str, elsewhere: Iterable[Fit] = 
         np.mean([fitted.of(name)[1] for name in fitted.origins], axis=0) for fitted in fits.values()
     ]
     mean, variance = _over([task.mean(axis=0) for task in tasks], np.concatenate(tasks))
+    elsewhere = list(elsewhere)
     level = [task.mean(axis=0)[:_LEVEL] for task in tasks]
     level += [_by_origin(fitted).mean(axis=0)[:_LEVEL] for fitted in elsewhere]
     if len(level) > len(tasks):
@@ -56,6 +57,9 @@ def over_tasks(fits: Mapping[str, Fit], source: str, elsewhere: Iterable[Fit] = 
     ]
     spreads = [deviations(fitted) for fitted in fits.values()]
     again = [spread.run_sd**2 for spread in spreads if spread.freedom]
+    domain = domain_of(scaled, 1.0, *fits.values())
+    first = [float(run.accuracy[0]) for fitted in elsewhere for run in fitted.runs]
+    start = [*domain.start, *first]
     return Law(
         parameters=dict(zip(PARAMETERS, mean.tolist(), strict=True)),
         covariance=tuple(map(tuple, covariance.tolist())),
@@ -64,7 +68,7 @@ def over_tasks(fits: Mapping[str, Fit], source: str, elsewhere: Iterable[Fit] = 
         level_sd=float(np.sqrt(np.mean([fitted.level_sd**2 for fitted in fits.values()]))),
         level_speed=float(np.mean([fitted.level_speed for fitted in fits.values()])),
         concentration=CONCENTRATION,
-        domain=domain_of(scaled, 1.0, *fits.values()),
+        domain=replace(domain, start=(min(start), max(start))),
         source=source,
         lengths=lengths_over_tasks(fits.values()),
     )

@@ -161,8 +161,8 @@ def test_the_point_is_the_law_on_repeated_updates(scenario: Path) -> None:
     rows = np.arange(updates) % len(signals)
     curve = result.scenario.learning.law.best(at(signals, rows), 0.3)  # type: ignore[union-attr]
     own = first_crossing(0.6, curve.tolist())
-    assert told(result)["updates"] == pytest.approx(own, rel=2e-3)
-    assert told(result)["hours"] == pytest.approx(own * result.summary["step_s"] / 3600, rel=2e-3)
+    assert told(result)["updates"] == pytest.approx(own, rel=5e-3)
+    assert told(result)["hours"] == pytest.approx(own * result.summary["step_s"] / 3600, rel=5e-3)
 
 
 def test_a_policy_like_the_first_is_as_soon(scenario: Path) -> None:

@@ -283,7 +283,8 @@ def _parts(scanned: Sequence[Scanned], stack: StackLog, settings: Settings) -> l
     else names the steps, and are the windows that the run logged."""
     parts = []
     for source in scanned:
-        rows: Sequence[Metrics] = source.rows.get(stack.name, ())
+        charted = [row for row in source.charted if stack.known(row.values)]
+        rows: Sequence[Metrics] = source.rows.get(stack.name) or charted
         counted = bool(rows) and rows[-1].step == len(rows)  # not named by a bar
         if source.kind == CONSOLE and stack.console_counts and counted:
             named = any(s.rows.get(stack.name) and s.kind != CONSOLE for s in scanned)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollcast.calibration.logs import recognise
+from rollcast.calibration.logs.errors import LogError
 from rollcast.calibration.logs.formats import configs
 from rollcast.calibration.logs.formats.configs import Given
 from rollcast.calibration.logs.opened import Reached
@@ -198,6 +199,7 @@ def table(scanned: Scanned, take: Take) -> None:
             yield line.decode("utf-8-sig", "replace").replace("\0", "")
 
     header: list[str] = []
+    charted = False
     first = scanned.file.start().split(b"\n", 1)[0]
     delimiter = max((",", "\t", ";"), key=lambda mark: first.count(mark.encode()))
     rows = csv.reader(texts(), delimiter=delimiter)
@@ -211,13 +213,32 @@ def table(scanned: Scanned, take: Take) -> None:
             break
         line = numbers[-1]
         if not header:
-            header.extend(cells)
+            header.extend(of_chart(cells))
+            charted = header != cells
         elif len(cells) != len(header):
             if cells:
                 tally.skip(line, f"{len(cells)} cells; the header has {len(header)}")
         else:
             records.record(dict(zip(header, map(_cell, cells), strict=True)), line)
     records.close()
+    if charted and not scanned.rows:
+        scanned.charted = records.rows
+
+
+def of_chart(header: list[str]) -> list[str]:
+    """The keys of a chart that Weights & Biases exported, whose columns are ``Step`` and, of each
+    key, ``RUN - KEY`` with its least and most; any other header as it is. Raises LogError for a
+    chart of several runs."""
+    first, *rest = header
+    named = [cell.rpartition(" - ") for cell in rest]
+    if first not in _STEPS or not named or not all(mark for _, mark, _ in named):
+        return header
+    runs = sorted({run for run, _, _ in named})
+    if len(runs) > 1:
+        raise LogError(
+            f"the table has {len(runs)} runs ({', '.join(runs[:3])}); export the chart of one"
+        )
+    return [first, *(key for _, _, key in named)]
 
 
 def _whole(line: bytes, header: list[str], delimiter: str) -> bool:

@@ -22,13 +22,15 @@ Take = Callable[[StackLog, Rollout | Session, LogFile], None]
 
 @dataclass(slots=True)
 class Scanned:
-    """The content of a file. kind: of its rows. rows: by stack. settings: (kind, setting). dumped:
-    stacks whose rollouts it has. looked_at: False for a file of no kind that trainers write."""
+    """The content of a file. kind: of its rows. rows: by stack; charted: those of a chart
+    whose one key names no stack. settings: (kind, setting). dumped: stacks whose rollouts it has.
+    looked_at: False for a file of no kind that trainers write."""
 
     file: LogFile
     tally: Tally
     kind: int = JSON
     rows: dict[str, list[Metrics]] = field(default_factory=dict)
+    charted: list[Metrics] = field(default_factory=list)
     settings: list[tuple[int, Given]] = field(default_factory=list)
     dumped: set[str] = field(default_factory=set)
     looked_at: bool = True
@@ -39,6 +41,7 @@ class Scanned:
             self,
             tally=replace(self.tally, examples=[*self.tally.examples]),
             rows={name: [*rows] for name, rows in self.rows.items()},
+            charted=[*self.charted],
             settings=[*self.settings],
             dumped={*self.dumped},
         )

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from rollcast.calibration.logs.errors import LogError
 from rollcast.calibration.logs.gather import read_log
 from rollcast.calibration.logs.readers import readers
 from rollcast.calibration.logs.run_log import RunLog
@@ -55,6 +56,18 @@ def _history(folder: Path, truth: list[Truth]) -> Path:
     return written.table(folder / "wandb.csv", written.rows(written.openrlhf_values, truth))
 
 
+def _charts(folder: Path, truth: list[Truth]) -> Path:
+    """A file of each key, as Weights & Biases exports a chart of one run."""
+    for number, key in enumerate(written.verl_values(truth[0])):
+        name = f"a run - of mine - {key}"
+        rows = [
+            {"Step": t.step, **dict.fromkeys((name, f"{name}__MIN"), written.verl_values(t)[key])}
+            for t in truth
+        ]
+        written.table(folder / f"wandb_export_{number}.csv", rows)
+    return folder
+
+
 PHASES = ("generation_s", "log_prob_s", "update_s", "sync_s")
 MIN, MAX, CUT, MADE = "min_new_tokens", "max_new_tokens", "truncated_share", "generation_s"
 console = written.console
@@ -63,6 +76,7 @@ SINKS: list[tuple[str, str, Write, tuple[str, ...], float]] = [
     ("verl", "file", lambda p, t: written.verl_file(p / "a.jsonl", t), (), 1e-9),
     ("verl", "console", console(written.verl_line), (), 1e-9),
     ("verl", "tensorboard", _board(written.verl_values), (), 1e-6),
+    ("verl", "exported charts", _charts, (), 1e-9),
     ("trl", "state", lambda p, t: written.trl_state(p / "trainer_state.json", t), PHASES, 1e-9),
     ("trl", "tensorboard", _board(written.trl_entry, "train/"), PHASES, 1e-6),
     ("slime", "console", written.slime_console, (), 1e-9),
@@ -104,6 +118,12 @@ def test_metrics_come_back(
             else:
                 assert row[column] == pytest.approx(expected, rel=close, abs=close), column
     assert list(log.steps["first"]) == [1, 0, 0, 0, 0]
+
+
+def test_a_chart_of_two_runs_is_refused(tmp_path: Path) -> None:
+    row = {"Step": 1, "one - timing_s/step": 3.0, "two - timing_s/step": 4.0}
+    with pytest.raises(LogError, match=r"2 runs \(one, two\); export the chart of one"):
+        read_log([written.table(tmp_path / "chart.csv", [row])])
 
 
 def test_no_stack_is_left_out() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from rollcast.calibration import importing as outcomes
 from rollcast.calibration.importing import Outcome
-from rollcast.calibration.judge import whole
 from rollcast.calibration.judge.hold_out import forecast
 from rollcast.calibration.logs import write
 from rollcast.calibration.logs.draft import draft
@@ -27,24 +25,16 @@ from tests.logs import genuine
 
 SAID = ("qwen2.5-7b", "a100-80gb")
 GENUINE = [
-    *((name, ()) for name in ("public_verl", "public/verl_drift_3b", "public/verl_logic_rl")),
+    *((name, ()) for name in ("public_verl", "public/verl_drift_3b")),
     ("public_verl", SAID),
     *((name, ()) for name in ("public/nemo_gemma_b200", "public/trl_hotpot")),
     *((f"verl_files/{name}", ()) for name in ("legacy_v0", "sync_g8", "colocate_async")),
-    *((f"trl_grpo_cpu/{name}", ()) for name in ("hf_g8", "vllm_g8", "vllm_two_updates")),
+    ("trl_grpo_cpu/vllm_two_updates", ()),
 ]
 ADVISED = (
     *("verl_files/legacy_v0", "verl_files/colocate_async", "trl_grpo_cpu/vllm_two_updates"),
     *("trl_grpo_cpu/hf_logging5", "trl_grpo_cpu/vllm_groups16_loaded"),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_runs() -> Iterator[None]:
-    """What is compared has as many steps on either side, however few."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole, "MOST_STEPS", 7)
-        yield
 
 
 @cache

@@ -27,6 +27,7 @@ from tests.imported.whole import simulated_step_s
 DUMPED = [name for name, form in truth.FORMS.items() if form.level > 1]
 BARE = [name for name in truth.FORMS if name not in DUMPED]
 RANKED = ("verl", "openrlhf")  # with dumps, and from steps without a longest one
+SIMULATED = (*RANKED, "areal", "prime_rl", "trl")  # and each way in which runs are laid out
 _FOUND: dict[str, tuple[RunLog, Outcome]] = {}
 
 
@@ -69,14 +70,14 @@ def test_the_step_that_is_printed_is_the_file_s(
     pytest.importorskip("pyarrow" if stack == "trl" else "json", reason="parquet needs pyarrow")
     log, found = _found(stack, tmp_path, monkeypatch)
     assert found.step is not None
-    simulated_s = simulated_step_s(log, found, tmp_path / "mine")
-    assert found.step.seconds == pytest.approx(simulated_s, rel=0.01)
-    assert found.step.low_s <= simulated_s <= found.step.high_s
-    # and the truth's own: without noise, and to go on as it was
+    # the truth's own: without noise, and to go on as it was
     measured_s = float(np.median(found.used.whole_s[found.used.quiet]))
     assert found.step.low_s <= measured_s <= found.step.high_s
     if log.level > 1:
-        assert simulated_s == pytest.approx(measured_s, rel=0.1)
+        assert found.step.seconds == pytest.approx(measured_s, rel=0.15)  # of few steps
+    if stack in SIMULATED:
+        simulated_s = simulated_step_s(log, found, tmp_path / "mine")
+        assert found.step.seconds == pytest.approx(simulated_s, rel=0.01)
 
 
 @pytest.mark.parametrize("stack", [name for name in truth.FORMS if truth.FORMS[name].gpu])

@@ -229,16 +229,15 @@ def of_chart(header: list[str]) -> list[str]:
     """The keys of a chart that Weights & Biases exported, whose columns are ``Step`` and, of each
     key, ``RUN - KEY`` with its least and most; any other header as it is. Raises LogError for a
     chart of several runs."""
-    first, *rest = header
-    named = [cell.rpartition(" - ") for cell in rest]
-    if first not in _STEPS or not named or not all(mark for _, mark, _ in named):
+    first, named = header[:1], [cell.rpartition(" - ") for cell in header[1:]]
+    if not set(first) & set(_STEPS) or not named or not all(mark for _, mark, _ in named):
         return header
     runs = sorted({run for run, _, _ in named})
     if len(runs) > 1:
         raise LogError(
             f"the table has {len(runs)} runs ({', '.join(runs[:3])}); export the chart of one"
         )
-    return [first, *(key for _, _, key in named)]
+    return [*first, *(key for _, _, key in named)]
 
 
 def _whole(line: bytes, header: list[str], delimiter: str) -> bool:

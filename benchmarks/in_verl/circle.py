@@ -168,7 +168,7 @@ def main() -> int:
     shape.add_argument("folder", type=Path)
     shape.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RUNS)}; or all")
     shape.add_argument("--steps", type=int, default=12)
-    given = shape.parse_args()
+    given = shape.parse_intermixed_args()  # names may follow options
     if given.what == "run":
         if unknown := [name for name in given.names if name not in RUNS]:
             raise ScenarioError("NAME", f"{unknown[0]} is none of {', '.join(RUNS)}")

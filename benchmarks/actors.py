@@ -4,7 +4,8 @@ Runs the built-in task for real, the cases one after another and then again (``-
 what it measured to ``benchmarks/results/actors.json``; ``actors.md`` is made of all rounds there.
 Every figure is a ratio of runs of one round, or of one run; medians over rounds, and their range.
 
-- actors against one process: the same synchronous rollouts and updates, step by step.
+- actors against one process: the same synchronous rollouts and updates, step by step; and the parts
+  of the difference, as shares of a step of one process.
 - weight sync: from the loop's asking until every replica has the weights, the check against the
   trainer's log-probabilities included; the driver's processor time a rollout, rewards included.
 - two replicas against one: the same rollouts, enough of them to fill both; tokens over the time in
@@ -19,7 +20,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from benchmarks.runner import (
     RESULTS,
@@ -31,6 +34,9 @@ from benchmarks.runner import (
     write_json,
     write_text,
 )
+
+if TYPE_CHECKING:
+    from rollcast.engine.log import Iterations
 
 STEPS, SETTLED = 14, 3
 
@@ -67,7 +73,8 @@ def run(case: str) -> dict[str, Any]:
     def stepped(progress: Progress) -> None:
         used.append(time.process_time())
 
-    result = run_scenario(spec, None, plot=False, on_step=stepped).run
+    real = run_scenario(spec, None, plot=False, on_step=stepped)
+    result = real.run
     records = result.steps[SETTLED:]
     sync = [p.seconds for p in result.phases if p.kind == "sync" and p.step >= SETTLED]
     rollouts = sum(record.trained_rollouts for record in records)
@@ -79,8 +86,26 @@ def run(case: str) -> dict[str, Any]:
         "tokens_per_s": sum(r.generated_tokens for r in records)
         / sum(r.rollout_s for r in records),
         "tokens": [record.generated_tokens for record in records],
+        "after_ends_s": after_ends_s(real.log.iterations),
         "driver_s_per_rollout": (used[-1] - used[SETTLED - 1]) / rollouts,
     }
+
+
+def after_ends_s(iterations: Iterations) -> float:
+    """What the iterations after which a rollout had ended took longer than others of as many
+    rollouts (their median, by eighths), of one replica in the settled steps: a replica reports
+    then, a process goes on."""
+    settled = iterations["version"] >= SETTLED
+    seconds, running = iterations["seconds"][settled], iterations["rollouts"][settled]
+    decodes = (iterations["prefill_tokens"][settled] == 0)[1:]
+    ended = (np.diff(running) < 0)[decodes]
+    seconds, size = seconds[1:][decodes], running[1:][decodes] // 8
+    longer = 0.0
+    for one in np.unique(size):
+        others = seconds[(size == one) & ~ended]
+        if len(others):
+            longer += float(np.sum(seconds[(size == one) & ended] - np.median(others)))
+    return longer
 
 
 Round = Mapping[str, dict[str, Any]]
@@ -99,6 +124,12 @@ def of_it(key: str) -> Callable[[Round], float]:
     )
 
 
+def after_ends(one_round: Round) -> float:
+    """The part of `slower` that is of the iterations at which a replica reports."""
+    actors, process = one_round["actors"], one_round["in process"]
+    return float((actors["after_ends_s"] - process["after_ends_s"]) / sum(process["step_s"]))
+
+
 def one_off(one_round: Round) -> float:
     """A step over the longer of its two sides, as they are beside each other."""
     run = one_round["one step off"]
@@ -113,6 +144,7 @@ def beside(key: str) -> Callable[[Round], float]:
 FIGURES: Sequence[tuple[str, str, str, Callable[[Round], float]]] = (
     ("actors over one process, synchronous, one replica", "<= 1.05", "{:.3f}", slower),
     ("of it in rollouts", "", "{:+.3f}", of_it("rollout_s")),
+    ("of it in iterations after a rollout has ended", "", "{:+.3f}", after_ends),
     ("of it in updates", "", "{:+.3f}", of_it("train_s")),
     ("of it in weight syncs", "", "{:+.3f}", of_it("sync_s")),
     ("weight sync, ms", "<= 50", "{:.1f}", lambda f: 1e3 * median(f["actors"]["sync_s"])),

@@ -13,8 +13,8 @@ import pytest
 import typer.main
 from hypothesis import settings
 
-from rollcast.simulator.cli.app import main
 from tests.laws import SEARCHING, examples
+from tests.running import exit_code
 
 settings.register_profile("gate", deadline=None, derandomize=True, max_examples=examples(100))
 settings.register_profile("search", deadline=None, print_blob=True, max_examples=examples(100))
@@ -91,10 +91,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
     def call(*argv: object) -> tuple[int, str, str]:
         capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(arg) for arg in argv])
-        said = capsys.readouterr()
-        assert isinstance(stop.value.code, int)
-        return stop.value.code, said.out, said.err
+        code, said = exit_code(*argv), capsys.readouterr()
+        return code, said.out, said.err
 
     return call

@@ -1,7 +1,10 @@
-"""A run of the loop in one call."""
+"""A run of the loop, and of the command line, in one call."""
 
 from __future__ import annotations
 
+import pytest
+
+from rollcast.simulator.cli.app import main
 from rollcast.simulator.plan import StepPlan
 from rollcast.simulator.policy import Policy
 from rollcast.simulator.runs.drive import OnStep, Parts, drive
@@ -20,3 +23,10 @@ def run(
 ) -> Run:
     """Runs ``steps`` updates of ``plan`` under ``policy`` on ``world``."""
     return drive(Parts(policy, plan, poll_s, trial_timeout_s), world, steps, on_step)
+
+
+def exit_code(*words: object) -> int:
+    """Of ``rollcast WORDS`` in this process."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    return int(stop.value.code or 0)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.simulator.cli.app import main
 from rollcast.simulator.planner.planner import question
 from rollcast.simulator.policies import POLICIES
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.testing.conform import CASES
+from tests.running import exit_code
 
 pytestmark = pytest.mark.usefixtures("quick_intervals")
 
@@ -64,10 +64,8 @@ def test_the_command_runs(written: Path, capsys: pytest.CaptureFixture[str]) -> 
     (line,) = blocks("sh")
     program, *arguments = shlex.split(line)
     assert program == "rollcast"
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    said = capsys.readouterr()
-    assert done.value.code in (0, None), said.err
+    code, said = exit_code(*arguments), capsys.readouterr()
+    assert code == 0, said.err
     assert "Steady" in said.out
 
 

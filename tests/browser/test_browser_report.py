@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rollcast.simulator.cli.app import main
 from tests.browser.conftest import LAPTOP, Opened
+from tests.running import exit_code
 from tests.scenarios import TINY
 
 Visit = Callable[..., Opened]
@@ -36,9 +36,7 @@ def reports(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         ],
     }
     for command, more in asked.items():
-        with pytest.raises(SystemExit) as stop:
-            main([command, str(scenario), *more, "--out", str(folder / command)])
-        assert stop.value.code == 0
+        assert exit_code(command, scenario, *more, "--out", folder / command) == 0
     return {command: (folder / command / "report.html").as_uri() for command in asked}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcast.simulator.cli.app import main
+from tests.running import exit_code
 
 pytestmark = pytest.mark.usefixtures("quick_intervals")
 
@@ -39,10 +39,8 @@ def call(
     monkeypatch.chdir(tmp_path)
 
     def run(*words: object) -> Called:
-        with pytest.raises(SystemExit) as done:
-            main([str(word) for word in words])
-        said = capsys.readouterr()
-        return int(done.value.code or 0), said.out, said.err
+        code, said = exit_code(*words), capsys.readouterr()
+        return code, said.out, said.err
 
     return run
 

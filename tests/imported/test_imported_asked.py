@@ -14,8 +14,9 @@ from rollcast.calibration.logs.gather import read_log
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.parts import given
 from tests.imported import truth
-from tests.imported.test_imported_cli import _call, _rows
+from tests.imported.test_imported_cli import _rows
 from tests.logs import written
+from tests.running import exit_code
 
 
 def _found(folder: Path, stack: str = "") -> Outcome:
@@ -61,11 +62,11 @@ def test_of_dumps_and_of_figures(
 def test_the_command_says_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written.table(tmp_path / "run.csv", _rows(30))
     options = ("--no-advise", "--what-if", "mean_tokens=450", "--what-if", "group_size=4")
-    assert _call("import", tmp_path / "run.csv", *options) == 0
+    assert exit_code("import", tmp_path / "run.csv", *options) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "with mean_tokens=450 group_size=4: " in said
     assert " times now's " in said
-    assert _call("import", tmp_path / "run.csv", *options, "--json") == 0
+    assert exit_code("import", tmp_path / "run.csv", *options, "--json") == 0
     found = json.loads(capsys.readouterr().out)["imported"]["what_if"]
     assert found["asked"] == "mean_tokens=450 group_size=4"
 
@@ -88,7 +89,7 @@ def test_what_is_none(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written.table(tmp_path / "run.csv", _rows(30))
-    assert _call("import", tmp_path / "run.csv", "--no-advise", "--what-if", text) == 2
+    assert exit_code("import", tmp_path / "run.csv", "--no-advise", "--what-if", text) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1

@@ -15,17 +15,11 @@ from rollcast.calibration.importing import outcome
 from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
 from rollcast.calibration.pages.import_page import page
-from rollcast.simulator.cli.app import main
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.parts import given
 from tests.imported import truth
 from tests.logs import written
-
-
-def _call(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(a) for a in arguments])
-    return int(caught.value.code or 0)
+from tests.running import exit_code
 
 
 def _rows(steps: int, **columns: float) -> list[dict[str, float]]:
@@ -54,7 +48,7 @@ def _rows(steps: int, **columns: float) -> list[dict[str, float]]:
 def test_the_whole_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log, out = tmp_path / "<b>run</b>.csv", tmp_path / "mine"
     written.table(log, _rows(30))
-    assert _call("import", log, "--out", out) == 0
+    assert exit_code("import", log, "--out", out) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "forecast of steps 21 to 30, predicted" in said
     assert "what would make it faster" in said
@@ -75,16 +69,16 @@ def test_the_whole_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "&lt;b&gt;run&lt;/b&gt;" in text
     assert not re.search(r"(src|href)=['\"](?!data:)", text)  # nothing from elsewhere
     assert text.count("<script") == 1  # the page's own
-    assert _call("simulate", out / "scenario.yaml") == 0
-    assert _call("compare", out / "scenario.yaml", "--policy", "sync", "--policy", "april") == 0
+    assert exit_code("simulate", out / "scenario.yaml") == 0
+    assert exit_code("compare", out / "scenario.yaml", "--policy", "sync", "--policy", "april") == 0
 
 
 def test_without_advice_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "run.csv"
     written.table(log, _rows(20))
-    assert _call("import", log, "--no-advise") == 0
+    assert exit_code("import", log, "--no-advise") == 0
     assert "what would make it faster" not in capsys.readouterr().out
-    assert _call("import", log, "--no-advise", "--json") == 0
+    assert exit_code("import", log, "--no-advise", "--json") == 0
     content = json.loads(capsys.readouterr().out)
     assert content["imported"]["shape"] == "linear"
     assert "advice" not in content["imported"]
@@ -130,7 +124,7 @@ def test_an_option_that_is_none_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     written.table(tmp_path / "run.csv", _rows(10))
-    assert _call("import", "run.csv", option, value, "--out", "mine") == 2
+    assert exit_code("import", "run.csv", option, value, "--out", "mine") == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {said}")
     assert error.count("\n") == 1
@@ -161,7 +155,7 @@ def test_few_steps_are_not_fitted_but_read(
 ) -> None:
     log, out = tmp_path / "run.csv", tmp_path / "mine"
     written.table(log, _rows(steps))
-    assert _call("import", log, "--out", out) == 0
+    assert exit_code("import", log, "--out", out) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert ("too few" in said) == (steps < 4)
     assert (out / "report.html").exists()
@@ -184,7 +178,7 @@ def test_a_figure_less_is_a_fit_less(gone: str, tmp_path: Path) -> None:
     rows = [{k: v for k, v in row.items() if k != gone} for row in _rows(20)]
     written.table(tmp_path / "run.csv", rows)
     out = tmp_path / "mine"
-    assert _call("import", tmp_path / "run.csv", "--out", out, "--no-advise") == 0
+    assert exit_code("import", tmp_path / "run.csv", "--out", out, "--no-advise") == 0
     content = json.loads((out / "fitted.json").read_text())
     if gone != "mean_new_tokens":  # without it no step's work is known
         assert content["lengths"]["lengths"]["median_tokens"] > 100

@@ -11,27 +11,21 @@ import pytest
 
 from rollcast.calibration.fits.steps import steps_of
 from rollcast.calibration.logs.gather import pads_by, read_log
-from rollcast.simulator.cli.app import main
 from rollcast.simulator.stacks.settings import Place, Setting
 from tests.logs import genuine
-
-
-def _call(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(a) for a in arguments])
-    return int(caught.value.code or 0)
+from tests.running import exit_code
 
 
 def _forecast(
     source: Path, target: Path, out: Path, sets: list[str], capsys: pytest.CaptureFixture[str]
 ) -> tuple[dict[str, Any], float]:
     """What the scenario of one log says of another's run, and what that took, in seconds."""
-    assert _call("import", source, "--out", out, "--no-advise", "--json") == 0
+    assert exit_code("import", source, "--out", out, "--no-advise", "--json") == 0
     steps = steps_of(read_log([target]))
     quiet = steps.quiet
     overrides = [word for each in (f"steps={quiet.sum()}", *sets) for word in ("--set", each)]
     capsys.readouterr()
-    assert _call("simulate", out / "scenario.yaml", *overrides, "--draws", 10, "--json") == 0
+    assert exit_code("simulate", out / "scenario.yaml", *overrides, "--draws", 10, "--json") == 0
     return json.loads(capsys.readouterr().out), float(np.nansum(steps.whole_s[quiet]))
 
 

@@ -18,13 +18,13 @@ from rollcast.calibration.importing import FAR_OFF, HOPELESS, outcome, refusal
 from rollcast.calibration.judge.hold_out import Judged, forecast
 from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
-from rollcast.simulator.cli.app import main
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from tests.imported import truth
-from tests.imported.test_imported_cli import _call, _rows
+from tests.imported.test_imported_cli import _rows
 from tests.logs import written
+from tests.running import exit_code
 
 
 def test_the_fit_has_the_level_of_the_log_s_end(tmp_path: Path) -> None:
@@ -173,14 +173,14 @@ def test_a_run_that_collapsed_is_refused_and_writes_nothing(
         row.update({"update_s": 0.3, "step_s": 0.6})
     path, out = tmp_path / "run.csv", tmp_path / "mine"
     written.table(path, rows)
-    assert _call("import", path, "--out", out) == 2
+    assert exit_code("import", path, "--out", out) == 2
     printed = capsys.readouterr()
     said = "error: LOG: from step 21 on, responses are 0.0035 times as long as before: "
     assert printed.err.startswith(said)
     assert "--steps 21: or --steps :20" in " ".join(printed.err.split())
     assert "what would make it faster" not in printed.out
     assert not out.exists()
-    assert _call("import", path, "--out", out, "--steps", ":20", "--no-advise") == 0
+    assert exit_code("import", path, "--out", out, "--steps", ":20", "--no-advise") == 0
     assert (out / "scenario.yaml").is_file()
     assert "20 steps, 1 to 20" in capsys.readouterr().out
 
@@ -200,9 +200,7 @@ def test_a_window_that_is_none(
     window: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written.table(tmp_path / "run.csv", _rows(30))
-    with pytest.raises(SystemExit) as caught:
-        main(["import", str(tmp_path / "run.csv"), f"--steps={window}"])
-    assert caught.value.code == 2
+    assert exit_code("import", tmp_path / "run.csv", f"--steps={window}") == 2
     error = capsys.readouterr().err
     assert error.startswith("error: --steps: ")
     assert said in error

@@ -16,16 +16,10 @@ import pytest
 from rollcast.calibration.live.follow import Asked, follow, joined
 from rollcast.calibration.logs.errors import LogError
 from rollcast.calibration.logs.growing import GrowingLog
-from rollcast.simulator.cli.app import main
 from tests.live import growing
 from tests.live.growing import news, watched
 from tests.processes import started
-
-
-def _call(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(a) for a in arguments])
-    return int(caught.value.code or 0)
+from tests.running import exit_code
 
 
 def test_steps_are_told_as_they_come(tmp_path: Path) -> None:
@@ -186,7 +180,9 @@ def test_a_thread_writes_and_the_engine_slows_down(
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert _call("import", path, "--follow", "--steps", 30, "--every", 0.05, "--patience", 60) == 0
+    assert (
+        exit_code("import", path, "--follow", "--steps", 30, "--every", 0.05, "--patience", 60) == 0
+    )
     writer.join()
     said = capsys.readouterr().out.splitlines()
     warned = [line for line in said if line.startswith("warning:")]
@@ -204,7 +200,7 @@ def test_json_lines_and_the_import_after_the_end(
     path, out = tmp_path / "run.jsonl", tmp_path / "mine"
     path.write_text("".join(growing.lines(12)))
     options = ("--follow", "--steps", 12, "--json", "--no-advise")
-    assert _call("import", path, *options, "--out", out) == 0
+    assert exit_code("import", path, *options, "--out", out) == 0
     first = json.loads(capsys.readouterr().out.splitlines()[0])
     assert first["state"]["done"] == 12
     assert first["over"] == "all steps are logged"
@@ -248,10 +244,10 @@ def test_bad_options(
 ) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text("".join(growing.lines(3)))
-    assert _call("import", path, *options) == 2
+    assert exit_code("import", path, *options) == 2
     assert said in capsys.readouterr().err
 
 
 def test_a_path_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _call("import", tmp_path / "none.log", "--follow") == 2
+    assert exit_code("import", tmp_path / "none.log", "--follow") == 2
     assert "none.log does not exist" in capsys.readouterr().err

@@ -15,10 +15,10 @@ import yaml
 
 from rollcast.calibration.logs.draft import draft, lengths_table
 from rollcast.calibration.logs.gather import read_log
-from rollcast.simulator.cli.app import main
 from rollcast.simulator.launches.parts import Part, given, missing, replaced, to_yaml
 from rollcast.simulator.studies.simulate import load
 from tests.logs import written
+from tests.running import exit_code
 
 
 @pytest.fixture
@@ -29,17 +29,11 @@ def verl(tmp_path: Path) -> Path:
     return folder
 
 
-def _call(*arguments: object) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main([str(a) for a in arguments])
-    return int(caught.value.code or 0)
-
-
 def test_a_run_becomes_a_scenario(
     verl: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "mine"
-    assert _call("import", verl, "--out", out, "--gpu", "h100-sxm") == 0
+    assert exit_code("import", verl, "--out", out, "--gpu", "h100-sxm") == 0
     said = capsys.readouterr()
     assert "L1: metrics of each step" in said.out
     assert "trainer.rollout_data_dir" in said.out  # how the next level is had
@@ -74,13 +68,13 @@ def test_the_scenario_of_dumped_tokens_runs(tmp_path: Path) -> None:
     written.nemo_dump(tmp_path / "log", written.run())
     out = tmp_path / "mine"
     given = ("--gpu", "h100-sxm", "--model", "qwen3-0.6b", "--no-advise")
-    assert _call("import", tmp_path / "log", "--out", out, *given) == 0
+    assert exit_code("import", tmp_path / "log", "--out", out, *given) == 0
     assert (out / "lengths.csv").exists()
-    assert _call("simulate", out / "scenario.yaml", "--set", "steps=3") == 0
+    assert exit_code("simulate", out / "scenario.yaml", "--set", "steps=3") == 0
 
 
 def test_as_json(verl: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _call("import", verl, "--json", "--no-advise") == 0
+    assert exit_code("import", verl, "--json", "--no-advise") == 0
     content = json.loads(capsys.readouterr().out)
     assert (content["stack"], content["level"], content["unread"]) == ("verl", 1, 0)
     assert all(f["lines"] == f["used"] + f["other"] + f["unread"] for f in content["files"])
@@ -91,17 +85,17 @@ def test_what_is_refused_leaves_nothing(
 ) -> None:
     bad = tmp_path / "other.log"
     bad.write_text("nothing of a trainer\n")
-    assert _call("import", bad, "--out", tmp_path / "mine") == 2
+    assert exit_code("import", bad, "--out", tmp_path / "mine") == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: LOG: {bad}, line 1: the file ends without a single step")
     assert said.count("\n") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other.log", "run"]
-    assert _call("import", verl, "--stack", "nemo") == 2
+    assert exit_code("import", verl, "--stack", "nemo") == 2
     assert "no stack is called 'nemo'" in capsys.readouterr().err
-    assert _call("import") == 2
+    assert exit_code("import") == 2
     capsys.readouterr()
     for option, said in (("--model", "did you mean"), ("--gpu", "valid:|did you mean")):
-        assert _call("import", verl, option, "qwn3", "--out", tmp_path / "mine") == 2
+        assert exit_code("import", verl, option, "qwn3", "--out", tmp_path / "mine") == 2
         assert re.match(rf"error: {option}: .*({said})", capsys.readouterr().err)
         assert not (tmp_path / "mine").exists()
 
@@ -110,15 +104,15 @@ def test_a_folder_is_replaced_only_if_it_is_an_import(
     verl: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "mine"
-    assert _call("import", verl, "--out", out, "--no-advise") == 0
-    assert _call("import", verl, "--out", out) == 2
+    assert exit_code("import", verl, "--out", out, "--no-advise") == 0
+    assert exit_code("import", verl, "--out", out) == 2
     assert "holds another import; add --force" in capsys.readouterr().err
-    assert _call("import", verl, "--out", out, "--force", "--no-advise") == 0
+    assert exit_code("import", verl, "--out", out, "--force", "--no-advise") == 0
     (out / "notes.txt").write_text("mine")
-    assert _call("import", verl, "--out", out, "--force") == 2
+    assert exit_code("import", verl, "--out", out, "--force") == 2
     assert "holds files that no import wrote" in capsys.readouterr().err
     assert (out / "notes.txt").read_text() == "mine"
-    assert _call("import", verl, "--out", verl, "--force") == 2
+    assert exit_code("import", verl, "--out", verl, "--force") == 2
     assert (verl / "run.jsonl").exists()
 
 
@@ -128,14 +122,14 @@ def test_a_full_disk_leaves_what_stood_there(
     from rollcast.calibration.logs import write
 
     out = tmp_path / "mine"
-    assert _call("import", verl, "--out", out, "--no-advise") == 0
+    assert exit_code("import", verl, "--out", out, "--no-advise") == 0
     before = (out / "steps.csv").read_bytes()
 
     def full(path: Path, value: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(write, "write_json", full)
-    assert _call("import", verl, "--out", out, "--force", "--no-advise") == 2
+    assert exit_code("import", verl, "--out", out, "--force", "--no-advise") == 2
     assert (out / "steps.csv").read_bytes() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "run"]
 

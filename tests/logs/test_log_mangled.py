@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.errors import LogError
 from rollcast.calibration.logs.gather import read_log
-from rollcast.simulator.cli.app import main
 from rollcast.simulator.launches.parts import to_yaml
 from tests.laws import examples
 from tests.logs import written
+from tests.running import exit_code
 
 _files = cache(written.files)
 Mangle = Callable[[bytes, random.Random], bytes]
@@ -148,9 +148,8 @@ def test_nothing_is_half_written(
     """The whole command, fits included."""
     out = tmp_path / "mine"
     with _log(stack, mangle, 0) as folder:
-        with pytest.raises(SystemExit) as caught:
-            main(["import", str(folder), "--out", str(out), "--no-advise"])
-        code, said = int(caught.value.code or 0), capsys.readouterr().err
+        code = exit_code("import", folder, "--out", out, "--no-advise")
+        said = capsys.readouterr().err
         assert code in (0, 2), said
         if code:
             assert said.startswith("error: ")

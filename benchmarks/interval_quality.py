@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.runner import RESULTS, ROOT, parser, read_json, timed, write_json
 from rollcast.simulator.studies.compare import run_each
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.ranking import from_short_runs, redraw
 from rollcast.simulator.studies.redrawn import redrawn
 from rollcast.simulator.studies.simulate import load, simulate

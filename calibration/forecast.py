@@ -19,7 +19,7 @@ import numpy as np
 
 from rollcast.calibration.calibrate import Fitted
 from rollcast.calibration.fits import placeholders
-from rollcast.calibration.fits.away import Idle
+from rollcast.calibration.fits.iterations import Idle
 from rollcast.calibration.fits.machine_speed import by_phase, tells
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.folder import SAME, RunFolder

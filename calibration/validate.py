@@ -21,7 +21,7 @@ from rollcast.calibration.judge.quality import qualities
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.scenario.trust import Trust
-from rollcast.simulator.studies.interval import LEVEL
+from rollcast.simulator.studies.drawn import LEVEL
 from rollcast.simulator.studies.ranking import SURE
 
 _NO_SETTING = ("policy", "seed", "steps", "name", "cost", "workload.lengths", "workload.rewards")

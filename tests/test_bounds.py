@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.loop.deadlines import Due, due
+from rollcast.simulator.loop.selection import Due, due
 from rollcast.simulator.plan import AllDone, Batch, Launch, Staleness, StepPlan
 from rollcast.simulator.policies import check_policy, parse_policy
 from rollcast.simulator.policy import Policy

@@ -32,7 +32,7 @@ from rollcast.simulator.report.timeline import timelines
 from rollcast.simulator.results.text import hours, interval
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.simulate import from_raw, load, simulate
 from tests.conftest import Cli
 from tests.scenarios import TINY

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rollcast.simulator.explore.guard import is_allowed
+from rollcast.simulator.explore.app import is_allowed
 from tests.browser.test_browser_explore import served
 from tests.scenarios import TINY
 

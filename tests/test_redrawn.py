@@ -11,7 +11,7 @@ import pytest
 from rollcast.simulator.scenario.file import read_scenario
 from rollcast.simulator.studies import redrawn as module
 from rollcast.simulator.studies.compare import run_each
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.ranking import redraw
 from rollcast.simulator.studies.redrawn import (
     UNCERTAIN,

@@ -16,8 +16,8 @@ from rollcast.simulator.errors import RunError
 from rollcast.simulator.results.phases import SIDES, in_sum
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies import short_runs
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.flowing import Sides
-from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.studies.redrawn import UNCERTAIN, redrawn
 from rollcast.simulator.studies.short_runs import FIGURES, Responses
 from rollcast.simulator.studies.simulate import load, simulate

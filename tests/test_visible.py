@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.cli.console import console
 from rollcast.simulator.report.markup import Markup, joined, tag
-from rollcast.simulator.values.visible import visible, visible_lines
+from rollcast.simulator.values.words import visible, visible_lines
 from tests.conftest import Cli
 from tests.processes import ROLLCAST, on_a_terminal
 from tests.scenarios import TINY

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollcast.simulator.costs import CostModel, Iteration, RooflineTrainer, TrainLoad
 from rollcast.simulator.costs.roofline.draws import drawn_gpu, times, trainer_spreads
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.values.chance import Drawn
 
 DRAWS = 40

@@ -25,7 +25,7 @@ from benchmarks.validation.rl_scenario import (
 )
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.results.phases import PhaseName, phase_of
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.simulate import simulate
 
 Phase = Literal["generation", "log_prob", "update", "refit", "rest"]

@@ -24,7 +24,7 @@ from benchmarks.validation.rl_scenario import (
 )
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.simulate import Result, simulate
 from rollcast.simulator.studies.uncertainty import uncertainty
 

@@ -34,7 +34,7 @@ from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs.stacks import FOLDERS, UNKNOWN
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.results.phases import SIDES, STEP_PHASES, Side
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 
 TARGETS = {"generation": 0.20, "log_prob": 0.25, "update": 0.20, "step": 0.12}
 """Of the median absolute error."""

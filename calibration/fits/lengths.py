@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.calibration.fits.curvature import standard_errors
+from rollcast.calibration.fits.random_effects import standard_errors
 from rollcast.simulator.workload.lengths import LengthModel
 
 FloatArray = NDArray[np.float64]

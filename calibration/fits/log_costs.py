@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollcast.calibration.fits import placeholders, polls
+from rollcast.calibration.fits import placeholders
 from rollcast.calibration.fits.batches import Batch
 from rollcast.calibration.fits.levels import Figure, Levels, fit_levels, fixed_update_s
 from rollcast.calibration.fits.linear import fit_linear, middle
@@ -22,7 +22,7 @@ from rollcast.calibration.fits.log_scenario import (
     mapping,
     setting,
 )
-from rollcast.calibration.fits.phases import Phases, phases_of
+from rollcast.calibration.fits.phases import Phases, level, phases_of
 from rollcast.calibration.fits.steps import LEAST_STEPS, Steps
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.costs.scaled import PHASES
@@ -109,7 +109,7 @@ class Measured:
         if not kept.any():
             return 1.0, 0.0
         made = sum(factors.get(name, 1.0) * forecast[name][kept] for name in ("decode", "prefill"))
-        return polls.level(np.asarray(made), measured[kept], float(np.median(poll_s[kept])))
+        return level(np.asarray(made), measured[kept], float(np.median(poll_s[kept])))
 
 
 def fit_costs(measured: Measured) -> LogCosts:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.folder import RunFolder
-from rollcast.simulator.studies.bootstrap import BLOCK_STEPS
+from rollcast.simulator.studies.drawn import BLOCK_STEPS
 from rollcast.simulator.values import POSITIVE, read
 
 

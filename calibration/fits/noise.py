@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollcast.calibration.fits.robust import FloatArray, spread
-from rollcast.simulator.studies.bootstrap import block_rows
+from rollcast.simulator.studies.drawn import block_rows
 
 _MOST_T = 6.0
 _LEAST_SERIES = 12

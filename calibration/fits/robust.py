@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.simulator.studies.bootstrap import BLOCK_STEPS
+from rollcast.simulator.studies.drawn import BLOCK_STEPS
 
 FloatArray = NDArray[np.float64]
 

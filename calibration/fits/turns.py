@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.calibration.fits.counts import fit_counts
-from rollcast.calibration.fits.nested import Nested, NestedFit, fit_nested
+from rollcast.calibration.fits.random_effects import Nested, NestedFit, fit_counts, fit_nested
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.folder import RunFolder
 from rollcast.simulator.errors import ScenarioError

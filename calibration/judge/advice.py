@@ -20,7 +20,7 @@ from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.launches.parts import Part
 from rollcast.simulator.results.phases import STEP_PHASES, bound_text
-from rollcast.simulator.studies.interval import LEVEL, ends
+from rollcast.simulator.studies.drawn import LEVEL, ends
 
 DRAWS = 10
 _POINT_STEPS, _DRAWN_STEPS = 20, 3

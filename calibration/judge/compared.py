@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollcast.calibration.fits.robust import FloatArray
-from rollcast.simulator.studies.interval import LEVEL, ends
+from rollcast.simulator.studies.drawn import LEVEL, ends
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.costs.scaled import PHASES
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.launches.parts import Part
-from rollcast.simulator.studies.interval import LEVEL, ends
+from rollcast.simulator.studies.drawn import LEVEL, ends
 
 Mode = Literal["predict", "replay"]
 _MOST_DRAWN = 150_000  # rollouts

@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from rollcast.calibration.fits.robust import FloatArray
-from rollcast.simulator.studies.bootstrap import block_rows
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import block_rows, ends
 
 LEAST_UPDATES = 20
 """Shorter curves say nothing."""

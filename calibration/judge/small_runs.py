@@ -15,16 +15,56 @@ from typing import Any
 import numpy as np
 
 from rollcast.calibration.fits import placeholders
+from rollcast.calibration.fits.batches import Batch
 from rollcast.calibration.fits.log_scenario import built, setting
 from rollcast.calibration.fits.model import Drift, Fit
-from rollcast.calibration.fits.quick import QuickCost
 from rollcast.calibration.fits.robust import FloatArray
+from rollcast.simulator.costs.base import AdjustedCost, CostModel, TrainCost, TrainLoad
 from rollcast.simulator.costs.scaled import ScaledCost
 from rollcast.simulator.launches.parts import Part, replaced
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.values.chance import Drawn
 from rollcast.simulator.workload.measured import ResampledWorkload
+
+
+@dataclass(frozen=True)
+class QuickCost(AdjustedCost):
+    """``inner`` with an update's phases as seconds a rollout and a token; its draws are the inner
+    model's, of whole updates. times: by which a batch is smaller than the run's, whose seconds are
+    meant."""
+
+    phases: tuple[tuple[str, float, float], ...]
+    times: float = 1.0
+
+    @classmethod
+    def of(cls, inner: CostModel, batches: Sequence[Batch], times: float = 1.0) -> QuickCost:
+        """With lines through the updates on these batches; all through the origin."""
+        priced = [dict(inner.train(batch.load).phases_s) for batch in batches]
+        counts = np.array([[batch.rollouts, batch.tokens] for batch in batches], dtype=float)
+        names = list(dict.fromkeys(name for seconds_by in priced for name in seconds_by))
+        phases = []
+        for name in names:
+            seconds = np.array([seconds_by.get(name, 0.0) for seconds_by in priced])
+            tokens = counts[:, 1]
+            slope = 0.0
+            if np.ptp(tokens) > 0:
+                slope = float(np.polyfit(tokens, seconds, 1)[0])
+            middle = float(np.mean(seconds / tokens))
+            slope = min(max(slope, 0.0), middle)
+            each_s = max(float(np.mean((seconds - slope * tokens) / counts[:, 0])), 0.0)
+            phases.append((name, each_s, slope))
+        return cls(inner, tuple(phases), times)
+
+    def train(self, load: TrainLoad) -> TrainCost:
+        """See `CostModel.train`."""
+        return TrainCost(
+            tuple(
+                (name, self.times * (fixed * load.rollouts + slope * load.tokens))
+                for name, fixed, slope in self.phases
+            )
+        )
+
 
 MOST_ROLLOUTS = 256
 """Of a step of a small run, where replicas and batch can be divided."""

@@ -10,8 +10,7 @@ import numpy as np
 
 from rollcast.calibration.fits.noise import RandomWalk
 from rollcast.calibration.fits.robust import FloatArray, spread
-from rollcast.simulator.studies.bootstrap import block_rows
-from rollcast.simulator.studies.interval import LEVEL, ends
+from rollcast.simulator.studies.drawn import LEVEL, block_rows, ends
 
 LEAST = 3
 """Steps without which nothing is forecast."""

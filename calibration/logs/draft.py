@@ -6,15 +6,16 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rollcast.calibration.logs.counted import responses_of_means
+import numpy as np
+from numpy.typing import NDArray
+
 from rollcast.calibration.logs.run_log import RunLog
-from rollcast.simulator.launches.cluster import cluster_parts
-from rollcast.simulator.launches.model import model_part
 from rollcast.simulator.launches.parts import Part, nobody, setting_part
-from rollcast.simulator.launches.policy import policy_part
+from rollcast.simulator.launches.run_parts import cluster_parts, model_part, policy_part
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 LENGTHS_FILE = "lengths.csv"
 BETWEEN_SD, WITHIN_SD = 0.65, 0.30
@@ -170,3 +171,29 @@ def _drawn(log: RunLog, cap: int) -> list[Part]:
         Part(f"{key}.between_sd", BETWEEN_SD, "assumed", True),
         Part(f"{key}.within_sd", WITHIN_SD, "assumed", True),
     ]
+
+
+FloatArray = NDArray[np.float64]
+
+_MOST = 4096
+_FEWEST_STEPS = 8
+_OFF = 0.02  # tokens of a sum
+_SINGLE = 6e-8  # of it, in single precision
+_COARSER = 4  # times the last printed digit
+
+
+def responses_of_means(means: FloatArray) -> int | None:
+    """The least number of responses that these mean lengths, shape (steps,), can be of; None where
+    rounded or too few means do not tell it."""
+    means = means[np.isfinite(means)]
+    if len(means) < _FEWEST_STEPS:
+        return None
+    digits = max(
+        len(np.format_float_positional(mean, trim="-").partition(".")[2]) for mean in means
+    )
+    most = min(_MOST, 10**digits // _COARSER)
+    for count in range(1, most + 1):
+        sums = means * count
+        if np.all(np.abs(sums - np.rint(sums)) <= _OFF + _SINGLE * sums):
+            return count
+    return None

@@ -16,7 +16,7 @@ from rollcast.calibration.logs.scanned import RESOLVED, WRITTEN, Reader, Scanned
 from rollcast.simulator.stacks.log_format import Metrics, Origin
 from rollcast.simulator.stacks.records import RecordError
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
-from rollcast.simulator.stacks.syntax.numbers import number, scalar
+from rollcast.simulator.stacks.syntax.scalars import number, scalar
 
 _GIVE_UP = 1_000
 """Lines of JSON without one of use after which a file is taken for a data set."""

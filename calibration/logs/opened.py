@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from rollcast.calibration.logs.errors import LogError, NoStepsError, TooLargeError
-from rollcast.calibration.logs.tally import Tally
+from rollcast.calibration.logs.errors import LogError, NoStepsError, Tally, TooLargeError
 
 MOST_FILES = 50_000
 LONGEST_LINE = 64 * 2**20

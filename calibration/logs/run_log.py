@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rollcast.calibration.logs.tally import Tally
+from rollcast.calibration.logs.errors import Tally
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.launch import ANY, Span
 from rollcast.simulator.stacks.settings import Place, Settings

@@ -14,7 +14,7 @@ from typing import Any
 
 from rollcast.calibration.logs import json_rows
 from rollcast.calibration.logs.console_lines import ConsoleLines
-from rollcast.calibration.logs.errors import LogError, TooLargeError
+from rollcast.calibration.logs.errors import LogError, Tally, TooLargeError
 from rollcast.calibration.logs.formats import (
     configs,
     events,
@@ -37,7 +37,6 @@ from rollcast.calibration.logs.scanned import (
     Scanned,
     Take,
 )
-from rollcast.calibration.logs.tally import Tally
 from rollcast.simulator.stacks.log_format import Metrics
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, parse
 

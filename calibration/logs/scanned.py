@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from rollcast.calibration.logs import recognise
+from rollcast.calibration.logs.errors import Tally
 from rollcast.calibration.logs.formats.configs import Given
 from rollcast.calibration.logs.opened import LogFile, Reached
-from rollcast.calibration.logs.tally import Tally
 from rollcast.simulator.stacks.log_format import Metrics, Rollout, Session, StackLog
 
 JSON, DATABASE, EVENTS, CONSOLE = 0, 1, 2, 3

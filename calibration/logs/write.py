@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollcast.calibration.logs import columns, draft
+from rollcast.calibration.logs.errors import Unread
 from rollcast.calibration.logs.run_log import RunLog
-from rollcast.calibration.logs.tally import Unread
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.parts import Part, to_yaml
 from rollcast.simulator.results.folder import check_target as check_folder

@@ -21,10 +21,10 @@ from rollcast.simulator.report.parts import (
     listed,
     notes,
     paragraphs,
+    phase_table,
     section,
     table,
 )
-from rollcast.simulator.report.phase_table import phase_table
 from rollcast.simulator.report.series import Series, series
 
 

@@ -15,8 +15,7 @@ import typer
 
 from rollcast.simulator.cli import arguments as args
 from rollcast.simulator.cli.check import WithCommandLine, check
-from rollcast.simulator.cli.console import print_where
-from rollcast.simulator.cli.notes import old_names_as_notes
+from rollcast.simulator.cli.console import old_names_as_notes, print_where
 from rollcast.simulator.cli.serving import serve
 from rollcast.simulator.cli.stopping import (
     Stopped,
@@ -363,7 +362,7 @@ def _variants(scenario: Scenario, names: list[str], also: Sequence[str]) -> list
     """The scenario under each policy, then the first with each setting of ``--also``."""
     from rollcast.simulator.scenario.file import override
     from rollcast.simulator.scenario.scenario import build_scenario
-    from rollcast.simulator.values.visible import visible
+    from rollcast.simulator.values.words import visible
 
     if len(names) == 1 and names[0] != "sync" and not also:
         names = ["sync", *names]

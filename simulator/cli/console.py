@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollcast.simulator.values.visible import visible, visible_lines
+from rollcast.simulator.errors import OldName
+from rollcast.simulator.values.words import visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
 
 PIPE_WIDTH = 120
 
@@ -87,3 +91,22 @@ def fitted(
             return grid, left_out
         kept.remove(dropped)
         left_out.append(dropped)
+
+
+@contextmanager
+def old_names_as_notes() -> Iterator[None]:
+    """Says once, in a line, what has another name now; other warnings are shown as Python does."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        as_python_does = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if not issubclass(category, OldName):
+                as_python_does(message, category, *place, **more)
+            elif str(message) not in told:
+                told.add(str(message))
+                print(f"note: {message}", file=sys.stderr)
+
+        warnings.showwarning = show
+        warnings.simplefilter("always", OldName)
+        yield

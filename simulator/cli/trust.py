@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rollcast.simulator.values.visible import visible
+from rollcast.simulator.values.words import visible
 
 if TYPE_CHECKING:
     from rollcast.simulator.scenario.trust import Trust

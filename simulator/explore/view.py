@@ -14,13 +14,13 @@ from rollcast.simulator.report import parts
 from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import time_bars
 from rollcast.simulator.report.markup import Content, Markup, joined, tag
-from rollcast.simulator.report.phase_table import phase_table
+from rollcast.simulator.report.parts import phase_table
 from rollcast.simulator.report.timeline import timelines
 from rollcast.simulator.report.words import bias, time_spent
 from rollcast.simulator.results.figures import NAMED
 from rollcast.simulator.results.phases import bound_text
 from rollcast.simulator.results.text import cost, factor, hours, interval, usd
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 
 _FIGURES = tuple(
     NAMED[name] for name in ("step_s", "bubble_fraction", "staleness_mean", "length_bias")

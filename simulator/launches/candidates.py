@@ -15,8 +15,9 @@ from rollcast.simulator.launches.python.follow import follow
 from rollcast.simulator.launches.python.script import Script, Shipped
 from rollcast.simulator.launches.settle import negated
 from rollcast.simulator.launches.shell.expand import OUTSIDE, Value
-from rollcast.simulator.launches.shell.found import Called, Found
+from rollcast.simulator.launches.shell.session import Called, Found
 from rollcast.simulator.launches.sources import Sources
+from rollcast.simulator.launches.trees import read_yaml_tree
 from rollcast.simulator.launches.values import Leaf
 from rollcast.simulator.launches.words import (
     SURE,
@@ -25,7 +26,6 @@ from rollcast.simulator.launches.words import (
     options,
     programs,
 )
-from rollcast.simulator.launches.yaml_tree import read_yaml_tree
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Setting
 from rollcast.simulator.stacks.stack import Stack

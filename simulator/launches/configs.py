@@ -15,9 +15,8 @@ from pathlib import Path
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.pieces import known
 from rollcast.simulator.launches.sources import Sources
-from rollcast.simulator.launches.toml_tree import read_toml_tree
+from rollcast.simulator.launches.trees import read_toml_tree, read_yaml_tree
 from rollcast.simulator.launches.values import Leaf, Tree, at, drop, merge, put, tree_of
-from rollcast.simulator.launches.yaml_tree import read_yaml_tree
 from rollcast.simulator.stacks.settings import Place
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, parse
 

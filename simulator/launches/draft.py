@@ -10,12 +10,10 @@ from typing import Any
 
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.launches.cluster import cluster_parts
 from rollcast.simulator.launches.costs import Step, cost_parts, preset_of
 from rollcast.simulator.launches.launched import Launched, Unresolved
-from rollcast.simulator.launches.model import model_part
 from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
-from rollcast.simulator.launches.policy import policy_part
+from rollcast.simulator.launches.run_parts import cluster_parts, model_part, policy_part
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.values.words import short

@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.accounting import TokenAccounting, reward_of
-from rollcast.simulator.loop.deadlines import Due, due
-from rollcast.simulator.loop.dispatch import first_of
+from rollcast.simulator.loop.dispatch import Trials, first_of
 from rollcast.simulator.loop.prompts import PromptOrder
+from rollcast.simulator.loop.selection import Due, due
 from rollcast.simulator.loop.step import Step
-from rollcast.simulator.loop.trials import Trials
 from rollcast.simulator.plan import Dispatch, StepPlan
 from rollcast.simulator.rollout import Group, Key, Rollout, Segment
 from rollcast.simulator.world import TrainGroup, World
@@ -439,7 +438,7 @@ class Rollouts:
         return self._due(step, self.ready, unfinished)
 
     def _due(self, step: Step, ready: Sequence[Group], unready: Collection[Group]) -> Due:
-        """As `simulator.loop.deadlines.due`, with ``missing`` in rollouts. Where sizes differ, the
+        """As `simulator.loop.selection.due`, with ``missing`` in rollouts. Where sizes differ, the
         unit is their greatest common divisor."""
         plan = step.plan
         unit = plan.batch.group_size

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.planner.held import Held, Same
 from rollcast.simulator.policies import is_synchronous
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.plan_section import CLUSTER_KEYS, gpus_of
 from rollcast.simulator.scenario.scenario import Outline, Scenario, build_scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A key, and what is computed from: equal keys stand for equal results."""
+
+    key: Hashable
+    held: Any = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Same:
+    """Equal to another of the same object; keeps it, so that no other takes its place."""
+
+    held: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.held is self.held
+
+    def __hash__(self) -> int:
+        return id(self.held)
+
 
 MOST_CHOICES = 20_000
 MOST_SPLITS = 32

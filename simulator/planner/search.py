@@ -25,7 +25,7 @@ from rollcast.simulator.planner.refine import refined
 from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.planner.workers import Died, Workers
 from rollcast.simulator.policies import parse_labelled, spell
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 
 SURE = 0.9  # chance of meeting each limit at which a choice counts as sure
 FURTHER = 3  # choices beyond the finalists that are tried for such a chance

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from rollcast.simulator.values.visible import visible_lines
+from rollcast.simulator.values.words import visible_lines
 
 Value = str | float | bool | None
 

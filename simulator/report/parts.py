@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import yaml
+
+from rollcast.simulator.report import parts
 from rollcast.simulator.report.markup import Content, Markup, joined, tag
+from rollcast.simulator.results.figure import Values
+from rollcast.simulator.results.figures import BOUND_BY, BY_PHASE, NAMED, NOTES
+from rollcast.simulator.results.write import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +153,38 @@ def figure(picture: Content, caption: str, *more: Content) -> Markup:
 def paragraphs(items: Iterable[str]) -> Markup:
     """Sentences, each a paragraph."""
     return joined([tag("p", item) for item in items])
+
+
+def phase_table(rows: Sequence[tuple[Content, Values, bool]], of: str = "policy") -> Markup:
+    """rows: name, what is said of the phases (`simulator.results.phases.said`), whether it is the
+    page's choice. of: what the names are of."""
+    figures = [figure for figure in BY_PHASE if any(figure.value_in(said) for _, said, _ in rows)]
+    figures.append(BOUND_BY)
+    columns = (
+        parts.Column(of, text=True),
+        *(parts.Column(figure.label, figure.meaning) for figure in figures),
+    )
+    lines = [
+        parts.Row((name, *(parts.lines(figure.text(said)) for figure in figures)), chosen=chosen)
+        for name, said, chosen in rows
+    ]
+    shown = [note for name, note in NOTES.items() if NAMED[f"phases.{name}"] in figures]
+    about = [tag("p", " ".join(shown), class_="about")] if shown else []
+    return joined([*about, parts.table(columns, lines, "Seconds of a step by phase")])
+
+
+_ABOUT = (
+    "Save the scenario, with every setting applied, as scenario.yaml; paths in it start from "
+    "its folder. The same version of rollcast gives the same figures."
+)
+
+
+def reproduced(data: Mapping[str, Any], command: str, about: str = _ABOUT) -> Markup:
+    """The command and its scenario."""
+    text = yaml.safe_dump(plain(dict(data)), sort_keys=False, allow_unicode=True, width=90)
+    return section(
+        "How to make it again",
+        code(command, "the command"),
+        code(text, "the scenario"),
+        about=about,
+    )

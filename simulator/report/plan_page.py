@@ -19,8 +19,7 @@ from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
 from rollcast.simulator.report.markup import Content, Markup, tag
 from rollcast.simulator.report.page import page
 from rollcast.simulator.report.parts import Row as Line
-from rollcast.simulator.report.phase_table import phase_table
-from rollcast.simulator.report.reproduced import reproduced
+from rollcast.simulator.report.parts import phase_table, reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines
 from rollcast.simulator.results.figures import NAMED
 from rollcast.simulator.results.lanes import STEPS_SHOWN

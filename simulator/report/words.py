@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR
 from rollcast.simulator.results.text import share
-from rollcast.simulator.studies.interval import LEVEL
+from rollcast.simulator.studies.drawn import LEVEL
 from rollcast.simulator.studies.ranking import SURE, Ranking
 
 _MOST_PAIRS = 6

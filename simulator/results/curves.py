@@ -1,6 +1,7 @@
 """Accuracy over time, a panel per policy: the layout of the pictures.
 
-Painters (`simulator.results.learning_picture`, `simulator.report.learning`) only add colours.
+Painters (`simulator.results.learning_picture`, `simulator.report.comparison_page`) only add
+colours.
 """
 
 from __future__ import annotations

@@ -33,8 +33,12 @@ from rollcast.simulator.results.intervals import (
 )
 from rollcast.simulator.results.phases import PHASE_COLUMNS
 from rollcast.simulator.results.steady import Steady, mean_age, steady_of
-from rollcast.simulator.results.timeouts import timeout_summary, timeout_warnings
-from rollcast.simulator.results.turns import mean, turn_summary
+from rollcast.simulator.results.timeouts import (
+    mean,
+    timeout_summary,
+    timeout_warnings,
+    turn_summary,
+)
 from rollcast.simulator.spans import TRAINED, Run
 
 IntArray = NDArray[np.int64]
@@ -386,7 +390,7 @@ def summarise(run: Run) -> dict[str, Any]:
     2606.02218). staleness: trained tokens by versions behind, masked ones included.
     carried_token_share: trained tokens of earlier steps. length_bias: trained over launched length;
     unfinished work at the end of a run lowers it slightly. group_sizes: steps by group size. turns:
-    `simulator.results.turns.turn_summary`.
+    `simulator.results.timeouts.turn_summary`.
     """
     segments = {name: run.segments[name] for name in run.segments.columns}
     steady, lanes, few = steady_of(run), gpu_lanes(run), underfilled_intervals(run)

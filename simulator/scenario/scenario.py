@@ -35,7 +35,7 @@ from rollcast.simulator.scenario.sections import (
     base_plan,
     validate,
 )
-from rollcast.simulator.values.visible import visible
+from rollcast.simulator.values.words import visible
 from rollcast.simulator.workload.base import Workload, longest_context
 from rollcast.simulator.workload.build import build_workload
 from rollcast.simulator.workload.section import MAX_ROLLOUTS, WorkloadSection

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rollcast.simulator.learning.answer import Progress, unreached
 from rollcast.simulator.learning.build import Learning
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 
 FloatArray = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rollcast.simulator.results.steady import per_rollout
 from rollcast.simulator.spans import StepRecord
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.redrawn import from_whole_runs, redrawn
 from rollcast.simulator.studies.short_runs import kind_of, widest

@@ -14,7 +14,7 @@ from rollcast.simulator.results.phases import PhaseName
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import StepRecord
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.values import given, read
 from rollcast.simulator.values.chance import Chance, Drawn

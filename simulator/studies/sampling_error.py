@@ -19,8 +19,7 @@ from rollcast.simulator.results.steady import steady_of
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import Run, StepRecord
-from rollcast.simulator.studies.bootstrap import BLOCK_STEPS, block_rows
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import BLOCK_STEPS, block_rows, ends
 from rollcast.simulator.studies.redrawn import drift_of, reseeded
 from rollcast.simulator.studies.short_runs import (
     FIGURES,

@@ -22,8 +22,8 @@ from rollcast.simulator.costs.base import CostModel
 from rollcast.simulator.results.phases import PHASES, PhaseName
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.flowing import by_tokens, refills
-from rollcast.simulator.studies.interval import ends
 from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.redrawn import (
     UNCERTAIN,

@@ -15,7 +15,7 @@ from rollcast.simulator.learning.answer import progress_of
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import Result
-from rollcast.simulator.values.visible import visible
+from rollcast.simulator.values.words import visible
 from rollcast.simulator.virtual.errors import VirtualError
 from rollcast.simulator.virtual.fleet import Fleet
 from rollcast.simulator.virtual.report import line_of, of_exception

@@ -22,7 +22,7 @@ from rollcast.calibration.fits.levels import (
 from rollcast.calibration.fits.linear import fit_linear
 from rollcast.calibration.fits.noise import RandomWalk
 from rollcast.calibration.fits.phases import Phases
-from rollcast.calibration.fits.quick import QuickCost
+from rollcast.calibration.judge.small_runs import QuickCost
 from rollcast.simulator.costs.linear import LinearCost
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model

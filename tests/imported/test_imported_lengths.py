@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.calibration.fits.step_lengths import FewFigures, fit_few, lengths_like
-from rollcast.calibration.logs.counted import responses_of_means
+from rollcast.calibration.logs.draft import responses_of_means
 from tests.laws import examples
 
 

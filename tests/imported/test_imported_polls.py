@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollcast.calibration.fits import polls
+from rollcast.calibration.fits import phases
 from rollcast.calibration.fits.log_scenario import built, mapping
 from rollcast.calibration.importing import outcome
 from rollcast.calibration.logs.draft import draft
@@ -108,15 +108,15 @@ def built_like(raw: RawScenario, cost: dict[str, Any], lengths: dict[str, Any]) 
 
 
 def test_seen_late() -> None:
-    assert polls.seen(np.array([0.0, 0.1, 2.0, 2.1]), 2.0).tolist() == [0.0, 2.0, 2.0, 4.0]
-    assert polls.seen(np.array([0.3]), 0.0).tolist() == [0.3]
+    assert phases.seen(np.array([0.0, 0.1, 2.0, 2.1]), 2.0).tolist() == [0.0, 2.0, 2.0, 4.0]
+    assert phases.seen(np.array([0.3]), 0.0).tolist() == [0.3]
 
 
 @pytest.mark.parametrize("factor", [0.3, 1.0, 2.2])
 def test_the_level_is_that_of_the_mean(factor: float) -> None:
     rng = np.random.default_rng(0)
     forecast = 2.5 * rng.lognormal(0, 0.3, 200)
-    measured = polls.seen(factor * forecast * rng.lognormal(0, 0.05, 200), 2.0)
-    found, sd = polls.level(forecast, measured, 2.0)
+    measured = phases.seen(factor * forecast * rng.lognormal(0, 0.05, 200), 2.0)
+    found, sd = phases.level(forecast, measured, 2.0)
     assert abs(math.log(found / factor)) < 2 * sd
     assert sd < 0.1 or factor == 0.3  # where all end before the first look

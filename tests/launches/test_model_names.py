@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rollcast.simulator.costs.presets.models import load_model, model_presets
-from rollcast.simulator.launches import model
+from rollcast.simulator.launches import run_parts
 from rollcast.simulator.stacks.settings import Place, Setting
 
 NAMED = {
@@ -36,12 +36,14 @@ NAMED = {
 
 @pytest.mark.parametrize("path", NAMED)
 def test_a_path_names_the_shape(path: str) -> None:
-    found = model.shape_of(path)
+    found = run_parts.shape_of(path)
     assert (None if found is None else found[1]) == NAMED[path]
 
 
 def test_names_stand_for_presets_that_are_there() -> None:
-    names = yaml.safe_load(Path(model.__file__).with_name("model_names.yaml").read_text("utf-8"))
+    names = yaml.safe_load(
+        Path(run_parts.__file__).with_name("model_names.yaml").read_text("utf-8")
+    )
     assert set(names.values()) <= set(model_presets())
     assert not set(names) & set(model_presets())
 
@@ -61,11 +63,11 @@ def test_a_folder_that_is_here_goes_before_its_name(tmp_path: Path) -> None:
     }
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     said = {"model": Setting("model", str(folder), "model.path", Place("run.sh", 3))}
-    part = model.model_part(said, "launch")
+    part = run_parts.model_part(said, "launch")
     assert load_model(part.value).layers == 2
     assert "run.sh, line 3" in part.source
 
 
 def test_a_model_of_the_same_shape_is_told() -> None:
     said = {"model": Setting("model", "Qwen/Qwen2-7B", "model.path", Place("run.sh", 3))}
-    assert model.model_part(said, "launch").source.endswith("of the shape of qwen2.5-7b")
+    assert run_parts.model_part(said, "launch").source.endswith("of the shape of qwen2.5-7b")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollcast.engine.export.write import export
-from rollcast.simulator.launches.policy import policy_part
+from rollcast.simulator.launches.run_parts import policy_part
 from rollcast.simulator.stacks.exported import PLAN_FILE
 from rollcast.simulator.stacks.settings import Place, Setting, Settings
 from tests.export.scenarios import scenario

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollcast.simulator.launches.policy import policy_part
+from rollcast.simulator.launches.run_parts import policy_part
 from rollcast.simulator.policies.fully_async import FullyAsync
 from rollcast.simulator.stacks.settings import Place, Setting
 from rollcast.simulator.stacks.stack import all_stacks

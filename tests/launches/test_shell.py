@@ -16,8 +16,8 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.pieces import maybe, place_of, plain, shown, why
 from rollcast.simulator.launches.shell.arithmetic import UndecidedError, value
 from rollcast.simulator.launches.shell.follow import follow
-from rollcast.simulator.launches.shell.found import Called, Found
 from rollcast.simulator.launches.shell.parse import ShellSyntaxError, parse
+from rollcast.simulator.launches.shell.session import Called, Found
 from rollcast.simulator.launches.sources import Sources
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=12)

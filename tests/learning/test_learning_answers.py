@@ -29,7 +29,7 @@ from rollcast.simulator.learning.signals import signals_of
 from rollcast.simulator.results.steady import Steady
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies.compare import compare
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.learned import Times, add_learning, against, sooner
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from tests.conftest import Cli

@@ -20,7 +20,7 @@ from rollcast.simulator.planner.measure import Measured, measured
 from rollcast.simulator.planner.planner import plan
 from rollcast.simulator.planner.whole_run import Work
 from rollcast.simulator.studies.compare import run_each
-from rollcast.simulator.studies.interval import ends
+from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.simulate import load, simulate
 from tests.conftest import Cli
 from tests.learning.worlds import anywhere, written

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.calibration.fits.robust import FloatArray
-from rollcast.calibration.live.shifts import AFTER, ALPHA, BEFORE, shifts
+from rollcast.calibration.live.monitor import AFTER, ALPHA, BEFORE, shifts
 from tests.laws import examples
 
 RUNS, STEPS, SERIES = 60, 120, 4

@@ -21,9 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.calibration.logs import opened
-from rollcast.calibration.logs.errors import LogError
+from rollcast.calibration.logs.errors import LogError, Tally
 from rollcast.calibration.logs.gather import read_log
-from rollcast.calibration.logs.tally import Tally
 from tests.laws import examples
 from tests.logs import written
 

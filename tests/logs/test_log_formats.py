@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollcast.calibration.logs.console_lines import pieces
 from rollcast.calibration.logs.formats import configs, events
-from rollcast.calibration.logs.formats.console import pieces
 from rollcast.simulator.stacks.syntax import json_text
-from rollcast.simulator.stacks.syntax.numbers import number, scalar
 from rollcast.simulator.stacks.syntax.python_text import flat, nested, opens
+from rollcast.simulator.stacks.syntax.scalars import number, scalar
 
 
 def _sentence(error: Exception) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner import auto, words
-from rollcast.simulator.planner.goal import Objective
 from rollcast.simulator.planner.planner import plan, question
+from rollcast.simulator.planner.question import Objective
 from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.results.memory_text import memory_said
 from rollcast.simulator.results.text import hours

@@ -8,7 +8,6 @@ import pytest
 
 from rollcast.simulator.planner.choices import Choice
 from rollcast.simulator.planner.estimate import Estimate, estimate, estimated
-from rollcast.simulator.planner.goal import Objective
 from rollcast.simulator.planner.measure import (
     Failure,
     Measured,
@@ -16,6 +15,7 @@ from rollcast.simulator.planner.measure import (
     measured,
     setup_of,
 )
+from rollcast.simulator.planner.question import Objective
 from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.plan_section import LimitSection

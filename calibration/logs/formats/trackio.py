@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from rollcast.calibration.logs.formats import sqlite
 from rollcast.calibration.logs.formats.configs import Given
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
-from rollcast.simulator.stacks.syntax.numbers import scalar
+from rollcast.simulator.stacks.syntax.scalars import scalar
 
 _PROFILING = "profiling/"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollcast.simulator.launches.python.values import Defined, Made, Parsed
+from rollcast.simulator.launches.python.script import Defined, Made, Parsed
 from rollcast.simulator.launches.values import Unknown
 
 PARSES = ("parse_args", "parse_known_args", "parse_args_and_config", "parse_args_into_dataclasses")

@@ -8,8 +8,7 @@ from typing import Any
 from rollcast.simulator.launches.pieces import Text, known, unknown
 from rollcast.simulator.launches.python import texts
 from rollcast.simulator.launches.python.pure import spelt
-from rollcast.simulator.launches.python.script import Command, Shipped
-from rollcast.simulator.launches.python.values import Made, Partly, Written
+from rollcast.simulator.launches.python.script import Command, Made, Partly, Shipped, Written
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.settings import Place
 

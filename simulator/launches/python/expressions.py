@@ -20,8 +20,15 @@ from rollcast.simulator.launches.python.pure import (
     method,
     spelt,
 )
-from rollcast.simulator.launches.python.script import Script, Shipped
-from rollcast.simulator.launches.python.values import Defined, Made, Parsed, Partly, Written
+from rollcast.simulator.launches.python.script import (
+    Defined,
+    Made,
+    Parsed,
+    Partly,
+    Script,
+    Shipped,
+    Written,
+)
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.settings import Place
 

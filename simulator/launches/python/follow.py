@@ -14,8 +14,7 @@ from rollcast.simulator.launches.python import arguments as command_line
 from rollcast.simulator.launches.python import commands, texts
 from rollcast.simulator.launches.python.expressions import Expressions, Keywords
 from rollcast.simulator.launches.python.pure import dotted
-from rollcast.simulator.launches.python.script import Script, Shipped
-from rollcast.simulator.launches.python.values import Defined, Made, Parsed
+from rollcast.simulator.launches.python.script import Defined, Made, Parsed, Script, Shipped
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.settings import Place
 

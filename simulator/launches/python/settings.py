@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rollcast.simulator.launches.python.script import Defined, Made, Parsed
 from rollcast.simulator.launches.python.texts import settled
-from rollcast.simulator.launches.python.values import Defined, Made, Parsed
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place

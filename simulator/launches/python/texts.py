@@ -17,7 +17,7 @@ from rollcast.simulator.launches.pieces import (
     unknown,
     why,
 )
-from rollcast.simulator.launches.python.values import Partly, Written
+from rollcast.simulator.launches.python.script import Partly, Written
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.settings import Place
 

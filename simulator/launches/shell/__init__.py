@@ -2,7 +2,6 @@
 
 `syntax` names what a script is made of, `parse` finds it in a text, `expand` gives words their
 values, `arithmetic` and `conditions` those of expressions and conditions. `follow` goes through a
-script with a `session`, which holds its `state` and what was `found`: `compound` commands branch
-and repeat, `simple` ones set variables (`assign`), are the shell's own (`builtins`) or start
-others (`programs`). `pure` knows the few whose output follows from their words alone.
+script with a `session`, which holds its state and what was found: compound commands branch and
+repeat, `simple` ones are assignments, the shell's own (`builtins`) or start others (`programs`).
 """

@@ -3,19 +3,132 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.launches.pieces import Piece, Text, known, unknown, why
+from rollcast.simulator.launches.pieces import Piece, Text, cut, doubted, known, shown, unknown, why
 from rollcast.simulator.launches.shell.braces import TooLongError
-from rollcast.simulator.launches.shell.expand import Array, Expander, Scope
-from rollcast.simulator.launches.shell.found import Found
+from rollcast.simulator.launches.shell.expand import Array, Expander, Scope, Value
 from rollcast.simulator.launches.shell.parse import ShellSyntaxError, commands
-from rollcast.simulator.launches.shell.state import State, merged
 from rollcast.simulator.launches.shell.syntax import Block, Command
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.stacks.settings import Place
+
+
+@dataclass(frozen=True)
+class Called:
+    """A command that is not the shell's own. words: with its name. missing: variables of its words
+    that had no value. maybe: why it may not be reached. variables: as they were there. folders: in
+    which files that it names are looked for first."""
+
+    words: tuple[Text, ...]
+    place: Place
+    missing: frozenset[str]
+    maybe: str
+    variables: Mapping[str, Value]
+    folders: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A file that a script calls, and that is not there. sourced: read into the script itself."""
+
+    name: str
+    place: Place
+    sourced: bool
+
+
+@dataclass
+class Found:
+    """What was found on the way. broken: where a script could not be read on, and why."""
+
+    calls: list[Called] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    broken: tuple[Place, str] | None = None
+
+    def note(self, text: str) -> None:
+        """A sentence for the user, once."""
+        if text not in self.notes and len(self.notes) < 50:
+            self.notes.append(text)
+
+
+@dataclass
+class State:
+    """What a subshell has a copy of. folder: that the script is in, where it says so from the root
+    on. near: folders here that a relative ``cd`` may have meant."""
+
+    variables: dict[str, Value]
+    positional: list[Text]
+    functions: dict[str, tuple[Command, str]]
+    unset: set[str]
+    folder: str | None = None
+    near: tuple[Path, ...] = ()
+
+    def copy(self) -> State:
+        """A state of its own."""
+        return State(
+            dict(self.variables),
+            list(self.positional),
+            dict(self.functions),
+            set(self.unset),
+            self.folder,
+            self.near,
+        )
+
+
+def merged(before: State, outcomes: Sequence[State], reason: str, place: Place) -> State:
+    """What several ways agree on. place: where they meet."""
+    first, *others = outcomes
+    if not others:
+        return first
+    merged = first.copy()
+    for name in {name for one in outcomes for name in one.variables}:
+        values = [one.variables.get(name) for one in outcomes]
+        if all(value is values[0] for value in values[1:]):
+            continue
+        merged.variables[name] = _agreed(name, values, reason, place)
+    for one in others:
+        merged.functions.update(one.functions)
+        merged.unset &= one.unset
+        if one.folder != merged.folder:
+            merged.folder = None
+        if [*map(shown, one.positional)] != [*map(shown, merged.positional)]:
+            merged.positional = before.positional
+    return merged
+
+
+def _agreed(name: str, values: Sequence[Value | None], reason: str, place: Place) -> Value:
+    """What a variable is after paths that may have set it differently."""
+    arrays = [value for value in values if isinstance(value, Array)]
+    if len(arrays) == len(values) and not any(array.named for array in arrays):
+        lists = [array.texts() for array in arrays]
+        same = 0
+        while all(same < len(one) for one in lists) and (
+            len({shown(one[same]) for one in lists}) == 1
+        ):
+            same += 1
+        found = lists[0][:same]
+        for one in lists:
+            found.extend(doubted(text, reason) for text in one[same:])
+        return Array(dict(enumerate(found)))
+    texts = [value if isinstance(value, tuple) else () for value in values if value is not None]
+    if len(texts) < len(values) or arrays:
+        return unknown(f"${name}", place, reason)
+    first, *others = texts
+    if all(shown(one) == shown(first) and why(one) == why(first) for one in others):
+        return first
+    shortest = min(texts, key=lambda one: len(shown(one)))
+    longer = {shown(one) for one in texts} - {shown(shortest)}
+    if len(longer) == 1 and next(iter(longer)).startswith(shown(shortest)):
+        longest = max(texts, key=lambda one: len(shown(one)))
+        before, after = cut(longest, len(shown(shortest)))
+        if not after[:1] or after[0].text[:1].isspace() or not before or shown(before)[-1:] == " ":
+            return (*before, *doubted(after, reason))
+    return unknown(f"${name}", place, reason)
+
 
 DEEPEST = 12
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.pieces import Text, known, plain, shown
-from rollcast.simulator.launches.shell.assign import assign
 from rollcast.simulator.launches.shell.braces import TooLongError
-from rollcast.simulator.launches.shell.builtins import BUILTINS
+from rollcast.simulator.launches.shell.builtins import BUILTINS, assign
 from rollcast.simulator.launches.shell.expand import MOST_FIELDS, Expander
 from rollcast.simulator.launches.shell.programs import external, other
 from rollcast.simulator.launches.shell.session import DEEPEST, Return, Session, Status

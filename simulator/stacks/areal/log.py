@@ -18,7 +18,7 @@ from rollcast.simulator.stacks.log_format import (
 )
 from rollcast.simulator.stacks.records import RecordError, digest, real, tokens, whole
 from rollcast.simulator.stacks.settings import Settings, value
-from rollcast.simulator.stacks.syntax.numbers import PLAIN
+from rollcast.simulator.stacks.syntax.scalars import PLAIN
 
 _INSIDE = (
     *("generation_s", "log_prob_s", "reference_s", "values_s", "advantage_s", "update_s"),

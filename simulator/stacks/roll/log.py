@@ -9,7 +9,7 @@ from rollcast.simulator.stacks.log_format import Origin, Raw, Record, Rollout
 from rollcast.simulator.stacks.records import RecordError, digest, number_in, real, whole
 from rollcast.simulator.stacks.settings import Settings, value
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, parse
-from rollcast.simulator.stacks.syntax.numbers import scalar
+from rollcast.simulator.stacks.syntax.scalars import scalar
 
 
 def row(text: str) -> Parsed:

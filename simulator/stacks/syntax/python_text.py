@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rollcast.simulator.stacks.syntax.numbers import VALUE, number
+from rollcast.simulator.stacks.syntax.scalars import VALUE, number
 
 _PAIR = re.compile(
     rf"""(?P<q>['"])(?P<key>[^'"\n]{{1,300}})(?P=q)\s*:\s*

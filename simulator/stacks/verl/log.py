@@ -10,7 +10,7 @@ from rollcast.simulator.stacks.log_format import Origin, Raw, Record, Rollout, R
 from rollcast.simulator.stacks.records import RecordError, digest, number_in, real, whole
 from rollcast.simulator.stacks.settings import Settings, value
 from rollcast.simulator.stacks.settings import whole as setting
-from rollcast.simulator.stacks.syntax.numbers import VALUE, number
+from rollcast.simulator.stacks.syntax.scalars import VALUE, number
 
 _OFF = "training/off_policy/"
 _OF_A_STEP = ("response_length/", "critic/score/")

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.launches import TRUTH, compared, facts, judged, listed, table
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.stacks.settings import MEANINGS, Place, Setting
+from rollcast.simulator.stacks.settings import Place, Setting, meanings
 from rollcast.simulator.stacks.stack import all_stacks
 
 WHOLE = """python3 -m verl.trainer.main_ppo \\
@@ -107,4 +107,4 @@ def test_what_was_read_by_eye_is_of_our_keys() -> None:
     cases = yaml.safe_load(TRUTH.read_text("utf-8"))["launches"]
     assert len(cases) == 40
     assert {case["stack"] for case in cases} <= all_stacks().keys()
-    assert {key for case in cases for key in case.get("settings", ())} <= MEANINGS.keys()
+    assert {key for case in cases for key in case.get("settings", ())} <= meanings().keys()

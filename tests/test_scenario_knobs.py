@@ -15,7 +15,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import override, parse_scenario
 from rollcast.simulator.scenario.knobs import Knob, knobs_of
 from rollcast.simulator.scenario.scenario import outline
-from rollcast.simulator.stacks.settings import MEANINGS
+from rollcast.simulator.stacks.settings import meanings
 from rollcast.simulator.stacks.stack import all_stacks
 from tests.planner.test_plan import SCENARIO
 
@@ -57,7 +57,7 @@ def test_a_stack_is_offered_what_its_own_files_have(
     for knob in found:
         assert knob.values
         assert knob.words
-        named = {setting for setting in knob.settings if setting in MEANINGS}
+        named = {setting for setting in knob.settings if setting in meanings()}
         if folder is not None and named:
             assert named & folder.launch.keys.keys(), knob.key
         if placement == "disaggregated":

@@ -15,7 +15,7 @@ from rollcast.simulator.launches.overrides import overrides, strategy_of
 from rollcast.simulator.launches.parts import Part, missing, nested, replaced
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.stacks.settings import MEANINGS, Place, Setting
+from rollcast.simulator.stacks.settings import Place, Setting, meanings
 from rollcast.simulator.stacks.stack import all_stacks
 
 STEPS = 4
@@ -65,7 +65,7 @@ class Question:
     @property
     def unresolved(self) -> list[Unresolved]:
         """What no value was found for, of the settings that a forecast has a use for."""
-        used = set(MEANINGS) - {"run.dataset"}
+        used = set(meanings()) - {"run.dataset"}
         return [item for item in self.launch.unresolved if asks_for(self.launch, item) in used]
 
     @property

@@ -28,7 +28,7 @@ class Launched:
 
     stack: name of its folder in `simulator.stacks`. release: as the launch tells it, or None.
     told: what tells it, and which defaults hold, in a sentence; empty where nothing does.
-    settings: by our key (`settings.MEANINGS`), what was given and what that implies. defaults: what
+    settings: by our key (`settings.meanings`), what was given and what that implies. defaults: what
     the stack takes for keys that were not given; their place is the stack. given: all that was
     given, by the stack's keys, in the order of reading. unknown: keys of ``given`` that the stack's
     table does not have. unresolved: what no value was found for. entry: module or script that is

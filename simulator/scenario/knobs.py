@@ -1,38 +1,38 @@
 """What can be changed of a set-up beside its GPUs and policy: the trainer's memory and layout, the
 engine's room, and what a step trains on.
 
-A table: keys of the scenario with the values to try, and where they apply. What a stack can set is
-read from its own files: ways to split a model from ``costs.yaml``, launch settings from
-``launch.yaml``.
+``knobs.yaml`` has the keys of the scenario with the values to try, and where they apply. What a
+stack can set is read from its own files: ways to split a model from ``costs.yaml``, launch settings
+from ``launch.yaml``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from rollcast.simulator.costs.backends import BACKENDS, Backend, backends_of
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.stacks import FOLDERS, UNKNOWN, known_stack
-from rollcast.simulator.launches.costs import FUSED_CHUNK_TOKENS
-from rollcast.simulator.stacks.settings import MEANINGS
+from rollcast.simulator.stacks.settings import meanings
 from rollcast.simulator.stacks.stack import all_stacks
+from rollcast.simulator.stacks.yaml_file import read_yaml
 from rollcast.simulator.values import choice
 
 Effect = Literal["trainer", "engine", "training"]
 """What a knob acts on: the trainer's speed and memory, the engine's, or what is learned."""
 
 _ROOFLINE, _TRAINER = "cost.roofline", "cost.roofline.trainer"
-_SHARDED: tuple[Backend, ...] = ("fsdp", "fsdp2", "dtensor", "deepspeed")
-_POWERS = tuple(2**i for i in range(15))
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
     """A key of the scenario. values: to try, in order. words: what it does. effect: on what; one on
     ``training`` changes what is learned, and is nobody's to change unasked. settings: names of
-    `MEANINGS` by which a launch says it, the likeliest first."""
+    `meanings` by which a launch says it, the likeliest first."""
 
     key: str
     values: tuple[Any, ...]
@@ -56,243 +56,17 @@ class _Entry:
     split: bool = False
 
 
-def _trainer(key: str, values: tuple[Any, ...], words: str, *settings: str) -> Knob:
-    return Knob(f"{_TRAINER}.{key}", values, words, "trainer", settings)
-
-
-def _way(key: str, words: str) -> _Entry:
-    name = f"{_TRAINER}.{key}"
-    return _Entry(Knob(name, _POWERS[:6], words, "trainer", (name,)), split=True)
-
-
-_TABLE = (
-    _Entry(
-        Knob(
-            f"{_ROOFLINE}.offload_optimizer",
-            (True, False),
-            "the trainer's states wait in host memory while rollouts run",
-            "trainer",
-            ("run.offload_optimizer", "run.offload_parameters"),
-        ),
-        placement="colocated",
-    ),
-    _Entry(
-        _trainer(
-            "optimizer_on_host",
-            (True, False),
-            "the optimiser's states stay in host memory, and its step runs on the CPU",
-            "run.cpu_optimizer",
-        ),
-        backends=("megatron", "deepspeed"),
-    ),
-    _Entry(
-        _trainer(
-            "states_on_host",
-            (True, False),
-            "weights, gradients and optimiser states stay in host memory during the update",
-            "run.cpu_offload",
-        ),
-        backends=_SHARDED,
-    ),
-    _Entry(
-        _trainer(
-            "offload_activations",
-            (True, False),
-            "activations wait in host memory for the backward",
-            "run.offload_activations",
-        ),
-        backends=("fsdp", "fsdp2", "megatron"),
-    ),
-    _Entry(
-        _trainer(
-            "recompute",
-            ("none", "full"),
-            "layers are computed again in the backward, or their activations kept",
-            "run.recompute",
-        ),
-        backends=_SHARDED,
-    ),
-    _Entry(
-        _trainer(
-            "recompute",
-            ("none", "attention", "full"),
-            "layers are computed again in the backward, or their activations kept",
-            "run.recompute",
-        ),
-        backends=("megatron",),
-    ),
-    _Entry(
-        _trainer(
-            "microbatch_tokens",
-            (2048, 4096, 8192, 16384, 32768, 65536),
-            "tokens of one pass on a GPU",
-            "run.max_pass_tokens",
-        )
-    ),
-    _Entry(
-        _trainer(
-            "microbatch_rollouts",
-            (1, 2, 4, 8, 16, 32, 64),
-            "rows of one padded pass on a GPU",
-            "run.micro_batch_rollouts",
-        )
-    ),
-    _Entry(
-        _trainer(
-            "log_prob_microbatch_tokens",
-            (2048, 4096, 8192, 16384, 32768, 65536),
-            "tokens of a pass for log-probabilities on a GPU",
-            "run.log_prob_pass_tokens",
-        )
-    ),
-    _Entry(
-        _trainer(
-            "log_prob_microbatch_rollouts",
-            (1, 2, 4, 8, 16, 32, 64),
-            "rows of a padded pass for log-probabilities on a GPU",
-            "run.log_prob_micro_rollouts",
-        )
-    ),
-    _Entry(
-        _trainer(
-            "batching",
-            ("packed",),
-            "sequences end to end, without padding",
-            "run.packing",
-        )
-    ),
-    _Entry(
-        _trainer(
-            "logits_chunk_tokens",
-            (FUSED_CHUNK_TOKENS,),
-            "head and loss take a chunk of the tokens at a time, without all logits in memory",
-            "run.fused_head",
-        )
-    ),
-    _Entry(
-        _trainer(
-            "kernels",
-            ("fused", "eager"),
-            "elementwise kernels are fused, and move less memory",
-            "run.fused_kernels",
-        ),
-        backends=_SHARDED,
-    ),
-    _Entry(
-        _trainer(
-            "sharding",
-            ("fsdp", "hybrid"),
-            "who holds the shards of the states: all GPUs, or those of a node",
-            "run.shard_gpus",
-        ),
-        backends=("fsdp", "fsdp2"),
-    ),
-    _Entry(
-        _trainer(
-            "sharding",
-            ("fsdp", "zero1"),
-            "what is sharded: all states (ZeRO-3), or the optimiser's",
-            "run.zero_stage",
-        ),
-        backends=("deepspeed",),
-    ),
-    _Entry(
-        _trainer(
-            "sharding",
-            ("zero1", "none"),
-            "whether data-parallel GPUs share the optimiser's states",
-            "run.zero_stage",
-        ),
-        backends=("megatron",),
-    ),
-    _Entry(
-        _trainer(
-            "reduce_every_microbatch",
-            (True, False),
-            "gradients are reduced after each pass, or kept whole until the step",
-            "run.reduce_every_pass",
-        ),
-        backends=("fsdp", "fsdp2", "deepspeed"),
-    ),
-    _way("tensor_parallel", "GPUs that split every layer of the trainer"),
-    _Entry(
-        _trainer(
-            "tensor_sequence_parallel",
-            (True,),
-            "GPUs of a tensor-parallel group share the tokens of norms and of the residual stream",
-            f"{_TRAINER}.tensor_sequence_parallel",
-        ),
-        backends=("megatron", "dtensor"),
-    ),
-    _way("pipeline_parallel", "pipeline stages of the trainer"),
-    _way("context_parallel", "GPUs that share a sequence by ring attention"),
-    _way("sequence_parallel", "GPUs that share a sequence, and attention by heads"),
-    _way("expert_parallel", "GPUs among which the trainer deals its experts"),
-    _Entry(
-        Knob(
-            f"{_TRAINER}.weights",
-            ("lora",),
-            "adapters are trained, the model itself is frozen",
-            "training",
-            ("run.lora_rank",),
-        )
-    ),
-    _Entry(
-        Knob(
-            "cluster.tensor_parallel",
-            _POWERS[:6],
-            "GPUs of one replica",
-            "engine",
-            ("cluster.tensor_parallel",),
-        )
-    ),
-    _Entry(
-        Knob(
-            f"{_ROOFLINE}.kv_memory_utilization",
-            (0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9),
-            "share of a GPU's memory that the engine takes",
-            "engine",
-            ("run.gpu_memory_share",),
-        )
-    ),
-    _Entry(
-        Knob(
-            f"{_ROOFLINE}.engine_sleep",
-            ("discard", "offload", "none"),
-            "what the engine does with its weights while the trainer works",
-            "engine",
-            ("run.sleep_level", "run.free_engine"),
-        ),
-        placement="colocated",
-    ),
-    _Entry(
-        Knob(
-            f"{_ROOFLINE}.cuda_graphs",
-            (True, False),
-            "whether the engine replays CUDA graphs, which take memory",
-            "engine",
-            ("run.enforce_eager",),
-        )
-    ),
-    _Entry(
-        Knob(
-            "workload.max_new_tokens",
-            _POWERS[8:],
-            "at how many tokens responses are cut",
-            "training",
-            ("workload.max_new_tokens", "run.max_context_tokens", "run.max_total_tokens"),
-        )
-    ),
-    _Entry(
-        Knob(
-            "workload.batch_groups",
-            _POWERS[2:13],
-            "prompts of a step",
-            "training",
-            ("workload.batch_groups", "run.batch_rollouts"),
-        )
-    ),
-)
+@cache
+def _table() -> tuple[_Entry, ...]:
+    """The entries of ``knobs.yaml``, in its order."""
+    entries = []
+    for row in read_yaml(Path(__file__).with_name("knobs.yaml")):
+        applies = {
+            name: row.pop(name) for name in ("backends", "placement", "split") if name in row
+        }
+        row |= {name: tuple(row[name]) for name in ("values", "settings")}
+        entries.append(_Entry(Knob(**row), **applies))
+    return tuple(entries)
 
 
 def knobs_of(
@@ -329,7 +103,7 @@ def _fitting(
     model: Model | None,
     takes: frozenset[str] | None,
 ) -> Iterator[Knob]:
-    for entry in _TABLE:
+    for entry in _table():
         knob = entry.knob
         if entry.backends is not None and backend not in entry.backends:
             continue
@@ -337,7 +111,7 @@ def _fitting(
             continue
         if entry.split and knob.key.rpartition(".")[2] not in splits:
             continue
-        named = [setting for setting in knob.settings if setting in MEANINGS]
+        named = [setting for setting in knob.settings if setting in meanings()]
         if takes is not None and named and takes.isdisjoint(named):
             continue
         values = tuple(value for value in knob.values if _divides(knob.key, value, model))

@@ -11,10 +11,10 @@ A folder here that holds a ``launch.yaml`` is a stack, and `stack.all_stacks` fi
 
 A folder with a ``costs.yaml`` alone is priced, and neither imported nor exported; that of
 ``unknown`` is what the others are taken to be where they do not say. Else only ``launch.yaml`` is
-needed. In common: `stack` (a stack and its files), `settings` (names of a
-run's settings), `launch` (the table), `log_format`, `log_file`, `consoles`, `records` and `syntax`
-(logs), `exporting`, `exported`, `limits` and `driver` (exports, and the loop inside another stack's
-process).
+needed. In common: `stack` (a stack and its files), `settings` (a run's settings, by the names of
+``meanings.yaml``), `launch` (the table), `log_format`, `log_file`, `consoles`, `records` and
+`syntax` (logs), `exporting`, `exported`, `limits` and `driver` (exports, and the loop inside another
+stack's process).
 
 Nothing here imports costs, workloads or scenarios: a stack is described by data and pure
 functions, and its hooks need the loop and the policies alone.

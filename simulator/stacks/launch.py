@@ -40,7 +40,7 @@ folder::
     classes: {"*TrainConfig": {num_nodes: 1}}    # that scripts inherit from: fields, defaults
     constants: {"*GPUS_OF": {H100: 8}}           # of its modules
 
-Ours are those of `simulator.stacks.settings.MEANINGS`; in ``values``, ``where`` and ``also`` their
+Ours are those of `simulator.stacks.settings.meanings`; in ``values``, ``where`` and ``also`` their
 values are ours too, those of ``default`` the stack's.
 """
 
@@ -53,7 +53,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-from rollcast.simulator.stacks.settings import MEANINGS, Place, Setting, Settings
+from rollcast.simulator.stacks.settings import Place, Setting, Settings, meanings
 from rollcast.simulator.stacks.yaml_file import read_yaml
 
 Form = Literal["key=value", "--key value", "key: value"]
@@ -510,8 +510,8 @@ def load_launch(path: Path) -> Launch:
     }
     launch = Launch(data["form"], keys, {}, str(data.get("releases", "")), switches)
     for ours in (*keys, *launch.conditions):
-        if ours not in MEANINGS:
-            raise ValueError(f"{where}: {ours} is no setting of ours (settings.MEANINGS)")
+        if ours not in meanings():
+            raise ValueError(f"{where}: {ours} is no setting of ours (meanings.yaml)")
     advice = {
         change: tuple(
             _entry(Words, "words", entry, f"{where}: {change}")

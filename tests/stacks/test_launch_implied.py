@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.simulator.stacks.launch import ENTRY, Given
-from rollcast.simulator.stacks.settings import MEANINGS, Place, Setting, Settings
+from rollcast.simulator.stacks.settings import Place, Setting, Settings, meanings
 from rollcast.simulator.stacks.stack import Stack, all_stacks
 
 STACKS = all_stacks()
@@ -369,7 +369,7 @@ def test_a_key_says_nothing_without_its_part_and_has_no_default_without_its_cond
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS.keys())
 def test_the_stacks_defaults_are_of_our_words(stack: Stack) -> None:
     rest = stack.launch.unsaid({}, HERE, stack.implied)
-    assert rest.keys() <= MEANINGS.keys()
+    assert rest.keys() <= meanings().keys()
     for ours, allowed in ALLOWED.items():
         for key in stack.launch.keys.get(ours, ()):
             spelt = [*key.values, *([key.ours(key.default)] if key.has_default else [])]
@@ -397,4 +397,4 @@ def test_any_values_are_read_without_an_error(stack: Stack, data: st.DataObject)
     rest = stack.launch.unsaid(read, Place(stack.name), stack.implied)
     assert not read.keys() & rest.keys()
     assert all(isinstance(one, Setting) for one in (*read.values(), *rest.values()))
-    assert {*read, *rest} <= MEANINGS.keys()
+    assert {*read, *rest} <= meanings().keys()

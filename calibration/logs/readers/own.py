@@ -8,7 +8,7 @@ from rollcast.simulator.results.phases import PHASE_COLUMNS
 from rollcast.simulator.stacks.launch import Key, Launch
 from rollcast.simulator.stacks.log_format import Dump, Origin, Raw, Record, Rollout, Row, StackLog
 from rollcast.simulator.stacks.records import real, whole
-from rollcast.simulator.stacks.settings import MEANINGS, Settings
+from rollcast.simulator.stacks.settings import Settings, meanings
 
 _UPDATE = (PHASE_COLUMNS["update"], PHASE_COLUMNS["optimiser"])
 _ROUNDING_S = 2e-6  # tables may be kept to the microsecond
@@ -64,7 +64,7 @@ def _rollout(record: Record, origin: Origin) -> Iterable[Rollout]:
 LAUNCH = Launch(
     "key: value",
     {
-        **{key: (Key(f"scenario.{key}"),) for key in MEANINGS if not key.startswith("run.")},
+        **{key: (Key(f"scenario.{key}"),) for key in meanings() if not key.startswith("run.")},
         "policy": (Key("policy_spelt"),),
     },
 )

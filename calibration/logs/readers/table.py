@@ -2,7 +2,7 @@
 
 Steps: ``step`` and any other column of steps.csv. Rollouts: ``step``, ``group`` and at least one of
 ``new_tokens``, ``characters``, ``reward``. Requests: ``step``, ``group``, ``index``, ``turn``,
-``start_s``, ``end_s``. Settings: YAML with the keys of a scenario and of `settings.MEANINGS`. An
+``start_s``, ``end_s``. Settings: YAML with the keys of a scenario and of `settings.meanings`. An
 exported Weights & Biases history of one of the stacks needs no change, as its keys are the stack's;
 docs/importing.md brings in any other in ten lines.
 """
@@ -24,7 +24,7 @@ from rollcast.simulator.stacks.log_format import (
     StackLog,
 )
 from rollcast.simulator.stacks.records import RecordError, real, whole
-from rollcast.simulator.stacks.settings import MEANINGS, Settings
+from rollcast.simulator.stacks.settings import Settings, meanings
 
 _KEYS = ("step", "file", "line")
 _METRICS = {name: (name,) for name in ours.STEPS.names if name not in _KEYS}
@@ -68,7 +68,7 @@ def _request(record: Record, origin: Origin) -> Iterable[Session]:
     )
 
 
-LAUNCH = Launch("key: value", {key: (Key(key),) for key in MEANINGS})
+LAUNCH = Launch("key: value", {key: (Key(key),) for key in meanings()})
 
 LOG = StackLog(
     "table",

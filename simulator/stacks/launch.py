@@ -25,6 +25,7 @@ folder::
       run.lora_rank: {key: lora-rank, fork: true}  # a fork's: read, not written
       run.zero_stage: {key: launcher.zero_stage, spelt: "launcher --zero_stage {}"}  # if elsewhere
       run.strategy: {key: backend, part: "^(fsdp|megatron)"}   # of their value, what the group has
+    implies: {run.critic: {run.critic_model: given}}   # as `simulator.stacks.implied` says
     advice:
       sync: "{run.mode}=sync"  # by the what-if; {ours} is their key for it
       april: [{words: --partial, since: 0.9}, {words: a sampler of your own, until: 0.9}]
@@ -53,6 +54,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
+from rollcast.simulator.stacks.implied import Rules, rules
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, meanings
 from rollcast.simulator.stacks.yaml_file import read_yaml
 
@@ -216,9 +218,9 @@ class Launch:
     change of a run, by the change's name in `calibration.judge.advice`. entries: what launches it,
     as dotted names, the last parts of which may be all that is given; ``*`` is any text. shipped:
     names of configurations that come with the stack. calls: keys by the arguments of calls. starts,
-    classes, constants: what the stack gives to scripts of Python that launch it. packages: its
-    names where packages, images and repositories are named. versions: files of its own sources
-    that say their version."""
+    classes, constants: what the stack gives to scripts of Python that launch it. implies: rules of
+    what follows from settings. packages: its names where packages, images and repositories are
+    named. versions: files of its own sources that say their version."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]
@@ -231,6 +233,7 @@ class Launch:
     starts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
+    implies: Rules = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
 
@@ -531,7 +534,8 @@ def load_launch(path: Path) -> Launch:
     tables: dict[str, Any] = {
         name: data.get(name, {}) for name in ("calls", "starts", "classes", "constants")
     }
-    return replace(launch, advice=advice, **lists, **tables)
+    implies = rules(data.get("implies", {}), where)
+    return replace(launch, advice=advice, implies=implies, **lists, **tables)
 
 
 def _entry(kind: type[_Kind], name: str, entry: Any, where: str) -> _Kind:

@@ -62,7 +62,11 @@ def value(settings: Settings, key: str) -> Any:
 
 def whole(settings: Settings, key: str) -> int | None:
     """A setting as a positive whole number; None for anything else."""
-    number = value(settings, key)
+    return whole_number(value(settings, key))
+
+
+def whole_number(number: Any) -> int | None:
+    """A positive whole number; None for anything else."""
     if isinstance(number, bool) or not isinstance(number, int | float) or number != number:
         return None
     return int(number) if 0 < number < 1e12 and number == int(number) else None

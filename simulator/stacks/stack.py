@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollcast.simulator.stacks.exporting import Export, Planned
     from rollcast.simulator.stacks.launch import Implied, Launch
     from rollcast.simulator.stacks.log_format import StackLog
+    from rollcast.simulator.stacks.settings import Setting, Settings
 
 LAUNCH_FILE = "launch.yaml"
 _COSTS_FILE, _LOG_FILE = "costs.yaml", "log.yaml"
@@ -37,9 +38,18 @@ class Stack:
 
     @cached_property
     def implied(self) -> Implied | None:
-        """``implied`` of its ``launch.py``, if it has one."""
-        module = self._module("launch")
-        return module.implied if module else None
+        """By its ``launch.py``, if it has one, and then by the rules of its ``launch.yaml``."""
+        from rollcast.simulator.stacks.implied import follow
+
+        module, rules = self._module("launch"), self.launch.implies
+        if module is None and not rules:
+            return None
+
+        def implied(settings: Settings) -> Iterable[Setting]:
+            yield from module.implied(settings) if module else ()
+            yield from follow(rules, settings)
+
+        return implied
 
     @cached_property
     def costs(self) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
+from rollcast.simulator.stacks.settings import Setting, Settings, value
 
 _DIMS = r"(?:[dtpce]\d{1,5})+"
 _PART = re.compile(
@@ -35,7 +35,6 @@ def implied(settings: Settings) -> Iterable[Setting]:
     if "run.engine_layout" in settings and "run.trainer_layout" in settings:
         shares = value(settings, "run.shares") == "colocation"
         yield settings["run.engine_layout"].implies("run.colocated", shares)
-    yield from _rest(settings)
 
 
 def _engines(setting: Setting | None, text: str | None = None) -> Iterable[Setting]:
@@ -69,25 +68,3 @@ def _trainer(setting: Setting | None, text: str | None = None) -> Iterable[Setti
 
 def _sizes(dims: str) -> Mapping[str, int]:
     return dict.fromkeys("dtpce", 1) | {k: int(n) for k, n in re.findall(r"([dtpce])(\d+)", dims)}
-
-
-def _rest(settings: Settings) -> Iterable[Setting]:
-    """Rollouts overlap unless no version may pass; a reference for its divergence; adapters; what
-    the trainer holds is offloaded as a whole; passes are filled up to a number of tokens."""
-    bound, weight = settings.get("run.max_staleness"), settings.get("run.kl_coefficient")
-    if bound is not None:
-        yield bound.implies("run.asynchronous", bound.value != 0)
-    if weight is not None and isinstance(weight.value, int | float):
-        yield weight.implies("run.reference", weight.value > 0)
-    adapters, parked = settings.get("run.lora"), settings.get("run.offload_optimizer")
-    if adapters is not None and adapters.value is False:
-        yield adapters.implies("run.lora_rank", 0)
-    if parked is not None:
-        for name in ("parameters", "gradients"):
-            yield parked.implies(f"run.offload_{name}", parked.value)
-    room, critic = settings.get("run.max_pass_tokens"), settings.get("run.critic_model")
-    if room is not None and whole(settings, "run.max_pass_tokens"):
-        yield room.implies("run.dynamic_batches", True)
-        yield room.implies("run.packing", True)
-    if critic is not None:
-        yield critic.implies("run.critic", critic.value is not None)

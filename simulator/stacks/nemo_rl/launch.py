@@ -8,27 +8,11 @@ from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
-    """GPUs of either role, and the models and layers that other settings decide."""
+    """GPUs of either role, and which activations are computed again."""
     yield from _placed(settings)
-    weight, algorithm = settings.get("run.kl_coefficient"), settings.get("run.algorithm")
-    skipped = settings.get("run.skip_reference")
-    if skipped is not None and skipped.value is True:
-        yield skipped.implies("run.reference", False)
-    elif weight is not None and isinstance(weight.value, int | float):
-        yield weight.implies("run.reference", weight.value > 0)
-    if algorithm is not None:
-        yield algorithm.implies("run.critic", algorithm.value == "gae")
-    adapters, kind = settings.get("run.lora"), settings.get("run.recompute_kind")
-    if adapters is not None and adapters.value is False:
-        yield adapters.implies("run.lora_rank", 0)
+    kind = settings.get("run.recompute_kind")
     if kind is not None and value(settings, "run.recompute") == "full" and kind.value:
         yield kind.implies("run.recompute", kind.value)
-    packed = settings.get("run.packing")
-    if packed is not None and packed.value is True:
-        yield packed.implies("run.dynamic_batches", True)
-    answer, total = settings.get("workload.max_new_tokens"), whole(settings, "run.max_total_tokens")
-    if answer is None and total:
-        yield settings["run.max_total_tokens"].implies("workload.max_new_tokens", total)
 
 
 def _placed(settings: Settings) -> Iterable[Setting]:

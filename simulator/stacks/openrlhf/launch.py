@@ -15,15 +15,6 @@ def implied(settings: Settings) -> Iterable[Setting]:
     nodes, gpus = whole(settings, "run.nodes"), whole(settings, "run.gpus_per_node")
     if nodes and gpus:
         yield settings["run.gpus_per_node"].implies("cluster.trainer_gpus", nodes * gpus)
-    stage, sleeps = settings.get("run.zero_stage"), settings.get("run.offload_optimizer")
-    if stage is not None:
-        yield stage.implies("run.strategy", "deepspeed")
-    if sleeps is not None:
-        for name in ("parameters", "gradients"):
-            yield sleeps.implies(f"run.offload_{name}", sleeps.value)
-    total = settings.get("run.max_total_tokens")
-    if total is not None and "workload.max_new_tokens" not in settings:
-        yield total.implies("workload.max_new_tokens", total.value)
     yield from _models(settings)
 
 
@@ -44,25 +35,19 @@ def _engines(settings: Settings) -> Iterable[Setting]:
 
 
 def _models(settings: Settings) -> Iterable[Setting]:
-    """Which there are beside the actor, and those of their GPUs that they share with nobody."""
-    weight, algorithm = settings.get("run.kl_coefficient"), settings.get("run.algorithm")
-    all_shared = value(settings, "run.colocated") is True
-    if weight is not None and isinstance(weight.value, int | float):
-        yield weight.implies("run.reference", weight.value > 0)
-        if not all_shared and weight.value > 0 and value(settings, "run.share_reference") is False:
-            yield from _own(settings, "reference")
-    if algorithm is not None:
-        yield algorithm.implies("run.critic", algorithm.value == "gae")
-        if not all_shared and algorithm.value == "gae":
-            yield from _own(settings, "critic")
-    elsewhere, model = settings.get("run.reward_elsewhere"), settings.get("run.reward_model")
-    if elsewhere is not None:
-        yield elsewhere.implies("run.reward_models", False)
-    elif model is not None:
-        yield model.implies("run.reward_models", True)
-        shares = value(settings, "run.share_reward_model") is True
-        if not all_shared and not (shares and value(settings, "run.algorithm") == "gae"):
-            yield from _own(settings, "reward_model")
+    """GPUs that models beside the actor share with nobody."""
+    if value(settings, "run.colocated") is True:
+        return
+    weight = value(settings, "run.kl_coefficient")
+    refers = isinstance(weight, int | float) and weight > 0
+    if refers and value(settings, "run.share_reference") is False:
+        yield from _own(settings, "reference")
+    critic = value(settings, "run.algorithm") == "gae"
+    if critic:
+        yield from _own(settings, "critic")
+    shared = critic and value(settings, "run.share_reward_model") is True
+    if "run.reward_model" in settings and "run.reward_elsewhere" not in settings and not shared:
+        yield from _own(settings, "reward_model")
 
 
 def _own(settings: Settings, role: str) -> Iterable[Setting]:

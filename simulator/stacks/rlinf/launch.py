@@ -14,15 +14,10 @@ def implied(settings: Settings) -> Iterable[Setting]:
     """GPUs of the roles (``cluster.component_placement``), models and layers that other settings
     decide."""
     yield from _placed(settings)
-    weight, parked = settings.get("run.kl_coefficient"), settings.get("run.offload_optimizer")
-    if weight is not None and isinstance(weight.value, int | float):
-        yield weight.implies("run.reference", weight.value > 0)
+    parked = settings.get("run.offload_optimizer")
     if parked is not None and parked.theirs == "actor.enable_offload":
         for name in ("parameters", "gradients"):
             yield parked.implies(f"run.offload_{name}", parked.value)
-    adapters = settings.get("run.lora")
-    if adapters is not None and adapters.value is False:
-        yield adapters.implies("run.lora_rank", 0)
     method, count = settings.get("run.recompute_method"), whole(settings, "run.recompute_count")
     if method is not None and method.value == "block" and count:
         stages = whole(settings, "cost.roofline.trainer.pipeline_parallel") or 1

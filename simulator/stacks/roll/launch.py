@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
+from rollcast.simulator.stacks.settings import Setting, Settings, whole
 
 _RANGE = re.compile(r"list\(range\((?:(\d{1,6}),)?(\d{1,6})\)\)|\[([\d,]{1,5000})\]")
 
@@ -30,12 +30,6 @@ def implied(settings: Settings) -> Iterable[Setting]:
     yield from _placed(settings)
     yield from _batch(settings)
     yield from _models(settings)
-    bound, adapters = settings.get("run.max_staleness"), settings.get("run.lora_targets")
-    if bound is not None:
-        yield bound.implies("run.asynchronous", bool(bound.value))
-    cause = settings.get("run.lora_rank") or settings.get("run.trainer_devices")
-    if cause is not None and (adapters is None or adapters.value is None):
-        yield cause.implies("run.lora_rank", 0)
 
 
 def _placed(settings: Settings) -> Iterable[Setting]:
@@ -85,7 +79,7 @@ def _batch(settings: Settings) -> Iterable[Setting]:
 
 def _models(settings: Settings) -> Iterable[Setting]:
     """A reference for a divergence that weighs anything, whatever ``enable_reference`` says
-    (roll/configs/base_config.py), a critic for its advantage."""
+    (roll/configs/base_config.py)."""
     in_loss, weight = settings.get("run.kl_in_loss"), settings.get("run.kl_reward_coefficient")
     own = settings.get("run.reference")
     asks = next((term for term in (in_loss, weight) if term is not None and term.value), None)
@@ -95,6 +89,3 @@ def _models(settings: Settings) -> Iterable[Setting]:
         yield asks.implies("run.reference", True)
     elif in_loss is not None and own is None:
         yield in_loss.implies("run.reference", False)
-    algorithm = settings.get("run.algorithm")
-    if algorithm is not None:
-        yield algorithm.implies("run.critic", value(settings, "run.algorithm") == "gae")

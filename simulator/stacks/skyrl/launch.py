@@ -8,35 +8,13 @@ from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
-    """GPUs of the roles (placement), which share them with the policy where that is said; a bound
-    on passes in tokens; and the models that other settings ask for."""
-    yield from _placed(settings)
-    room = settings.get("run.max_pass_tokens")
-    if room is not None:
-        yield room.implies("run.dynamic_batches", bool(whole(settings, "run.max_pass_tokens")))
-    terms = [settings[key] for key in ("run.kl_in_loss", "run.kl_in_reward") if key in settings]
-    if terms:
-        term = next((one for one in terms if one.value is True), terms[0])
-        yield term.implies("run.reference", term.value is True)
-    critic = settings.get("run.critic_model")
-    if critic is not None:
-        yield critic.implies("run.critic", critic.value is not None)
-
-
-def _placed(settings: Settings) -> Iterable[Setting]:
+    """GPUs of the roles (placement), which share them with the policy where that is said."""
     colocated = settings.get("run.colocated")
     nodes, gpus = whole(settings, "run.nodes") or 1, whole(settings, "run.gpus_per_node")
     if gpus:
         yield settings["run.gpus_per_node"].implies("cluster.trainer_gpus", nodes * gpus)
-    if colocated is None:
+    if colocated is None or colocated.value is True:
         return
-    if colocated.value is True:
-        yield colocated.implies("run.free_engine", True)
-        yield colocated.implies("run.offload_parameters", True)
-        if "run.asynchronous" not in settings:
-            yield colocated.implies("run.asynchronous", False)
-        return
-    yield colocated.implies("run.offload_optimizer", False)
     engines = whole(settings, "cluster.replicas")
     if engines:
         per = (whole(settings, "cluster.tensor_parallel") or 1) * (

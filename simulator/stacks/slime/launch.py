@@ -8,14 +8,14 @@ from rollcast.simulator.stacks.settings import Setting, Settings, whole
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
-    """As slime_validate_args (slime/utils/arguments.py) does: a colocated run offloads either role,
-    steps of a rollout and rollouts of a step give one another, and PPO alone has a critic."""
-    yield from _placed(settings)
+    """As slime_validate_args (slime/utils/arguments.py) does: steps of a rollout and rollouts of a
+    step give one another."""
+    nodes, gpus = whole(settings, "run.nodes"), whole(settings, "run.gpus_per_node")
+    if nodes and gpus:
+        yield settings["run.nodes"].implies("cluster.trainer_gpus", nodes * gpus)
     yield from _batch(settings)
     yield from _recomputed(settings)
-    algorithm, divergence = settings.get("run.algorithm"), settings.get("run.kl_in_loss")
-    if algorithm is not None:
-        yield algorithm.implies("run.critic", algorithm.value == "ppo")
+    divergence = settings.get("run.kl_in_loss")
     weight = settings.get("run.kl_coefficient")
     if divergence is not None and divergence.value is True:
         yield divergence.implies("run.reference", True)
@@ -23,23 +23,6 @@ def implied(settings: Settings) -> Iterable[Setting]:
         yield weight.implies("run.reference", bool(weight.value))
     elif divergence is not None:
         yield divergence.implies("run.reference", False)
-
-
-def _placed(settings: Settings) -> Iterable[Setting]:
-    """What either role holds is offloaded if that is said, if both are, or if they share GPUs."""
-    colocated, both = settings.get("run.colocated"), settings.get("run.offload_all")
-    shared = both if both is not None and both.value is True else colocated
-    trainer = settings.get("run.offload_optimizer") or shared
-    if trainer is not None:
-        for name in ("parameters", "gradients", "optimizer"):
-            yield trainer.implies(f"run.offload_{name}", trainer.value)
-    if shared is not None and "run.free_engine" not in settings:
-        yield shared.implies("run.free_engine", shared.value)
-    if colocated is not None and colocated.value is True:
-        yield colocated.implies("run.asynchronous", False)
-    nodes, gpus = whole(settings, "run.nodes"), whole(settings, "run.gpus_per_node")
-    if nodes and gpus:
-        yield settings["run.nodes"].implies("cluster.trainer_gpus", nodes * gpus)
 
 
 def _batch(settings: Settings) -> Iterable[Setting]:

@@ -9,17 +9,10 @@ from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 def implied(settings: Settings) -> Iterable[Setting]:
     """Placement by the engine, GPUs and batch of one another (GRPOConfig.__post_init__), the
-    reference by its divergence, the trainer's split by its launcher."""
+    trainer's split by its launcher."""
     yield from _placed(settings)
     yield from _sized(settings)
     yield from _split(settings)
-    yield from _asynchronous(settings)
-    divergence = settings.get("run.kl_coefficient")
-    if divergence is not None and isinstance(divergence.value, int | float):
-        yield divergence.implies("run.reference", divergence.value > 0)
-    adapters = settings.get("run.lora")
-    if adapters is not None and adapters.value is False:
-        yield adapters.implies("run.lora_rank", 0)
 
 
 def _placed(settings: Settings) -> Iterable[Setting]:
@@ -96,13 +89,3 @@ def _split(settings: Settings) -> Iterable[Setting]:
         yield version.implies("run.strategy", "fsdp2")
     elif "run.strategy" not in settings and (gpus := _processes(settings)) is not None:
         yield gpus.implies("run.strategy", "ddp")
-
-
-def _asynchronous(settings: Settings) -> Iterable[Setting]:
-    """AsyncGRPOTrainer alone has a bound on staleness, and a server for its engine."""
-    bound = settings.get("run.max_staleness") or settings.get("run.sync_every")
-    if bound is not None:
-        yield bound.implies("run.asynchronous", True)
-        yield bound.implies("run.colocated", False)
-    elif "run.micro_batch_rollouts" in settings:
-        yield settings["run.micro_batch_rollouts"].implies("run.asynchronous", False)

@@ -54,13 +54,6 @@ def _bounded(settings: Settings) -> Iterable[Setting]:
 
 def _models(settings: Settings) -> Iterable[Setting]:
     """A reference for either divergence, a critic for its advantage (trainer/ppo/utils.py)."""
-    terms = [settings[key] for key in ("run.kl_in_loss", "run.kl_in_reward") if key in settings]
-    if terms:
-        term = next((one for one in terms if one.value is True), terms[0])
-        yield term.implies("run.reference", term.value is True)
-    algorithm = settings.get("run.algorithm")
-    if algorithm is not None and value(settings, "run.critic") is None:
-        yield algorithm.implies("run.critic", algorithm.value == "gae")
     apart, each = settings.get("run.reward_model_apart"), "run.reward_model_gpus_per_node"
     nodes, gpus = whole(settings, "run.reward_model_nodes"), whole(settings, each)
     if apart is not None and apart.value is True and nodes and gpus:

@@ -163,8 +163,9 @@ def test_hostile_configurations_are_bounded() -> None:
     bomb = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(12)
     )
-    assert len(configs.from_yaml(bomb)) < 300_000
-    configs.from_yaml("a: &a {b: *a}")
+    for endless in (bomb, "a: &a {b: *a}"):
+        with pytest.raises(configs.NotConfigError, match="more than"):
+            configs.from_yaml(endless)
     for text in ("a: [", "!!python/object/apply:os.system [true]\n", "\t- x"):
         try:
             found = configs.from_yaml(text)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-import yaml
-
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.sources import Sources
+from rollcast.simulator.launches.trees import read_toml_tree, read_yaml_tree
+from rollcast.simulator.launches.values import Tree, leaves
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
 from rollcast.simulator.stacks.syntax.scalars import word
 
 MOST_TEXT = 4_000_000
-_MOST_VALUES = 200_000
-_DEEPEST = 50
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +38,27 @@ class NotConfigError(ValueError):
 
 
 def from_yaml(text: str) -> list[Given]:
-    """The values of a YAML file; of a list of ``key=value`` (Hydra's overrides.yaml), those. Never
-    more than a bounded number, however often anchors repeat. Raises NotConfigError."""
+    """The values of a YAML file; of a list of ``key=value`` (Hydra's overrides.yaml), those. Raises
+    NotConfigError, also where anchors repeat without end."""
+    tree = _read(read_yaml_tree, text)
+    if isinstance(tree, list):
+        return [one for leaf in tree for one in override(str(leaf.value), leaf.place.line)]
+    return _unwrapped(_given(tree))
+
+
+def _read(read: Callable[[str, str, int, Sources], _Read], text: str) -> _Read:
+    """By a reader of launches' configurations. Raises NotConfigError."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        walk = _Walk()
-        walk.visit(node, "", 0)
-        return _unwrapped(walk.found)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        raise NotConfigError("no YAML", mark.line + 1 if mark else 0) from None
-    except RecursionError:
-        raise NotConfigError("YAML too many levels deep") from None
+        return read(text, "", 0, Sources(Path()))
+    except ScenarioError as error:
+        line = re.search(r"line (\d+)$", error.field)
+        raise NotConfigError(
+            error.message.removeprefix("is "), int(line[1]) if line else 0
+        ) from None
+
+
+def _given(tree: Tree) -> list[Given]:
+    return [Given(key, leaf.value, leaf.place.line) for key, leaf in leaves(tree) if key]
 
 
 def _unwrapped(settings: list[Given]) -> list[Given]:
@@ -60,66 +70,9 @@ def _unwrapped(settings: list[Given]) -> list[Given]:
     ]
 
 
-class _Walk:
-    def __init__(self) -> None:
-        self.found: list[Given] = []
-        self._left = _MOST_VALUES
-        self._loader = yaml.SafeLoader("")
-
-    def visit(self, node: yaml.Node | None, key: str, depth: int) -> None:
-        """Everything below a node."""
-        self._left -= 1
-        if node is None or self._left < 0 or depth > _DEEPEST:
-            return
-        line = node.start_mark.line + 1
-        if isinstance(node, yaml.MappingNode):
-            for name, value in node.value:
-                if isinstance(name, yaml.ScalarNode):
-                    dotted = f"{key}.{name.value}" if key else str(name.value)
-                    self.visit(value, dotted, depth + 1)
-        elif isinstance(node, yaml.SequenceNode):
-            scalars = [n for n in node.value if isinstance(n, yaml.ScalarNode)]
-            if not key:
-                for scalar in scalars:
-                    self.found.extend(override(str(scalar.value), scalar.start_mark.line + 1))
-            elif len(scalars) == len(node.value) <= 1000:
-                self.found.append(Given(key, [self._plain(n) for n in scalars], line))
-        elif key:
-            self.found.append(Given(key, self._plain(node), line))
-
-    def _plain(self, node: yaml.Node) -> Any:
-        try:
-            return self._loader.construct_object(node)
-        except (yaml.YAMLError, ValueError, TypeError, ArithmeticError, LookupError):
-            return str(node.value)
-
-
 def from_toml(text: str) -> list[Given]:
     """The values of a TOML file. Raises NotConfigError."""
-    try:
-        values = flatten(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        match = re.search(r"line (\d+)", str(error))
-        raise NotConfigError("no TOML", int(match[1]) if match else 0) from None
-    lines: dict[str, int] = {}
-    table = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        header = re.match(r"\s*\[\s*([\w.\"'-]+)\s*\]", line)
-        entry = re.match(r"\s*([\w.\"'-]+)\s*=", line)
-        if header:
-            table = re.sub(r"[\"']", "", header[1]) + "."
-        elif entry:
-            lines.setdefault(table + re.sub(r"[\"']", "", entry[1]), number)
-    return [Given(key, value, _nearest(key, lines)) for key, value in values.items()]
-
-
-def _nearest(key: str, lines: dict[str, int]) -> int:
-    """The line of a key, or of the inline table that holds it."""
-    while key:
-        if key in lines:
-            return lines[key]
-        key = key.rpartition(".")[0]
-    return 0
+    return _given(_read(read_toml_tree, text))
 
 
 def from_json(text: str) -> list[Given]:

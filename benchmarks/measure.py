@@ -26,7 +26,7 @@ import yaml
 from benchmarks.runner import fails_in_words, parser, progress
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import schema
-from rollcast.simulator.results.probe_file import PROBE_FILE
+from rollcast.simulator.results.fitted_file import PROBE_FILE
 from rollcast.simulator.values import AtLeast, check_unknown_keys, flag, whole
 
 CAMPAIGN = Path(__file__).parent / "data" / "real" / "campaign.yaml"

@@ -266,7 +266,7 @@ def validate(
     from rollcast.calibration.calibrate import Fitted
     from rollcast.calibration.pages import validation_report
     from rollcast.calibration.validate import validate as check
-    from rollcast.simulator.cli.progress import progress_bar
+    from rollcast.simulator.cli.stopping import progress_bar
     from rollcast.simulator.errors import ScenarioError
     from rollcast.simulator.results.write import plain
 

@@ -152,7 +152,7 @@ def probe(
     raw = _read(scenario, settings, seed, trust_modules)
     from rollcast.engine.config import build_run
     from rollcast.engine.probe import probe as measure
-    from rollcast.simulator.cli.progress import progress_bar
+    from rollcast.simulator.cli.stopping import progress_bar
     from rollcast.simulator.results.write import write_json_file
 
     spec = build_run(raw)
@@ -217,7 +217,7 @@ def doctor(
     """
     from rollcast.engine.doctor.doctor import examine
     from rollcast.engine.doctor.findings import exit_code, show, to_json
-    from rollcast.simulator.cli.progress import progress_bar
+    from rollcast.simulator.cli.stopping import progress_bar
     from rollcast.simulator.scenario.file import override, read_scenario
 
     raw = None
@@ -264,7 +264,7 @@ def _notes_shown() -> Iterator[None]:
 @contextmanager
 def _progress(steps: int) -> Iterator[Any]:
     """A progress bar with `progress_text` on a terminal, nothing in a pipe."""
-    from rollcast.simulator.cli.progress import progress_bar
+    from rollcast.simulator.cli.stopping import progress_bar
 
     with progress_bar("", steps, text="starting the engine", transient=False) as update:
 

@@ -21,7 +21,7 @@ from rollcast.engine.engines import adapter
 from rollcast.engine.log import Iterations
 from rollcast.engine.start import start_actors, start_replica, start_task, start_trainer
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.results.probe_file import PROBE_BURST, PROBE_SCHEMA, PROBE_UPDATE
+from rollcast.simulator.results.fitted_file import PROBE_BURST, PROBE_SCHEMA, PROBE_UPDATE
 
 PROMPT_TOKENS = (128, 512)
 """Prompt lengths beside the task's own, where the model's context has room for them."""

@@ -15,11 +15,16 @@ from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies import sampling_error, uncertainty
 from rollcast.simulator.studies.compare import compare, run_each, warnings_of
 from rollcast.simulator.studies.ranking import from_short_runs
-from rollcast.simulator.studies.sampling_error import FEW, SamplingError, sampling_error_of
+from rollcast.simulator.studies.sampling_error import (
+    FEW,
+    SamplingError,
+    WithOne,
+    sampling_error_of,
+    tail_of_groups,
+)
 from rollcast.simulator.studies.short_runs import kind_of
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from rollcast.simulator.workload.lengths import Component, LengthModel
-from rollcast.simulator.workload.longest import WithOne, tail_of_groups
 from rollcast.simulator.workload.rewards import BetaBernoulli
 from rollcast.simulator.workload.synthetic import SyntheticWorkload
 from tests.laws import examples

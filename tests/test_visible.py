@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.simulator.cli.console import console
-from rollcast.simulator.report.markup import Markup, joined, tag
+from rollcast.simulator.report.page import Markup, joined, tag
 from rollcast.simulator.values.words import visible, visible_lines
 from tests.conftest import Cli
 from tests.processes import ROLLCAST, on_a_terminal
@@ -85,7 +85,7 @@ def test_a_terminal_is_sent_our_own_colours_alone(named: Path) -> None:
 
 def test_a_progress_bar_shows_its_label_as_text() -> None:
     code = (
-        "from rollcast.simulator.cli.progress import progress_bar\n"
+        "from rollcast.simulator.cli.stopping import progress_bar\n"
         "with progress_bar('[/red]{x}[b]', 2, text='[/i]', transient=False) as update:\n"
         "    update(advance=2)"
     )

@@ -19,7 +19,7 @@ from rollcast.calibration.folder import RunFolder, check_same
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.costs.fitted import Packing
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.results.probe_file import PROBE, PROBE_BURST, PROBE_SCHEMA
+from rollcast.simulator.results.fitted_file import PROBE, PROBE_BURST, PROBE_SCHEMA
 from rollcast.simulator.results.read import check, read_json
 
 FIELD = "--probe"

@@ -10,9 +10,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rollcast.calibration.live.ahead import Left
 from rollcast.calibration.live.follow import Seen
-from rollcast.calibration.live.monitor import State
+from rollcast.calibration.live.monitor import Left, State
 from rollcast.simulator.results.text import seconds
 from rollcast.simulator.results.write import plain
 

@@ -11,7 +11,7 @@ from rollcast.calibration.judge.phases import said_of
 from rollcast.calibration.logs.run_log import RunLog
 from rollcast.calibration.pages import import_text as text
 from rollcast.simulator.launches.parts import missing
-from rollcast.simulator.report.markup import Content, Markup
+from rollcast.simulator.report.page import Content, Markup
 from rollcast.simulator.report.page import page as whole_page
 from rollcast.simulator.report.parts import (
     Column,

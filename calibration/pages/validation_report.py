@@ -17,7 +17,7 @@ from rollcast.calibration.pages.validation_text import (
 )
 from rollcast.calibration.validate import Validation
 from rollcast.simulator.cli.console import console, fitted, named_column
-from rollcast.simulator.report.markup import Content, Markup, tag
+from rollcast.simulator.report.page import Content, Markup, tag
 from rollcast.simulator.report.page import page as whole_page
 from rollcast.simulator.report.parts import (
     Column,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rollcast.engine.quiet import no_bars
 from rollcast.engine.tasks import calculator, collatz, tokenizer
 from rollcast.engine.tasks.model import build_model
-from rollcast.simulator.cli.progress import progress_bar
+from rollcast.simulator.cli.stopping import progress_bar
 
 if TYPE_CHECKING:
     import torch

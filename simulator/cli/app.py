@@ -203,8 +203,7 @@ def plan(
     sensible default. Exits with 3 if no choice meets the limits, and names the nearest one.
     """
     from rollcast.simulator.cli.launching import LaunchOptions, gpus_to_choose, scenario_or_launch
-    from rollcast.simulator.cli.plan_question import with_flags
-    from rollcast.simulator.cli.plan_table import show_plan
+    from rollcast.simulator.cli.plan import show_plan, with_flags
     from rollcast.simulator.planner import planner
     from rollcast.simulator.results.folder import check_target
     from rollcast.simulator.scenario.file import override
@@ -295,7 +294,7 @@ def presets(
     as_json: args.Json = False,
 ) -> None:
     """List presets of GPUs, models, engines, lengths and policies."""
-    from rollcast.simulator.cli.preset_pages import show_presets
+    from rollcast.simulator.cli.presets import show_presets
 
     show_presets(kind, name, as_json)
 

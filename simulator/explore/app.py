@@ -28,8 +28,7 @@ from rollcast.simulator.explore.view import Asked, placed, sentence, view
 from rollcast.simulator.explore.work import Choice
 from rollcast.simulator.planner.whole_run import work_of
 from rollcast.simulator.policies.registry import SYNCHRONOUS
-from rollcast.simulator.report.markup import Markup, joined
-from rollcast.simulator.report.page import resource, script, style
+from rollcast.simulator.report.page import Markup, joined, resource, script, style
 from rollcast.simulator.scenario.plan_section import RunSection
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import from_raw

@@ -13,7 +13,7 @@ from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import time_bars
-from rollcast.simulator.report.markup import Content, Markup, joined, tag
+from rollcast.simulator.report.page import Content, Markup, joined, tag
 from rollcast.simulator.report.parts import phase_table
 from rollcast.simulator.report.timeline import timelines
 from rollcast.simulator.report.words import bias, time_spent

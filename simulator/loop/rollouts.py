@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.accounting import TokenAccounting, reward_of
-from rollcast.simulator.loop.dispatch import Trials, first_of
-from rollcast.simulator.loop.prompts import PromptOrder
+from rollcast.simulator.loop.dispatch import PromptOrder, Trials, first_of
 from rollcast.simulator.loop.selection import Due, due
 from rollcast.simulator.loop.step import Step
 from rollcast.simulator.plan import Dispatch, StepPlan

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from rollcast.simulator.loop.dispatch import PromptOrder
 from rollcast.simulator.loop.loop import Loop
 from rollcast.simulator.loop.policy_state import load_state, save_state
-from rollcast.simulator.loop.prompts import PromptOrder
 from rollcast.simulator.policy import Policy
 from rollcast.simulator.rollout import Group
 from rollcast.simulator.values.plain import from_plain, to_plain

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollcast.simulator.report.markup import Content, Markup, tag
+from rollcast.simulator.report.page import Content, Markup, tag
 from rollcast.simulator.report.parts import Column, Row, folded, section, table
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.workload.solved import solved_lengths

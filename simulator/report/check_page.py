@@ -17,8 +17,7 @@ from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.assumptions import assumptions
 from rollcast.simulator.report.ledger import Part, bars
-from rollcast.simulator.report.markup import Content, Markup, joined, tag
-from rollcast.simulator.report.page import page
+from rollcast.simulator.report.page import Content, Markup, joined, page, tag
 from rollcast.simulator.report.parts import phase_table, reproduced
 from rollcast.simulator.results.memory_text import MEMORY_PHASE_NAMES, MEMORY_PHASES
 from rollcast.simulator.results.text import gigabytes, hours, interval, seconds, share, usd

@@ -12,8 +12,7 @@ from rollcast.simulator.report import parts
 from rollcast.simulator.report.assumptions import assumptions
 from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
-from rollcast.simulator.report.markup import Markup, tag
-from rollcast.simulator.report.page import page
+from rollcast.simulator.report.page import Markup, page, tag
 from rollcast.simulator.report.parts import phase_table, reproduced
 from rollcast.simulator.report.series import Box
 from rollcast.simulator.report.timeline import timeline_of, timelines

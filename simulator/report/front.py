@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from rollcast.simulator.planner.frontier import on_front
-from rollcast.simulator.report.markup import Markup, tag
+from rollcast.simulator.report.page import Markup, tag
 from rollcast.simulator.report.parts import figure, key
 from rollcast.simulator.results.scale import around, marks
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollcast.simulator.report.markup import Content, Markup, joined, tag
+from rollcast.simulator.report.page import Content, Markup, joined, tag
 from rollcast.simulator.report.parts import key
 from rollcast.simulator.results.intervals import intersection, total_s
 from rollcast.simulator.results.metrics import (

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from rollcast.simulator.report import parts
-from rollcast.simulator.report.markup import Content, Markup, joined, tag
+from rollcast.simulator.report.page import Content, Markup, joined, tag
 from rollcast.simulator.results.figure import Values
 from rollcast.simulator.results.figures import BOUND_BY, BY_PHASE, NAMED, NOTES
 from rollcast.simulator.results.write import plain

@@ -16,8 +16,7 @@ from rollcast.simulator.report import parts
 from rollcast.simulator.report.assumptions import assumptions
 from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
-from rollcast.simulator.report.markup import Content, Markup, tag
-from rollcast.simulator.report.page import page
+from rollcast.simulator.report.page import Content, Markup, page, tag
 from rollcast.simulator.report.parts import Row as Line
 from rollcast.simulator.report.parts import phase_table, reproduced
 from rollcast.simulator.report.timeline import timeline_of, timelines

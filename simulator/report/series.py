@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rollcast.simulator.report.front import across_marks, up_marks
-from rollcast.simulator.report.markup import Content, Markup, number, tag
+from rollcast.simulator.report.page import Content, Markup, number, tag
 from rollcast.simulator.report.parts import figure, key
 from rollcast.simulator.results.scale import marks
 from rollcast.simulator.results.text import seconds

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.simulator.report.markup import Markup, joined, number, tag
+from rollcast.simulator.report.page import Markup, joined, number, tag
 from rollcast.simulator.report.parts import figure, key
 from rollcast.simulator.results import lanes
 from rollcast.simulator.results.lanes import Lane, Step, Timeline

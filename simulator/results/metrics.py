@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rollcast.simulator.results import RUN_SCHEMA
-from rollcast.simulator.results.by_phase import ByPhase
 from rollcast.simulator.results.intervals import (
     NOTHING,
     FloatArray,
@@ -31,7 +30,7 @@ from rollcast.simulator.results.intervals import (
     union,
     without,
 )
-from rollcast.simulator.results.phases import PHASE_COLUMNS
+from rollcast.simulator.results.phases import PHASE_COLUMNS, ByPhase
 from rollcast.simulator.results.steady import Steady, mean_age, steady_of
 from rollcast.simulator.results.timeouts import (
     mean,

@@ -13,8 +13,8 @@ A folder with a ``costs.yaml`` alone is priced, and neither imported nor exporte
 ``unknown`` is what the others are taken to be where they do not say. Else only ``launch.yaml`` is
 needed. In common: `stack` (a stack and its files), `settings` (a run's settings, by the names of
 ``meanings.yaml``), `launch` (the table), `implied` (its rules of what follows), `log_format`,
-`log_file`, `consoles`, `records` and `syntax` (logs), `exporting`, `exported`, `limits` and `driver`
-(exports, and the loop inside another stack's process).
+`log_file`, `consoles`, `records` and `syntax` (logs), `exporting`, `exported`, `limits` and
+`driver` (exports, and the loop inside another stack's process).
 
 Nothing here imports costs, workloads or scenarios: a stack is described by data and pure
 functions, and its hooks need the loop and the policies alone.

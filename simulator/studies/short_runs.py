@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.simulator.errors import RollcastError
-from rollcast.simulator.results.by_phase import ByPhase
-from rollcast.simulator.results.phases import PhaseName
+from rollcast.simulator.results.phases import ByPhase, PhaseName
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import Run, StepRecord

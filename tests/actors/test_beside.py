@@ -15,7 +15,7 @@ from rollcast.engine.tasks.base import FirstTurns
 from rollcast.engine.world import EngineWorld
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.plan import Batch
-from rollcast.simulator.results.probe_file import PROBE
+from rollcast.simulator.results.fitted_file import PROBE
 from rollcast.simulator.results.read import check
 from rollcast.simulator.world import ClusterShape
 from tests.turns.oracle import TurnTask

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.calibration.live import ahead
+from rollcast.calibration.live import monitor
 from rollcast.calibration.live.monitor import late, state
 from rollcast.calibration.logs.gather import read_log
 from tests.laws import examples
@@ -30,7 +30,7 @@ def test_progress_and_end(tmp_path: Path) -> None:
     assert not found.warnings
     done = state(log, 20)
     assert done.finished
-    assert done.left == ahead.Left(0, 0, 0)
+    assert done.left == monitor.Left(0, 0, 0)
 
 
 def test_the_settings_say_how_many_steps(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_step_that_does_not_come_is_told(tmp_path: Path) -> None:
 @given(seed=st.integers(0, 10**6), seen=st.integers(3, 60), coming=st.integers(1, 200))
 def test_forecasts_are_intervals(seed: int, seen: int, coming: int) -> None:
     rng = np.random.default_rng(seed)
-    found = ahead.left(10 * rng.lognormal(0, 0.2, seen), coming)
+    found = monitor.left(10 * rng.lognormal(0, 0.2, seen), coming)
     assert found is not None
     assert 0 < found.low <= found.seconds <= found.high < np.inf
 
@@ -102,14 +102,14 @@ def test_most_ends_lie_inside_their_interval() -> None:
         rng = np.random.default_rng(seed)
         level = np.exp(np.cumsum(0.01 * rng.standard_normal(90)))
         seconds = 10 * level * rng.lognormal(0, 0.15, 90)
-        found = ahead.left(seconds[:30], 60)
+        found = monitor.left(seconds[:30], 60)
         assert found is not None
         inside += found.low <= seconds[30:].sum() <= found.high
     assert 0.8 * runs <= inside < runs
 
 
 def test_too_few_steps_are_not_forecast() -> None:
-    assert ahead.left(np.array([1.0, 2.0]), 10) is None
+    assert monitor.left(np.array([1.0, 2.0]), 10) is None
 
 
 def test_genuine_runs_raise_no_alarm_and_end_as_forecast() -> None:

@@ -1,14 +1,16 @@
-"""A plan on the terminal: the recommendation, the choices and the impossible ones."""
+"""The command ``rollcast plan``: its flags, put into the scenario's section ``plan``, and its answer
+on the terminal."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from rollcast.simulator.cli.console import console, fitted, named_column, one_line
 from rollcast.simulator.cli.tables import show_phases
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Planned, Row
 from rollcast.simulator.planner.write import document
@@ -16,12 +18,114 @@ from rollcast.simulator.results.figures import NAMED
 from rollcast.simulator.results.memory_text import memory_said
 from rollcast.simulator.results.text import hours
 from rollcast.simulator.results.write import plain
+from rollcast.simulator.scenario.file import RawScenario, read_value
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from rollcast.simulator.studies.tornado import Bar
+
+
+def with_flags(
+    raw: RawScenario,
+    run: str | None = None,
+    choose: Sequence[str] = (),
+    limits: Sequence[str] = (),
+    objective: str | None = None,
+    quality: Sequence[str] = (),
+    gpus: Sequence[int | str] = (),
+    target: str | None = None,
+) -> RawScenario:
+    """The scenario with its section ``plan`` changed by the flags. gpus: of ``--gpus``. Raises
+    ScenarioError naming the flag."""
+    section = raw.data.get("plan")
+    if section is not None and not isinstance(section, Mapping):
+        return raw  # an error when it is read
+    asked: dict[str, tuple[str, Any]] = {}
+    if run is not None:
+        example = "steps=500, or prompts=40000,epochs=2"
+        asked["run"] = "--run", _pairs(run.split(","), "--run", example)
+    if target is not None:
+        if run is not None:
+            raise ScenarioError("--target", "says how long the run is, as --run; give one of them")
+        found = _pairs([target], "--target", "accuracy=0.7")
+        if set(found) != {"accuracy"}:
+            raise ScenarioError("--target", f"takes accuracy=0.7 alone, got {target!r}")
+        asked["run"] = "--target", found
+    if limits:
+        asked["limits"] = "--limit", _pairs(limits, "--limit", "hours=120")
+    if quality:
+        asked["quality"] = "--quality", _pairs(quality, "--quality", "april=1.05")
+    if choose:
+        asked["choose"] = "--choose", parse_choose(choose)
+    if gpus:
+        _, others = asked.get("choose", ("", {}))
+        if "gpus" in others:
+            raise ScenarioError("--gpus", "is the same as --choose gpus; give one of them")
+        asked["choose"] = "--gpus", {**others, "gpus": list(gpus)}
+    if objective is not None:
+        asked["objective"] = "--objective", objective
+    plan, flags = dict(section or {}), dict[str, str]()
+    for name, (flag, value) in asked.items():
+        if name in ("limits", "quality", "choose"):
+            flags |= {f"plan.{name}.{key}": flag for key in value}
+            plan[name] = {**_mapping(plan.get(name)), **value}
+        else:
+            flags[f"plan.{name}"] = flag
+            plan[name] = value
+    if not asked:
+        return raw
+    data = {**raw.data, "plan": plan}
+    return replace(raw, data=data, overridden={**raw.overridden, **flags})
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _pairs(texts: Sequence[str], flag: str, example: str) -> dict[str, Any]:
+    """``key=value`` each, the value read as YAML."""
+    pairs: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ScenarioError(flag, f"{text!r} is not of the form key=value, such as {example}")
+        if key in pairs:
+            raise ScenarioError(flag, f"{key} is given twice")
+        if not value.strip():
+            raise ScenarioError(flag, f"{key} has no value; give one, such as {example}")
+        pairs[key] = _value(value, flag)
+    return pairs
+
+
+def parse_choose(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Values by key of ``key=value,value`` and ``key=key=value,value``, read as YAML. Raises
+    ScenarioError (``--choose``)."""
+    flag, choices = "--choose", dict[str, list[Any]]()
+    for text in texts:
+        *keys, values = text.split("=")
+        key = "=".join(part.strip() for part in keys)
+        if not all(key.split("=")):
+            raise ScenarioError(flag, f"{text!r} is not of the form key=value,value")
+        if key in choices:
+            raise ScenarioError(flag, f"{key} is given twice")
+        if "policy" in key.split("="):
+            raise ScenarioError(flag, "give each policy with a --policy of its own")
+        listed = _value(f"[{values}]", flag)
+        if not isinstance(listed, list) or not listed:
+            raise ScenarioError(flag, f"{key} has no values")
+        choices[key] = listed
+    return choices
+
+
+def _value(text: str, flag: str) -> Any:
+    try:
+        return read_value(text, flag)
+    except ScenarioError:
+        raise ScenarioError(flag, f"cannot read {text!r}") from None
+
 
 _FIGURES = (
     "hours",

@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from rollcast.simulator.cli.arguments import Force, Json
-from rollcast.simulator.cli.trust import TrustModules, trust
+from rollcast.simulator.cli.arguments import Force, Json, TrustModules, trust
 from rollcast.simulator.stacks.stack import logged
 
 Runs = Annotated[

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rollcast.engine.edges import SavedFile, TrainerSave
 from rollcast.simulator.errors import RunError, ScenarioError
-from rollcast.simulator.results.locks import locked
+from rollcast.simulator.results.folder import locked
 from rollcast.simulator.values.plain import to_plain
 
 if TYPE_CHECKING:

@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollcast.simulator.cli.arguments import Force, Json, NoPlot, Out, ScenarioPath, Seed, Settings
+from rollcast.simulator.cli.arguments import (
+    Force,
+    Json,
+    NoPlot,
+    Out,
+    ScenarioPath,
+    Seed,
+    Settings,
+    TrustModules,
+    trust,
+)
 from rollcast.simulator.cli.stopping import keep_on
-from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.stacks.stack import exporters
 
 if TYPE_CHECKING:

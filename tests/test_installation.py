@@ -129,7 +129,7 @@ def test_an_example_is_found_and_simulated(scripts: Path, decoys: Path) -> None:
     where = {"cwd": decoys, "PYTHONPATH": str(decoys)}
     find = (
         "import sys; sys.path.remove(sys.argv[1]); sys.path = [p for p in sys.path if p];"
-        "from rollcast.simulator.scenario.examples import folder; print(folder())"
+        "from rollcast.simulator.cli.init import folder; print(folder())"
     )
     found = succeeded(call(scripts / "python", "-c", find, decoys, **where)).strip()
     asked = ("simulate", Path(found) / "trace.yaml", "--set", "steps=2", "--out", "out")

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.engine.options import SECTIONS
+from rollcast.simulator.cli import init
 from rollcast.simulator.cli.app import main
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import POLICIES
-from rollcast.simulator.scenario import examples
 from rollcast.simulator.scenario.file import RawScenario, read_scenario
 from rollcast.simulator.scenario.reference import FIRST, below, find, reference
 from rollcast.simulator.scenario.scenario import build_scenario
@@ -172,12 +172,12 @@ def test_init_prints_an_example_or_lists_them(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     code, out, _ = said(capsys, "init", "april")
-    assert (code, out) == (0, examples.text("april"))
+    assert (code, out) == (0, init.text("april"))
     (tmp_path / "scenario.yaml").write_text(out)
     assert build_scenario(read_scenario(tmp_path / "scenario.yaml")).steps > 0
     code, out, _ = said(capsys, "init")
     assert code == 0
-    assert all(name in out for name in examples.names())
+    assert all(name in out for name in init.names())
     code, _, err = said(capsys, "init", "aprl")
     assert code == 2
     assert "april" in err

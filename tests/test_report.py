@@ -12,9 +12,8 @@ import pytest
 
 from rollcast.simulator.report.assumptions import GIVEN, given, of_defaults, of_presets
 from rollcast.simulator.report.comparison_page import comparison_page
-from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import USES, gpu_use, token_parts
-from rollcast.simulator.report.series import Series, series
+from rollcast.simulator.report.plots import Axis, Point, Series, front, series
 from rollcast.simulator.report.timeline import BINS, MOST_LANES, states, timeline_of, timelines
 from rollcast.simulator.report.words import time_spent
 from rollcast.simulator.results.intervals import total_s

@@ -17,11 +17,10 @@ from rollcast.simulator.results.phases import SIDES, in_sum
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies import short_runs
 from rollcast.simulator.studies.drawn import ends
-from rollcast.simulator.studies.flowing import Sides
 from rollcast.simulator.studies.redrawn import UNCERTAIN, redrawn
 from rollcast.simulator.studies.short_runs import FIGURES, Responses
 from rollcast.simulator.studies.simulate import load, simulate
-from rollcast.simulator.studies.surrogate import Surrogate
+from rollcast.simulator.studies.surrogate import Sides, Surrogate
 from rollcast.simulator.studies.uncertainty import (
     COST_DRAWS,
     SEEDS,

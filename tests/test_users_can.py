@@ -19,10 +19,10 @@ import yaml
 import rollcast
 from rollcast.calibration.logs.readers import readers
 from rollcast.engine.options import SECTIONS
+from rollcast.simulator.cli import init
 from rollcast.simulator.cli.app import app
 from rollcast.simulator.cli.presets import preset_rows
 from rollcast.simulator.policies import POLICIES
-from rollcast.simulator.scenario import examples
 from rollcast.simulator.scenario.reference import find, reference
 from rollcast.simulator.stacks.stack import exporters
 
@@ -49,8 +49,8 @@ def keys_of_examples() -> Iterator[str]:
         for item in value if isinstance(value, list) else ():
             yield from walk(item, start)
 
-    for name in examples.names():
-        scenario = yaml.safe_load(examples.text(name))
+    for name in init.names():
+        scenario = yaml.safe_load(init.text(name))
         yield from (f"{name}.yaml {key}" for key in walk(scenario, ""))
 
 

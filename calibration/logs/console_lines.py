@@ -14,8 +14,7 @@ from rollcast.calibration.logs.formats.configs import Given
 from rollcast.calibration.logs.opened import Reached
 from rollcast.calibration.logs.readers import readers
 from rollcast.calibration.logs.scanned import COMMAND, CONSOLE, RESOLVED, Reader, Scanned, Take
-from rollcast.simulator.stacks.log_format import Console, StackLog
-from rollcast.simulator.stacks.records import RecordError
+from rollcast.simulator.stacks.log_format import Console, RecordError, StackLog
 from rollcast.simulator.stacks.syntax.python_text import nested, opens
 
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")

@@ -13,8 +13,7 @@ from rollcast.calibration.logs.formats.configs import Given
 from rollcast.calibration.logs.opened import Reached
 from rollcast.calibration.logs.readers import readers
 from rollcast.calibration.logs.scanned import RESOLVED, WRITTEN, Reader, Scanned, Take
-from rollcast.simulator.stacks.log_format import Metrics, Origin
-from rollcast.simulator.stacks.records import RecordError
+from rollcast.simulator.stacks.log_format import Metrics, Origin, RecordError
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
 from rollcast.simulator.stacks.syntax.scalars import number, scalar
 

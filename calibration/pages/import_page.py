@@ -25,7 +25,7 @@ from rollcast.simulator.report.parts import (
     section,
     table,
 )
-from rollcast.simulator.report.series import Series, series
+from rollcast.simulator.report.plots import Series, series
 
 
 def page(log: RunLog, outcome: Outcome) -> str:

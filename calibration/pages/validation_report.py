@@ -32,7 +32,7 @@ from rollcast.simulator.report.parts import (
     table,
     tiles,
 )
-from rollcast.simulator.report.series import Series, series
+from rollcast.simulator.report.plots import Series, series
 from rollcast.simulator.results.folder import check_target as check_folder
 from rollcast.simulator.results.folder import write_folder
 from rollcast.simulator.results.text import seconds, share

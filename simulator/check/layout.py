@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rollcast.simulator.costs.memory.ledger import Ledger, MemoryPhase
-from rollcast.simulator.results.memory_text import ENGINE_SHARE
+from rollcast.simulator.results.text import ENGINE_SHARE
 
 GROUP_OF: Mapping[str, str] = {
     "weights": "weights",

@@ -7,9 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from rollcast.simulator.check.answer import Answer, Priced
 from rollcast.simulator.check.forecast import Seconds
 from rollcast.simulator.check.search import MOST_CHANGES
-from rollcast.simulator.results.memory_text import MEMORY_PHASES, room
 from rollcast.simulator.results.phases import bound_text
-from rollcast.simulator.results.text import gigabytes, hours, interval, seconds, usd
+from rollcast.simulator.results.text import (
+    MEMORY_PHASES,
+    gigabytes,
+    hours,
+    interval,
+    room,
+    seconds,
+    usd,
+)
 
 PART_WORDS: Mapping[str, str] = {
     "weights": "weights",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rollcast.simulator.cli import arguments as args
+from rollcast.simulator.cli.arguments import TrustModules, trust
 from rollcast.simulator.cli.check import WithCommandLine, check
 from rollcast.simulator.cli.console import old_names_as_notes, print_where
 from rollcast.simulator.cli.serving import serve
@@ -26,7 +27,6 @@ from rollcast.simulator.cli.stopping import (
     stoppable,
     until_stopped,
 )
-from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.errors import RollcastError, ScenarioError
 
 if TYPE_CHECKING:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from rollcast.simulator.values.words import visible
+
+if TYPE_CHECKING:
+    from rollcast.simulator.scenario.trust import Trust
+
 
 ScenarioPath = Annotated[
     Path,
@@ -212,3 +220,23 @@ PlanGpus = Annotated[
         help="GPUs to choose from, as --choose gpus: 8,16,32, or 64xh100,32xh200.",
     ),
 ]
+
+
+TrustModules = Annotated[
+    bool,
+    typer.Option(
+        "--trust-modules",
+        help="Import the policies of your own (module:Class) that the file names: their code runs.",
+    ),
+]
+
+
+def trust(given: bool) -> Trust:
+    """Whether to import modules that a file names: ``given``, or the answer on a terminal."""
+    return given or (_asks if sys.stdin.isatty() and sys.stderr.isatty() else False)
+
+
+def _asks(named: Sequence[str]) -> bool:
+    shown = ", ".join(map(visible, named))
+    question = f"This file names {shown}; importing it runs its code. Do you trust it?"
+    return typer.confirm(question, err=True)

@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperCommand
 
 from rollcast.simulator.cli import arguments as args
+from rollcast.simulator.cli.arguments import TrustModules, trust
 from rollcast.simulator.cli.console import print_where
-from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.errors import ScenarioError
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from rollcast.simulator.check.answer import Answer, Priced
 from rollcast.simulator.check.layout import POOL_NAMES, Line, groups_of, memory_lines
 from rollcast.simulator.check.words import effect, sentences, to_fit
 from rollcast.simulator.cli.console import console
-from rollcast.simulator.results.memory_text import MEMORY_PHASE_NAMES
 from rollcast.simulator.results.phases import STEP_PHASES
-from rollcast.simulator.results.text import interval, seconds
+from rollcast.simulator.results.text import MEMORY_PHASE_NAMES, interval, seconds
 from rollcast.simulator.results.write import plain
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
-"""The command ``rollcast plan``: its flags, put into the scenario's section ``plan``, and its answer
-on the terminal."""
+"""The command ``rollcast plan``: its flags, put into the scenario's section ``plan``, and its
+answer on the terminal."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Planned, Row
 from rollcast.simulator.planner.write import document
 from rollcast.simulator.results.figures import NAMED
-from rollcast.simulator.results.memory_text import memory_said
-from rollcast.simulator.results.text import hours
+from rollcast.simulator.results.text import hours, memory_said
 from rollcast.simulator.results.write import plain
 from rollcast.simulator.scenario.file import RawScenario, read_value
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from rollcast.simulator.cli import arguments as args
+from rollcast.simulator.cli.arguments import TrustModules, trust
 from rollcast.simulator.cli.stopping import until_stopped
-from rollcast.simulator.cli.trust import TrustModules, trust
 from rollcast.simulator.errors import ScenarioError
 
 MOST_SPEED = 1000.0

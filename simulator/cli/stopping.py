@@ -125,8 +125,6 @@ def stoppable() -> Iterator[None]:
 @contextmanager
 def progress(label: str, steps: int) -> Iterator[Any]:
     """A progress bar on a terminal; call after each step."""
-    from rollcast.simulator.cli.stopping import progress_bar
-
     with progress_bar(label or "steps", steps) as update:
 
         def advance(record: Any) -> None:
@@ -140,8 +138,6 @@ def progress(label: str, steps: int) -> Iterator[Any]:
 @contextmanager
 def stages() -> Iterator[Any]:
     """Progress of work in stages; call with the stage, tasks done and all tasks."""
-    from rollcast.simulator.cli.stopping import progress_bar
-
     with progress_bar("", None, left=True, text="") as update:
 
         def on_progress(what: str, done: int, of: int) -> None:

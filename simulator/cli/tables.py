@@ -22,10 +22,9 @@ from rollcast.simulator.results.figures import (
     steps_by_group_size,
 )
 from rollcast.simulator.results.learning import sentences
-from rollcast.simulator.results.memory_text import memory_said
 from rollcast.simulator.results.phases import bound_text
 from rollcast.simulator.results.target_figures import AFTER, SOONER, TO_TARGET
-from rollcast.simulator.results.text import interval, seconds, share
+from rollcast.simulator.results.text import interval, memory_said, seconds, share
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,10 +11,10 @@ from rollcast.simulator.planner.measure import Measured
 from rollcast.simulator.planner.whole_run import RunCost, Work
 from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.report import parts
-from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import time_bars
 from rollcast.simulator.report.page import Content, Markup, joined, tag
 from rollcast.simulator.report.parts import phase_table
+from rollcast.simulator.report.plots import Axis, Point, front
 from rollcast.simulator.report.timeline import timelines
 from rollcast.simulator.report.words import bias, time_spent
 from rollcast.simulator.results.figures import NAMED

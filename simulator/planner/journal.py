@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.results.locks import locked
+from rollcast.simulator.results.folder import locked
 
 _FORMAT = "rollcast-plan-journal-4"
 

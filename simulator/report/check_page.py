@@ -19,8 +19,16 @@ from rollcast.simulator.report.assumptions import assumptions
 from rollcast.simulator.report.ledger import Part, bars
 from rollcast.simulator.report.page import Content, Markup, joined, page, tag
 from rollcast.simulator.report.parts import phase_table, reproduced
-from rollcast.simulator.results.memory_text import MEMORY_PHASE_NAMES, MEMORY_PHASES
-from rollcast.simulator.results.text import gigabytes, hours, interval, seconds, share, usd
+from rollcast.simulator.results.text import (
+    MEMORY_PHASE_NAMES,
+    MEMORY_PHASES,
+    gigabytes,
+    hours,
+    interval,
+    seconds,
+    share,
+    usd,
+)
 
 _SHADES = dict(
     zip(GROUPS, ("rollout", "train", "sync", "tail", "lost", "most", "some"), strict=True)

@@ -10,11 +10,10 @@ from rollcast.simulator.policies import label
 from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.assumptions import assumptions
-from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
 from rollcast.simulator.report.page import Markup, page, tag
 from rollcast.simulator.report.parts import phase_table, reproduced
-from rollcast.simulator.report.series import Box
+from rollcast.simulator.report.plots import Axis, Box, Point, front
 from rollcast.simulator.report.timeline import timeline_of, timelines
 from rollcast.simulator.report.words import bias, sureness, time_spent
 from rollcast.simulator.results.curves import Curves, Panel, curves_of

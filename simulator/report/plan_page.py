@@ -14,16 +14,23 @@ from rollcast.simulator.planner.answer import Impossible, Planned, Row, Unrun
 from rollcast.simulator.planner.frontier import behind_front
 from rollcast.simulator.report import parts
 from rollcast.simulator.report.assumptions import assumptions
-from rollcast.simulator.report.front import Axis, Point, front
 from rollcast.simulator.report.ledger import gpu_use, time_bars, token_bars
 from rollcast.simulator.report.page import Content, Markup, page, tag
 from rollcast.simulator.report.parts import Row as Line
 from rollcast.simulator.report.parts import phase_table, reproduced
+from rollcast.simulator.report.plots import Axis, Point, front
 from rollcast.simulator.report.timeline import timeline_of, timelines
 from rollcast.simulator.results.figures import NAMED
 from rollcast.simulator.results.lanes import STEPS_SHOWN
-from rollcast.simulator.results.memory_text import MEMORY_PHASES
-from rollcast.simulator.results.text import cost, gigabytes, hours, seconds, share, usd
+from rollcast.simulator.results.text import (
+    MEMORY_PHASES,
+    cost,
+    gigabytes,
+    hours,
+    seconds,
+    share,
+    usd,
+)
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.studies.simulate import Result, simulate
 

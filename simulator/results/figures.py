@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rollcast.simulator.results.figure import Figure, Heading, Line, Values
-from rollcast.simulator.results.memory_text import peak_note, peak_text
 from rollcast.simulator.results.phases import PHASES, STEP_PHASES, TAIL, PhaseName, bound_cell
 from rollcast.simulator.results.target_figures import AFTER, TO_TARGET
 from rollcast.simulator.results.text import (
@@ -16,6 +15,8 @@ from rollcast.simulator.results.text import (
     hours,
     interval,
     number,
+    peak_note,
+    peak_text,
     seconds,
     share,
 )

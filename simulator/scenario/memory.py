@@ -9,7 +9,7 @@ from rollcast.simulator.cluster.replica import check_pool
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.costs.memory.ledger import REFUSED_BELOW
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.results.memory_text import MEMORY_PHASES
+from rollcast.simulator.results.text import MEMORY_PHASES
 from rollcast.simulator.scenario.ledger import (
     Sized,
     batch_of,

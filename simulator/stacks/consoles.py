@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from rollcast.simulator.stacks.log_format import Metrics
-from rollcast.simulator.stacks.records import RecordError
+from rollcast.simulator.stacks.log_format import Metrics, RecordError
 from rollcast.simulator.stacks.syntax.python_text import flat, opens
 
 _MOST_LINES = 5_000

@@ -10,9 +10,8 @@ from typing import Any
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.answer import Progress, progress_of
-from rollcast.simulator.results.memory_text import MEMORY_PHASES, room
 from rollcast.simulator.results.metrics import run_summary
-from rollcast.simulator.results.text import gigabytes
+from rollcast.simulator.results.text import MEMORY_PHASES, gigabytes, room
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.file import RawScenario, override, read_scenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario

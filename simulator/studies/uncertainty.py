@@ -23,7 +23,6 @@ from rollcast.simulator.results.phases import PHASES, PhaseName
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.drawn import ends
-from rollcast.simulator.studies.flowing import by_tokens, refills
 from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.redrawn import (
     UNCERTAIN,
@@ -48,7 +47,7 @@ from rollcast.simulator.studies.short_runs import (
     respond,
 )
 from rollcast.simulator.studies.simulate import Result
-from rollcast.simulator.studies.surrogate import Drawn, Surrogate
+from rollcast.simulator.studies.surrogate import Drawn, Surrogate, by_tokens, refills
 from rollcast.simulator.studies.work import SAME, Prices, Work
 from rollcast.simulator.values.chance import Levels
 from rollcast.simulator.workload.length_specs import length_presets

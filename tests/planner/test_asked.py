@@ -14,8 +14,7 @@ from rollcast.simulator.planner import auto, words
 from rollcast.simulator.planner.planner import plan, question
 from rollcast.simulator.planner.question import Objective
 from rollcast.simulator.planner.whole_run import RunCost
-from rollcast.simulator.results.memory_text import memory_said
-from rollcast.simulator.results.text import hours
+from rollcast.simulator.results.text import hours, memory_said
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.plan_section import LimitSection, PlanSection, amount
 from rollcast.simulator.studies.simulate import load, simulate

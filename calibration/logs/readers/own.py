@@ -6,8 +6,17 @@ from collections.abc import Iterable, Sequence
 
 from rollcast.simulator.results.phases import PHASE_COLUMNS
 from rollcast.simulator.stacks.launch import Key, Launch
-from rollcast.simulator.stacks.log_format import Dump, Origin, Raw, Record, Rollout, Row, StackLog
-from rollcast.simulator.stacks.records import real, whole
+from rollcast.simulator.stacks.log_format import (
+    Dump,
+    Origin,
+    Raw,
+    Record,
+    Rollout,
+    Row,
+    StackLog,
+    real,
+    whole,
+)
 from rollcast.simulator.stacks.settings import Settings, meanings
 
 _UPDATE = (PHASE_COLUMNS["update"], PHASE_COLUMNS["optimiser"])

@@ -18,12 +18,14 @@ from rollcast.simulator.stacks.log_format import (
     Origin,
     Raw,
     Record,
+    RecordError,
     Request,
     Rollout,
     Session,
     StackLog,
+    real,
+    whole,
 )
-from rollcast.simulator.stacks.records import RecordError, real, whole
 from rollcast.simulator.stacks.settings import Settings, meanings
 
 _KEYS = ("step", "file", "line")

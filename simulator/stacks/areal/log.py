@@ -11,12 +11,16 @@ from rollcast.simulator.stacks.log_format import (
     Origin,
     Raw,
     Record,
+    RecordError,
     Request,
     Rollout,
     Row,
     Session,
+    digest,
+    real,
+    tokens,
+    whole,
 )
-from rollcast.simulator.stacks.records import RecordError, digest, real, tokens, whole
 from rollcast.simulator.stacks.settings import Settings, value
 from rollcast.simulator.stacks.syntax.scalars import PLAIN
 

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from rollcast.simulator.stacks.consoles import Block
-from rollcast.simulator.stacks.log_format import Metrics, Origin, Record, Rollout
-from rollcast.simulator.stacks.records import (
+from rollcast.simulator.stacks.log_format import (
+    Metrics,
+    Origin,
+    Record,
     RecordError,
+    Rollout,
     digest,
     length,
     number_in,

@@ -8,8 +8,19 @@ from itertools import pairwise
 from typing import Any
 
 from rollcast.simulator.stacks.consoles import Parsed
-from rollcast.simulator.stacks.log_format import Origin, Raw, Record, Request, Rollout, Row
-from rollcast.simulator.stacks.records import RecordError, digest, length, real, whole
+from rollcast.simulator.stacks.log_format import (
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Request,
+    Rollout,
+    Row,
+    digest,
+    length,
+    real,
+    whole,
+)
 from rollcast.simulator.stacks.settings import Settings
 
 _TRAINER = (

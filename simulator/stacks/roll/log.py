@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rollcast.simulator.stacks.consoles import Parsed
-from rollcast.simulator.stacks.log_format import Origin, Raw, Record, Rollout
-from rollcast.simulator.stacks.records import RecordError, digest, number_in, real, whole
+from rollcast.simulator.stacks.log_format import (
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Rollout,
+    digest,
+    number_in,
+    real,
+    whole,
+)
 from rollcast.simulator.stacks.settings import Settings, value
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, parse
 from rollcast.simulator.stacks.syntax.scalars import scalar

@@ -7,9 +7,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rollcast.simulator.stacks.consoles import PrintedMapping
-from rollcast.simulator.stacks.log_format import Metrics, Origin, Raw, Record, Request, Rollout, Row
-from rollcast.simulator.stacks.records import (
+from rollcast.simulator.stacks.log_format import (
+    Metrics,
+    Origin,
+    Raw,
+    Record,
     RecordError,
+    Request,
+    Rollout,
+    Row,
     digest,
     length,
     real,

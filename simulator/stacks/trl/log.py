@@ -7,8 +7,18 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from rollcast.simulator.stacks.log_format import Metrics, Origin, Raw, Record, Rollout, Row
-from rollcast.simulator.stacks.records import RecordError, digest, real, whole
+from rollcast.simulator.stacks.log_format import (
+    Metrics,
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Rollout,
+    Row,
+    digest,
+    real,
+    whole,
+)
 from rollcast.simulator.stacks.settings import Settings
 from rollcast.simulator.stacks.settings import whole as setting
 from rollcast.simulator.stacks.syntax.python_text import flat

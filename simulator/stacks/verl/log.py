@@ -6,8 +6,18 @@ import re
 from collections.abc import Iterable
 
 from rollcast.simulator.stacks.consoles import Parsed
-from rollcast.simulator.stacks.log_format import Origin, Raw, Record, Rollout, Row
-from rollcast.simulator.stacks.records import RecordError, digest, number_in, real, whole
+from rollcast.simulator.stacks.log_format import (
+    Origin,
+    Raw,
+    Record,
+    RecordError,
+    Rollout,
+    Row,
+    digest,
+    number_in,
+    real,
+    whole,
+)
 from rollcast.simulator.stacks.settings import Settings, value
 from rollcast.simulator.stacks.settings import whole as setting
 from rollcast.simulator.stacks.syntax.scalars import VALUE, number

@@ -260,9 +260,9 @@ def state(log: RunLog, planned: int | None = None) -> State:
     seconds, paced, kept = _seconds(steps)
     moved = _moved(warned, steps.number[kept])
     span = float(np.median(np.diff(steps.number))) if len(steps) > 1 else 1.0
-    left = None
+    still = None
     if planned is not None:
-        left = left(seconds, (planned - done) / max(span, 1.0), moved)
+        still = left(seconds, (planned - done) / max(span, 1.0), moved)
     logged = steps.column("logged_s")
     recent = seconds[moved[-1] :] if moved else seconds
     return State(
@@ -273,7 +273,7 @@ def state(log: RunLog, planned: int | None = None) -> State:
         float(np.median(recent)) if len(recent) else math.nan,
         float(np.max(seconds)) if len(seconds) else math.nan,
         float(logged[-1]) if len(logged) and math.isfinite(logged[-1]) else None,
-        left,
+        still,
         paced,
         warned,
         log.unread,

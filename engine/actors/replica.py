@@ -37,10 +37,6 @@ LOAD_S = 1800.0
 MOST_ITERATIONS = 4096
 """Iterations without news after which they are reported nevertheless."""
 
-REPORT_S = 0.02
-"""Between two reports of finished rollouts while others run: each takes a millisecond or two of the
-engine's time, whatever it carries."""
-
 
 class ReplicaActor:
     """start: makes the engine, in the thread that runs it. cores: that thread is pinned to them, if
@@ -123,8 +119,7 @@ class ReplicaActor:
             if frontend.busy:
                 self._since_s, self._patience_s = time.perf_counter(), 0.0
                 iterated = frontend.iterate()
-                news = bool(iterated.finished)
-                self._outbox.put(iterated, news, urgent=not frontend.busy)
+                self._outbox.put(iterated, news=bool(iterated.finished))
             self._since_s = None
 
     def _commands(self, block: bool) -> Iterator[Command]:
@@ -168,33 +163,24 @@ def _load(frontend: EngineFrontend, command: Load, clock: Callable[[], float]) -
 
 
 class _Outbox:
-    """Notices on their way. Iterations without finished rollouts wait for the next notice; those
-    with some until `REPORT_S` after the last report, unless something urgent comes."""
+    """Notices on their way. Iterations without finished rollouts wait for the next notice."""
 
     def __init__(self) -> None:
         self._notices: deque[Notice] = deque()
-        self._news, self._urgent = threading.Event(), threading.Event()
-        self._next_s = 0.0
+        self._news = threading.Event()
 
-    def put(self, notice: Notice, news: bool = True, urgent: bool = True) -> None:
+    def put(self, notice: Notice, news: bool = True) -> None:
         self._notices.append(notice)
         if news or len(self._notices) >= MOST_ITERATIONS:
-            if urgent:
-                self._urgent.set()
             self._news.set()
 
     def wake(self) -> None:
-        self._urgent.set()
         self._news.set()
 
     def take(self, timeout_s: float) -> tuple[Notice, ...]:
-        if self._news.wait(timeout_s):
-            self._urgent.wait(self._next_s - time.perf_counter())
-        self._urgent.clear()
+        self._news.wait(timeout_s)
         self._news.clear()
         taken = []
         while self._notices:
             taken.append(self._notices.popleft())
-        if taken:
-            self._next_s = time.perf_counter() + REPORT_S
         return tuple(taken)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ import pytest
 from actor_fakes import StartEngine, StartRank
 from actor_threads import ThreadTransport
 
-from rollcast.engine.actors import fleet, on_ray, replica, updates
+from rollcast.engine.actors import fleet, on_ray, updates
 from rollcast.engine.actors.fleet import Fleet, Recipe
 from rollcast.engine.actors.machine import shares
-from rollcast.engine.actors.messages import Slept
 from rollcast.engine.actors.on_ray import RayTransport
 from rollcast.engine.actors.own_folder import OwnFolder
 from rollcast.engine.actors.transport import Need, without_place
@@ -177,24 +175,3 @@ def test_a_replica_that_no_machine_has_room_for(
 ) -> None:
     found = without_place([Need(1, count) for count in gpus], machines)
     assert (None if found is None else found.gpus) == lost
-
-
-def test_reports_wait_for_each_other_but_what_is_urgent_does_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(replica, "REPORT_S", 1e6)
-    outbox = replica._Outbox()
-    said = [Slept(number, 0.0) for number in range(5)]
-    outbox.put(said[0], news=True, urgent=False)
-    assert outbox.take(60.0) == (said[0],)  # the first waits for nothing
-    outbox.put(said[1], news=False, urgent=False)
-    outbox.put(said[2], news=True, urgent=False)
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(outbox.take, 60.0)
-        with pytest.raises(TimeoutError):
-            taken.result(0.05)
-        outbox.put(said[3])
-        assert taken.result(60.0) == tuple(said[1:4])
-    outbox.put(said[4], news=False, urgent=True)  # no news are not urgent
-    assert outbox.take(0.01) == (said[4],)
-    assert outbox.take(0.01) == ()

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-LOOK_S = 0.2
+LOOK_S = 1.0
 KINDS = {
     "WorkerDict": "trainer",
     "Server": "engine",
@@ -49,12 +49,16 @@ class Watch:
     ) -> None:
         self._over.set()
         self._thread.join()
+        self._note()  # a last line that came as the processes ended
 
     def _look(self) -> None:
         while not self._over.wait(LOOK_S):
-            if self._lines() > len(self.seconds):
-                self._count()
-                self.seconds.append(self._by_kind())
+            self._count()
+            self._note()
+
+    def _note(self) -> None:
+        while self._lines() > len(self.seconds):
+            self.seconds.append(self._by_kind())
 
     def _lines(self) -> int:
         with suppress(OSError):

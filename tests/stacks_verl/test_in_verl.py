@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.in_verl.run import CONSOLE, DUMP, LOG, Setup, run, write_model, write_prompts
+from benchmarks.in_verl.run import (
+    CONSOLE,
+    DUMP,
+    ENGINE,
+    LOG,
+    PROCESSOR,
+    Setup,
+    run,
+    write_model,
+    write_prompts,
+)
 from benchmarks.runner import rollcast
 
 HERE = Path(__file__).parent
@@ -142,6 +152,11 @@ def test_a_real_run_with_its_own_workers(tmp_path: Path) -> None:
     assert all(0 < row["training/rollout_probs_diff_max"] < 0.05 for row in rows[1:])
     dumped = [(out / DUMP / f"{n}.jsonl").read_text().splitlines() for n in (1, 2, 3)]
     assert sum(map(len, dumped)) == 3 * GROUPS * 2
+    used = json.loads((out / PROCESSOR).read_text())
+    assert len(used) == 3
+    assert all(used[-1][kind] >= used[0][kind] > 0 for kind in ("trainer", "engine", "agent loops"))
+    work = [json.loads(line) for line in (out / ENGINE).read_text().splitlines()]
+    assert sum(one.get("iterations", 0) for one in work) > 0
     imported = tmp_path / "imported"
     rollcast("import", out / LOG, out / CONSOLE, out / DUMP, "--out", imported, "--no-advise")
     scenario = yaml.safe_load((imported / "scenario.yaml").read_text())

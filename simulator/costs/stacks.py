@@ -7,7 +7,7 @@ in the folder ``unknown``: a prior over stacks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -38,13 +38,13 @@ class StackPreset:
 
     engine: None for one of its own, of which nothing is known. colocated, disaggregated: how
     weights travel; per_tensor_s of that, the mechanism's where None, and apart_per_tensor_s to GPUs
-    of their own, where it differs. rest_s: of a step outside
-    every phase. loop_s, loop_per_rollout_s: that its loop adds to an engine's iteration, beside the
-    engine's own host. fixed, phase_factors: of the phases of a step. Spreads: factors within which
-    the truth is taken to lie. cuda_graphs: None if unknown. max_seqs: of an engine, where the stack
-    sets it. sources: of the groups of figures, and
-    ``settings`` of engine, graphs, sleep, offload and sync. measured: whether any figure is from a
-    run of the stack itself.
+    of their own, where it differs. merged: placements in which adapters are merged and all weights
+    sent; in others the engine serves adapters. rest_s: of a step outside every phase. loop_s,
+    loop_per_rollout_s: that its loop adds to an engine's iteration, beside the engine's own host.
+    fixed, phase_factors: of the phases of a step. Spreads: factors within which the truth is taken
+    to lie. cuda_graphs: None if unknown. max_seqs: of an engine, where the stack sets it. sources:
+    of the groups of figures, and ``settings`` of engine, graphs, sleep, offload and sync. measured:
+    whether any figure is from a run of the stack itself.
     """
 
     engine: Engine | None
@@ -65,6 +65,7 @@ class StackPreset:
     offload_optimizer: bool = True
     per_tensor_s: float | None = None
     apart_per_tensor_s: float | None = None
+    merged: Sequence[str] = ()
     max_seqs: int | None = None
 
 

@@ -76,6 +76,7 @@ TRAINER = [
     ({"expert_parallel": 2}, "expert_parallel", "has no experts"),
     ({"sharding": "fsdp", "shard": False}, "sharding", "shard is false"),
     ({"microbatch_rollouts": 4}, "microbatch_rollouts", "give microbatch_tokens"),
+    ({"padded_prompt_tokens": 4}, "padded_prompt_tokens", "give padded_to_batch"),
     ({"overlap": 1.5}, "overlap", "from 0 to 1"),
     ({"critic_model": "qwen3-0.6b"}, "critic_model", "set critic: true"),
     ({"critic_gpus": 4}, "critic_gpus", "set critic: true"),

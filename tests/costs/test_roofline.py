@@ -20,6 +20,7 @@ from rollcast.simulator.costs import (
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
+from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.errors import ScenarioError
 from tests.data.extract import read, sampled
 from tests.laws import examples
@@ -165,6 +166,23 @@ def test_without_cuda_graphs_the_kernels_must_be_launched(
     for work in (Iteration(rollouts, context), prefill(rollouts, 1 + context % 1000)):
         expected = max(graphs.iteration_s(work) - host_s, launches_s) + host_s
         assert eager.iteration_s(work) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3.5-9b"])
+def test_adapters_that_the_engine_serves_add_kernels_to_every_layer(name: str) -> None:
+    """With graphs their time, without them also their launches; merged ones add nothing."""
+    model, gpu = load_model(name), load_gpu("h100-sxm")
+    trainer = RooflineTrainer(model, gpu, weights="lora")
+    added = {"adapter_s_per_layer": 1e-4, "adapter_launch_s_per_layer": 2e-3}
+    merged = RooflineCost(model, gpu, trainer=trainer, sync=WeightSync("cuda_ipc"), **added)
+    served = replace(merged, sync=WeightSync("adapter"))
+    slower = replace(served, cuda_graphs=False)
+    base_s = replace(merged, cuda_graphs=False).decode_curve(1).seconds(0)
+    for work in (Iteration(64, 10**5), prefill(3, 500)):
+        expected = merged.iteration_s(work) + model.layers * 1e-4
+        assert served.iteration_s(work) == pytest.approx(expected, rel=1e-9)
+    expected = base_s + model.layers * 2e-3
+    assert slower.decode_curve(1).seconds(0) == pytest.approx(expected, rel=1e-9)
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -181,10 +181,22 @@ def test_what_is_given_stays() -> None:
     assert replace(slower, rest_s=1.0).loop_s == slower.loop_s
 
 
-def test_adapters_are_sent_alone_by_any_stack() -> None:
-    trainer = RooflineTrainer(MODEL, GPU, 8, weights="lora")
-    found = RooflineCost(MODEL, GPU, trainer_gpus=8, trainer=trainer, stack="nemo-rl")
-    assert found.sync == WeightSync("adapter")
+@pytest.mark.parametrize(
+    ("stack", "placement", "mechanism"),
+    [
+        ("nemo-rl", "colocated", "adapter"),
+        ("trl", "colocated", "cuda_ipc"),
+        ("trl", "disaggregated", "adapter"),
+    ],
+)
+def test_adapters_are_sent_alone_unless_the_stack_merges_them(
+    stack: Stack, placement: str, mechanism: str
+) -> None:
+    trained = {"weights": "lora", "tensor_parallel": 1}
+    found = cost(placement, stack=stack, trainer=trained)
+    assert found.sync is not None
+    assert found.sync.mechanism == mechanism
+    assert found.serves_adapters == (mechanism == "adapter")
 
 
 def test_its_own_figures_are_drawn_within_its_spreads() -> None:

@@ -20,6 +20,7 @@ from rollcast.simulator.costs.memory.training import (
 )
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.trainer.options import LOADED_BYTES_PER_S
 from rollcast.simulator.costs.trainer.packing import (
     dense_work,
     pack,
@@ -91,6 +92,54 @@ def test_adapters_move_more_in_a_forward_and_compute_less_in_a_backward() -> Non
     assert {"gradient_exchange", "optimizer"}.isdisjoint(lora)
     # Of a backward that computes again, one product of three; attention computes as much.
     assert 2 / 3 < lora_bare["backward"] / full_bare["backward"] < 0.75
+
+
+def test_small_microbatches_wait_for_the_host_that_gathers_their_weights() -> None:
+    """By layer, forward and microbatch; large ones do not, nor weights that are not sharded."""
+    load = TrainLoad([(10, [20])] * 64)
+    keys = {"batching": "one_sequence", "launch_s_per_layer": 1e-3}
+    for gpus, each_s in ((1, 1e-3), (8, 3e-3)):
+        gpu = replace(H100, interconnect_bytes_per_s=1e18) if gpus > 1 else ROOMY
+        trainer = RooflineTrainer(QWEN, gpu, gpus, gather_launch_s_per_layer=2e-3, **keys)  # type: ignore[arg-type]
+        launched_s = 64 / gpus * QWEN.layers * each_s
+        found = phases(replace(trainer, overlap=1.0), load)
+        if gpus > 1:
+            assert found["forward"] == pytest.approx(launched_s, rel=1e-3)
+        else:
+            assert found["forward"] >= launched_s
+    large = TrainLoad([(1000, [4000] * 8)])
+    slow, fast = (
+        phases(RooflineTrainer(QWEN, H100, 8, gather_launch_s_per_layer=s), large)["forward"]
+        for s in (1e-3, 0.0)
+    )
+    assert slow == fast
+
+
+def test_a_reference_that_each_microbatch_loads_takes_as_long_as_its_shard() -> None:
+    load = TrainLoad([(10, [20])] * 64)
+    kept = RooflineTrainer(
+        QWEN, H100, 8, batching="one_sequence", log_prob_passes=2, reference_on_host=True
+    )
+    loaded = replace(kept, reference_loads="microbatch")
+    least_s = 8 * 4 * kept.layout.owned_parameters / LOADED_BYTES_PER_S
+    found, before = phases(loaded, load), phases(kept, load)
+    assert found.pop("reference") == pytest.approx(least_s)
+    assert before.pop("reference") < least_s
+    assert found == before
+    assert "reference" in phases(replace(loaded, log_prob_passes=3), load)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(groups=GROUPS, cap=st.integers(1, 2000), whole=st.booleans())
+def test_prompts_of_padded_rows_have_their_cap(
+    groups: list[tuple[int, list[int]]], cap: int, whole: bool
+) -> None:
+    """As if one prompt of each microbatch, or batch, had as many tokens."""
+    batching = "padded_to_batch" if whole else "padded"
+    one = RooflineTrainer(QWEN, ROOMY, batching=batching, microbatch_rollouts=1)
+    capped = replace(one, padded_prompt_tokens=cap)
+    longest = [(max(prompt, cap), responses) for prompt, responses in groups]
+    assert phases(capped, TrainLoad(groups)) == phases(one, TrainLoad(longest))
 
 
 @settings(max_examples=examples(40), deadline=None)

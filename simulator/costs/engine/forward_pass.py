@@ -19,7 +19,7 @@ from rollcast.simulator.costs.presets.models import Model
 @dataclass(frozen=True)
 class ForwardPass:
     """A pass in which each decoding rollout computes ``queries`` tokens, of ``least_s`` at least
-    (launching its kernels).
+    (launching its kernels). added_s: what kernels of adapters add.
 
     Stages of a pipeline work on a microbatch each: of r rollouts, one of ceil(r / stages). The next
     token of all takes the pass of the largest, with one more turn of the LM head for each stage.
@@ -32,6 +32,7 @@ class ForwardPass:
     layout: EngineLayout
     queries: int = 1
     least_s: float = 0.0
+    added_s: float = 0.0
 
     @cached_property
     def _products(self) -> Products:
@@ -47,7 +48,7 @@ class ForwardPass:
 
     @cached_property
     def _floor_s(self) -> float:
-        return self.model.layers * self.gpu.layer_floor_s
+        return self.model.layers * self.gpu.layer_floor_s + self.added_s
 
     def _largest(self, rollouts: int) -> float:
         """The largest microbatch's share of ``rollouts``."""

@@ -73,7 +73,8 @@ class RooflineCost(RooflineOptions, CostModel):
     ``speculative`` an iteration is a share of one that verifies
     (`simulator.costs.engine.speculation`). Without ``cuda_graphs`` the host launches every kernel,
     and the GPU's part takes ``launch_s_per_layer`` a layer at least, or
-    ``recurrent_launch_s_per_layer``.
+    ``recurrent_launch_s_per_layer``. Where the sync brings adapters, the engine computes them too:
+    ``adapter_s_per_layer`` more, and ``adapter_launch_s_per_layer`` more to launch.
 
     ``trainer`` prices the updates (default: :class:`RooflineTrainer` on ``trainer_gpus``).
     With adapters the frozen weights stay where they are (a stack that parks them too says so in
@@ -114,7 +115,7 @@ class RooflineCost(RooflineOptions, CostModel):
 
     def _sync_of_stack(self, stack: StackPreset) -> WeightSync:
         """How the stack sends weights on this cluster."""
-        if self.trainer_of.weights == "lora":
+        if self.trainer_of.weights == "lora" and self.placement not in stack.merged:
             return WeightSync("adapter")
         if self.placement == "colocated":
             return WeightSync(stack.colocated, per_tensor_s=stack.per_tensor_s)
@@ -254,7 +255,12 @@ class RooflineCost(RooflineOptions, CostModel):
 
     # --- an iteration ---
 
-    def _pass_of(self, model: Model, queries: int = 1) -> ForwardPass:
+    @property
+    def serves_adapters(self) -> bool:
+        """Whether the engine computes adapters beside the weights; merged ones cost nothing."""
+        return self.sync is not None and self.sync.mechanism == "adapter"
+
+    def _pass_of(self, model: Model, queries: int = 1, *, adapted: bool = False) -> ForwardPass:
         layout = EngineLayout(
             self.tensor_parallel,
             self.pipeline_parallel,
@@ -268,11 +274,13 @@ class RooflineCost(RooflineOptions, CostModel):
         if not self.with_graphs:
             launch_s = (model.layers - recurrent) * self.launch_s_per_layer
             launch_s += recurrent * self.recurrent_launch_s_per_layer
-        return ForwardPass(model, self.gpu, layout, queries, launch_s)
+            launch_s += adapted * model.layers * self.adapter_launch_s_per_layer
+        added_s = adapted * model.layers * self.adapter_s_per_layer
+        return ForwardPass(model, self.gpu, layout, queries, launch_s, added_s)
 
     @cached_property
     def _pass(self) -> ForwardPass:
-        return self._pass_of(self.model)
+        return self._pass_of(self.model, adapted=self.serves_adapters)
 
     @cached_property
     def _speculation(self) -> Speculation | None:
@@ -280,7 +288,7 @@ class RooflineCost(RooflineOptions, CostModel):
         if speculative is None:
             return None
         draft = speculative.draft_of(self.model)
-        verify = self._pass_of(self.model, speculative.tokens + 1)
+        verify = self._pass_of(self.model, speculative.tokens + 1, adapted=self.serves_adapters)
         return Speculation(speculative, verify, None if draft is None else self._pass_of(draft))
 
     def _speculates(self, rollouts: int) -> Speculation | None:

@@ -106,6 +106,22 @@ class RooflineOptions(Options):
             unit="seconds",
         ),
     ] = _F.recurrent_launch_s_per_layer
+    adapter_s_per_layer: Annotated[
+        Seconds,
+        Doc(
+            "what kernels of adapters add to an iteration per layer where the engine serves them "
+            "(sync: adapter)",
+            unit="seconds",
+        ),
+    ] = _F.adapter_s_per_layer
+    adapter_launch_s_per_layer: Annotated[
+        Seconds,
+        Doc(
+            "what they add to launch_s_per_layer, or to recurrent_launch_s_per_layer, in an engine "
+            "without CUDA graphs",
+            unit="seconds",
+        ),
+    ] = _F.adapter_launch_s_per_layer
     sync: Annotated[
         WeightSync | None,
         Doc(

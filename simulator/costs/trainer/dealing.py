@@ -36,6 +36,7 @@ class Dealing:
     rows: int
     window: int
     padded_logits: bool
+    prompt: int = 0
 
     @property
     def pads(self) -> bool:
@@ -65,7 +66,7 @@ class Dealing:
     def _made(self, load: TrainLoad) -> tuple[list[Job], int, int]:
         jobs: list[Job] = []
         longest, prefix, window = 1, 0, self.window
-        widest = sum(_widest(load)) if load.rollouts else 0
+        widest = sum(self._widest(load)) if load.rollouts else 0
         for prompt, responses in load.groups:
             if not responses:
                 continue
@@ -82,6 +83,11 @@ class Dealing:
                     jobs.append((work.tokens, [[work]]))
                     longest = max(longest, work.tokens)
         return jobs, max(longest, widest) if self.pads else longest, prefix
+
+    def _widest(self, load: TrainLoad) -> tuple[int, int]:
+        """The longest prompt and the longest response of a batch, as rows are padded."""
+        taught = [(prompt, max(responses)) for prompt, responses in load.groups if responses]
+        return max(self.prompt, *(p for p, _ in taught)), max(r for _, r in taught)
 
     def _dealt(self, load: TrainLoad, budget_tokens: int) -> list[list[Work]]:
         jobs, _, _ = self._jobs(load)
@@ -106,7 +112,8 @@ class Dealing:
         if self.batching == "one_sequence":
             return rows
         if self.pads:
-            least = _widest(load) if self.batching == "padded_to_batch" else (0, 0)
+            whole = self.batching == "padded_to_batch"
+            least = self._widest(load) if whole else (self.prompt, 0)
             return [
                 pad(mine, budget_tokens, self.rows or len(mine), least, self.window)
                 for mine in rows
@@ -121,9 +128,3 @@ def shares(load: TrainLoad, count: int) -> list[TrainLoad]:
         parts = [TrainLoad(load.groups[i::count], load.shared_prefix) for i in range(count)]
         load.kept[key] = [part for part in parts if part.rollouts]
     return load.kept[key]  # type: ignore[no-any-return]
-
-
-def _widest(load: TrainLoad) -> tuple[int, int]:
-    """The longest prompt and the longest response of a batch."""
-    taught = [(prompt, max(responses)) for prompt, responses in load.groups if responses]
-    return max(p for p, _ in taught), max(r for _, r in taught)

@@ -34,6 +34,7 @@ MASTER_BYTES = 4  # an fp32 weight
 STEP_BYTES_PER_PARAMETER = 28  # Adam reads weight, gradient, two moments; writes three (fp32)
 _F = figures("trainer")
 FUSED_SHARE: float = _F.fused_share  # of what elementwise kernels move, by fused ones
+LOADED_BYTES_PER_S: float = _F.loaded_bytes_per_s  # of weights loaded layer by layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +264,13 @@ class TrainerOptions(Options):
             unit="rollouts",
         ),
     ] = None
+    padded_prompt_tokens: Annotated[
+        Tokens | None,
+        Doc(
+            "tokens of a prompt in padded rows at least, where the stack pads prompts to a cap "
+            "(verl's data.max_prompt_length); null: those of the longest"
+        ),
+    ] = None
     balanced: Annotated[
         bool,
         Doc(
@@ -278,6 +286,14 @@ class TrainerOptions(Options):
             unit="seconds",
         ),
     ] = _F.launch_s_per_layer
+    gather_launch_s_per_layer: Annotated[
+        Seconds,
+        Doc(
+            "what gathering a layer's sharded weights adds to launch_s_per_layer: hooks and "
+            "collectives that the host launches",
+            unit="seconds",
+        ),
+    ] = _F.gather_launch_s_per_layer
     driver_per_token_s: Annotated[
         Seconds,
         Doc(
@@ -422,6 +438,15 @@ class TrainerOptions(Options):
         Doc("whether weights of a reference model on the trainer's GPUs wait in host memory"),
     ] = False
 
+    reference_loads: Annotated[
+        Literal["pass", "microbatch"],
+        Doc(
+            "what a reference that waits in host memory is loaded for: a pass over the batch, in "
+            "the time of switches, or every microbatch, each GPU its shard in 32 bit (FSDP's "
+            "CPUOffload)"
+        ),
+    ] = "pass"
+
     @property
     def kept(self) -> Sharding:
         """What data-parallel GPUs share: ``sharding``, or what ``shard`` says."""
@@ -471,9 +496,15 @@ class TrainerOptions(Options):
             raise self.refuse(
                 "virtual_stages", "interleaves pipeline stages; set pipeline_parallel too"
             )
-        if self.microbatch_rollouts and not self.batching.startswith("padded"):
+        pads = self.batching.startswith("padded")
+        if self.microbatch_rollouts and not pads:
             raise self.refuse(
                 "microbatch_rollouts",
                 f"limits padded rows, but batching is {self.batching}; give "
                 "microbatch_tokens instead",
+            )
+        if self.padded_prompt_tokens and not pads:
+            raise self.refuse(
+                "padded_prompt_tokens",
+                f"is of padded rows, but batching is {self.batching}; give padded_to_batch",
             )

@@ -23,6 +23,7 @@ from rollcast.simulator.costs.trainer.options import (
     COMPUTE_BYTES,
     FIELD,
     FUSED_SHARE,
+    LOADED_BYTES_PER_S,
     MASTER_BYTES,
     STEP_BYTES_PER_PARAMETER,
 )
@@ -107,6 +108,16 @@ class RooflineTrainer(TrainerMemory):
         if not self.states_on_host:
             return 0.0
         return MASTER_BYTES * self.layout.owned_parameters / self.gpu.host_link_bytes_per_s
+
+    @property
+    def _reference_loaded_s(self) -> float:
+        """The reference's shard, from host memory while the microbatch before is computed; one of
+        adapters is the policy without them."""
+        each = self.reference_on_host and self.reference_loads == "microbatch"
+        if not each or self.weights == "lora":
+            return 0.0
+        rate = min(LOADED_BYTES_PER_S, self.gpu.host_link_bytes_per_s)
+        return MASTER_BYTES * self.layout.owned_parameters / rate
 
     @cached_property
     def _unloaded_s(self) -> float:
@@ -225,7 +236,9 @@ class RooflineTrainer(TrainerMemory):
     @property
     def _launch_s(self) -> float:
         """The least that a stage's forward takes."""
-        return self.model.layers / self.pipeline_parallel * self.launch_s_per_layer
+        gathered_s = self.gather_launch_s_per_layer if self.layout.gather_s else 0.0
+        each_s = self.launch_s_per_layer + gathered_s
+        return self.model.layers / self.pipeline_parallel * each_s
 
     def _frozen_s(self, work: Work, whole_s: float) -> float:
         """What a backward saves without gradients of the weights: one of its two products for each
@@ -262,7 +275,9 @@ class RooflineTrainer(TrainerMemory):
         graded_s = phases["log_prob"] - self._logits_s(microbatches, self._ungraded_traffic)
         graded_s = max(graded_s, min(least_s, phases["log_prob"]))
         own_s = graded_s + self._logits_s(microbatches, self.entropy_traffic_per_logit)
-        grades = {"log_prob": min(passes, 1) * own_s, "reference": max(passes - 1, 0) * graded_s}
+        loaded_s = len(microbatches) * self._reference_loaded_s
+        reference_s = max(passes - 1, 0) * max(graded_s, loaded_s)
+        grades = {"log_prob": min(passes, 1) * own_s, "reference": reference_s}
         critic = self.critic and self._shares("critic")
         rewards = self.reward_passes if self._shares("reward") else 0
         if critic or rewards:
@@ -364,6 +379,7 @@ class RooflineTrainer(TrainerMemory):
             self.microbatch_rollouts or 0,
             self._window,
             self.padded_logits,
+            self.padded_prompt_tokens or 0,
         )
 
     @property

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MOST_BYTES = 1_700_000
+MOST_BYTES = 2_900_000  # of which 1.2 MB are the built-in task's taught model
 DECOYS = ("simulator", "engine", "calibration")
 
 

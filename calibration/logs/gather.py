@@ -20,12 +20,15 @@ from rollcast.calibration.logs.scanned import CONSOLE, Scanned
 from rollcast.simulator.results.text import seconds
 from rollcast.simulator.stacks.launch import Given, Key
 from rollcast.simulator.stacks.log_format import Metrics, Raw, Rollout, Row, Session, StackLog
-from rollcast.simulator.stacks.settings import Place, Settings, value
+from rollcast.simulator.stacks.settings import Place, Setting, Settings, value
 from rollcast.simulator.stacks.settings import whole as setting
 
 if TYPE_CHECKING:
     import pandas as pd
 
+CAP, _LONGEST = "workload.max_new_tokens", "max_new_tokens"
+_LEAST_AT_CAP = 3
+"""Steps whose longest responses are equally long before that is taken for the cap."""
 _LEAST_ALIKE = 3
 _LEAST_SETTINGS = 3
 """Of a stack's keys in a written configuration, before it counts as that stack's."""
@@ -115,6 +118,8 @@ def gathered(
         )
     parts = _parts(scanned, stack, settings)
     whole = overlay.merged(stack, parts) if parts else None
+    if whole is not None and CAP not in settings and (cap := _cap_seen(stack, whole)) is not None:
+        settings = {**settings, CAP: cap}
     size = setting(settings, "workload.group_size")
     dumped = dumps.of(stack)
     rollouts, requests, again = dumped.tables(size)
@@ -294,6 +299,21 @@ def _parts(scanned: Sequence[Scanned], stack: StackLog, settings: Settings) -> l
         if part is not None:
             parts.append(part)
     return parts
+
+
+def _cap_seen(stack: StackLog, whole: overlay.Series) -> Setting | None:
+    """The cap where no setting says it: a length that most steps' longest responses have, and none
+    exceeds."""
+    rows = [(stack.row(step.values), step.place) for _, step in sorted(whole.steps.items())]
+    longest = [
+        row[_LONGEST] for row, _ in rows if row.get("mean_new_tokens", 0) < row.get(_LONGEST, 0)
+    ]
+    most = max(longest, default=0.0)
+    times = longest.count(most)
+    if times < _LEAST_AT_CAP or 2 * times < len(longest) or most != int(most):
+        return None
+    said = f"the longest response of {times} of {len(longest)} steps"
+    return Setting(CAP, int(most), said, rows[0][1], implied=True)
 
 
 def _counts(rollouts: pd.DataFrame) -> Mapping[int, int]:

@@ -160,7 +160,18 @@ def test_verl_validation_is_inside_the_old_trainers_step_only(tmp_path: Path) ->
 def test_verl_clip_ratio_counts_the_longest_of_the_batch(tmp_path: Path) -> None:
     truth = written.run()
     wrong = {"response_length/clip_ratio": 1 / 8, "response_length/max": 150.0}
-    log = read_log([written.verl_file(tmp_path / "a.jsonl", truth, **wrong)])
+    alike = read_log([written.verl_file(tmp_path / "a.jsonl", truth, **wrong)])
+    cap = alike.settings["workload.max_new_tokens"]  # five equal ones are no chance
+    assert (cap.value, cap.theirs) == (150, "the longest response of 5 of 5 steps")
+    assert alike.steps["truncated_share"].tolist() == [1 / 8] * 5
+    rows = [
+        {
+            "step": t.step,
+            "data": {**written.verl_values(t), **wrong, "response_length/max": 150.0 + t.step},
+        }
+        for t in truth
+    ]
+    log = read_log([written.lines(tmp_path / "a.jsonl", rows)])
     assert log.steps["truncated_share_unsure"].tolist() == [1] * 5  # no cap is known
     (tmp_path / "overrides.yaml").write_text(
         f"- data.max_response_length={CAP}\n- trainer.nnodes=1\n- trainer.n_gpus_per_node=8\n"

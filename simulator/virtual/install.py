@@ -244,12 +244,12 @@ class Installation:
         self._set(threading, "_CRLock", None)
         self._set(threading, "RLock", lambda: threading._PyRLock())  # type: ignore[attr-defined]
         self._set(threading, "excepthook", self._thread_died)
-        wait = threading.Condition.wait
+        wait = threading.Event.wait  # not every condition: pools look for idle threads so
 
-        def wait_a_little(condition: threading.Condition, timeout: float | None = None) -> bool:
-            return wait(condition, max(timeout, ZERO_WAIT_S) if timeout is not None else None)
+        def wait_a_little(event: threading.Event, timeout: float | None = None) -> bool:
+            return wait(event, max(timeout, ZERO_WAIT_S) if timeout is not None else None)
 
-        self._set(threading.Condition, "wait", wait_a_little)
+        self._set(threading.Event, "wait", wait_a_little)
 
         def start_new_thread(function: Any, args: Any, kwargs: Any = None) -> int:
             if not kernel.mine():

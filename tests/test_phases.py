@@ -342,8 +342,8 @@ def test_weight_syncs_that_take_longest_bound_a_step() -> None:
             "generation",
             {"trainer": 0.6, "generation": 0.4},
             6.0,
-            "A step is bound by generation, mostly its tail, in 40 % of draws, "
-            "by the trainer in 60 %.",
+            "A step is bound by the trainer in 60 % of draws, "
+            "by generation, mostly its tail, in 40 %.",
             "generation\n40 %",
         ),
         (

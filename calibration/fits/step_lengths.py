@@ -167,12 +167,13 @@ class LengthsFit:
     def lengths(self, theta: FloatArray | None = None, drift: bool = True) -> dict[str, float]:
         """``workload.lengths`` of a scenario; theta: others in the place of the fitted values."""
         mu, log_sd, logit, log_runaway, slope = self.values if theta is None else theta
-        total, share = math.exp(log_sd), 1 / (1 + math.exp(-logit))
+        total = math.exp(min(log_sd, 16.0))  # drawn values may lie anywhere
+        share = 1 / (1 + math.exp(-max(logit, -30.0)))
         return {
             "median_tokens": math.exp(min(max(mu, _BOUNDS[0][0]), 16.0)),
             "between_sd": min(total * math.sqrt(share), 5.0),
             "within_sd": min(total * math.sqrt(1 - share), 5.0),
-            "runaway": min(math.exp(log_runaway), 0.9) if self.cut else 0.0,
+            "runaway": min(math.exp(min(log_runaway, 0.0)), 0.9) if self.cut else 0.0,
             "drift_per_step": float(slope) if drift and self.drifts else 0.0,
         }
 
@@ -277,7 +278,8 @@ class _Prompts:
     def of(cls, figures: FewFigures, x: FloatArray, theta: FloatArray, any_cut: bool) -> _Prompts:
         """any_cut: whether some responses run away to the cap."""
         mu, log_sd, logit, log_runaway, slope = theta
-        total, share = math.exp(log_sd), 1 / (1 + math.exp(-logit))
+        total = math.exp(min(log_sd, 16.0))  # drawn values may lie anywhere
+        share = 1 / (1 + math.exp(-max(logit, -30.0)))
         b, w = total * math.sqrt(share), total * math.sqrt(1 - share)
         runaway = min(math.exp(log_runaway), 0.8) if any_cut else 0.0
         nodes, weights = _nodes()
@@ -351,7 +353,8 @@ def _of_longest(figures: FewFigures, prompts: _Prompts, groups: FloatArray) -> F
     g = figures.group_size
     all_below = np.maximum((below**g) @ weights, 1e-300)
     edge = np.maximum((g * below ** (g - 1) * density) @ weights, 1e-300)
-    uncut = (1 - runaway) * (1 - prompts.beyond)
+    # of the lower tail itself: one less a share near one is nothing, and no longest is that likely
+    uncut = (1 - runaway) * _ndtr((math.log(figures.cap) - level) / w)
     none_cut = np.maximum((uncut**g) @ weights, 1e-300)
     below_all = np.log(groups) + (groups - 1) * np.log(all_below) + np.log(edge)
     return np.asarray(below_all - groups * np.log(none_cut))

@@ -18,7 +18,7 @@ from rollcast.simulator.scenario.scenario import build_scenario
 from rollcast.simulator.studies.simulate import simulate
 
 FITTED_FILE = "fitted.json"
-MOST_STEPS = 20
+MOST_STEPS = 60
 _BUDGET = 60_000
 """Rollouts of one simulation."""
 
@@ -34,10 +34,11 @@ class Step:
 
 
 def steps_for(parts: Sequence[Part]) -> int:
-    """So many that they take seconds, at least 3."""
+    """The scenario's own, but so few that they take seconds."""
     groups = int(setting(parts, "workload.batch_groups"))
     size = int(setting(parts, "workload.group_size"))
-    return max(min(_BUDGET // max(groups * size, 1), MOST_STEPS), 3)
+    most = max(_BUDGET // max(groups * size, 1), 3)
+    return min(int(setting(parts, "steps")), most, MOST_STEPS)
 
 
 def step_s(

@@ -11,7 +11,7 @@ from rollcast.calibration.judge.hold_out import Judged
 from rollcast.calibration.logs.run_log import LEVELS, RunLog
 from rollcast.simulator.cli.console import console
 from rollcast.simulator.costs.scaled import PHASES
-from rollcast.simulator.results.text import seconds, share
+from rollcast.simulator.results.text import interval, seconds, share
 
 _SHAPES = {
     "roofline": "roofline of the named model and GPU, scaled by a fitted factor per phase",
@@ -88,9 +88,10 @@ def step(outcome: Outcome) -> str:
     """What a step of the scenario takes."""
     assert outcome.step is not None
     of = outcome.step
-    between = f"{seconds(of.low_s)} to {seconds(of.high_s)}"
+    ends = of.low_s, of.high_s
     return (
-        f"a step of the scenario takes {seconds(of.seconds)} (90 % interval {between}), "
+        f"a step of the scenario takes {seconds(of.seconds, like=ends[1])} "
+        f"(90 % interval {interval(ends)}), "
         f"simulated over {of.steps} steps"
     )
 

@@ -42,7 +42,7 @@ class Priced:
             "words": list(change.words),
             "fits": change.ledger.fits,
             "fits_probability": change.ledger.fits_probability,
-            "peak_bytes": round(change.ledger.peak.bytes),
+            "peak_bytes": round(change.ledger.fullest_gpu.bytes),
             "step_s": None if self.step is None else self.step.median,
             "trains_otherwise": change.trains_otherwise,
         }

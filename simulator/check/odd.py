@@ -39,8 +39,8 @@ def odd(question: Question, found: Forecast, on_step: OnStep = None) -> Iterator
     if summary["preemptions"]:
         share = summary["reprefilled_tokens"] / max(summary["generated_tokens"], 1)
         yield Odd(
-            f"{summary['preemptions'] / summary['steps']:.0f} responses a step are preempted, "
-            f"since the KV pool runs full; {share:.0%} of the tokens are computed twice"
+            f"engines put responses off {summary['preemptions'] / summary['steps']:,.0f} times a "
+            f"step, since the KV pool runs full; {share:.0%} of the tokens are computed twice"
         )
     if summary["truncated_share"] > 0.2:
         yield Odd(f"{summary['truncated_share']:.0%} of the responses are cut at the cap")

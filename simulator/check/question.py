@@ -193,10 +193,14 @@ def _ask(launch: Launched, draft: Drafted, settings: Iterable[str], gpus: int | 
             why.append(f"{item.key} is {item.text} in {item.place}: {item.why}")
             wanted += ["gpus"] if ours in _GPUS and "gpus" not in wanted else []
         elif ours not in given:
-            direct = f", or --set {ours}=N" if ours.startswith("workload.") else ""
+            ways = (
+                [] if item.why.endswith(" is not run") else ["the variable with --env NAME=VALUE"]
+            )
+            if ours.startswith(("workload.", "cluster.")):
+                ways.append(f"--set {ours}=N")
             raise ScenarioError(
                 f"{item.key} in {item.place}",
-                f"is {item.text}, and {item.why}; give the variable with --env NAME=VALUE{direct}",
+                f"is {item.text}, and {item.why}{'; give ' if ways else ''}{', or '.join(ways)}",
             )
     if not wanted:
         return

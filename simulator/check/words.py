@@ -70,8 +70,7 @@ def _first(answer: Answer) -> str:
 
 def effect(priced: Priced, step: Seconds) -> str:
     """What a change leaves of memory, and does to the time of a step."""
-    peak = priced.change.ledger.peak
-    parts = [gigabytes(peak.bytes)]
+    parts = [gigabytes(priced.change.ledger.fullest_gpu.bytes)]
     if priced.step is not None and step.median > 0:
         ratio = priced.step.median / step.median - 1
         parts.append(
@@ -103,7 +102,7 @@ def sentences(answer: Answer) -> Iterator[str]:
             "" if cost is None else f" and cost {spread(cost, usd)} at {usd(price or 0)} a GPU-hour"
         )
         yield f"{text}{paid}."
-    bound = bound_text(found.summary)
+    bound = bound_text(found.summary, "simulated runs")
     if bound:
         yield bound
     for one in answer.oddities:

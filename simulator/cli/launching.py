@@ -54,6 +54,7 @@ def asked(
     from rollcast.simulator.launches.draft import Asked
     from rollcast.simulator.launches.parts import given
     from rollcast.simulator.launches.read import read_launch
+    from rollcast.simulator.launches.settle import of_release
 
     for flag, number, what in (
         ("--mean-tokens", options.mean_tokens, "tokens"),
@@ -65,8 +66,7 @@ def asked(
     name, release = _released(options.stack)
     launch = read_launch(path, command, name, _variables(options.environment))
     if release is not None:
-        notes = tuple(note for note in launch.notes if note != launch.told)
-        launch = replace(launch, release=release, told="", notes=notes)
+        launch = of_release(launch, release)
     more = Asked(
         options.gpus,
         options.steps,

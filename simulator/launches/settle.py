@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.launch import ENTRY, Given, Launch
 from rollcast.simulator.stacks.settings import Place, Setting, Settings
-from rollcast.simulator.stacks.stack import Stack
+from rollcast.simulator.stacks.stack import Stack, all_stacks
 from rollcast.simulator.values.words import short
 
 COMMAND_LINE = "the command line"
@@ -68,13 +68,12 @@ def settled(
     if stack.implied:
         read.update({one.key: one for one in stack.implied(read)})
     release = told(stack, given, sources)
-    defaults: Settings = launch.unsaid(read, Place(stack.name), stack.implied, release.release)
     return Launched(
         stack=stack.name,
         settings=read,
         release=release.release,
         told=release.words,
-        defaults={ours: one for ours, one in defaults.items() if ours not in missing},
+        defaults=_defaults(stack, read, release.release, missing),
         given=given,
         unknown=tuple(item for item in given if item.key not in launch.ours),
         unresolved=unresolved,
@@ -82,6 +81,34 @@ def settled(
         files=tuple(sources.files),
         notes=tuple([release.words] * bool(release.words) + said),
     )
+
+
+def of_release(launch: Launched, release: str) -> Launched:
+    """A launch as one of another release of its stack than it tells."""
+    stack = all_stacks()[launch.stack]
+    ours = stack.launch.ours
+    missing = {ours[item.key][0] for item in launch.unresolved if item.key in ours}
+    read = stack.launch.releases
+    newest = re.search(r"to (\d[\d.]*)$", read)
+    words = ""
+    if newest and tuple(map(int, re.findall(r"\d+", release))) > tuple(
+        map(int, newest[1].split("."))
+    ):
+        words = f"{stack.name} {release} is newer than any that was read ({read})"
+    return replace(
+        launch,
+        release=release,
+        told=words,
+        defaults=_defaults(stack, launch.settings, release, missing),
+        notes=(*filter(None, [words]), *(note for note in launch.notes if note != launch.told)),
+    )
+
+
+def _defaults(
+    stack: Stack, read: Settings, release: str | None, missing: Container[str]
+) -> Settings:
+    taken = stack.launch.unsaid(read, Place(stack.name), stack.implied, release)
+    return {ours: one for ours, one in taken.items() if ours not in missing}
 
 
 def _best(launch: Launch, found: Sequence[Given], notes: list[str]) -> list[Given]:

@@ -51,7 +51,7 @@ SIDE_WORDS: Mapping[Side, str] = {
     "reward": "rewards",
     "trainer": "the trainer",
     "sync": "syncs and switches",
-    "other": "what is in no phase",
+    "other": "everything else",
 }
 TAIL: PhaseName = "tail"
 """A part of ``generation``, in no sum."""
@@ -235,14 +235,17 @@ def bound_text(values: Mapping[str, Any], of: str = "draws") -> str:
     shares = values.get("bound_by_share")
     if not shares:
         return f"A step is bound by {words.rstrip(',')}."
-    own = shares.get(side, 0.0)
-    parts = [f"{words} in {f'{100 * own:.0f} % of' if own < 1.0 else 'all'} {of}"]
-    parts += [
-        f"by {SIDE_WORDS[other]} in {100 * share:.0f} %"
-        for other, share in shares.items()
-        if other != side and share >= TOLD
+    told = sorted(
+        (item for item in shares.items() if item[0] == side or item[1] >= TOLD),
+        key=lambda item: -item[1],
+    )
+    parts = [
+        f"by {words if other == side else SIDE_WORDS[other]} in "
+        f"{f'{100 * share:.0f} %' if share < 1.0 else 'all'}"
+        for other, share in told
     ]
-    return f"A step is bound by {', '.join(parts)}."
+    parts[0] += f" of {of}" if told[0][1] < 1.0 else f" {of}"
+    return f"A step is bound {', '.join(parts)}."
 
 
 def bound_cell(values: Mapping[str, Any]) -> str | None:

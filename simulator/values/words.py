@@ -17,11 +17,14 @@ def join(field: str, key: str) -> str:
     return f"{field}.{key}" if field and key else field or key
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """A phrase that offers the valid names nearest to ``name``, or lists all of them."""
+def nearest(name: str, valid: Iterable[str], listed: str = "") -> str:
+    """A phrase that offers the valid names nearest to ``name``, or lists all of them. listed: a
+    command that lists them, where they are too many for a sentence."""
     names = sorted(set(valid))
     close = difflib.get_close_matches(name.lower()[:100], names, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"valid: {', '.join(names)}"
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"{listed} lists the valid ones" if listed else f"valid: {', '.join(names)}"
 
 
 def check_unknown_keys(given: Mapping[Any, Any], valid: Iterable[str], field: str) -> None:

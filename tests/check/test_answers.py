@@ -58,7 +58,7 @@ def test_no_comes_first_with_what_to_add(too_large: Answer) -> None:
     assert text.startswith("No")
     first = too_large.fixes[0]
     assert all(f"`{line}`" in text for line in first.change.lines)
-    assert f"{first.change.ledger.peak.bytes / 1e9:.0f} GB" in text
+    assert f"{first.change.ledger.fullest_gpu.bytes / 1e9:.0f} GB" in text
 
 
 def test_what_is_said_to_fit_fits_when_it_is_said(too_large: Answer) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.calibration.fits.step_lengths import FewFigures, fit_few, lengths_like
+from rollcast.calibration.fits.step_lengths import FewFigures, _by_step, fit_few, lengths_like
 from rollcast.calibration.logs.draft import responses_of_means
 from tests.laws import examples
 
@@ -70,6 +70,24 @@ def test_the_truth_lies_near_what_is_fitted(
         assert off < 4 * errors[key] + 0.03 * abs(truth[key]), (key, got[key], errors[key])
     total = math.hypot(got["between_sd"], got["within_sd"])
     assert total == pytest.approx(math.hypot(between, within), rel=0.2)
+
+
+def test_no_longest_response_is_likely_where_all_would_be_cut() -> None:
+    """A share of nearly one that is cut, taken from one, is nothing: a published log of single
+    responses a prompt was fitted there, and its step told as 78 s of 46 s."""
+    truth = {"median_tokens": 180.0, "between_sd": 0.4, "within_sd": 0.2}
+    figures = _figures(80, 512, 1, 1024, {**truth, "runaway": 0.001, "drift_per_step": -0.002}, 1)
+    x = figures.at - figures.at[-1]
+    likely, absurd = (
+        float(_by_step(figures, x, np.array(theta)).sum())
+        for theta in ((5.2, -0.8, 1.4, -6.9, -0.002), (16.9, 1.3, 1.5, -0.2, -0.3))
+    )
+    assert absurd < likely
+    found = fit_few(figures)
+    assert found is not None
+    assert found.lengths()["median_tokens"] == pytest.approx(180, rel=0.1)
+    far = found.lengths(np.array([5.0, 900.0, -900.0, 900.0, 0.0]))  # as a draw may be
+    assert max(far.values()) <= 1024
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:

@@ -94,3 +94,5 @@ def test_the_user_says_it_over_the_launch(tmp_path: Path) -> None:
         assert found.launch.release == release
         assert found.value("engine.max_seqs") == seqs
         assert any("verl 0.9.0" in note for note in found.launch.notes) == (stack is None)
+    found = asked(tmp_path / "run.sh", LaunchOptions("h100-sxm", stack="verl-99.1"))
+    assert found.launch.notes[0].startswith("verl 99.1 is newer than any that was read (0.")

@@ -162,6 +162,11 @@ CASES = {
     "quoted document": ("B=$(cat <<'EOF'\n$A\nEOF\n)\nlaunch \"$B\"\n", ["$A"]),
     "here text": ("IFS=',' read -ra G <<< 0,1,2\nlaunch ${#G[@]}\n", ["3"]),
     "pipe": ("A=0,1,2,3\nN=$(echo $A | tr ',' '\\n' | wc -l)\nlaunch $N\n", ["4"]),
+    "awk": (
+        "A=0,1,2\nlaunch $(echo $A | awk -F',' '{print NF}') $(echo a:b | awk -F: '{print $2}')\n",
+        ["3", "b"],
+    ),
+    "awk words": ("launch $(echo ' a  b ' | awk '{ print $NF; }')\n", ["b"]),
     "backticks": ("launch `basename a/b.sh .sh`\n", ["b"]),
     "subshell": ("A=1\n(A=2)\nlaunch $A\n", ["1"]),
     "nested": ("bash -c \"launch 'a b'\"\n", ["a b"]),

@@ -32,6 +32,10 @@ MemoryPart = Literal[
 ]
 
 
+ENGINE_SHARE = "engine_share"
+"""Name of the pool that is an engine's share of its GPUs' memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Holding:
     """What one role holds on each GPU of a pool in a phase. role: trainer, engine, critic,
@@ -126,9 +130,15 @@ class Ledger:
     @cached_property
     def peak(self) -> Peak:
         """Where a pool is fullest for its capacity; the first phase of several."""
-        phase, pool = max(
-            self.places, key=lambda at: self.total(*at) / self.pools[at[1]].capacity_bytes
-        )
+        return self._fullest(self.places)
+
+    @cached_property
+    def fullest_gpu(self) -> Peak:
+        """The same of what whole GPUs hold: `ENGINE_SHARE` is a part of one."""
+        return self._fullest(tuple(at for at in self.places if at[1] != ENGINE_SHARE))
+
+    def _fullest(self, places: Iterable[tuple[MemoryPhase, str]]) -> Peak:
+        phase, pool = max(places, key=lambda at: self.total(*at) / self.pools[at[1]].capacity_bytes)
         between = dict.fromkeys({h.role for h in self.holdings if h.pool == pool}, math.inf)
         for holding in self.holdings:
             if holding.pool == pool:

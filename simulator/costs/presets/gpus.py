@@ -227,7 +227,8 @@ def load_gpu(spec: str | Mapping[str, Any] | Gpu, field: str = "gpu") -> Gpu:
         raise ScenarioError(field, f"{spec!r} is not a preset's name or a mapping")
     presets = gpu_presets()
     if spec.lower() not in presets:
-        raise ScenarioError(field, f"unknown GPU {spec!r}; {nearest(spec, presets)}")
+        hint = nearest(spec, presets, "rollcast presets gpus")
+        raise ScenarioError(field, f"unknown GPU {spec!r}; {hint}")
     return presets[spec.lower()]
 
 

@@ -430,7 +430,9 @@ def load_model(spec: str | Path | Mapping[str, Any] | Model, field: str = "model
     if isinstance(spec, Path) or name.endswith(".json") or name.startswith((".", "/", "~")):
         raise ScenarioError(field, f"no file {name}; give a preset or a path to a config.json")
     short = name.rsplit("/", 1)[-1]
-    raise ScenarioError(field, f"unknown model {name!r}; {nearest(short, presets)}")
+    raise ScenarioError(
+        field, f"unknown model {name!r}; {nearest(short, presets, 'rollcast presets models')}"
+    )
 
 
 def model_from_config(config: Mapping[str, Any], field: str = "model", name: str = "") -> Model:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rollcast.simulator.costs.memory.ledger import Holding, Ledger, MemoryPhase, Pool
+from rollcast.simulator.costs.memory.ledger import ENGINE_SHARE, Holding, Ledger, MemoryPhase, Pool
 from rollcast.simulator.costs.memory.processes import usable_bytes
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.cost import RooflineCost
@@ -29,8 +29,6 @@ from rollcast.simulator.costs.trainer.roles import Role
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 from rollcast.simulator.errors import ScenarioError
 
-SHARE = "engine_share"
-"""Name of the pool that is an engine's share of its GPUs' memory."""
 _SWITCHED_STATES = ("weights", "master_weights")  # of states that are offloaded, back for a sync
 
 
@@ -104,7 +102,7 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
     capacity = cost.gpu.memory_bytes
     limit = usable_bytes(trainer.gpu) * trainer.memory_utilization
     engine_gpus = cost.replicas * cost.engine_gpus
-    pools = [Pool(SHARE, cost.gpu.name, engine_gpus, capacity * cost.kv_memory_utilization)]
+    pools = [Pool(ENGINE_SHARE, cost.gpu.name, engine_gpus, capacity * cost.kv_memory_utilization)]
     if colocated:
         pools.append(Pool("colocated", cost.gpu.name, engine_gpus, limit))
         if trainer.gpus > engine_gpus:
@@ -124,8 +122,8 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
         if role.gpus:
             holdings += _apart(role, other, use_of(other, batch))
     if not has_a_pool(cost):
-        pools = [pool for pool in pools if pool.name != SHARE]
-        holdings = [holding for holding in holdings if holding.pool != SHARE]
+        pools = [pool for pool in pools if pool.name != ENGINE_SHARE]
+        holdings = [holding for holding in holdings if holding.pool != ENGINE_SHARE]
     known = figures("memory")
     return Ledger(
         tuple(holding for holding in holdings if holding.bytes),
@@ -159,7 +157,7 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
     context = batch.prompt_tokens + batch.new_tokens
     workspace = cost.workspace_bytes(batch.batched_tokens, batch.seqs)
     least = {"weights": weights, "kv_pool": kv_bytes(cost, context), "reserve": workspace}
-    yield _holding("start", "engine", SHARE, least)
+    yield _holding("start", "engine", ENGINE_SHARE, least)
     if has_a_pool(cost):
         awake = {"weights": weights, "kv_pool": kv_bytes(cost, _pool_tokens(cost, batch))}
         share = cost.kv_memory_utilization * cost.gpu.memory_bytes

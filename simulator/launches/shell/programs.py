@@ -168,6 +168,8 @@ def printed_by(name: str, words: Sequence[str], read: str | None) -> str | None:
                 return " ".join(read.split()) + "\n"
             case "cut" if read is not None:
                 return _cut(words, read)
+            case "awk" if read is not None:
+                return _awk(words, read)
             case "grep" if read is not None and len(words) == 2 and words[0] == "-o":
                 if re.fullmatch(r"[\w,;:]+", words[1]):
                     return f"{words[1]}\n" * read.count(words[1])
@@ -243,3 +245,18 @@ def _cut(words: Sequence[str], read: str) -> str | None:
         cells = line.split(mark)
         lines.append(line if len(cells) == 1 else cells[field - 1] if field <= len(cells) else "")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _awk(words: Sequence[str], read: str) -> str | None:
+    """Of awk's programs: one field of each line, or how many there are."""
+    asked = re.fullmatch(r"(?:-F ?(\S) )?\{ ?print (NF|\$(?:NF|\d{1,4})) ?;? ?\}", " ".join(words))
+    if asked is None:
+        return None
+    found = []
+    for line in read.splitlines():
+        fields = line.split(asked[1]) if line else []
+        last = asked[2].removeprefix("$")
+        at = len(fields) if last == "NF" else int(last)
+        picked = line if at == 0 else fields[at - 1] if at <= len(fields) else ""
+        found.append(str(len(fields)) if asked[2] == "NF" else picked)
+    return "".join(f"{one}\n" for one in found)

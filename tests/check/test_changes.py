@@ -55,7 +55,7 @@ def test_rows_of_a_pass_leave_the_batch_what_it_is() -> None:
     assert not ledger.fits
     found = {one.lines: one for one in that_fit(before, ledger)}
     assert ("use_liger_kernel=True",) in found
-    fewer = found["per_device_train_batch_size=2", "gradient_accumulation_steps=8"]
+    fewer = found["per_device_train_batch_size=4", "gradient_accumulation_steps=4"]
     for key in ("workload.batch_groups", "workload.group_size", f"{TRAINER}.minibatches"):
         assert fewer.question.value(key) == before.value(key)
 

@@ -89,8 +89,14 @@ class Spread:
 
 
 def _spread(log_total: float, logit: float, error: float) -> Spread:
-    total, share = math.exp(log_total), 1 / (1 + math.exp(-logit))
-    return Spread(total * math.sqrt(share), total * math.sqrt(1 - share), error)
+    return Spread(*_sds(log_total, logit), error)
+
+
+def _sds(log_total: float, logit: float) -> tuple[float, float]:
+    """Of log lengths between prompts and within one, of all responses' and the share between."""
+    total = math.exp(min(log_total, 16.0))  # drawn values may lie anywhere
+    share = 1 / (1 + math.exp(-max(logit, -30.0)))
+    return total * math.sqrt(share), total * math.sqrt(1 - share)
 
 
 @dataclass(frozen=True)
@@ -167,12 +173,11 @@ class LengthsFit:
     def lengths(self, theta: FloatArray | None = None, drift: bool = True) -> dict[str, float]:
         """``workload.lengths`` of a scenario; theta: others in the place of the fitted values."""
         mu, log_sd, logit, log_runaway, slope = self.values if theta is None else theta
-        total = math.exp(min(log_sd, 16.0))  # drawn values may lie anywhere
-        share = 1 / (1 + math.exp(-max(logit, -30.0)))
+        between, within = _sds(log_sd, logit)
         return {
             "median_tokens": math.exp(min(max(mu, _BOUNDS[0][0]), 16.0)),
-            "between_sd": min(total * math.sqrt(share), 5.0),
-            "within_sd": min(total * math.sqrt(1 - share), 5.0),
+            "between_sd": min(between, 5.0),
+            "within_sd": min(within, 5.0),
             "runaway": min(math.exp(min(log_runaway, 0.0)), 0.9) if self.cut else 0.0,
             "drift_per_step": float(slope) if drift and self.drifts else 0.0,
         }
@@ -278,9 +283,7 @@ class _Prompts:
     def of(cls, figures: FewFigures, x: FloatArray, theta: FloatArray, any_cut: bool) -> _Prompts:
         """any_cut: whether some responses run away to the cap."""
         mu, log_sd, logit, log_runaway, slope = theta
-        total = math.exp(min(log_sd, 16.0))  # drawn values may lie anywhere
-        share = 1 / (1 + math.exp(-max(logit, -30.0)))
-        b, w = total * math.sqrt(share), total * math.sqrt(1 - share)
+        b, w = _sds(log_sd, logit)
         runaway = min(math.exp(log_runaway), 0.8) if any_cut else 0.0
         nodes, weights = _nodes()
         level = (mu + slope * x)[:, None] + b * nodes

@@ -81,22 +81,22 @@ class QuantileLengths:
 
 
 def curve(points: Sequence[Point], fixed_top: bool, bend: float = 0.5) -> tuple[Point, ...]:
-    """The curve through two points or more, as corners up to `FARTHEST`. bend: from 0 to 1, of its
-    ends, straight at 0.5: the upper end, or with ``fixed_top`` the last part, rises with it, and
-    the lower end is the steeper, the smaller it is. The mean rises with it."""
+    """The curve through two points or more, as corners up to `FARTHEST`. bend: between 0 and 1, of
+    its ends, straight at 0.5: the upper end, or with ``fixed_top`` the last part, rises with it,
+    and the lower end is the steeper, the smaller it is. The mean rises with it."""
     (z0, first), (z1, second) = points[:2]
     (z2, third), (z3, last) = points[-2:]
-    ratio = bend / max(1.0 - bend, 1e-12)
-    lower = _slope((second - first) / (z1 - z0) / max(ratio, 1e-12))
+    ratio = bend / (1.0 - bend)
+    lower = (second - first) / (z1 - z0) / ratio
     upper = (last - third) / (z3 - z2)
     inner = list(points)
     if fixed_top:
         share = min(max(bend, 1e-6), 1.0 - 1e-6)
         inner.insert(-1, ((z2 + z3) / 2.0, third + share * (last - third)))
     else:
-        upper = _slope(upper * ratio)
+        upper *= ratio
     return (
-        (-FARTHEST, first - lower * (z0 + FARTHEST)),
+        (-FARTHEST, first - _slope(lower) * (z0 + FARTHEST)),
         *inner,
         (FARTHEST, last + _slope(upper) * (FARTHEST - z3)),
     )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from rollcast.engine.export.memory import Held, held
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 from rollcast.simulator.costs.trainer.options import TrainerOptions
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.costs import ROOFLINE, TRAINER
+from rollcast.simulator.launches.overrides import overrides, strategy_of
 from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.scenario.ledger import roofline_of
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.scenario.sections import ScenarioModel, validate
 from rollcast.simulator.stacks.exported import trained_size
 from rollcast.simulator.stacks.exporting import Planned
+from rollcast.simulator.stacks.settings import Place, Setting, Settings, value
 from rollcast.simulator.stacks.stack import Stack
 
 GPUS_PER_NODE = 8
@@ -68,3 +75,84 @@ def _steps(scenario: Scenario, model: ScenarioModel, first: StepPlan) -> int:
             "plan.run.steps, or export the recommended.yaml of rollcast plan, which has them",
         )
     return run.updates(first.batch.groups, trained_size(first))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """run: the trainer's strategy, under which keys are looked up. settings: by our key. unsaid:
+    keys of the scenario, with their values, for which the stack has no setting."""
+
+    run: Settings = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    unsaid: tuple[str, ...] = ()
+
+
+def held(scenario: Scenario, stack: Stack, parallel: bool) -> Held:
+    """parallel: whether the trainer splits layers, which verl's FSDP cannot. What the stack does by
+    itself is left out; nothing where the costs know of no memory."""
+    launch, usual = stack.launch, value(stack.launch.unsaid({}, Place("")), "run.strategy")
+    run = strategy_of("megatron" if parallel or usual is None else str(usual))
+    around = {**run, "run.colocated": _made("run.colocated", scenario.shape.colocated)}
+    own = launch.unsaid(around, Place(""), stack.implied)
+    newer = strategy_of("fsdp2") if run["run.strategy"].value == "fsdp" else run
+    takes = frozenset(
+        ours
+        for ours in launch.keys
+        if launch.has(ours, run=run) or launch.has(ours, run={**run, **newer})
+    )
+    settings: dict[str, Any] = {}
+    unsaid: list[str] = []
+    for key, wanted in _wanted(scenario):
+        said = dict(overrides(key, wanted, {**own, **run}, takes))
+        if key == f"{TRAINER}.weights" and "run.lora_rank" in said:
+            cost: Any = roofline_of(scenario.cost)
+            said["run.lora_rank"] = cost.trainer_of.lora_rank
+        new = {ours: its for ours, its in said.items() if ours not in own or own[ours].value != its}
+        under = {**run, **newer} if "run.strategy" in said else run
+        try:
+            blank = any(not launch.written({ours: its}, run=under) for ours, its in new.items())
+        except KeyError:  # the stack has no word for it
+            blank = True
+        if not said or blank:
+            unsaid.append(f"{key}: {str(wanted).lower()}")
+        else:
+            settings |= new
+    return Held(run, settings, tuple(unsaid))
+
+
+def _made(key: str, its: Any) -> Setting:
+    return Setting(key, its, key, Place("an export"))
+
+
+def _wanted(scenario: Scenario) -> Iterator[tuple[str, Any]]:
+    """Keys of ``cost.roofline`` that memory hangs on, with the values that hold."""
+    cost: Any = roofline_of(scenario.cost)
+    if cost is None:
+        return
+    trainer = cost.trainer_of
+    if cost.placement == "colocated":
+        yield f"{ROOFLINE}.offload_optimizer", cost.offload_optimizer
+        if cost.engine_sleep is not None:
+            yield f"{ROOFLINE}.engine_sleep", cost.engine_sleep
+    if validate(scenario.raw.data).engine.kv_tokens is None:
+        yield f"{ROOFLINE}.kv_memory_utilization", cost.kv_memory_utilization
+    if cost.cuda_graphs is False:
+        yield f"{ROOFLINE}.cuda_graphs", False
+    yield f"{TRAINER}.recompute", trainer.recompute
+    for name in ("sequence_parallel", "virtual_stages"):
+        if getattr(trainer, name) > 1:
+            yield f"{TRAINER}.{name}", getattr(trainer, name)
+    if trainer.tensor_parallel > 1:
+        yield f"{TRAINER}.tensor_sequence_parallel", trainer.tensor_sequence_parallel
+    if trainer.microbatch_rollouts is not None and trainer.microbatch_tokens is None:
+        yield f"{TRAINER}.batching", trainer.batching
+        yield f"{TRAINER}.microbatch_rollouts", trainer.microbatch_rollouts
+    for name in ("optimizer_on_host", "states_on_host", "offload_activations"):
+        if getattr(trainer, name):
+            yield f"{TRAINER}.{name}", True
+    if trainer.logits_chunk_tokens is not None:
+        yield f"{TRAINER}.logits_chunk_tokens", trainer.logits_chunk_tokens
+    if trainer.sharding is not None:
+        yield f"{TRAINER}.sharding", trainer.sharding
+    if trainer.weights == "lora":
+        yield f"{TRAINER}.weights", trainer.weights

@@ -7,6 +7,7 @@ attention reads and which token is drawn are decided here.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,6 @@ from rollcast.engine.edges import EngineIteration, Limits, OnWire, Response
 from rollcast.engine.errors import EngineError
 from rollcast.engine.hf.attention import Buffer, PagedBatch, Span
 from rollcast.engine.hf.environment import prepare
-from rollcast.engine.hf.sampling import draw, uniform
 from rollcast.engine.hf.start import HfOptions, kv_blocks, load, processor
 from rollcast.engine.in_flight import Adapter, stream_seed
 from rollcast.engine.quiet import quiet
@@ -296,3 +296,30 @@ class HfReplica(Adapter):
 def _known(state: Any) -> int:
     """Tokens of a rollout, prompt included, that are known."""
     return len(state.initial_tokens) + len(state.generated_tokens)
+
+
+_BITS = 53
+
+
+def uniform(seed: int, tokens: int) -> float:
+    """A number in [0, 1) for what follows ``tokens`` tokens of a rollout; the same wherever and
+    beside whatever it is drawn."""
+    digest = hashlib.blake2b(f"{seed} {tokens}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> (64 - _BITS)) / (1 << _BITS)
+
+
+def draw(scores: Tensor, numbers: Sequence[float], greedy: bool) -> tuple[Tensor, Tensor]:
+    """Tokens and their log-probabilities, [rows] each, of processed scores [rows, vocabulary],
+    float32: by inversion of the cumulative distribution, in the order of the token ids."""
+    log_probs = scores.log_softmax(-1)
+    if greedy:
+        chosen = scores.argmax(-1)
+    else:
+        summed = log_probs.exp().cumsum(-1)
+        wanted = torch.tensor(numbers, dtype=summed.dtype, device=summed.device)
+        wanted = wanted[:, None] * summed[:, -1:]
+        # Right: the first token whose sum is above the number, which is never an impossible one.
+        chosen = torch.searchsorted(summed, wanted, right=True)[:, 0]
+        last = (summed < summed[:, -1:]).sum(-1)  # where a product was rounded up to the whole sum
+        chosen = torch.minimum(chosen, last)
+    return chosen, log_probs.gather(1, chosen[:, None])[:, 0]

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from rollcast.engine.edges import Response, Sampling
 from rollcast.engine.errors import EngineError
 from rollcast.engine.hf import environment
-from rollcast.engine.hf.replica import HfReplica
-from rollcast.engine.hf.sampling import draw, uniform
+from rollcast.engine.hf.replica import HfReplica, draw, uniform
 from rollcast.engine.hf.start import HfOptions
 from tests.engine.conftest import build_tiny
 from tests.engine.vllm_trace import reference_iterations, run_requests

@@ -439,7 +439,7 @@ def model_from_config(config: Mapping[str, Any], field: str = "model", name: str
     """A model from the contents of a Hugging Face ``config.json``.
 
     Covers the families of `simulator.costs.presets.hugging_face`, and weights quantised as
-    `simulator.costs.presets.quantised` reads them. Raises ScenarioError for another
+    `simulator.costs.presets.hugging_face` reads them. Raises ScenarioError for another
     ``model_type`` or ``quant_method``, and for a key that is missing or wrong.
     """
     from rollcast.simulator.costs.presets.hugging_face import keys_of

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import add, and_, eq, ge, gt, le, lt, mul, ne, or_, sub, xor
 
 _TOKEN = re.compile(
     r"\s*(?:(\d+#[\w@]+|0[xX][0-9a-fA-F]+|\d+)|([A-Za-z_]\w*)"
     r"|(\*\*|\+\+|--|<<=|>>=|[-+*/%&|^]=|&&|\|\||==|!=|<=|>=|<<|>>|[-+*/%<>=!~&|^?:(),\[\]]))"
 )
-_LEVELS: tuple[tuple[str, ...], ...] = (
-    *(("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", ">", "<=", ">=")),
-    *(("<<", ">>"), ("+", "-"), ("*", "/", "%")),
-)
+_LEVELS = {
+    op: level
+    for level, ops in enumerate(
+        ("||", "&&", "|", "^", "&", "== !=", "< > <= >=", "<< >>", "+ -", "* / %", "**"), 1
+    )
+    for op in ops.split()
+}
+"""How tightly operators of two sides bind."""
+_POWER = _LEVELS["**"]
+_ASSIGNS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
 _LONGEST, _DEEPEST = 10_000, 50
 Get = Callable[[str, int | None], str]
 """A variable's text, of an array that of an index. Raises `UndecidedError` where it is unknown."""
@@ -61,89 +69,60 @@ class _Sums:
             return token
         return ""
 
+    def _need(self, token: str, opened: str) -> None:
+        if not self._take(token):
+            raise UndecidedError(f"{opened} has no {token}")
+
     def comma(self) -> int:
+        """The last of several, between which commas stand."""
         result = self._assigned()
         while self._take(","):
             result = self._assigned()
         return result
 
-    def _assigned(self) -> int:
-        self._nested += 1
-        if self._nested > _DEEPEST:
-            raise UndecidedError("its arithmetic is nested too deeply")
-        try:
-            return self._assignment()
-        finally:
-            self._nested -= 1
-
-    def _assignment(self) -> int:
-        start = self.at
-        name = self._peek()
-        if name and (name[0].isalpha() or name[0] == "_"):
+    def _assigned(self, idle: bool = False) -> int:
+        """An assignment or a choice. idle: it counts for nothing, and divides by no zero."""
+        start, name = self.at, self._peek()
+        self._idle += idle
+        if name[:1].isidentifier():
             self.at += 1
             index = self._index()
-            op = self._peek()
-            if op == "=" or (len(op) > 1 and op[-1] == "=" and op not in ("==", "!=", "<=", ">=")):
-                self.at += 1
-                right = self._assigned()
-                if op != "=":
-                    right = self._binary(op[:-1], self._variable(name, index), right)
-                self._store(name, index, right)
-                return right
+            if op := self._take(*_ASSIGNS):
+                left = self._variable(name, index) if op != "=" else 0
+                right = self._nest(self._assigned)
+                result = self._binary(op[:-1], left, right) if op != "=" else right
+                self._store(name, index, result)
+                self._idle -= idle
+                return result
             self.at = start
-        return self._ternary()
-
-    def _store(self, name: str, index: int | None, number: int) -> None:
-        if not self._idle:
-            self._put(name, index, number)
-
-    def _index(self) -> int | None:
-        if not self._take("["):
-            return None
-        index = self.comma()
-        if not self._take("]"):
-            raise UndecidedError("[ has no ]")
-        return index
-
-    def _ternary(self) -> int:
-        condition = self._level(0)
-        if not self._take("?"):
-            return condition
-        first = self._branch(not condition)
-        if not self._take(":"):
-            raise UndecidedError("? has no :")
-        second = self._branch(bool(condition))
-        return first if condition else second
-
-    def _branch(self, idle: bool) -> int:
-        """A part that counts for nothing where ``idle``: it divides by no zero."""
-        self._idle += idle
-        result = self._assigned()
+        result = self._nest(self._level)
+        if self._take("?"):
+            first = self._assigned(not result)
+            self._need(":", "?")
+            second = self._assigned(bool(result))
+            result = first if result else second
         self._idle -= idle
         return result
 
-    def _level(self, level: int) -> int:
-        if level == len(_LEVELS):
-            return self._power()
-        left = self._level(level + 1)
-        while op := self._take(*_LEVELS[level]):
-            idle = (op == "&&" and not left) or (op == "||" and bool(left))
-            self._idle += idle
-            right = self._level(level + 1)
-            self._idle -= idle
-            left = self._binary(op, left, right)
-        return left
-
-    def _power(self) -> int:
-        base = self._unary()
-        if not self._take("**"):
-            return base
+    def _nest(self, inner: Callable[[], int]) -> int:
         self._nested += 1
         if self._nested > _DEEPEST:
             raise UndecidedError("its arithmetic is nested too deeply")
-        exponent = self._power()
+        result = inner()
         self._nested -= 1
-        return self._binary("**", base, exponent)
+        return result
+
+    def _level(self, least: int = 1) -> int:
+        """Operators that bind as tightly as ``least``; those that bind tighter come first."""
+        left = self._unary()
+        while (level := _LEVELS.get(op := self._peek(), 0)) >= least:
+            self.at += 1
+            idle = (op == "&&" and not left) or (op == "||" and bool(left))
+            self._idle += idle
+            right = self._nest(partial(self._level, level + (level != _POWER)))
+            self._idle -= idle
+            left = self._binary(op, left, right)
+        return left
 
     def _unary(self) -> int:
         signs = []
@@ -164,13 +143,8 @@ class _Sums:
 
     def _atom(self, steps: int) -> int:
         if self._take("("):
-            self._nested += 1
-            if self._nested > _DEEPEST:
-                raise UndecidedError("its arithmetic is nested too deeply")
-            number = self.comma()
-            self._nested -= 1
-            if not self._take(")"):
-                raise UndecidedError("( has no )")
+            number = self._nest(self.comma)
+            self._need(")", "(")
             return number
         token = self._peek()
         self.at += 1
@@ -186,6 +160,17 @@ class _Sums:
         elif after := self._take("++", "--"):
             self._store(token, index, _wrapped(number + (1 if after == "++" else -1)))
         return number
+
+    def _store(self, name: str, index: int | None, number: int) -> None:
+        if not self._idle:
+            self._put(name, index, number)
+
+    def _index(self) -> int | None:
+        if not self._take("["):
+            return None
+        index = self.comma()
+        self._need("]", "[")
+        return index
 
     def _variable(self, name: str, index: int | None) -> int:
         if self._idle:
@@ -208,19 +193,9 @@ class _Sums:
         return _wrapped(int(_BINARY[op](left, right)))
 
 
-_BINARY: dict[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "|": lambda a, b: a | b,
-    "&": lambda a, b: a & b,
-    "^": lambda a, b: a ^ b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    ">": lambda a, b: a > b,
-    "<=": lambda a, b: a <= b,
-    ">=": lambda a, b: a >= b,
+_BINARY: Mapping[str, Callable[[int, int], int]] = {
+    **{"+": add, "-": sub, "*": mul, "|": or_, "&": and_, "^": xor},
+    **{"==": eq, "!=": ne, "<": lt, ">": gt, "<=": le, ">=": ge},
     "<<": lambda a, b: a << (b & 63),
     ">>": lambda a, b: a >> (b & 63),
     "&&": lambda a, b: bool(a) and bool(b),

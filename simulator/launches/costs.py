@@ -188,19 +188,32 @@ def pass_parts(known: Settings, step: Step) -> Iterator[Part]:
         yield part
     dynamic, packs = value(known, "run.dynamic_batches"), value(known, "run.packing")
     room, rows = whole(known, "run.max_pass_tokens"), whole(known, "run.micro_batch_rollouts")
+    padding = value(known, "run.padding")
     if room and dynamic is not False:
         yield _said(known, "run.max_pass_tokens", f"{TRAINER}.microbatch_tokens", room)
         if packs is not False:
             yield _said(known, "run.max_pass_tokens", f"{TRAINER}.batching", "packed")
+        elif padding:
+            yield _said(known, "run.padding", f"{TRAINER}.batching", padding)
     elif rows and packs is True:
         source = f"{known['run.micro_batch_rollouts'].source}, of mean length, without padding"
         tokens = max(round(rows * step.mean_tokens), 1)
         yield Part(f"{TRAINER}.microbatch_tokens", tokens, source)
         yield _said(known, "run.packing", f"{TRAINER}.batching", "packed")
     elif rows:
-        yield _said(known, "run.micro_batch_rollouts", f"{TRAINER}.batching", "padded")
+        key = "run.padding" if padding else "run.micro_batch_rollouts"
+        yield _said(known, key, f"{TRAINER}.batching", padding or "padded")
         yield _said(known, "run.micro_batch_rollouts", f"{TRAINER}.microbatch_rollouts", rows)
+    elif padding:
+        yield _said(known, "run.padding", f"{TRAINER}.batching", padding)
     yield from _log_prob_passes(known, step)
+    critic = value(known, "run.critic") is True
+    critic_packs = value(known, "run.critic_packing") if critic else None
+    cap = whole(known, "run.max_prompt_tokens")
+    if cap and (padding or critic_packs is False):
+        yield _said(known, "run.max_prompt_tokens", f"{TRAINER}.padded_prompt_tokens", cap)
+    if critic_packs is True:
+        yield _said(known, "run.critic_packing", f"{TRAINER}.critic_batching", "packed")
 
 
 def _log_prob_passes(known: Settings, step: Step) -> Iterator[Part]:

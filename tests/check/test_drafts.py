@@ -10,6 +10,7 @@ import pytest
 from check.launches import VERL, asked, launched
 
 from rollcast.simulator.check.question import question
+from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.costs import preset_of
 from rollcast.simulator.launches.draft import Asked, drafted
@@ -145,7 +146,7 @@ def test_a_gpu_of_trls_engine_is_told_before_the_default_of_its_mode() -> None:
 
 @pytest.mark.parametrize("padding", [True, False])
 def test_fixed_rows_a_pass(padding: bool) -> None:
-    """Padded to the longest, or end to end: then as many tokens as they have on average."""
+    """Padded to the caps, or end to end: then as many tokens as they have on average."""
     values = _values(
         {
             "actor_rollout_ref.actor.use_dynamic_bsz": False,
@@ -157,12 +158,26 @@ def test_fixed_rows_a_pass(padding: bool) -> None:
     )
     trainer = "cost.roofline.trainer"
     if padding:
-        assert values[f"{trainer}.batching"] == "padded"
+        assert values[f"{trainer}.batching"] == "padded_to_cap"
+        assert values[f"{trainer}.padded_prompt_tokens"] == VERL["data.max_prompt_length"]
         assert values[f"{trainer}.microbatch_rollouts"] == 4
         assert f"{trainer}.microbatch_tokens" not in values
     else:
         assert values[f"{trainer}.batching"] == "packed"
         assert values[f"{trainer}.microbatch_tokens"] == 4 * 700
+
+
+@pytest.mark.parametrize("packs", [None, True])
+def test_a_critic_of_verl_pads_its_rows_unless_it_is_told_not_to(packs: bool | None) -> None:
+    said = {"algorithm.adv_estimator": "gae", "data.max_prompt_length": 900}
+    if packs is not None:
+        said["critic.model.use_remove_padding"] = packs
+    values = _values(said)
+    trainer = "cost.roofline.trainer"
+    assert values[f"{trainer}.critic"] is True
+    assert values.get(f"{trainer}.critic_batching") == ("packed" if packs else None)
+    assert values.get(f"{trainer}.padded_prompt_tokens") == (None if packs else 900)
+    assert backends_of("verl")["fsdp"].options["critic_batching"] == "padded_to_cap"
 
 
 def test_what_the_user_adds_goes_before_the_launch() -> None:

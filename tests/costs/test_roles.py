@@ -1,5 +1,6 @@
 """Models beside the policy in an update: references, critics and reward models of any size."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,27 @@ def test_a_critic_of_another_size() -> None:
     assert slow["critic"] > 0
     assert slow["values"] > 0
     assert slow["backward"] == bare["backward"]
+
+
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_a_critic_has_microbatches_of_its_own(gpus: int) -> None:
+    """Padded to the caps, where the policy's are packed, in optimiser steps of a part, too: as
+    long as rollouts that are all as long as the caps."""
+    caps = {"padded_prompt_tokens": 800, "critic_batching": "padded_to_cap"}
+    short = TrainLoad([(500, [700 + n]) for n in range(64)])
+    long = TrainLoad([(800, [1200])] * 64)
+    critic = {"critic": True, "critic_gpus": gpus, "minibatches": 4}
+    own = RooflineTrainer(QWEN, H100, 8, microbatch_tokens=8000, padded_tokens=1700, **critic)
+    padded, packed = (dict(t.train(short).phases_s) for t in (replace(own, **caps), own))
+    full = dict(replace(own, batching="padded_to_cap").train(long).phases_s)
+    assert padded["log_prob"] == packed["log_prob"]
+    assert sum(padded.values()) > 1.1 * sum(packed.values())
+    if gpus == 0:
+        assert padded["values"] == pytest.approx(full["values"])
+        assert padded["values"] > 1.5 * packed["values"]
+        bare = dict(replace(own, critic=False).train(short).phases_s)
+        assert padded["forward"] == bare["forward"]
+        assert padded["critic"] > sum(packed[n] - bare[n] for n in ("forward", "backward"))
 
 
 def test_reward_models_are_forwards_without_logits() -> None:

@@ -130,6 +130,56 @@ def test_a_reference_that_each_microbatch_loads_takes_as_long_as_its_shard() -> 
 
 
 @settings(max_examples=examples(40), deadline=None)
+@given(groups=GROUPS, prompt=st.integers(1, 2000), response=st.integers(1, 2000))
+def test_rows_padded_to_caps_are_rollouts_as_long_as_these(
+    groups: list[tuple[int, list[int]]], prompt: int, response: int
+) -> None:
+    taught = [prompt_ for prompt_, responses in groups if responses]
+    one = RooflineTrainer(QWEN, ROOMY, batching="padded_to_cap", microbatch_rollouts=1)
+    longest = max(taught, default=1)
+    capped = replace(one, padded_prompt_tokens=prompt, padded_tokens=longest + response)
+    most = max((s for _, responses in groups for s in responses), default=0)
+    whole = [(max(prompt, longest), [max(response, most)] * len(r)) for _, r in groups]
+    assert phases(capped, TrainLoad(groups)) == pytest.approx(phases(one, TrainLoad(whole)))
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(groups=GROUPS, rows=st.integers(1, 9), budget=st.integers(1, 9000))
+def test_passes_before_an_update_have_microbatches_of_their_own(
+    groups: list[tuple[int, list[int]]], rows: int, budget: int
+) -> None:
+    """Those of a trainer whose update has them, and an update as without them."""
+    load, keys = TrainLoad(groups), {"log_prob_passes": 2, "launch_s_per_layer": 1e-3}
+    for one, own, other in (
+        ("packed", {"microbatch_tokens": 2000}, {"microbatch_tokens": budget}),
+        ("packed", {"microbatch_rollouts": 2}, {"microbatch_rollouts": rows}),
+        ("padded", {"microbatch_rollouts": 2}, {"microbatch_rollouts": rows}),
+    ):
+        plain = RooflineTrainer(QWEN, ROOMY, batching=one, **own, **keys)  # type: ignore[arg-type]
+        scored = replace(plain, **{f"log_prob_{key}": its for key, its in other.items()})  # type: ignore[arg-type]
+        alike = {"microbatch_tokens": 10**9, **other}  # rows alone limit a pass
+        wanted = phases(replace(plain, **alike), load)  # type: ignore[arg-type]
+        before, found = phases(plain, load), phases(scored, load)
+        for name in before:
+            graded = name in ("log_prob", "reference")
+            assert found[name] == pytest.approx((wanted if graded else before)[name])
+
+
+def test_adapters_that_are_gathered_one_by_one_take_their_launches_but_for_a_reference() -> None:
+    load = TrainLoad([(100, [900])] * 64)
+    keys = {"weights": "lora", "log_prob_passes": 2, "microbatch_tokens": 2000}
+    together = RooflineTrainer(QWEN, H100, 8, launch_s_per_layer=1e-3, **keys)  # type: ignore[arg-type]
+    apart = replace(together, adapter_gather_launch_s_per_layer=0.05)
+    before, found = phases(together, load), phases(apart, load)
+    launched_s = 4 * QWEN.layers * 0.051  # four microbatches
+    assert found["log_prob"] == pytest.approx(launched_s, rel=0.1)
+    assert found["forward"] + found["backward"] == pytest.approx(4 * launched_s, rel=0.1)
+    assert found["reference"] == before["reference"]
+    full = replace(apart, weights="full", log_prob_passes=1)
+    assert phases(full, load) == phases(replace(full, adapter_gather_launch_s_per_layer=0.0), load)
+
+
+@settings(max_examples=examples(40), deadline=None)
 @given(groups=GROUPS, cap=st.integers(1, 2000), whole=st.booleans())
 def test_prompts_of_padded_rows_have_their_cap(
     groups: list[tuple[int, list[int]]], cap: int, whole: bool
@@ -181,6 +231,13 @@ def test_packing_keeps_every_token_and_the_budget(lengths: list[int], budget: in
     assert all(w.tokens <= max(budget, max(lengths)) for w in packed)
     for one, following in itertools.pairwise(packed):
         assert one.tokens + following.tokens > budget or following.tokens > budget
+
+
+@given(lengths=st.lists(st.integers(1, 500), max_size=40), rows=st.integers(1, 9))
+def test_packing_keeps_rows(lengths: list[int], rows: int) -> None:
+    packed = pack([dense_work(0, n) for n in lengths], 10**9, rows)
+    parts = [lengths[i : i + rows] for i in range(0, len(lengths), rows)]
+    assert [w.tokens for w in packed] == [sum(part) for part in parts]
 
 
 def gpu_tokens(trainer: RooflineTrainer, load: TrainLoad) -> list[int]:

@@ -16,6 +16,7 @@ from rollcast.simulator.costs.trainer.packing import (
     dense_work,
     pack,
     pad,
+    pads,
     prefix_work,
     suffix_work,
 )
@@ -27,8 +28,9 @@ Job = tuple[int, list[list[Work]]]
 @dataclass(frozen=True, slots=True)
 class Dealing:
     """Settings of a trainer. gpus: copies of the model that microbatches are dealt to. rows: of a
-    padded microbatch, at most; 0 for any. window: the most tokens that a query attends to in layers
-    that do not see all. padded_logits: the LM head runs on padding too."""
+    microbatch, at most; 0 for any. window: the most tokens that a query attends to in layers
+    that do not see all. padded_logits: the LM head runs on padding too. prompt, capped: tokens of a
+    prompt in padded rows at least, and of a rollout that is padded to its caps; 0 where unknown."""
 
     gpus: int
     batching: Batching
@@ -37,11 +39,12 @@ class Dealing:
     window: int
     padded_logits: bool
     prompt: int = 0
+    capped: int = 0
 
     @property
     def pads(self) -> bool:
         """Whether microbatches are rectangles."""
-        return self.batching.startswith("padded")
+        return pads(self.batching)
 
     def longest(self, load: TrainLoad) -> tuple[int, int]:
         """Tokens of the longest sequence, with padding to the batch's, and of the longest prefix
@@ -87,7 +90,10 @@ class Dealing:
     def _widest(self, load: TrainLoad) -> tuple[int, int]:
         """The longest prompt and the longest response of a batch, as rows are padded."""
         taught = [(prompt, max(responses)) for prompt, responses in load.groups if responses]
-        return max(self.prompt, *(p for p, _ in taught)), max(r for _, r in taught)
+        prompt, response = max(p for p, _ in taught), max(r for _, r in taught)
+        if self.batching == "padded_to_cap":
+            response = max(response, self.capped - prompt)
+        return max(self.prompt, prompt), response
 
     def _dealt(self, load: TrainLoad, budget_tokens: int) -> list[list[Work]]:
         jobs, _, _ = self._jobs(load)
@@ -112,13 +118,12 @@ class Dealing:
         if self.batching == "one_sequence":
             return rows
         if self.pads:
-            whole = self.batching == "padded_to_batch"
-            least = self._widest(load) if whole else (self.prompt, 0)
+            least = (self.prompt, 0) if self.batching == "padded" else self._widest(load)
             return [
                 pad(mine, budget_tokens, self.rows or len(mine), least, self.window)
                 for mine in rows
             ]
-        return [pack(mine, budget_tokens) for mine in rows]
+        return [pack(mine, budget_tokens, self.rows) for mine in rows]
 
 
 def shares(load: TrainLoad, count: int) -> list[TrainLoad]:

@@ -24,8 +24,9 @@ from rollcast.simulator.costs.trainer.options import (
     MASTER_BYTES,
     TrainerOptions,
 )
+from rollcast.simulator.costs.trainer.packing import pads
 from rollcast.simulator.costs.trainer.parallel import Layout
-from rollcast.simulator.costs.trainer.roles import ALONE, JUDGES, Role, roles_apart
+from rollcast.simulator.costs.trainer.roles import ALONE, JUDGES, TOGETHER, Role, roles_apart
 from rollcast.simulator.costs.trainer.states import (
     adapter_parameters,
     frozen_parts,
@@ -115,7 +116,16 @@ class TrainerMemory(TrainerOptions):
 
     def _of(self, role: Role) -> Self:
         model = load_model(role.model, f"{FIELD}.{role.name}_model") if role.model else self.model
-        options = ALONE if role.trained else {**ALONE, **JUDGES, "log_prob_passes": role.passes}
+        options = dict(ALONE if role.model is not None or role.gpus else TOGETHER)
+        if not role.trained:
+            options |= {**JUDGES, "log_prob_passes": role.passes}
+        if role.name == "critic" and self.critic_batching is not None:
+            options["batching"] = self.critic_batching
+        batching = options.get("batching", self.batching)
+        if not pads(batching):
+            options["padded_prompt_tokens"] = None
+        if batching == "one_sequence":
+            options["microbatch_rollouts"] = None
         gpus, logits = role.gpus or self.gpus, role.name == "reference"
         return replace(self, model=model, gpus=gpus, logits=logits, **options)
 

@@ -14,7 +14,7 @@ from rollcast.simulator.costs.ranges import Gpus, PositiveShare, Rate, Seconds, 
 from rollcast.simulator.costs.sync.state_copies import StateCopies
 from rollcast.simulator.costs.sync.state_copies import listed as listed_copies
 from rollcast.simulator.costs.trainer.attention_kernels import AttentionKernel
-from rollcast.simulator.costs.trainer.packing import Batching
+from rollcast.simulator.costs.trainer.packing import Batching, pads
 from rollcast.simulator.values import Above, Between, Doc, Options
 
 Weights = Literal["full", "lora"]
@@ -245,22 +245,26 @@ class TrainerOptions(Options):
         Doc(
             "contents of a microbatch: packed (sequences end to end), padded (rows padded "
             "to its longest prompt and response), padded_to_batch (rows padded to the "
-            "batch's longest) or one_sequence"
+            "batch's longest), padded_to_cap (rows padded to padded_prompt_tokens and "
+            "workload.max_new_tokens) or one_sequence"
         ),
     ] = "packed"
+    critic_batching: Annotated[
+        Batching | None,
+        Doc("the same of a critic; null: as of the policy"),
+    ] = None
     microbatch_rollouts: Annotated[
-        int | None, Between(1, 10**6), Doc("maximum rows of a padded microbatch", unit="rollouts")
+        int | None, Between(1, 10**6), Doc("maximum rows of a microbatch", unit="rollouts")
     ] = None
     log_prob_microbatch_tokens: Annotated[
         Tokens | None,
-        Doc("tokens of a pass for log-probabilities, for its memory; null: those of a microbatch"),
+        Doc("tokens of a microbatch of passes for log-probabilities; null: those of an update's"),
     ] = None
     log_prob_microbatch_rollouts: Annotated[
         int | None,
         Between(1, 10**6),
         Doc(
-            "rows of a padded pass for log-probabilities, for its memory; null: those of a "
-            "microbatch",
+            "rows of a microbatch of passes for log-probabilities; null: those of an update's",
             unit="rollouts",
         ),
     ] = None
@@ -294,6 +298,14 @@ class TrainerOptions(Options):
             unit="seconds",
         ),
     ] = _F.gather_launch_s_per_layer
+    adapter_gather_launch_s_per_layer: Annotated[
+        Seconds,
+        Doc(
+            "the same of gathering a layer's adapters (weights: lora) one by one; 0: they are "
+            "gathered with their layer",
+            unit="seconds",
+        ),
+    ] = 0.0
     driver_per_token_s: Annotated[
         Seconds,
         Doc(
@@ -496,14 +508,12 @@ class TrainerOptions(Options):
             raise self.refuse(
                 "virtual_stages", "interleaves pipeline stages; set pipeline_parallel too"
             )
-        pads = self.batching.startswith("padded")
-        if self.microbatch_rollouts and not pads:
+        if self.microbatch_rollouts and self.batching == "one_sequence":
             raise self.refuse(
-                "microbatch_rollouts",
-                f"limits padded rows, but batching is {self.batching}; give "
-                "microbatch_tokens instead",
+                "microbatch_rollouts", "limits rows, but batching is one_sequence; give packed"
             )
-        if self.padded_prompt_tokens and not pads:
+        padded = pads(self.batching) or pads(self.critic_batching)
+        if self.padded_prompt_tokens and not padded:
             raise self.refuse(
                 "padded_prompt_tokens",
                 f"is of padded rows, but batching is {self.batching}; give padded_to_batch",

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-Batching = Literal["packed", "padded", "padded_to_batch", "one_sequence"]
+Batching = Literal["packed", "padded", "padded_to_batch", "padded_to_cap", "one_sequence"]
+
+
+def pads(batching: Batching | None) -> bool:
+    """Whether microbatches are rectangles."""
+    return batching is not None and batching.startswith("padded")
 
 
 class Work(NamedTuple):
@@ -48,17 +53,18 @@ def suffix_work(prompt_tokens: int, response_tokens: int, window: int = 0) -> Wo
     return Work(response_tokens, response_tokens, pairs, near)
 
 
-def pack(sequences: Iterable[Work], budget_tokens: int) -> list[Work]:
-    """Sequences merged in order into microbatches of at most ``budget_tokens``; a longer sequence
-    is a microbatch of its own."""
+def pack(sequences: Iterable[Work], budget_tokens: int, most_rows: int = 0) -> list[Work]:
+    """Sequences merged in order into microbatches of at most ``budget_tokens``, and of at most
+    ``most_rows`` (0 for any); a longer sequence is a microbatch of its own."""
     microbatches: list[Work] = []
-    tokens, head, pairs, near, padding = 0, 0, 0.0, 0.0, 0
+    rows, tokens, head, pairs, near, padding = 0, 0, 0, 0.0, 0.0, 0
     for more, more_head, more_pairs, more_near, more_padding in sequences:
-        if tokens + more > budget_tokens and tokens:
+        if tokens and (tokens + more > budget_tokens or rows == most_rows > 0):
             microbatches.append(Work(tokens, head, pairs, near, padding))
-            tokens, head, pairs, near = more, more_head, more_pairs, more_near
+            rows, tokens, head, pairs, near = 1, more, more_head, more_pairs, more_near
             padding = more_padding
             continue
+        rows += 1
         tokens += more
         head += more_head
         pairs += more_pairs

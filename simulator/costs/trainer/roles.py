@@ -10,21 +10,32 @@ from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
 from rollcast.simulator.results.phases import GRADES
 
-# The options of a trainer of their own: nothing beside them, states spread over all its GPUs.
-_UNSPLIT = (
+_SPLIT = (
     *("tensor_parallel", "context_parallel", "sequence_parallel", "pipeline_parallel"),
-    *("virtual_stages", "expert_parallel", "shard", "sharding", "shard_gpus"),
-    *("recompute_layers", "log_prob_passes"),
-    *("reference_model", "reference_gpus", "critic", "critic_model", "critic_gpus"),
-    *("reward_passes", "reward_model", "reward_gpus", "reward_with_critic"),
+    *("virtual_stages", "expert_parallel", "shard", "sharding", "shard_gpus", "recompute_layers"),
 )
-ALONE: Mapping[str, Any] = {name: getattr(TrainerOptions, name) for name in _UNSPLIT}
+_BESIDE = (
+    *("log_prob_passes", "log_prob_microbatch_tokens", "log_prob_microbatch_rollouts"),
+    *("reference_model", "reference_gpus", "critic", "critic_batching", "critic_model"),
+    *("critic_gpus", "reward_passes", "reward_model", "reward_gpus", "reward_with_critic"),
+)
+
+
+def _unset(names: Sequence[str]) -> Mapping[str, Any]:
+    return {name: getattr(TrainerOptions, name) for name in names}
+
+
+# The options of a trainer of their own: nothing beside them, split as the policy is, or states
+# spread over all its GPUs.
+TOGETHER = _unset(_BESIDE)
+ALONE = _unset((*_SPLIT, *_BESIDE))
 # And of those that are not trained: weights as a forward reads them.
 JUDGES: Mapping[str, Any] = {
     "weights": "lora",
     "base_bits": 8 * COMPUTE_BYTES,
     "adapted": False,
     "traffic_per_adapted_byte": 0.0,
+    "adapter_gather_launch_s_per_layer": 0.0,
     "minibatches": 1,
 }
 
@@ -54,7 +65,12 @@ def roles_apart(options: TrainerOptions) -> list[Role]:
         Role("critic", options.critic_model, options.critic_gpus, int(options.critic), True),
         Role("reward", options.reward_model, reward_gpus, options.reward_passes, False, shared),
     )
-    return [role for role in roles if role.passes and (role.model is not None or role.gpus)]
+    differs = {"critic": options.critic_batching not in (None, options.batching)}
+    return [
+        role
+        for role in roles
+        if role.passes and (role.model is not None or role.gpus or differs.get(role.name))
+    ]
 
 
 def beside(

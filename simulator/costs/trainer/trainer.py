@@ -33,6 +33,7 @@ from rollcast.simulator.costs.trainer.roles import beside
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.phases import GRADES
 
+_ANY_TOKENS = 10**9  # of a microbatch that rows alone limit
 STREAM_EFFICIENCY: float = figures("trainer").stream_efficiency  # of bandwidth, by the optimiser
 
 
@@ -236,8 +237,11 @@ class RooflineTrainer(TrainerMemory):
     @property
     def _launch_s(self) -> float:
         """The least that a stage's forward takes."""
-        gathered_s = self.gather_launch_s_per_layer if self.layout.gather_s else 0.0
-        each_s = self.launch_s_per_layer + gathered_s
+        each_s = self.launch_s_per_layer
+        if self.layout.gather_s:
+            each_s += self.gather_launch_s_per_layer
+            if self.weights == "lora":
+                each_s += self.adapter_gather_launch_s_per_layer
         return self.model.layers / self.pipeline_parallel * each_s
 
     def _frozen_s(self, work: Work, whole_s: float) -> float:
@@ -276,7 +280,10 @@ class RooflineTrainer(TrainerMemory):
         graded_s = max(graded_s, min(least_s, phases["log_prob"]))
         own_s = graded_s + self._logits_s(microbatches, self.entropy_traffic_per_logit)
         loaded_s = len(microbatches) * self._reference_loaded_s
-        reference_s = max(passes - 1, 0) * max(graded_s, loaded_s)
+        compared_s = graded_s
+        if passes > 1 and self.adapter_gather_launch_s_per_layer:
+            compared_s = min(graded_s, self._unadapted._pass_s(microbatches)["log_prob"])
+        reference_s = max(passes - 1, 0) * max(compared_s, loaded_s)
         grades = {"log_prob": min(passes, 1) * own_s, "reference": reference_s}
         critic = self.critic and self._shares("critic")
         rewards = self.reward_passes if self._shares("reward") else 0
@@ -288,6 +295,11 @@ class RooflineTrainer(TrainerMemory):
                 for name, seconds in valued.items():
                     phases[name] += seconds
         return {**grades, **{name: s for name, s in phases.items() if name not in GRADES}}
+
+    @cached_property
+    def _unadapted(self) -> RooflineTrainer:
+        """As the reference of adapters is: nobody gathers them."""
+        return replace(self, adapter_gather_launch_s_per_layer=0.0)
 
     def _further_tokens_s(self, microbatches: Sequence[Work]) -> float:
         """A forward of the layers that predict further tokens, each with its turn of the LM head.
@@ -380,6 +392,7 @@ class RooflineTrainer(TrainerMemory):
             self._window,
             self.padded_logits,
             self.padded_prompt_tokens or 0,
+            self.padded_tokens,
         )
 
     @property
@@ -397,6 +410,10 @@ class RooflineTrainer(TrainerMemory):
             return TrainCost(())
         per_gpu, prefix = self._microbatches(load)
         phases = self._slowest(per_gpu, by_length=load.shared_prefix)
+        if self._scorer is not None:
+            scored, _ = self._scorer._microbatches(load)
+            graded = self._scorer._slowest(scored, by_length=load.shared_prefix)
+            phases |= {name: graded[name] for name in GRADES if name in graded}
         count = max(len(m) for m in per_gpu)
         largest = max((w.tokens for m in per_gpu for w in m), default=0)
         if self.minibatches > 1:
@@ -407,6 +424,20 @@ class RooflineTrainer(TrainerMemory):
             phases = beside(phases, costs)
         known = tuple((name, s) for name, s in phases.items() if s > 0)
         return TrainCost(known, self.peak_bytes(largest, prefix), count)
+
+    @cached_property
+    def _scorer(self) -> RooflineTrainer | None:
+        """With the microbatches of its passes before the update; None where they are its own."""
+        budget, rows = self.log_prob_microbatch_tokens, self.log_prob_microbatch_rollouts
+        if self.batching == "one_sequence" or (budget is None and rows is None):
+            return None
+        return replace(
+            self,
+            microbatch_tokens=_ANY_TOKENS if budget is None else budget,
+            microbatch_rollouts=rows,
+            log_prob_microbatch_tokens=None,
+            log_prob_microbatch_rollouts=None,
+        )
 
     def _slowest(self, per_gpu: Sequence[Sequence[Work]], *, by_length: bool) -> dict[str, float]:
         """Phases of the GPU that takes longest. GPUs that gather weights, or send each other tokens

@@ -18,6 +18,9 @@ def implied(settings: Settings) -> Iterable[Setting]:
     yield from _bounded(settings)
     yield from _models(settings)
     yield from _batch(settings)
+    packing = settings.get("run.packing")
+    if packing is not None and packing.value is False:
+        yield packing.implies("run.padding", "padded_to_cap")
     strategy = settings.get("run.strategy")
     if strategy is None or strategy.unsaid:
         said = (one for one in settings.values() if not one.unsaid)

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -234,6 +234,13 @@ def workers() -> dict[int, int]:
     return found
 
 
+def within_a_minute(reached: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 60
+    while not reached() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return reached()
+
+
 def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
     started: tuple[EngineWorld, WorldState],
     home: Path,
@@ -273,13 +280,10 @@ def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
         for name, tensor in weights[1].items():
             if name.startswith("model/"):  # within a tenth of one step of AdamW
                 assert float((weights[0][name] - tensor).abs().max()) < 1e-4
+        assert within_a_minute(lambda: len(workers()) == 2), processes()
         begun = workers()
-        assert len(begun) == 2
         (actor,) = set(begun.values())
         os.kill(actor, signal.SIGKILL)
-        deadline = time.monotonic() + 60
-        while begun.keys() & processes().keys() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not begun.keys() & processes().keys()
+        assert within_a_minute(lambda: not begun.keys() & processes().keys())
     finally:
         world.close()

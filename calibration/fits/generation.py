@@ -11,8 +11,6 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from rollcast.simulator.costs.base import CostModel, Iteration
 from rollcast.simulator.costs.clock import to_seconds
 
@@ -69,7 +67,7 @@ def _shares(engines: Engines, groups: Sequence[Sequence[int]]) -> list[tuple[lis
 def _slots(engines: Engines, prompt_tokens: int, share: Sequence[int]) -> int:
     if engines.kv_tokens is None:
         return engines.max_seqs
-    tokens_each = prompt_tokens + float(np.mean(share)) / 2 + 1
+    tokens_each = prompt_tokens + sum(share) / len(share) / 2 + 1
     return max(min(engines.max_seqs, int(engines.kv_tokens / tokens_each)), 1)
 
 

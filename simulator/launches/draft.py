@@ -11,6 +11,7 @@ from typing import Any
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.costs import Step, cost_parts, preset_of
+from rollcast.simulator.launches.dealt import check_batches, check_engines
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
 from rollcast.simulator.launches.run_parts import cluster_parts, model_part, policy_part
@@ -65,6 +66,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     asked = asked or Asked()
     _check_counts(launch, asked.gpus)
     known = completed(launch, asked.gpus)
+    check_batches(launch, known)
     size = _counted(known, "workload.group_size", _ASSUMED_SIZE)
     batch = _batch(known, int(size.value))
     cap = _cap(known)
@@ -212,23 +214,11 @@ def _cap(known: Settings) -> Part:
 
 def _cluster(known: Settings, overlapped: bool) -> Iterable[Part]:
     parts = cluster_parts(known, overlapped, WHAT)
-    _check_dealt(known, {part.key: part for part in parts})
+    check_engines(known, {part.key: part for part in parts})
     if (stages := whole(known, "run.engine_pipeline_parallel")) and stages > 1:
         source = known["run.engine_pipeline_parallel"].source
         parts.append(Part("cluster.pipeline_parallel", stages, source))
     return parts
-
-
-def _check_dealt(known: Settings, parts: Mapping[str, Part]) -> None:
-    """Raises ScenarioError where engines of so many GPUs do not make up those of the rollouts."""
-    tensor, trainer = parts["cluster.tensor_parallel"], parts.get("cluster.trainer_gpus")
-    colocated = parts["cluster.placement"].value == "colocated"
-    gpus = trainer.value if colocated and trainer else whole(known, "run.rollout_gpus")
-    if gpus and gpus % tensor.value and "cluster.replicas" not in known:
-        whose = trainer.source if colocated and trainer else known["run.rollout_gpus"].source
-        raise ScenarioError(
-            tensor.source, f"engines of {tensor.value} GPUs do not divide {gpus} GPUs ({whose})"
-        )
 
 
 def _engine(known: Settings) -> Iterable[Part]:

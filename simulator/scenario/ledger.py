@@ -89,14 +89,15 @@ def batch_of(scenario: Sized) -> Batch:
     )
 
 
-SAMPLED_GROUPS = 32
+SAMPLED_GROUPS = 64
 
 
 def _mean_tokens(scenario: Sized, longest: float) -> float:
-    """Mean tokens of the rollouts of a few groups, prompts included; ``longest`` with turns."""
+    """Mean tokens of the rollouts of some groups, prompts included, of several batches where one
+    has few groups; ``longest`` with turns."""
     total = rollouts = 0
     size = scenario.plan.batch.group_size
-    for group in range(min(SAMPLED_GROUPS, scenario.plan.batch.groups)):
+    for group in range(SAMPLED_GROUPS):
         try:
             drawn = scenario.workload.draw(group, size)
         except ScenarioError:  # a trace has no more

@@ -26,6 +26,7 @@ folder::
       run.zero_stage: {key: launcher.zero_stage, spelt: "launcher --zero_stage {}"}  # if elsewhere
       run.strategy: {key: backend, part: "^(fsdp|megatron)"}   # of their value, what the group has
     implies: {run.critic: {run.critic_model: given}}   # as `simulator.stacks.implied` says
+    deals: []                                          # as `simulator.stacks.deals` says
     advice:
       sync: "{run.mode}=sync"  # by the what-if; {ours} is their key for it
       april: [{words: --partial, since: 0.9}, {words: a sampler of your own, until: 0.9}]
@@ -54,6 +55,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
+from rollcast.simulator.stacks.deals import Deal, deals
 from rollcast.simulator.stacks.implied import Rules, rules
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, meanings
 from rollcast.simulator.stacks.yaml_file import read_yaml
@@ -102,6 +104,14 @@ class Bounds:
     since: str | None = None
     until: str | None = None
 
+    def holds(self, release: str | None) -> bool:
+        """Whether a release has it; without a release, whether the latest does."""
+        if release is None:
+            return self.until is None
+        before = self.since is not None and _ordered(release) < _ordered(self.since)
+        after = self.until is not None and _ordered(release) >= _ordered(self.until)
+        return not before and not after
+
     def within(self, span: Span) -> bool:
         """Whether a release in a span has it."""
         before = None not in (self.since, span.until) and _later(self.since, span.until)
@@ -149,11 +159,7 @@ class Key:
 
     def holds(self, release: str | None) -> bool:
         """Whether a release has it; without a release, whether the latest does."""
-        if release is None:
-            return self.until is None
-        before = self.since is not None and _ordered(release) < _ordered(self.since)
-        after = self.until is not None and _ordered(release) >= _ordered(self.until)
-        return not before and not after
+        return Bounds(self.since, self.until).holds(release)
 
     def current(self, release: str | None, span: Span) -> bool:
         """Whether the run's release has it, which the keys that it has tell where nothing else
@@ -219,7 +225,7 @@ class Launch:
     as dotted names, the last parts of which may be all that is given; ``*`` is any text. shipped:
     names of configurations that come with the stack. calls: keys by the arguments of calls. starts,
     classes, constants: what the stack gives to scripts of Python that launch it. implies: rules of
-    what follows from settings. packages: its names where packages, images and repositories are
+    what follows from settings. deals: batches that it refuses. packages: its names where packages, images and repositories are
     named. versions: files of its own sources that say their version."""
 
     form: Form
@@ -234,6 +240,7 @@ class Launch:
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     implies: Rules = field(default_factory=dict)
+    deals: tuple[Deal, ...] = ()
     packages: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
 
@@ -318,6 +325,14 @@ class Launch:
         high = min(gone, key=lambda one: _ordered(self.bounds(one.key).until or ""), default=None)
         clash = low and high and _later(self.bounds(low.key).since, self.bounds(high.key).until)
         return (low, None) if clash else (low, high)
+
+    def refuses(self, deal: Deal, release: str | None, run: Settings) -> bool:
+        """Whether a run's release has a rule; where it is not told, the newest that it may be of."""
+        if release is not None:
+            return Bounds(deal.since, deal.until).holds(release)
+        until = self._span(run).until
+        begun = deal.since is None or until is None or not _later(deal.since, until)
+        return begun and (deal.until is None or (until is not None and _later(deal.until, until)))
 
     def _span(self, run: Settings) -> Span:
         """The releases that have the keys of a run."""
@@ -535,7 +550,8 @@ def load_launch(path: Path) -> Launch:
         name: data.get(name, {}) for name in ("calls", "starts", "classes", "constants")
     }
     implies = rules(data.get("implies", {}), where)
-    return replace(launch, advice=advice, implies=implies, **lists, **tables)
+    dealt = deals(data.get("deals", ()), where)
+    return replace(launch, advice=advice, implies=implies, deals=dealt, **lists, **tables)
 
 
 def _entry(kind: type[_Kind], name: str, entry: Any, where: str) -> _Kind:

@@ -6,6 +6,7 @@ import math
 
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.cost import RooflineCost
+from rollcast.simulator.costs.trainer.buckets import keeps_buckets
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES
 from rollcast.simulator.costs.trainer.parallel import GRADIENT_BYTES
 from rollcast.simulator.costs.trainer.states import frozen_parts, master_bytes, moment_bytes
@@ -37,6 +38,7 @@ def host_bytes(cost: RooflineCost) -> dict[str, float]:
     if colocated and cost.offload_optimizer:
         held = trainer.resting()["trainer"]
         held_bytes = math.fsum(size for name, size in held.items() if name != "context")
+        held_bytes -= trainer.bucket_bytes if keeps_buckets(trainer) else 0.0
         away = pinned * ranks * held_bytes
     if trainer.reference_on_host and trainer.log_prob_passes > 1 and trainer.weights == "full":
         copies = 2 if trainer.working_copy else 1

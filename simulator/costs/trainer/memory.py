@@ -18,6 +18,13 @@ from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.sync.state_copies import copy_bytes_per_s
 from rollcast.simulator.costs.trainer.activation_memory import ActivationMemory
 from rollcast.simulator.costs.trainer.attention_kernels import with_kernel
+from rollcast.simulator.costs.trainer.buckets import (
+    bucket_bytes,
+    fetched_parameters,
+    has_buckets,
+    keeps_buckets,
+    reduced_bytes,
+)
 from rollcast.simulator.costs.trainer.options import (
     COMPUTE_BYTES,
     FIELD,
@@ -155,7 +162,21 @@ class TrainerMemory(TrainerOptions):
     def _resting(self) -> Parts:
         """What stays between steps: gradients only in the buffers of those that keep them."""
         freed = not has_working_copy(self)
-        return {n: size for n, size in self._states.items() if n != "gradients" or not freed}
+        kept = {n: size for n, size in self._states.items() if n != "gradients" or not freed}
+        if keeps_buckets(self):
+            kept["gradients"] = kept.get("gradients", 0.0) + self.bucket_bytes
+        return kept
+
+    @cached_property
+    def bucket_bytes(self) -> float:
+        """Of the buckets in which gradients are reduced, where their size is set."""
+        return bucket_bytes(self, self.model)
+
+    @property
+    def _trained_parameters(self) -> float:
+        if self.weights == "full":
+            return self._whole_parameters
+        return adapter_parameters(self.model, self.lora_rank) if self.adapted else 0.0
 
     @property
     def _whole_parameters(self) -> float:
@@ -216,6 +237,11 @@ class TrainerMemory(TrainerOptions):
         layers = dense / self.tensor_parallel + model.routed_parameters / layout.expert_split
         return layers / model.layers
 
+    @cached_property
+    def _fetched_parameters(self) -> float:
+        """Of the next layer, those that are gathered while one is at work."""
+        return fetched_parameters(self, self.model, self._layer_parameters)
+
     @property
     def _head_parameters(self) -> float:
         return self.model.head_parameters / self.tensor_parallel
@@ -231,7 +257,8 @@ class TrainerMemory(TrainerOptions):
     def _gathered(self, units: float) -> float:
         """Bytes of 16 bit weights beside the states while layers (one is prefetched) and ``units``
         further weights are at work."""
-        sharded, two = self.kept in ("fsdp", "hybrid"), 2 * self._layer_parameters
+        sharded = self.kept in ("fsdp", "hybrid")
+        two = self._layer_parameters + self._fetched_parameters
         wide = {"lora": self.base_bits == 16, "full": self.master_dtype == "bf16"}
         if wide[self.weights] and self._alone and not self.states_on_host:
             return 0.0
@@ -283,6 +310,8 @@ class TrainerMemory(TrainerOptions):
         root, waits = self._root_parameters, head * bool(self._root_parameters)
         graded = COMPUTE_BYTES * full
         reduced = gradient_bytes(self) * full * (sharded and not self._alone)
+        if has_buckets(self):
+            reduced = 0.0
         loss: Parts = {
             **states,
             "gradients": gradients,
@@ -316,7 +345,13 @@ class TrainerMemory(TrainerOptions):
             "activations": beside_bytes,
             "communication": reduced * root,
         }
-        return max((loss, of_head, first, last, end), key=lambda parts: math.fsum(parts.values()))
+        moments = [loss, of_head, first, last, end]
+        if has_buckets(self):
+            copied = reduced_bytes(self, self.model, self._trained_parameters)
+            for parts in moments:
+                parts["gradients"] += self.bucket_bytes
+                parts["communication"] = copied * (parts is not loss and parts is not of_head)
+        return max(moments, key=lambda parts: math.fsum(parts.values()))
 
     @cached_property
     def _read(self) -> Parts:

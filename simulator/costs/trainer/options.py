@@ -438,6 +438,27 @@ class TrainerOptions(Options):
     offload_activations: Annotated[
         bool, Doc("whether activations are offloaded to host memory until the backward")
     ] = False
+    reduce_bucket: Annotated[
+        int,
+        Between(0, 10**12),
+        Doc(
+            "gradients that DeepSpeed's ZeRO gathers before it reduces them (reduce_bucket_size); 0: "
+            "the hidden width squared, as transformers and accelerate fill auto in",
+            unit="elements",
+        ),
+    ] = 500_000_000
+    prefetch_bucket: Annotated[
+        int,
+        Between(0, 10**12),
+        Doc(
+            "weights that ZeRO-3 gathers ahead (stage3_prefetch_bucket_size); 0: 0.9 times the "
+            "hidden width squared",
+            unit="elements",
+        ),
+    ] = 50_000_000
+    overlap_comm: Annotated[
+        bool, Doc("whether ZeRO-1 and 2 fill a second bucket while the first is reduced")
+    ] = False
     states_in_log_probs: Annotated[
         bool,
         Doc(

@@ -1,4 +1,4 @@
-"""What the GPUs of a launch cannot be dealt: engines, batches and passes that do not come out even."""
+"""What cannot be dealt out to the GPUs of a launch: engines, batches and passes."""
 
 from __future__ import annotations
 
@@ -47,14 +47,17 @@ def check_batches(launch: Launched, known: Settings) -> None:
     """Raises ScenarioError, with file and line, for a batch that the launch's release of its stack,
     or the newest where none is told, refuses to deal out (``deals`` of its ``launch.yaml``). known:
     all that holds in the run."""
-    table, values = all_stacks()[launch.stack].launch, {key: one.value for key, one in known.items()}
+    table, values = (
+        all_stacks()[launch.stack].launch,
+        {key: one.value for key, one in known.items()},
+    )
     asked = {table.ours[item.key][0] for item in launch.unresolved if item.key in table.ours}
     unknown = {key for key in asked if key not in known or known[key].unsaid}
     told = launch.release is not None or launch.in_python
     for deal in table.deals:
-        if (deal.anywhere or told) and deal.holds(values):
-            if table.refuses(deal, launch.release, known) and not unknown & _read(deal):
-                _check(deal, launch.stack, known)
+        ours = (deal.anywhere or told) and table.refuses(deal, launch.release, known)
+        if ours and deal.holds(values) and not unknown & _read(deal):
+            _check(deal, launch.stack, known)
 
 
 def _read(deal: Deal) -> set[str]:

@@ -1,18 +1,18 @@
 """Which numbers a stack refuses to deal out unevenly, by the rules of its ``launch.yaml``::
 
     deals:
-      - parts: rollouts of a batch                           # what is dealt, in words
-        of: [workload.batch_groups, workload.group_size]     # ours, whose product is so many
-        among: [data_parallel, run.micro_batch_rollouts]     # it has to be a multiple of this product
+      - parts: rollouts of a batch                        # what is dealt, in words
+        of: [workload.batch_groups, workload.group_size]  # ours, whose product is so many
+        among: [data_parallel, run.micro_batch_rollouts]  # of whose product it is a multiple
         share: true           # not all of them: what each data-parallel GPU gets, rounded down
         since: 0.3            # releases (until: before) that all refuse
-        where: {run.dynamic_batches: false}                  # of runs of which all of this is known
-        given: [run.processes]                               # of runs where each of these is said
-        unless: [run.minibatches]                            # not of runs where one of these is said
-        anywhere: false       # not where neither the release nor a script of Python tells the stack
+        where: {run.dynamic_batches: false}               # of runs of which all of this is known
+        given: [run.processes]                            # of runs where each of these is said
+        unless: [run.minibatches]                         # not of runs where one of these is said
+        anywhere: false       # where the release, or a script of Python, tells the stack alone
 
-``data_parallel`` and ``trainer_gpus`` count the trainer's GPUs: those that get rollouts of their own,
-and all. A rule with a setting that nobody knows says nothing.
+``data_parallel`` and ``trainer_gpus`` count the trainer's GPUs: those that get rollouts of their
+own, and all. A rule with a setting that nobody knows says nothing.
 """
 
 from __future__ import annotations

@@ -225,8 +225,8 @@ class Launch:
     as dotted names, the last parts of which may be all that is given; ``*`` is any text. shipped:
     names of configurations that come with the stack. calls: keys by the arguments of calls. starts,
     classes, constants: what the stack gives to scripts of Python that launch it. implies: rules of
-    what follows from settings. deals: batches that it refuses. packages: its names where packages, images and repositories are
-    named. versions: files of its own sources that say their version."""
+    what follows from settings. deals: batches that it refuses. packages: its names where packages,
+    images and repositories are named. versions: files of its own sources that say their version."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]
@@ -327,7 +327,7 @@ class Launch:
         return (low, None) if clash else (low, high)
 
     def refuses(self, deal: Deal, release: str | None, run: Settings) -> bool:
-        """Whether a run's release has a rule; where it is not told, the newest that it may be of."""
+        """Whether a run's release has a rule; the newest that it may be of where none is told."""
         if release is not None:
             return Bounds(deal.since, deal.until).holds(release)
         until = self._span(run).until

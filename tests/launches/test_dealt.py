@@ -130,5 +130,5 @@ def test_rules_name_settings_that_there_are() -> None:
     assert any(stack.launch.deals for stack in all_stacks().values())
     with pytest.raises(ValueError, match=r"f: deals: run\.rolls is no setting"):
         deals([{"parts": "rolls", "of": ["run.rolls"], "among": ["trainer_gpus"]}], "f")
-    with pytest.raises(ValueError, match="f: deals: .*unexpected keyword"):
+    with pytest.raises(ValueError, match=r"f: deals: .*unexpected keyword"):
         deals([{"parts": "rolls", "of": [], "among": [], "to": []}], "f")

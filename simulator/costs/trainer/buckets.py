@@ -1,4 +1,7 @@
-"""Buffers in which DeepSpeed's ZeRO gathers gradients and fetches weights (deepspeed/runtime/zero)."""
+"""Buffers in which DeepSpeed's ZeRO gathers gradients and fetches weights.
+
+As in deepspeed/runtime/zero.
+"""
 
 from __future__ import annotations
 

@@ -309,9 +309,8 @@ class TrainerMemory(TrainerOptions):
         layer, head = self._layer_parameters, self._head_parameters if self.logits else 0.0
         root, waits = self._root_parameters, head * bool(self._root_parameters)
         graded = COMPUTE_BYTES * full
-        reduced = gradient_bytes(self) * full * (sharded and not self._alone)
-        if has_buckets(self):
-            reduced = 0.0
+        by_layer = sharded and not self._alone and not has_buckets(self)
+        reduced = gradient_bytes(self) * full * by_layer
         loss: Parts = {
             **states,
             "gradients": gradients,

@@ -442,8 +442,8 @@ class TrainerOptions(Options):
         int,
         Between(0, 10**12),
         Doc(
-            "gradients that DeepSpeed's ZeRO gathers before it reduces them (reduce_bucket_size); 0: "
-            "the hidden width squared, as transformers and accelerate fill auto in",
+            "gradients that DeepSpeed's ZeRO gathers before it reduces them (reduce_bucket_size); "
+            "0: the hidden width squared, as transformers and accelerate fill auto in",
             unit="elements",
         ),
     ] = 500_000_000

@@ -76,7 +76,7 @@ class Answer:
         """The contract of ``rollcast check --json``."""
         launch, found = self.question.launch, self.forecast
         memory = self.ledger.plain()
-        hours, usd = found.hours, found.usd
+        hours, usd, known_length = found.hours, found.usd, found.known_length
         return {
             "schema": CHECK_SCHEMA,
             "stack": self.question.stack,
@@ -89,6 +89,7 @@ class Answer:
             "step_s": {
                 **_plain(found.step),
                 "as_if_it_fit": not self.fits,
+                "known_length": None if known_length is None else _plain(known_length),
                 "phases": {name: _plain(phase) for name, phase in found.phases.items()},
             },
             "steps": found.steps,

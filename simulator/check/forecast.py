@@ -19,7 +19,7 @@ from rollcast.simulator.studies.uncertainty import add_intervals
 OnStep = Callable[[StepRecord], None] | None
 LAST = 0.03  # share of a step's responses whose wait is told
 ROUNDING = 1e-9  # share of a step that is no phase
-_LENGTHS = "workload.lengths.mean_tokens"
+MEAN_TOKENS = "workload.lengths.mean_tokens"
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,15 @@ class Seconds:
 class Forecast:
     """step, phases: seconds of a step, and of each of its phases that takes any. result: of the run
     behind them. last_share: of generation, in which the last 3 % of responses end. steps: of the
-    whole run, None if unknown."""
+    whole run, None if unknown. known_length: seconds of a step if the mean response length is the
+    one that was assumed; None where it was not assumed."""
 
     step: Seconds
     phases: Mapping[PhaseName, Seconds]
     result: Result
     last_share: float
     steps: int | None
+    known_length: Seconds | None = None
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -84,22 +86,24 @@ def forecast(question: Question, fits: bool, on_step: OnStep = None) -> Forecast
         if max((phase := summary["phases"][name])["s"], phase["high_s"]) > ROUNDING * step.median
     }
     ends = [
-        simulate(question.with_keys({**keys, _LENGTHS: tokens}), on_step).summary
+        simulate(question.with_keys({**keys, MEAN_TOKENS: tokens}), on_step).summary
         for tokens in _open_lengths(question)
     ]
+    known_length = step if ends else None
     if ends:
         step = _wider(step, [end["step_s"] for end in ends])
         phases = {
             name: _wider(phase, [end["phases"][name]["s"] for end in ends])
             for name, phase in phases.items()
         }
-    return Forecast(step, phases, result, _last_share(result), question.draft.steps)
+    last_share, steps = _last_share(result), question.draft.steps
+    return Forecast(step, phases, result, last_share, steps, known_length)
 
 
 def _open_lengths(question: Question) -> list[int]:
     """The ends of how long responses may be on average, where nobody says it: those of published
     runs."""
-    lengths = next((part for part in question.parts if part.key == _LENGTHS), None)
+    lengths = next((part for part in question.parts if part.key == MEAN_TOKENS), None)
     if lengths is None or not lengths.assumed:
         return []
     own, cap = figures("launches"), question.value("workload.max_new_tokens")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from rollcast.simulator.check.answer import Answer, Priced
-from rollcast.simulator.check.forecast import Seconds
+from rollcast.simulator.check.forecast import MEAN_TOKENS, Seconds
 from rollcast.simulator.check.search import MOST_CHANGES
 from rollcast.simulator.results.phases import bound_text
 from rollcast.simulator.results.text import (
@@ -94,6 +94,13 @@ def sentences(answer: Answer) -> Iterator[str]:
     step = f"{seconds(found.step.median, like=ends[1])} ({interval(ends)})"
     gpus = f"{found.gpus} GPU{'s' * (found.gpus > 1)}"
     yield f"A step takes {step}{'' if answer.fits else ' if it fit'}, on {gpus}."
+    if found.known_length is not None:
+        tokens = round(answer.question.value(MEAN_TOKENS))
+        known = interval((found.known_length.low, found.known_length.high))
+        yield (
+            "The launch does not say how long responses are. If their mean is the assumed "
+            f"{tokens:,} tokens, the interval is {known}; give it by --mean-tokens."
+        )
     whole = found.hours
     if whole is not None:
         text = f"{found.steps:,} steps take {spread(whole, hours)}"

@@ -202,6 +202,20 @@ def test_the_ends_of_lengths_that_nobody_says(small: Question) -> None:
     assert forecasts._open_lengths(told) == []
 
 
+def test_what_the_assumed_length_adds_to_the_interval_is_said(small: Question) -> None:
+    """The rest of the interval is that of the same lengths, given; and nothing is said of those."""
+    rough = forecasts.forecast(small, True)
+    assumed = float(small.value(forecasts.MEAN_TOKENS))
+    given = asked(mean_tokens=assumed, prompt_tokens=200)
+    sure = forecasts.forecast(question(launched({**VERL, "data.train_batch_size": 8}), given), True)
+    assert rough.known_length == sure.step
+    assert sure.known_length is None
+    assert rough.step.low < sure.step.low < sure.step.high < rough.step.high
+    ledger = short_ledger(small, 0.5)
+    texts = [" ".join(sentences(Answer(small, ledger, found))) for found in (rough, sure)]
+    assert [f"assumed {assumed:,.0f} tokens" in text for text in texts] == [True, False]
+
+
 def test_the_wait_for_the_last(small: Question) -> None:
     """Of 100 responses 97 end within four seconds and the rest after ten; one is cut off."""
     ends = np.array([1.0] * 50 + [4.0] * 47 + [10.0] * 3 + [50.0])

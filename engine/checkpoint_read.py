@@ -72,17 +72,26 @@ class Saved:
             raise damaged(self.writer.out, error) from None
 
 
-def load(out: Path, scenario: Mapping[str, Any], keep: int = 1) -> Saved:
+def load(
+    out: Path,
+    scenario: Mapping[str, Any],
+    keep: int = 1,
+    refused: tuple[int, Exception] | None = None,
+) -> Saved:
     """The newest whole save beside ``out``; checksums are compared but for the trainer's, which the
-    ranks compare when they read. keep: of the writer that goes on. Raises ScenarioError
-    (``--resume``) where there is none, it is damaged or of another version, or of another scenario
-    (more steps and other saving are no other scenario)."""
+    ranks compare when they read. keep: of the writer that goes on. refused: a save that the ranks
+    could not read, and why; only older ones count. Raises ScenarioError (``--resume``) where there
+    is none, it is damaged or of another version, or of another scenario (more steps and other
+    saving are no other scenario)."""
     folder = place(out)
     if not exists(out):
         raise ScenarioError("--resume", f"there is no unfinished run beside {out}")
     if not (known := numbers(folder)):
         raise _earlier(folder)
-    saved, failed = None, None
+    saved, failed, newest = None, None, known[-1]
+    if refused is not None:
+        newest, failed = refused
+        known = [number for number in known if number < newest]
     for number in reversed(known):
         try:
             saved = _load(out, folder, number, keep)
@@ -95,7 +104,9 @@ def load(out: Path, scenario: Mapping[str, Any], keep: int = 1) -> Saved:
         assert failed is not None
         raise damaged(out, failed) from None
     if failed is not None:
-        saved = replace(saved, older=f"save {known[-1]} is damaged ({_reason(failed)})")
+        done = saved.state.get("steps")
+        older = f"save {newest} is damaged ({_reason(failed)}): the run goes on from save "
+        saved = replace(saved, older=f"{older}{saved.number} (steps done: {done})")
     key = _difference(saved.state["scenario"], scenario)
     if key is not None:
         raise ScenarioError(

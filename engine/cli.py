@@ -88,7 +88,14 @@ def run(
     spec = build_run(raw, elsewhere=ray not in (None, "local"))
     with _notes_shown(), _progress(spec.steps) as advance:
         real = run_scenario(
-            spec, out, resume=resume, force=force, plot=not no_plot, on_step=advance, ray=ray
+            spec,
+            out,
+            resume=resume,
+            force=force,
+            plot=not no_plot,
+            on_step=advance,
+            on_note=lambda note: print(f"note: {note}", file=sys.stderr),
+            ray=ray,
         )
     tables.show_summary(real.summary, as_json)
     if not as_json:

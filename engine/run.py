@@ -71,15 +71,16 @@ def run_scenario(
     force: bool = False,
     plot: bool = True,
     on_step: OnStep | None = None,
+    on_note: Callable[[str], None] = lambda note: None,
     ray: str | None = None,
 ) -> RealRun:
     """Runs a scenario on the real engine and writes its folder.
 
     out: beside it the run is saved (`engine.options.SaveOptions`); ``resume`` continues an
     unfinished run from there, or a finished one with more steps. One process at a time may run into
-    ``out``. ray: address of the Ray cluster of the actors; None: this machine. Raises
-    ScenarioError, EngineError or RunError; once a step is done its save stays, and a note on the
-    error says so.
+    ``out``. on_note: is told at once if it goes on from an older save than the newest. ray: address
+    of the Ray cluster of the actors; None: this machine. Raises ScenarioError, EngineError or
+    RunError; once a step is done its save stays, and a note on the error says so.
     """
     if ray is not None and spec.in_process:
         raise ScenarioError(
@@ -90,6 +91,8 @@ def run_scenario(
     with nullcontext() if out is None else checkpoint.held(out):
         resumed = _check_out(spec, out, resume, force)
         going = _Run(spec, out, resumed, on_step, ray)
+        if going.older:
+            on_note(going.older)
         try:
             real = going.finish()
             if out is not None:
@@ -98,7 +101,7 @@ def run_scenario(
         except BaseException as error:
             if out is not None and not going.loop.result.steps and resumed is None:
                 checkpoint.discard(out)
-            elif out is not None and getattr(error, "field", "") != "--resume":
+            elif out is not None:
                 error.add_note("add --resume to go on from the last step that was saved")
             raise
         finally:
@@ -134,7 +137,14 @@ class _Run:
         in_process = spec.in_process
         self.world = start.start_world(spec) if in_process else start.start_actors(spec, address)
         self.world.sampler = Sampler(spec.save.samples, _advantage_by(spec.trainer.loss))
-        self._evaluator = self._make_evaluator()
+        try:
+            self._evaluator = self._make_evaluator()
+            if resumed is not None:
+                resumed = self._resumed = self._put_back(resumed)
+        except BaseException:
+            self.world.close()
+            raise
+        self.older = "" if resumed is None else resumed.saved.older
         world, entries = self.world, [] if resumed is None else resumed.entries
         self._record = RecordedWorld(entries, world, world.shape, world.name, world.go_on)
         self.loop = loop_of(spec, self._record, self._look)
@@ -157,14 +167,23 @@ class _Run:
         try:
             return Evaluator(options, self.world.task)
         except ScenarioError as error:
-            self.world.close()
             raise self._spec.raw.locate(error) from None
 
+    def _put_back(self, resumed: Resumed) -> Resumed:
+        """Has the world take up the newest save that the trainer's ranks can read. Raises
+        ScenarioError (``--resume``) where there is none."""
+        assert self._out is not None
+        while True:
+            try:
+                resumed.put_back(self.world)
+                return resumed
+            except ValueError as error:
+                refused = resumed.saved.number, error
+                resumed = read(self._out, self._spec.raw.data, self._spec.save.keep, refused)
+
     def finish(self) -> RealRun:
-        """Goes to the last step. Raises ScenarioError (``--resume``) where a save is damaged."""
+        """Goes to the last step."""
         spec, world, resumed = self._spec, self.world, self._resumed
-        if resumed is not None:
-            resumed.put_back(world)
         self._saver = self._make_saver()
         if resumed is None:
             if self._out is not None:
@@ -173,7 +192,7 @@ class _Run:
         result = self.loop.run(spec.steps, after_step=self._between_steps)
         if self._out is not None and spec.save.final:
             self._keep_model(checkpoint.place(self._out) / checkpoint.MODEL)
-        older = [] if resumed is None or not resumed.saved.older else [resumed.saved.older]
+        older = [self.older] if self.older else []
         notes = (
             *spec.warnings,
             *older,

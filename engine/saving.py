@@ -179,19 +179,21 @@ class Resumed:
     wall_s: float
 
     def put_back(self, world: EngineWorld) -> None:
-        """Has a fresh world take up the state. Raises ScenarioError (``--resume``) for damaged
-        tensors, or those of another model."""
-        state = replace(self.world, weights=self.saved.replicas())
-        try:
-            world.load_state(state, self.log)
-        except ValueError as error:
-            raise damaged(self.saved.writer.out, error) from None
+        """Has a world that did nothing yet take up the state. Raises ValueError for damaged
+        tensors, or those of another model; it may then take up another state."""
+        world.load_state(replace(self.world, weights=self.saved.replicas()), self.log)
 
 
-def read(out: Path, scenario: Mapping[str, Any], keep: int = 1) -> Resumed:
-    """The unfinished run beside ``out``. Raises ScenarioError (``--resume``) where there is none,
-    or it cannot be continued."""
-    saved = load(out, scenario, keep)
+def read(
+    out: Path,
+    scenario: Mapping[str, Any],
+    keep: int = 1,
+    refused: tuple[int, Exception] | None = None,
+) -> Resumed:
+    """The unfinished run beside ``out``. refused: a save that `Resumed.put_back` refused, and why;
+    it is an older one then. Raises ScenarioError (``--resume``) where there is none, or it cannot
+    be continued."""
+    saved = load(out, scenario, keep, refused)
     entries: list[Entry] = []
     log = EngineLog()
     arrays = saved.tokens()

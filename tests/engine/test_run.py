@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -352,6 +353,21 @@ def test_resuming_what_cannot_be_resumed(home: Home, capsys: pytest.CaptureFixtu
     assert "an unfinished run lies beside" in said
     assert "--resume or --force" in said
     assert home.run("--force", "--set", "steps=1") == 0
+
+
+def test_a_shard_of_another_run_in_the_newest_save_costs_a_step(
+    home: Home, whole: Outcome, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed_in_step_2(home)
+    shard = max(home.running.glob("trainer-*/*.safetensors"), key=lambda path: path.parent.name)
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    capsys.readouterr()
+    assert home.run("--resume") == 0
+    note, *_ = capsys.readouterr().err.splitlines()
+    said = r"note: save 3 is damaged \(shard-\S+ does not match its checksum\): the run goes on "
+    assert re.fullmatch(said + r"from save 2 \(steps done: 1\)", note)
+    require_same(outcome(home), whole, 1)
 
 
 def test_a_checkpoint_of_version_0_1_is_named_and_never_opened(

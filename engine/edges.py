@@ -69,7 +69,7 @@ class EngineIteration:
     rollouts left waiting. kv_blocks: KV blocks held. preempted: request ids whose KV blocks were
     taken, to be recomputed. admitted: request ids that ran for the first time since they were
     submitted. prefilled: tokens by request id. seconds: from before scheduling to after processing
-    the outputs."""
+    the outputs; an engine that schedules ahead schedules the next iteration then."""
 
     work: Iteration
     waiting: int
@@ -193,6 +193,12 @@ class Engine(Protocol):
 
     def step(self) -> list[Response]:
         """Runs one iteration, if there is any rollout; returns the responses that it finished."""
+        ...
+
+    def settle(self) -> bool:
+        """Ends the iteration that has begun already, if the engine schedules ahead, and begins no
+        other; returns whether the next `step` tells of that one, instead of running one. `abort`,
+        `load_weights`, `log_probs` and `sleep` do so by themselves."""
         ...
 
     def load_weights(

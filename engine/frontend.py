@@ -117,7 +117,14 @@ class EngineFrontend:
 
     def iterate(self) -> Iterated:
         """Runs one iteration."""
+        return self._told(self._clock())
+
+    def settle(self) -> Iterated | None:
+        """The iteration that the engine has begun already, when it has ended; None without one."""
         start_s = self._clock()
+        return self._told(start_s) if self.engine.settle() else None
+
+    def _told(self, start_s: float) -> Iterated:
         responses = self.engine.step()
         measured = self.engine.last_iteration
         if measured is not None:

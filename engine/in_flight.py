@@ -92,6 +92,10 @@ class Adapter:
         """1e-4 in float32 and 0.25 in shorter types, nats."""
         return 1e-4 if self.dtype == "float32" else 0.25
 
+    def settle(self) -> bool:
+        """See `engine.edges.Engine`. Nothing has begun where an engine does not schedule ahead."""
+        return False
+
     def _submitted(
         self,
         request_id: str,

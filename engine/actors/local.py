@@ -152,9 +152,7 @@ class _LocalReplica:
         """Carries out the commands; without any, one iteration."""
         notices, self._notices = self._notices, []
         while self._inbox:
-            notice = carry_out(self._frontend, self._inbox.popleft(), self._timer)
-            if notice is not None:
-                notices.append(notice)
+            notices += carry_out(self._frontend, self._inbox.popleft(), self._timer)
         if not notices and self._frontend.busy:
             notices.append(self._frontend.iterate())
         return Report(tuple(notices), 0.0)

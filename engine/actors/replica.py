@@ -108,13 +108,13 @@ class ReplicaActor:
                 if isinstance(command, End):
                     return
                 try:
-                    notice = carry_out(frontend, command, time.perf_counter)
+                    notices = carry_out(frontend, command, time.perf_counter)
                 except EngineError as error:
                     if not isinstance(command, Submit):
                         raise
                     self._outbox.put(Failed(str(error), theirs=True))
                     return
-                if notice is not None:
+                for notice in notices:
                     self._outbox.put(notice)
             if frontend.busy:
                 self._since_s, self._patience_s = time.perf_counter(), 0.0
@@ -131,23 +131,26 @@ class ReplicaActor:
 
 def carry_out(
     frontend: EngineFrontend, command: Command, clock: Callable[[], float]
-) -> Notice | None:
-    """Carries out a command between two iterations; returns its answer. clock: seconds. Raises
-    EngineError."""
+) -> list[Notice]:
+    """Carries out a command between two iterations; returns its answer, after the iteration that
+    the engine had begun already. clock: seconds. Raises EngineError."""
     if isinstance(command, Submit):
         frontend.wake()
         for order in command.orders:
             frontend.submit(order)
-    elif isinstance(command, Abort):
-        return Aborted(command.token, tuple(frontend.abort(command.keys)))
+        return []
+    iterated = frontend.settle()
+    notices: list[Notice] = [] if iterated is None else [iterated]
+    if isinstance(command, Abort):
+        notices.append(Aborted(command.token, tuple(frontend.abort(command.keys))))
     elif isinstance(command, Sleep):
         frontend.sleep()
-        return Slept(command.token, clock())
+        notices.append(Slept(command.token, clock()))
     elif isinstance(command, Load):
-        return _load(frontend, command, clock)
+        notices.append(_load(frontend, command, clock))
     elif isinstance(command, Connect):
         frontend.engine.connect(command.where)
-    return None
+    return notices
 
 
 def _load(frontend: EngineFrontend, command: Load, clock: Callable[[], float]) -> Loaded:

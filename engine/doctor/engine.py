@@ -33,6 +33,7 @@ def engine(spec: RunSpec) -> Iterator[Finding]:
         says += f"{limits.max_model_len:,} of a rollout"
         yield Finding(name, "ok", says, {"start_s": took, "kv_tokens": limits.kv_tokens})
         yield from _runner(replica)
+        yield from _scheduling(replica)
         yield from _weights(name, replica, model)
         measured = [step for _ in range(2) for step in burst(replica, spec)]
         yield from _iterations(name, spec, measured[len(measured) // 2 :])
@@ -88,6 +89,19 @@ def _runner(replica: Engine) -> Iterator[Finding]:
 def _runner_of(worker: Any) -> str:
     kind = type(worker.model_runner)
     return f"{kind.__module__}.{kind.__name__}"
+
+
+def _scheduling(replica: Engine) -> Iterator[Finding]:
+    """How vLLM schedules."""
+    ahead = getattr(replica, "ahead", None)
+    if ahead is None:
+        return
+    says = (
+        "asynchronous: it schedules an iteration while the one before runs"
+        if ahead
+        else "synchronous: it schedules an iteration when the one before has ended"
+    )
+    yield Finding("vLLM's scheduling", "ok", f"{says} (engine.async_scheduling)", {"async": ahead})
 
 
 def _weights(name: str, replica: Engine, model: Any) -> Iterator[Finding]:

@@ -32,6 +32,8 @@ def check(section: EngineSection, cluster: ClusterSection) -> None:
         lacks = "engine.sleep", "is true", "false"
     elif section.weights_by != "store":
         lacks = "engine.weights_by", f"is {section.weights_by}", "store"
+    elif section.async_scheduling:
+        lacks = "engine.async_scheduling", "is true", "false"
     elif section.block_tokens < 4:
         lacks = "engine.block_tokens", f"is {section.block_tokens}", "4 or more"
     if lacks is not None:

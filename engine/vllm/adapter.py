@@ -55,6 +55,7 @@ def start(asked: EngineStart) -> Engine:
         sleeps=section.sleep,
         transfer=None if section.weights_by == "store" else section.weights_by,
         device=section.device,
+        async_scheduling=section.async_scheduling,
     )
     return VllmReplica(asked.model, options)
 

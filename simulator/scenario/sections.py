@@ -179,6 +179,13 @@ class EngineSection(Options):
             " files; null: as weights_by says"
         ),
     ] = None
+    async_scheduling: Annotated[
+        bool | None,
+        Doc(
+            "real engine only: whether vLLM schedules an iteration while the one before runs; null:"
+            " on GPUs"
+        ),
+    ] = None
     heartbeat_s: Annotated[
         float,
         Between(1, 86_400),

@@ -141,6 +141,9 @@ class FakeEngine:
         )
         return done
 
+    def settle(self) -> bool:
+        return False
+
     def load_weights(
         self, weights: Mapping[str, Any], version: int | None = None, *, keep_keys: bool = False
     ) -> None:

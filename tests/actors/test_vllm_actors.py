@@ -247,8 +247,9 @@ def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
     ray_transport: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The same decisions and weights; and no worker outlives its actor. On a CPU there is no memory
-    to give up, for which a scenario is refused; the calls are the same."""
+    """The same decisions and weights, though it schedules asynchronously; and no worker outlives
+    its actor. On a CPU there is no memory to give up, for which a scenario is refused; the calls
+    are the same."""
     alone, _ = real_run(started, "sync", steps=2)
     one, fresh = started
     kept = save_trainer(one, home / "trainer-1")
@@ -258,7 +259,8 @@ def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
         lambda replicas, trainer, channel, sleeps: Recipes(replicas, trainer, channel, True),
     )
     apart, together = "disaggregated, replicas: 1, trainer_gpus: 1", "colocated, tensor_parallel: 2"
-    world = start(home, ray_transport, SCENARIO.replace(apart, together), keep=True)
+    wide = SCENARIO.replace(apart, together).replace("{model", "{async_scheduling: true, model")
+    world = start(home, ray_transport, wide, keep=True)
     try:
         shape = world.shape
         assert (shape.gpus_per_replica, shape.trainer_gpus, shape.gpus) == (2, 2, 2)

@@ -584,6 +584,12 @@ def test_what_vllm_is_asked_for() -> None:
     assert wide["tensor_parallel_size"] == 4
     assert wide["distributed_executor_backend"] == "mp"
     assert wide["enable_sleep_mode"] is True
+    # Whether it schedules ahead is vLLM's choice; on a CPU its worker is then another process.
+    assert (alone["async_scheduling"], "distributed_executor_backend" in alone) == (None, False)
+    for on_cpu in (True, False):
+        asked = ReplicaOptions(async_scheduling=True).arguments("m", on_cpu)
+        assert asked["async_scheduling"] is True
+        assert ("distributed_executor_backend" in asked) == on_cpu
 
 
 # Versions and environment

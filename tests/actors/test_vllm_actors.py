@@ -260,6 +260,7 @@ def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
     )
     apart, together = "disaggregated, replicas: 1, trainer_gpus: 1", "colocated, tensor_parallel: 2"
     wide = SCENARIO.replace(apart, together).replace("{model", "{async_scheduling: true, model")
+    assert "async_scheduling: true" in wide
     world = start(home, ray_transport, wide, keep=True)
     try:
         shape = world.shape

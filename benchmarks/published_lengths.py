@@ -95,21 +95,6 @@ def straggler_rate(within_sd: float, group_size: int, tau: float) -> float:
     return 1.0 - float(density.sum() * 0.05)
 
 
-def within_sd_for_straggler_rate(rate: float, group_size: int, tau: float = 1.25) -> float:
-    """The ``within_sd`` at which `straggler_rate` is ``rate``.
-
-    Raises ValueError unless ``rate`` lies between 0 and the largest rate that a spread can give.
-    """
-    from scipy.optimize import brentq
-
-    smallest, largest = 1e-3, 5.0
-    most = straggler_rate(largest, group_size, tau)
-    if not straggler_rate(smallest, group_size, tau) < rate < most:
-        raise ValueError(f"a straggler rate lies between 0 and {most:.4g}, got {rate:g}")
-    root = brentq(lambda sd: straggler_rate(sd, group_size, tau) - rate, smallest, largest)
-    return float(root)
-
-
 @lru_cache(maxsize=1)
 def _unit_quadrature() -> tuple[FloatArray, FloatArray]:
     """Nodes and weights of an integral over [-1, 1]."""

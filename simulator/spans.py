@@ -31,50 +31,23 @@ PENDING, TRAINED, DROPPED = 0, 1, 2
 _ROWS_AT_ONCE = 1024
 
 _SEGMENT_COLUMNS = {
-    "step": "q",
-    "group": "q",
-    "prompt": "q",
-    "index": "q",
-    "attempt": "q",
-    "version": "q",
-    "versions": "q",
-    "replica": "q",
-    "prompt_tokens": "q",
-    "new_tokens": "q",
-    "total_tokens": "q",
-    "prefill_tokens": "q",
-    "recomputed_tokens": "q",
-    "preemptions": "q",
-    "shared_tokens": "q",
-    "shared_group": "q",
-    "shared_index": "q",
-    "finished": "b",
-    "truncated": "b",
-    "resumed": "b",
-    "outcome": "b",
-    "trained_step": "q",
-    "reward": "d",
-    "submitted_s": "d",
-    "start_s": "d",
-    "end_s": "d",
-    "turn": "q",
-    "observation_tokens": "q",
-    "ending": "b",
+    **dict.fromkeys(("step", "group", "prompt", "index", "attempt"), "q"),
+    **dict.fromkeys(("version", "versions", "replica"), "q"),
+    **dict.fromkeys(("prompt_tokens", "new_tokens", "total_tokens"), "q"),
+    **dict.fromkeys(("prefill_tokens", "recomputed_tokens", "preemptions"), "q"),
+    **dict.fromkeys(("shared_tokens", "shared_group", "shared_index"), "q"),
+    **dict.fromkeys(("finished", "truncated", "resumed", "outcome"), "b"),
+    **{"trained_step": "q", "reward": "d"},
+    **dict.fromkeys(("submitted_s", "start_s", "end_s"), "d"),
+    **{"turn": "q", "observation_tokens": "q", "ending": "b"},
 }
 
 _ENDING_NUMBERS = {ending: number for number, ending in enumerate(ENDINGS)}
 
 _CALL_COLUMNS = {
-    "step": "q",
-    "group": "q",
-    "index": "q",
-    "attempt": "q",
-    "turn": "q",
-    "kind": "b",
-    "ended": "b",
-    "asked_s": "d",
-    "start_s": "d",
-    "end_s": "d",
+    **dict.fromkeys(("step", "group", "index", "attempt", "turn"), "q"),
+    **dict.fromkeys(("kind", "ended"), "b"),
+    **dict.fromkeys(("asked_s", "start_s", "end_s"), "d"),
 }
 
 

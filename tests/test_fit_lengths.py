@@ -14,7 +14,6 @@ from benchmarks.published_lengths import (
     capped_moments,
     lognormal_for_moments,
     straggler_rate,
-    within_sd_for_straggler_rate,
 )
 from rollcast.calibration.fits.lengths import _flat, _negative_log_likelihood, _observe, fit_lengths
 from rollcast.simulator.workload.length_specs import length_presets
@@ -124,16 +123,9 @@ def test_straggler_rate_against_sampling(size, tau):
     assert abs(seen - expected) < 4.0 * math.sqrt(expected * (1 - expected) / 60_000) + 1e-6
 
 
-def test_straggler_rate_at_its_ends_and_its_inverse():
+def test_straggler_rate_at_its_ends():
     assert straggler_rate(0.0, 8, 1.25) == 0.0
     assert straggler_rate(1e-3, 8, 1.25) == pytest.approx(0.0, abs=1e-9)
-    for size in (3, 8):
-        for rate in (0.05, 0.5, 0.95):
-            found = within_sd_for_straggler_rate(rate, size)
-            assert straggler_rate(found, size, 1.25) == pytest.approx(rate, abs=1e-9)
-    for rate in (0.0, 1.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match="rate"):
-            within_sd_for_straggler_rate(rate, 8)
     for bad in ((0.3, 1, 1.25), (-0.1, 8, 1.25), (0.3, 8, 1.0)):
         with pytest.raises(ValueError, match="straggler"):
             straggler_rate(*bad)

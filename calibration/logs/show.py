@@ -46,10 +46,8 @@ def _rows(log: RunLog, parts: Sequence[Part]) -> list[tuple[str, str]]:
     beside = f", {log.ignored} others beside" if log.ignored else ""
     rows = [("read", f"{held} from {files}{beside}"), ("level", LEVELS[log.level])]
     rows.extend(_figures(log))
-    for gap in log.gaps:
-        rows.append(("missing", f"{_WORDS[gap.level]}{gap.column}: {gap.why}"))
-    for part in missing(parts):
-        rows.append(("to give", f"{part.key}: {part.source}"))
+    rows.extend(("missing", f"{_WORDS[gap.level]}{gap.column}: {gap.why}") for gap in log.gaps)
+    rows.extend(("to give", f"{part.key}: {part.source}") for part in missing(parts))
     assumed = [part.key for part in parts if part.assumed and part.key != "seed"]
     if assumed:
         rows.append(("assumed", ", ".join(assumed)))

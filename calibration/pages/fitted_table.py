@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from rollcast.calibration.calibrate import Fitted
+from rollcast.simulator.cli.console import console
 
 
 def show(fitted: Fitted) -> None:
     """Prints what a calibration found, each with its standard error."""
-    from rich.console import Console
     from rich.table import Table
 
     cost, fits = fitted.content["cost"], fitted.content["fits"]
@@ -21,14 +20,14 @@ def show(fitted: Fitted) -> None:
     for name, value, error in _costs(cost, fits):
         if value:
             table.add_row(name, f"{value:.3g}", "" if error is None else f"{error:.1g}")
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    console.print(table)
+    screen = console()
+    screen.print(table)
     lengths = fitted.content["lengths"]
-    console.print(
+    screen.print(
         f"lengths: {_numbers(lengths)}; {lengths['unfinished']} unfinished rollouts counted"
     )
-    console.print(f"rewards: {_numbers(fitted.content['rewards'], 'rewards')}")
-    console.print(
+    screen.print(f"rewards: {_numbers(fitted.content['rewards'], 'rewards')}")
+    screen.print(
         f"{fits['iteration']['iterations']} iterations, {fits['iteration']['steps']} steps"
     )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rollcast.calibration.judge.learning import Judged
+from rollcast.simulator.cli.console import console
 from rollcast.simulator.learning.law import PARAMETERS, Law
 
 _WORDS = {
@@ -22,7 +22,6 @@ _WORDS = {
 
 def show(law: Law) -> None:
     """Prints the parameters, each with its standard error, and where the law was fitted."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title="law of progress", title_justify="left")
@@ -34,14 +33,14 @@ def show(law: Law) -> None:
             value, error = math.exp(value), error * math.exp(value)
         words, unit = _WORDS[name]
         table.add_row(words, f"{value:.3g} {unit}".strip(), f"{error:.2g}")
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
-    console.print(table)
-    console.print(
+    screen = console()
+    screen.print(table)
+    screen.print(
         f"speed of runs differs by {law.run_sd:.1%} from seed to seed, and by {law.policy_sd:.1%} "
         "from policy to policy beyond the law"
     )
     start, reached = law.domain.start, law.domain.reached
-    console.print(
+    screen.print(
         f"fitted to {law.source}; accuracy from {start[0]:.2f} to {reached:.2f}; what these runs "
         "do not say is as in the prior"
     )
@@ -66,13 +65,11 @@ def _run(figures: Sequence[Judged]) -> dict[str, Any]:
 
 def show_validation(runs: Sequence[Sequence[Judged]]) -> None:
     """Prints them, and how many intervals hold."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table()
     for column in ("run", "policy", "figure", "measured", "predicted", "90 % interval"):
         table.add_column(column)
-    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     for figures in runs:
         for i, one in enumerate(figures):
             name = (Path(one.run.name).name, one.run.policy) if i == 0 else ("", "")
@@ -85,11 +82,12 @@ def show_validation(runs: Sequence[Sequence[Judged]]) -> None:
             cells = [form.format(value) for value in (one.measured, one.predicted)]
             ends = " to ".join(form.format(end) for end in (one.low, one.high))
             table.add_row(*name, words.get(one.what, "last accuracy"), *cells, ends)
-    console.print(table)
+    screen = console()
+    screen.print(table)
     told = [one for figures in runs for one in figures if one.said is None]
     if told:
         inside = sum(one.inside for one in told)
-        console.print(f"{inside} of {len(told)} intervals hold")
+        screen.print(f"{inside} of {len(told)} intervals hold")
     for figures in runs:
         if figures[0].said is not None:
-            console.print(f"{Path(figures[0].run.name).name}: {figures[0].said}")
+            screen.print(f"{Path(figures[0].run.name).name}: {figures[0].said}")

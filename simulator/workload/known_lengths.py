@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from rollcast.simulator.values import SHARE, Above, Between, Doc, Options
 from rollcast.simulator.workload.length_quantiles import QuantileLengths
@@ -24,9 +24,6 @@ from rollcast.simulator.workload.lengths import LARGEST_CAP, RUNAWAY_CORRELATION
 from rollcast.simulator.workload.solving import (
     MOST_SD,
 )
-
-if TYPE_CHECKING:
-    pass
 
 ASSUMED_SD, LEAST_ASSUMED_SD, MOST_ASSUMED_SD = 0.6, 0.3, 0.9
 """Spread of the log of all responses where only a mean is known, and the range of an interval.

@@ -277,7 +277,7 @@ class _Parser(Words):
                 raise self._fail("[[ has no ]]", line)
             op = next((op for op in ("&&", "||", "(", ")", "<", ">") if self._next(op)), "")
             if tokens and isinstance(tokens[-1], Word) and tokens[-1].bare == "=~":
-                tokens.append(self._regex())
+                tokens.append(self._until(" \t\n", nested=True))
             elif op:
                 self._at += len(op)
                 tokens.append(op)

@@ -285,77 +285,39 @@ class Words(Cursor, ABC):
             text = self._text[start : self._at]
             return Parameter(name, text, line, quoted, op, argument, second, index, length, keys)
 
-    def _until(self, stops: str, literal_quotes: bool = False) -> Word:
-        """Text with expansions up to one of some letters, which is left; blanks belong to it."""
+    def _until(self, stops: str, quoted: bool = False, nested: bool = False) -> Word:
+        """Text with expansions up to one of some letters, which is left; blanks belong to it.
+        quoted: as in double quotes. nested: no letter in parentheses stops it."""
         with self._deeper():
-            line, parts = self._line(), list[Part]()
+            line, parts, depth = self._line(), list[Part](), 0
             while not self.ended:
                 letter, here = self._text[self._at], self._line()
-                if letter in stops:
+                if letter in stops and depth <= 0:
                     break
-                if literal_quotes and letter == "'":
-                    parts.append(Literal(letter, here, True))
-                    self._at += 1
-                elif letter in "\\\"'`$":
-                    if literal_quotes and letter == "\\":
-                        self._escaped(parts, '"}')
-                    elif literal_quotes and letter == "$":
-                        parts.extend(self._dollar(True))
-                    else:
-                        self._part(parts)
+                if quoted and letter == "\\":
+                    self._escaped(parts, '"}')
+                elif quoted and letter == "$":
+                    parts.extend(self._dollar(True))
+                elif letter in '\\"`$' or (letter == "'" and not quoted):
+                    self._part(parts)
                 else:
-                    parts.append(Literal(letter, here, literal_quotes))
+                    depth += nested * {"(": 1, ")": -1}.get(letter, 0)
+                    parts.append(Literal(letter, here, quoted))
                     self._at += 1
             return Word(tuple(parts), line)
 
     def _double(self, between: str = "") -> tuple[Word, ...]:
         """What stands in ``((...))``, in as many parts as ``between`` makes of it; none, with
         nothing taken, where it is no sum after all."""
-        start, line = self._at, self._line()
+        start = self._at
         self._at += 2
-        depth, found = 0, list[Word]()
-        parts: list[Part] = []
-        while not self.ended:
-            letter, here = self._text[self._at], self._line()
-            if letter == ")" and depth == 0:
-                if not self._take("))"):
-                    break
-                return (*found, Word(tuple(parts), line))
-            if between and letter == between and depth == 0:
-                found.append(Word(tuple(parts), line))
-                parts = []
-                self._at += 1
-            elif letter == "$":
-                parts.extend(self._dollar(True))
-            elif letter == "`":
-                parts.append(self._backticks(True))
-            elif letter == "\\" and self._next("\\\n"):
-                self._at += 2
-            else:
-                depth += {"(": 1, ")": -1}.get(letter, 0)
-                if letter not in "\"'":
-                    parts.append(Literal(letter, here, True))
-                self._at += 1
+        found = [self._until(")" + between, True, True)]
+        while between and self._take(between):
+            found.append(self._until(")" + between, True, True))
+        if self._take("))"):
+            return tuple(found)
         self._at = start
         return ()
-
-    def _regex(self) -> Word:
-        line, depth = self._line(), 0
-        parts: list[Part] = []
-        while not self.ended:
-            letter = self._text[self._at]
-            if letter in "()":
-                depth += 1 if letter == "(" else -1
-                parts.append(Literal(letter, self._line()))
-                self._at += 1
-            elif letter in " \t\n" and depth <= 0:
-                break
-            elif letter in "\\'\"$`":
-                self._part(parts)
-            else:
-                parts.append(Literal(letter, self._line()))
-                self._at += 1
-        return Word(tuple(parts), line)
 
 
 def _unescaped(match: re.Match[str]) -> str:

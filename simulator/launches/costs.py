@@ -26,6 +26,7 @@ _SAME: tuple[tuple[str, str, type], ...] = (
     ("run.cpu_offload", "states_on_host", bool),
     ("run.offload_activations", "offload_activations", bool),
     ("run.reshard_after_forward", "reshard_after_forward", bool),
+    ("run.overlap_comm", "overlap_comm", bool),
     ("cost.roofline.trainer.tensor_parallel", "tensor_parallel", int),
     ("cost.roofline.trainer.pipeline_parallel", "pipeline_parallel", int),
     ("cost.roofline.trainer.context_parallel", "context_parallel", int),
@@ -150,8 +151,12 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.logits_chunk_tokens", f"{TRAINER}.logit_bytes", CHUNKED_LOGIT_BYTES)
     if value(known, "run.offload_reference") is True and value(known, "run.reference") is True:
         yield _said(known, "run.offload_reference", f"{TRAINER}.reference_on_host", True)
-    if value(known, "run.precision") == "fp8":
-        yield _said(known, "run.precision", f"{TRAINER}.precision", "fp8")
+    for bucket in ("reduce_bucket", "prefetch_bucket"):
+        elements = value(known, f"run.{bucket}")
+        if elements == 0 or whole(known, f"run.{bucket}"):
+            yield _said(known, f"run.{bucket}", f"{TRAINER}.{bucket}", int(elements))
+    if (precision := value(known, "run.precision")) in ("fp8", "fp32"):
+        yield _said(known, "run.precision", f"{TRAINER}.precision", precision)
 
 
 def _can_be(known: Settings, splits: Collection[str]) -> bool:

@@ -10,7 +10,7 @@ from rollcast.simulator.costs.memory.activations import KeptLayer, kept_layer, t
 from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.routing import busiest_share
-from rollcast.simulator.costs.trainer.options import TrainerOptions
+from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
 from rollcast.simulator.costs.trainer.parallel import Layout
 
 
@@ -54,10 +54,15 @@ class ActivationMemory:
     def _here(self, whole: float, stream: float) -> float:
         """Of bytes of a whole layer, of which ``stream`` are of norms and the residual stream,
         those on one GPU."""
-        tensor, share = self.options.tensor_parallel, self.layout.share
+        tensor, share = self.options.tensor_parallel, self.layout.share / self._wide
         if self.options.tensor_sequence_parallel:
             return whole / share
         return (whole + (tensor - 1) * stream) / share
+
+    @property
+    def _wide(self) -> float:
+        """Bytes of an activation over those in 16 bit."""
+        return self.options.compute_bytes / COMPUTE_BYTES
 
     @cached_property
     def kept(self) -> float:
@@ -85,7 +90,7 @@ class ActivationMemory:
         """Of one token in a mean layer, what recurrent layers make that its GPU computes though
         others of its tensor parallel group do, too."""
         made = ACTIVATION_BYTES * self.model.recurrent_elements_per_token / self.model.layers
-        return self.layout.recurrent_copies * made / self.layout.share
+        return self._wide * self.layout.recurrent_copies * made / self.layout.share
 
     @cached_property
     def working(self) -> float:
@@ -110,7 +115,8 @@ class ActivationMemory:
         each = tower_layer_bytes(tower)
         if self.options.recompute == "full":
             each = 2 * tower.hidden
-        return tower.patches_per_token * tower.layers * each / self.options.tensor_parallel
+        kept = tower.patches_per_token * tower.layers * each / self.options.tensor_parallel
+        return self._wide * kept
 
     @cached_property
     def image_working(self) -> float:
@@ -118,4 +124,5 @@ class ActivationMemory:
         tower = self.model.vision
         if tower is None:
             return 0.0
-        return tower.patches_per_token * tower_layer_bytes(tower) / self.options.tensor_parallel
+        made = tower.patches_per_token * tower_layer_bytes(tower) / self.options.tensor_parallel
+        return self._wide * made

@@ -263,12 +263,14 @@ class TrainerMemory(TrainerOptions):
         if wide[self.weights] and self._alone and not self.states_on_host:
             return 0.0
         if sharded and not self.reshard_after_forward:
-            return COMPUTE_BYTES * self._whole_parameters
+            return self.compute_bytes * self._whole_parameters
         if sharded or (self.base_bits < 16 and self.weights == "lora"):
-            return COMPUTE_BYTES * (two + units)
+            return self.compute_bytes * (two + units)
         if has_working_copy(self) or self.weights == "lora" or self.master_dtype == "bf16":
             return 0.0
-        return COMPUTE_BYTES * self._whole_parameters  # autocast keeps a copy of what it casts
+        if self.precision == "fp32":
+            return 0.0
+        return self.compute_bytes * self._whole_parameters  # autocast keeps a copy of what it casts
 
     @property
     def working_weights(self) -> float:
@@ -375,6 +377,8 @@ class TrainerMemory(TrainerOptions):
             step["optimizer"] = step.get("optimizer", 0.0) + self._step_bytes
         if self.step_in_backward:
             step["gradients"] = 0.0
+        if keeps_buckets(self):
+            step["gradients"] = step.get("gradients", 0.0) + self.bucket_bytes
         scored = use._replace(
             tokens=math.ceil(use.scoring * use.tokens),
             logit_tokens=math.ceil(use.scoring * use.logit_tokens),

@@ -21,7 +21,7 @@ Weights = Literal["full", "lora"]
 Sharding = Literal["fsdp", "hybrid", "zero2", "zero1", "none"]
 Optimizer = Literal["adamw", "adamw_bf16", "adamw_8bit", "muon", "sgd"]
 MasterDtype = Literal["fp32", "bf16"]
-Precision = Literal["bf16", "fp8"]
+Precision = Literal["bf16", "fp8", "fp32"]
 Kernels = Literal["eager", "fused"]
 
 Traffic = Annotated[float, Between(0, 1e6)]
@@ -412,7 +412,13 @@ class TrainerOptions(Options):
     reward_with_critic: Annotated[
         bool, Doc("whether reward models share the GPUs of the critic, which has its own")
     ] = False
-    precision: Annotated[Precision, Doc("precision of matrix products in the layers")] = "bf16"
+    precision: Annotated[
+        Precision,
+        Doc(
+            "precision of matrix products in the layers; fp32: without mixed precision, where "
+            "activations and gathered weights are in 32 bit too"
+        ),
+    ] = "bf16"
     optimizer_on_host: Annotated[
         bool,
         Doc("whether optimiser states stay in host memory and the optimiser step runs on the CPU"),
@@ -484,6 +490,11 @@ class TrainerOptions(Options):
     def kept(self) -> Sharding:
         """What data-parallel GPUs share: ``sharding``, or what ``shard`` says."""
         return self.sharding or ("fsdp" if self.shard else "none")
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of a weight or an activation that the passes work with."""
+        return MASTER_BYTES if self.precision == "fp32" else COMPUTE_BYTES
 
     @property
     def sequence_split(self) -> int:

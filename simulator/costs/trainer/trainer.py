@@ -34,6 +34,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.phases import GRADES
 
 _ANY_TOKENS = 10**9  # of a microbatch that rows alone limit
+FP32_SHARE: float = figures("trainer").fp32_share  # of products in bf16, by those in fp32
 STREAM_EFFICIENCY: float = figures("trainer").stream_efficiency  # of bandwidth, by the optimiser
 
 
@@ -195,6 +196,8 @@ class RooflineTrainer(TrainerMemory):
     @cached_property
     def _precision_gain(self) -> float:
         """How much faster the layers' products are than in bf16."""
+        if self.precision == "fp32":
+            return FP32_SHARE
         return self.gpu.fp8_flop_per_s / self.gpu.bf16_flop_per_s if self.precision == "fp8" else 1
 
     def _experts_touched(self, tokens: int) -> float:

@@ -1,0 +1,72 @@
+"""DeepSpeed's buckets, and training without mixed precision, on one GPU of a trainer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollcast.simulator.costs import RooflineTrainer
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.trainer.buckets import bucket_bytes, fetched_parameters
+from rollcast.simulator.costs.trainer.memory import Use
+from tests.laws import examples
+
+MODEL, GPU = load_model("qwen2.5-7b", "model"), load_gpu("h100-sxm")
+USE = Use(4096, 4096)
+
+
+def trainer(**options: Any) -> RooflineTrainer:
+    said = {"backend": "deepspeed", "sharding": "fsdp", "working_copy": True, **options}
+    return RooflineTrainer(model=MODEL, gpu=GPU, gpus=8, **said)
+
+
+def held(one: RooflineTrainer, phase: Any) -> float:
+    parts = one.phases(USE)[phase]["trainer"]
+    return sum(size for name, size in parts.items() if name != "fragmentation")
+
+
+def test_zero_3_keeps_a_gigabyte_and_copies_it_to_reduce() -> None:
+    large, none = trainer(), trainer(reduce_bucket=1)
+    assert bucket_bytes(large, MODEL) == 1e9
+    for phase in ("log_prob", "optimizer_step"):
+        assert held(large, phase) - held(none, phase) == pytest.approx(1e9, rel=1e-6)
+    grown = held(large, "update") - held(none, "update")
+    assert 1e9 - 1 <= grown <= 2e9 + 1
+
+
+def test_zero_2_makes_buckets_in_the_backward_alone() -> None:
+    one, none = trainer(sharding="zero2"), trainer(sharding="zero2", reduce_bucket=1)
+    two = trainer(sharding="zero2", overlap_comm=True)
+    assert held(one, "optimizer_step") == held(none, "optimizer_step")
+    assert held(one, "update") - held(none, "update") == pytest.approx(1e9, rel=1e-6)
+    assert held(two, "update") - held(one, "update") == pytest.approx(1e9, rel=1e-6)
+
+
+def test_auto_is_the_hidden_width_squared_and_others_have_no_bucket() -> None:
+    assert bucket_bytes(trainer(reduce_bucket=0), MODEL) == 2 * MODEL.hidden**2
+    for other in ({"backend": "fsdp"}, {"sharding": "none"}):
+        assert bucket_bytes(trainer(**other), MODEL) == 0
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(bucket=st.integers(0, 10**10), layer=st.floats(1, 1e9))
+def test_no_more_than_the_next_layer_is_fetched_ahead(bucket: int, layer: float) -> None:
+    fetched = fetched_parameters(trainer(prefetch_bucket=bucket), MODEL, layer)
+    assert 0 < fetched <= layer
+    assert fetched_parameters(trainer(backend="fsdp"), MODEL, layer) == layer
+
+
+def test_without_mixed_precision_activations_are_twice_as_large_and_products_slow() -> None:
+    mixed = trainer(backend="fsdp2", sharding="none", working_copy=False)
+    plain = replace(mixed, precision="fp32")
+    assert plain._activations.kept == pytest.approx(2 * mixed._activations.kept)
+    assert plain._activations.working == pytest.approx(2 * mixed._activations.working)
+    gathered = [one.phases(USE)["update"]["trainer"]["gathered_weights"] for one in (mixed, plain)]
+    assert gathered[0] > 1e10
+    assert gathered[1] == 0
+    assert plain._precision_gain < 0.1 < mixed._precision_gain

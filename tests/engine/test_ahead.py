@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_homes import Home, lend
 from test_run import check_tables
+from vllm_trace import reference_iterations, run_requests
 
 from rollcast.engine.actors.messages import Abort, Aborted
 from rollcast.engine.actors.replica import carry_out
@@ -144,6 +145,16 @@ def test_tokens_are_the_same_and_the_record_is_of_what_ran(
         tokens = sum(len(one.response.token_ids) for one in every)
         ended = sum(one.response.finish_reason == "stop" for one in every)
         assert tokens <= sum(work.rollouts for work in works) <= tokens + ended
+
+
+def test_iterations_are_those_of_vllms_rules_where_none_waits_for_a_place(
+    chunked: VllmReplica, whole: VllmReplica
+) -> None:
+    requests = [(10, 5), (60, 9), (33, 31)]
+    for replica, tokens in ((chunked, 24), (whole, 512)):
+        rules = {"max_seqs": 4, "max_batched_tokens": tokens, "kv_blocks": replica.kv_blocks}
+        expected = reference_iterations(requests, **rules, block_tokens=32)
+        assert run_requests(replica, requests) == expected
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -4,10 +4,11 @@
 
 Runs `rollcast doctor`, compares both layouts of the trainer, probes engine and trainer, makes two
 synchronous real runs, calibrates on them, forecasts a run under a policy that the calibration has
-not seen, makes that run, and compares. Each stage is a process of its own with a limit on its time;
-one that fails or is late does not end the others. Without ``--model`` a random model is made, whose
-responses end by chance: of 0.6M parameters on a CPU, of 150M on a GPU. ``--out`` gets small files:
-``summary.json`` (a line a stage), ``provenance.json``, and what each stage measured.
+not seen, makes that run, and compares; then times vLLM's iterations with and without asynchronous
+scheduling. Each stage is a process of its own with a limit on its time; one that fails or is late
+does not end the others. Without ``--model`` a random model is made, whose responses end by chance:
+of 0.6M parameters on a CPU, of 150M on a GPU. ``--out`` gets small files: ``summary.json`` (a line
+a stage), ``provenance.json``, and what each stage measured.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -43,6 +45,11 @@ ENOUGH = 5
 
 CALIBRATED = {"replay": 0.10, "predict": 0.25}
 """Allowed errors of the forecast of the whole run; short runs, so more than a campaign's."""
+
+
+ALIKE = 0.9
+"""Least share of responses that are the same with asynchronous scheduling; not all need be, as the
+rounding of a batch's products depends on what runs beside a rollout."""
 
 
 class StageError(Exception):
@@ -308,6 +315,60 @@ def whole_run_error(told: Mapping[str, Any]) -> float:
     return float(run["total"]["error"])
 
 
+def scheduling(campaign: Campaign) -> Line:
+    """vLLM's iterations, an iteration scheduled after the other or beside it."""
+    told = {}
+    for how in SCHEDULED:
+        words = ("-m", "benchmarks.on_gpu", f"--{how}", campaign.scenario)
+        done = campaign.python(*words, limit_s=180)
+        told[how] = json.loads(done.out.strip().splitlines()[-1])
+    write_json(campaign.out / "scheduling.json", told)
+    after, beside = (told[how] for how in SCHEDULED)
+    pairs = list(zip(after["responses"], beside["responses"], strict=True))
+    alike = sum(one == other for one, other in pairs) / len(pairs)
+    says = f"{after['iteration_s'] * 1e3:.2f} ms an iteration of {len(pairs)} rollouts, "
+    says += f"{beside['iteration_s'] * 1e3:.2f} ms with asynchronous scheduling; "
+    says += f"{alike:.0%} of the responses are the same"
+    figures = {"ratio": beside["iteration_s"] / after["iteration_s"], "alike": alike}
+    return Line("", "ok" if alike >= ALIKE else "off", 0.0, says, figures)
+
+
+SCHEDULED = ("synchronous", "asynchronous")
+
+
+def sample(scenario: Path, ahead: bool) -> dict[str, Any]:
+    """In a process of its own: a full batch of rollouts, twice. iteration_s: the median iteration
+    of the second time, prefills left out. responses: a hash of each one's tokens."""
+    from statistics import median
+
+    from rollcast.engine.config import build_run
+    from rollcast.engine.engines import prepare_for
+    from rollcast.engine.start import start_replica, start_task
+    from rollcast.simulator.scenario.file import override, read_scenario
+
+    raw = override(read_scenario(scenario), [f"engine.async_scheduling={json.dumps(ahead)}"], None)
+    prepare_for(raw.data)
+    spec = build_run(raw)
+    _, path = start_task(spec)
+    replica = start_replica(spec, path)
+    try:
+        for _ in range(2):
+            for index in range(spec.engine.max_seqs):
+                prompt = [2 + index % (replica.limits.vocab_size - 2)] * 8
+                replica.submit(str(index), prompt, max_new_tokens=64, seed=index, ignore_eos=True)
+            seconds: list[float] = []
+            made: dict[str, tuple[int, ...]] = {}
+            while replica.unfinished:
+                made |= {response.request_id: response.token_ids for response in replica.step()}
+                done = replica.last_iteration
+                if done is not None and not done.work.prefill_tokens:
+                    seconds.append(done.seconds)
+    finally:
+        replica.shutdown()
+    hashes = [zlib.crc32(repr(made[str(n)]).encode()) for n in range(len(made))]
+    return {"iteration_s": median(seconds), "responses": hashes}
+
+
 def provenance(device: str) -> dict[str, Any]:
     """What it ran on: versions, GPU, driver, commit; no names or paths of a machine."""
     code = (
@@ -349,7 +410,13 @@ def main() -> int:
     options.add_argument("--model", default=None, help="folder, or a name on the hub")
     options.add_argument("--quick", action="store_true", help="the least of everything")
     options.add_argument("--layouts", type=Path, help="(one stage, by itself)")
+    for how in SCHEDULED:
+        options.add_argument(f"--{how}", type=Path, help="(one stage, by itself)")
     given = options.parse_args()
+    for how in SCHEDULED:
+        if (path := getattr(given, how)) is not None:
+            print(json.dumps(sample(path, how == "asynchronous")))
+            return 0
     if given.layouts is not None:
         print(json.dumps(compare_layouts(given.layouts)))
         return 0
@@ -375,9 +442,10 @@ def main() -> int:
             model = str(work / "model")
             make_model(work / "model", device != "cpu")
         campaign = Campaign(out, work, device, until, work / "scenario.yaml")
-        asked = scenario(device, given.engine or ready[0], model, given.quick)
+        engine = given.engine or ready[0]
+        asked = scenario(device, engine, model, given.quick)
         campaign.scenario.write_text(yaml.safe_dump(asked, sort_keys=False))
-        run_all(campaign, 15.0 if given.quick else 60.0)
+        run_all(campaign, engine, 15.0 if given.quick else 60.0)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     print(table(campaign.lines))
@@ -385,7 +453,7 @@ def main() -> int:
     return int(any(line.verdict != "ok" for line in campaign.lines))
 
 
-def run_all(campaign: Campaign, probe_s: float) -> None:
+def run_all(campaign: Campaign, engine: str, probe_s: float) -> None:
     """Every stage, in an order in which the most telling come first."""
     campaign.stage("doctor", lambda: doctor(campaign))
     campaign.stage("layouts", lambda: layouts(campaign))
@@ -396,6 +464,8 @@ def run_all(campaign: Campaign, probe_s: float) -> None:
     for mode in CALIBRATED:
         after = ("calibrate", "unseen")
         campaign.stage(mode, lambda mode=mode: forecast(campaign, mode), after)  # type: ignore[misc]
+    if engine == "vllm":
+        campaign.stage("scheduling", lambda: scheduling(campaign))
 
 
 if __name__ == "__main__":

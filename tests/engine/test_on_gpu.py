@@ -95,5 +95,22 @@ def test_where_it_ran_is_told_without_names_of_the_machine(monkeypatch: pytest.M
     assert "/" not in json.dumps(told).replace("\\/", "")
 
 
+def test_asynchronous_scheduling_is_judged_by_the_responses(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"synchronous": (0.02, [1, 2, 3, 4]), "asynchronous": (0.015, [1, 2, 3, 5])}
+
+    def python(words: list[str], *_: Any, **__: Any) -> child.Done:
+        seconds, responses = told[words[2].removeprefix("--")]
+        said = json.dumps({"iteration_s": seconds, "responses": responses})
+        return child.Done(0, f"a word of vLLM\n{said}\n", "", 0.1)
+
+    monkeypatch.setattr(child, "python", python)
+    line = on_gpu.scheduling(campaign)
+    assert (line.verdict, line.figures) == ("off", {"ratio": 0.75, "alike": 0.75})
+    told["asynchronous"] = told["synchronous"]
+    assert on_gpu.scheduling(campaign).verdict == "ok"
+
+
 def test_the_error_of_a_whole_run() -> None:
     assert on_gpu.whole_run_error({"runs": [{"total": {"error": -0.04}}]}) == -0.04

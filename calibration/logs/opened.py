@@ -108,8 +108,8 @@ class LogFile:
             if magic.startswith(packed):
                 inside = stack.enter_context(cast(IO[bytes], unpack(file)))
                 return _bounded(inside, os.fstat(file.fileno()).st_size, self.name)
-        if magic.startswith(_UTF_16):
-            return cast(IO[bytes], io.BufferedReader(_Utf16(file), _BLOCK))
+        if magic.startswith(_UTF_16):  # as PowerShell redirects text
+            return cast(IO[bytes], codecs.EncodedFile(file, "utf-8", "utf-16", "replace"))
         return file
 
     def _failed(self, error: Exception) -> LogError:
@@ -271,30 +271,6 @@ class _Bounded(io.RawIOBase):
             raise LogError(
                 f"{self._name} unpacks to more than {MOST_TIMES} times its size: it is no log"
             )
-        return len(chunk)
-
-
-class _Utf16(io.RawIOBase):
-    """A UTF-16 text, as PowerShell redirects it, in UTF-8."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._left = file, b""
-        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: object) -> int:
-        """As much as there is room for."""
-        view = memoryview(buffer)  # type: ignore[arg-type]
-        while not self._left:
-            data = self._file.read(_BLOCK)
-            self._left = self._decoder.decode(data, final=not data).encode("utf-8", "replace")
-            if not data:
-                break
-        chunk, self._left = self._left[: len(view)], self._left[len(view) :]
-        view[: len(chunk)] = chunk
         return len(chunk)
 
 

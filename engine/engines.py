@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Self, cast
 
 from rollcast.engine.actors.weights import Channel
 from rollcast.engine.edges import Engine, Sampling
@@ -40,6 +40,40 @@ class EngineStart:
         """The engine. Raises EngineError where it cannot start."""
         asked = replace(self, model=folder_of(self.model))
         return adapter(self.section.name).start(asked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartOptions:
+    """What every engine is started with.
+
+    max_seqs, max_batched_tokens: rollouts and tokens in one iteration. kv_tokens: KV pool, in
+    tokens, rounded down to whole blocks; None: what ``memory_fraction`` of the device has room for.
+    block_tokens: of a KV block. max_model_len: longest prompt and response; None: the model's
+    context, or the KV pool if that is smaller. dtype: ``float32``, ``bfloat16``, ...
+    memory_fraction: share of the GPU's memory that the engine may take, weights included. device:
+    ``cuda:1`` for that GPU.
+    """
+
+    max_seqs: int = 64
+    max_batched_tokens: int = 2048
+    kv_tokens: int | None = None
+    block_tokens: int = 32
+    prefix_caching: bool = True
+    max_model_len: int | None = None
+    dtype: str = "float32"
+    device: str | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    memory_fraction: float = 0.3
+
+    @classmethod
+    def of(cls, asked: EngineStart, **more: Any) -> Self:
+        """As a scenario asks. more: options of this engine alone."""
+        names = (
+            *("max_seqs", "max_batched_tokens", "kv_tokens", "block_tokens", "prefix_caching"),
+            *("max_model_len", "dtype", "device"),
+        )
+        same = {name: getattr(asked.section, name) for name in names}
+        return cls(sampling=asked.sampling, memory_fraction=asked.memory_share, **same, **more)
 
 
 class Adapter(Protocol):

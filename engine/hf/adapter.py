@@ -48,21 +48,7 @@ def start(asked: EngineStart) -> Engine:
     from rollcast.engine.hf.replica import HfReplica
     from rollcast.engine.hf.start import HfOptions
 
-    section = asked.section
-    options = HfOptions(
-        max_seqs=section.max_seqs,
-        max_batched_tokens=section.max_batched_tokens,
-        kv_tokens=section.kv_tokens,
-        block_tokens=section.block_tokens,
-        prefix_caching=section.prefix_caching,
-        max_model_len=section.max_model_len,
-        dtype=section.dtype,
-        device=section.device,
-        sampling=asked.sampling,
-        memory_fraction=asked.memory_share,
-        shares=asked.shares,
-    )
-    return HfReplica(asked.model, options)
+    return HfReplica(asked.model, HfOptions.of(asked, shares=asked.shares))
 
 
 def wire(by: str) -> Channel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -26,7 +26,7 @@ from transformers.generation.continuous_batching.initialization import (
     resolve_continuous_batching_config,
 )
 
-from rollcast.engine.edges import Sampling
+from rollcast.engine.engines import StartOptions
 from rollcast.engine.errors import EngineError, sentence
 from rollcast.engine.hf import attention
 from rollcast.engine.hf.blocks import Blocks
@@ -47,27 +47,16 @@ _NEEDED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class HfOptions:
+class HfOptions(StartOptions):
     """How a replica is started.
 
-    max_seqs, max_batched_tokens: rollouts and tokens in one iteration. kv_tokens: KV pool, rounded
-    down to whole blocks; None: ``memory_fraction`` of a GPU without the weights, `CPU_CACHE_BYTES`
-    on a CPU, at most what ``max_seqs`` rollouts can fill. block_tokens: of a KV block.
-    max_model_len: longest prompt and response; None: the model's context, or the pool if that is
-    smaller. shares: whether loaded weights on the same device are used where they are, without a
-    copy; their owner must not change them before it loads them again.
+    kv_tokens: None: ``memory_fraction`` of a GPU without the weights, `CPU_CACHE_BYTES` on a CPU,
+    at most what ``max_seqs`` rollouts can fill. shares: whether loaded weights on the same device
+    are used where they are, without a copy; their owner must not change them before it loads them
+    again.
     """
 
-    max_seqs: int = 64
-    max_batched_tokens: int = 2048
-    kv_tokens: int | None = None
-    block_tokens: int = 32
-    prefix_caching: bool = True
-    max_model_len: int | None = None
-    dtype: str = "float32"
     device: str = "cpu"
-    sampling: Sampling = field(default_factory=Sampling)
-    memory_fraction: float = 0.3
     shares: bool = False
 
 

@@ -40,21 +40,12 @@ def start(asked: EngineStart) -> Engine:
     from rollcast.engine.vllm.start import ReplicaOptions
 
     section = asked.section
-    options = ReplicaOptions(
-        max_seqs=section.max_seqs,
-        max_batched_tokens=section.max_batched_tokens,
-        kv_tokens=section.kv_tokens,
-        block_tokens=section.block_tokens,
-        prefix_caching=section.prefix_caching,
-        max_model_len=section.max_model_len,
-        dtype=section.dtype,
+    options = ReplicaOptions.of(
+        asked,
         seed=asked.seed,
-        sampling=asked.sampling,
-        memory_fraction=asked.memory_share,
         tensor_parallel=asked.width,
         sleeps=section.sleep,
         transfer=None if section.weights_by == "store" else section.weights_by,
-        device=section.device,
         async_scheduling=section.async_scheduling,
     )
     return VllmReplica(asked.model, options)

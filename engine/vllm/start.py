@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from rollcast.engine.edges import Sampling
+from rollcast.engine.engines import StartOptions
 from rollcast.engine.errors import EngineError, sentence
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicaOptions:
-    """How a replica of vLLM is started.
+class ReplicaOptions(StartOptions):
+    """How a replica of vLLM is started; ``kv_tokens`` None leaves the pool to vLLM.
 
-    max_seqs, max_batched_tokens: rollouts and tokens in one iteration.
-    kv_tokens: KV pool, in tokens, rounded down to whole blocks; None leaves it to vLLM, from
-        ``memory_fraction`` of the device.
-    block_tokens: tokens of a KV block; a multiple of 32 on a CPU.
-    max_model_len: longest prompt + response; None is the model's context, or the KV pool if that
-        is smaller.
-    dtype: ``float32``, ``bfloat16``, ... (``auto`` turns a float32 checkpoint into bfloat16).
-    memory_fraction: share of the GPU's memory that vLLM may take, weights included.
+    block_tokens: a multiple of 32 on a CPU.
+    dtype: ``auto`` turns a float32 checkpoint into bfloat16.
+    device: None or one without a number is the first.
     tensor_parallel: devices that the model is spread over, the first ones that this process sees,
         each with a worker process of its own.
     sleeps: whether `VllmReplica.sleep` frees the GPU's memory.
     transfer: vLLM's name of its weight transfer from a connected trainer, such as ``nccl``.
-    device: ``cuda:1`` for that GPU; None or one without a number is the first.
     async_scheduling: whether an iteration is scheduled while the one before runs; None: as vLLM
         has it, which is on a GPU.
     """
 
-    max_seqs: int = 64
-    max_batched_tokens: int = 2048
-    kv_tokens: int | None = None
-    block_tokens: int = 32
-    prefix_caching: bool = True
-    max_model_len: int | None = None
-    dtype: str = "float32"
     seed: int = 0
-    sampling: Sampling = field(default_factory=Sampling)
-    memory_fraction: float = 0.3
     tensor_parallel: int = 1
     sleeps: bool = False
     transfer: str | None = None
-    device: str | None = None
     async_scheduling: bool | None = None
 
     def in_processes(self, on_cpu: bool) -> bool:

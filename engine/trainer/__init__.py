@@ -12,12 +12,7 @@ from rollcast.engine.options import (
     LossConfig,
     TrainerConfig,
 )
-from rollcast.engine.trainer.advantages import (
-    PODS_EPSILON,
-    group_advantages,
-    overlong_penalty,
-)
-from rollcast.engine.trainer.losses import IMPORTANCE_CAP
+from rollcast.engine.trainer.advantages import group_advantages
 from rollcast.engine.trainer.trainer import Trainer
 
 __all__ = [
@@ -25,9 +20,7 @@ __all__ = [
     "GRPO",
     "GRPO_EPSILON",
     "GSPO",
-    "IMPORTANCE_CAP",
     "LOSSES",
-    "PODS_EPSILON",
     "LossConfig",
     "NonFiniteLoss",
     "SampledGroup",
@@ -37,5 +30,4 @@ __all__ = [
     "TrainerConfig",
     "UnsupportedModelError",
     "group_advantages",
-    "overlong_penalty",
 ]

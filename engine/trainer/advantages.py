@@ -1,4 +1,4 @@
-"""Group-relative advantages, and reward shaping. Plain floats."""
+"""Group-relative advantages. Plain floats."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Sequence
 from math import fsum, isfinite, sqrt
 
 from rollcast.engine.options import GRPO_EPSILON
-from rollcast.simulator.errors import ScenarioError
-
-PODS_EPSILON = 1e-4
-"""Added to the standard deviation in the published code of PODS (arXiv 2504.13818)."""
 
 
 def group_advantages(
@@ -39,19 +35,3 @@ def group_advantages(
         spread = fsum((reward - mean) ** 2 for reward in baseline)
         scale = sqrt(spread / (len(baseline) - 1)) + epsilon if len(baseline) > 1 else epsilon
     return [(reward - mean) / scale for reward in rewards]
-
-
-def overlong_penalty(
-    response_tokens: int, *, max_response_tokens: int, buffer_tokens: int, weight: float = 1.0
-) -> float:
-    """DAPO's penalty on the reward of a long response (arXiv 2503.14476, equation 13): 0 up to
-    ``max_response_tokens - buffer_tokens``, then linear down to ``-weight`` at
-    ``max_response_tokens``. Raises ScenarioError on an impossible buffer."""
-    if not 0 < buffer_tokens <= max_response_tokens:
-        raise ScenarioError(
-            "engine.trainer.overlong_buffer_tokens",
-            f"must be from 1 to the response budget of {max_response_tokens} tokens, "
-            f"not {buffer_tokens}",
-        )
-    excess_tokens = response_tokens - (max_response_tokens - buffer_tokens)
-    return -weight * min(1.0, max(0.0, excess_tokens / buffer_tokens))

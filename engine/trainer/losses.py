@@ -23,10 +23,6 @@ from torch import Tensor
 from rollcast.engine.options import LossConfig
 from rollcast.engine.trainer.batch import Example
 
-IMPORTANCE_CAP = 2.0
-"""The usual cap of truncated importance weights between the engine's log-probabilities and the
-trainer's; off unless asked for."""
-
 
 @dataclass(frozen=True, slots=True)
 class LossTotals:

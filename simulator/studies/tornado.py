@@ -26,8 +26,7 @@ from rollcast.simulator.studies.short_runs import kind_of, longer, settled, shor
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from rollcast.simulator.values.chance import Levels
 
-QUANTILE = 0.95
-Z = 1.6448536269514722  # standard deviations of a normal at `QUANTILE`
+Z = 1.6448536269514722  # standard deviations of a normal at its 95 % quantile
 ASSUMED = 0.10  # relative error of a value that is given exactly
 MOST_STEPS = 8  # default length of each simulation
 LEAST_EFFECT = 5e-4  # relative change of a step below which an input is left out

@@ -15,12 +15,24 @@ from benchmarks.published_lengths import (
     lognormal_for_moments,
     straggler_rate,
 )
-from rollcast.calibration.fits.lengths import _flat, _negative_log_likelihood, _observe, fit_lengths
+from rollcast.calibration.fits.lengths import _negative_log_likelihood, _observe, fit_owned
 from rollcast.simulator.workload.length_specs import length_presets
 from rollcast.simulator.workload.lengths import LengthModel, whole_tokens
 from tests.data.extract import LENGTHS, read, statistics
 
 PRESETS = length_presets()
+
+
+def flat(groups):
+    """Group and tokens of each response."""
+    owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    return owner, np.array([tokens for group in groups for tokens in group], dtype=np.float64)
+
+
+def fit_lengths(groups, cap, unfinished=None):
+    """The fit of responses by group, and of what others had reached when they were cut off."""
+    cut_off = flat(unfinished) if unfinished else None
+    return fit_owned(len(groups), *flat(groups), cap, cut_off)
 
 
 def _groups(model: LengthModel, groups: int, size: int, cap: int, seed: int) -> list[list[int]]:
@@ -86,7 +98,7 @@ def test_likelihood_against_brute_force_integration():
                 beyond = stats.norm.sf(math.log(cap - 1), centre, within)
                 likelihood *= runaway + (1 - runaway) * beyond
         total += math.log(float(likelihood @ weights))
-    observed = _observe(len(groups), *_flat(groups), cap)
+    observed = _observe(len(groups), *flat(groups), cap)
     assert len(observed.groups) == 6
     ours = -_negative_log_likelihood(observed, mu, between, within, runaway)
     assert ours == pytest.approx(total, abs=1e-5)
@@ -229,7 +241,7 @@ def test_the_statistics_hold_all_that_a_fit_takes(groups: list[list[int]], cap: 
     assume(like(made, rows, cap))
     for parameters in ((3.0, 0.5, 0.4, 0.0), (4.0, 1.2, 0.8, 0.02)):
         likely = [
-            _negative_log_likelihood(_observe(len(g), *_flat(g), cap), *parameters)
+            _negative_log_likelihood(_observe(len(g), *flat(g), cap), *parameters)
             for g in (groups, made)
         ]
         assert likely[1] == pytest.approx(likely[0], rel=1e-5)

@@ -7,7 +7,6 @@ it ran away.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -82,26 +81,6 @@ class _Observed:
         return float(self.groups @ self.count)
 
 
-def fit_lengths(
-    groups: Sequence[Sequence[float]],
-    cap: int,
-    unfinished: Sequence[Sequence[float]] | None = None,
-) -> LengthFit:
-    """The lognormal model under which ``groups`` are most likely.
-
-    groups: response lengths (tokens) of each prompt's rollouts; sizes may differ. cap: the cap they
-    were sampled with; a length of ``cap`` or more counts as capped. unfinished: for each group, the
-    tokens that further rollouts had reached when they were cut off by anything else, such as the
-    end of the run: each is longer than that. Where nothing was cut off, ``runaway`` is 0. Raises
-    ValueError on lengths below 1 token, on fewer than two groups and where no group has two
-    responses below the cap, since the two spreads cannot then be told apart.
-    """
-    cut_off = _flat(unfinished) if unfinished else None
-    if unfinished and len(unfinished) != len(groups):
-        raise ValueError(f"unfinished lists {len(unfinished)} groups, and there are {len(groups)}")
-    return fit_owned(len(groups), *_flat(groups), cap, cut_off)
-
-
 def fit_owned(
     groups: int,
     owner: NDArray[np.int64],
@@ -109,8 +88,15 @@ def fit_owned(
     cap: int,
     unfinished: tuple[NDArray[np.int64], FloatArray] | None = None,
 ) -> LengthFit:
-    """As `fit_lengths`, of responses in any order. owner, lengths: group (from 0 to below
-    ``groups``) and tokens of each; unfinished: the same of those that were cut off."""
+    """The lognormal model under which responses of ``groups`` prompts are most likely.
+
+    owner, lengths: group (from 0 to below ``groups``) and tokens of each, in any order. cap: the
+    cap they were sampled with; a length of ``cap`` or more counts as capped. unfinished: the same
+    of responses that were cut off by anything else, such as the end of the run, with the tokens
+    that each had reached: it is longer than that. Where nothing was cut off, ``runaway`` is 0.
+    Raises ValueError on lengths below 1 token, on fewer than two groups and where no group has two
+    responses below the cap, since the two spreads cannot then be told apart.
+    """
     observed = _observe(groups, owner, lengths, cap, unfinished)
     rollouts = int(observed.ended + observed.capped.sum()) + len(observed.log_reached)
     parameters, log_likelihood = _maximise(observed)
@@ -127,12 +113,6 @@ def fit_owned(
         rollouts=rollouts,
         capped=int(observed.capped.sum()),
     )
-
-
-def _flat(groups: Sequence[Sequence[float]]) -> tuple[NDArray[np.int64], FloatArray]:
-    """Group and tokens of each response."""
-    owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    return owner, np.array([tokens for group in groups for tokens in group], dtype=np.float64)
 
 
 def _observe(

@@ -40,7 +40,6 @@ _STRETCHES = 9
 _HIDDEN = 0.5
 """Where the longest is the cap in more of the steps than this, the shortest tell the spread."""
 _BOUNDS = ((-1.0, 17.0), (-4.0, 1.3), (-4.0, 3.0), (-12.0, -0.2), (-0.3, 0.3))
-NAMES = ("median_tokens", "total_sd", "between_share", "runaway", "drift_per_step")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from rollcast.calibration.fits.robust import FloatArray, spread
 from rollcast.calibration.logs.run_log import RunLog
-from rollcast.simulator.results.phases import OF_COLUMN, STEP_PHASES
+from rollcast.simulator.results.phases import OF_COLUMN
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Flags = NDArray[np.bool_]
-TRAINED = tuple(name for name, phase in OF_COLUMN.items() if STEP_PHASES[phase].side == "trainer")
 _SECONDS = ("step_s", "engine_s", *OF_COLUMN, "validation_s", "checkpoint_s")
 LEAST_STEPS = 3
 """Fewer steps than this, warm-up not counted, are not fitted."""

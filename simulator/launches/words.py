@@ -15,7 +15,6 @@ from rollcast.simulator.stacks.launch import Form, Launch
 from rollcast.simulator.stacks.settings import Place
 from rollcast.simulator.stacks.syntax.scalars import word
 
-_FLAG = re.compile(r"--?[A-Za-z_][\w.@/-]*")
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 _COMMANDS = {"run", "--", "exec", "torchrun", "launch"}
 _HYDRA = {

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rollcast.simulator.workload.base import Workload
-
-FloatArray = NDArray[np.float64]
 
 _ASKED = 16384  # rollouts that are drawn, in a twentieth of a second
 _SURE = 3.0  # standard errors that tell a ratio from 1

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.learning.answer import Progress, Recorded
@@ -25,8 +24,6 @@ from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.base import ScaledWorkload
 from rollcast.simulator.workload.build import build_workload
 from rollcast.simulator.workload.rewards import BetaBernoulli
-
-FloatArray = NDArray[np.float64]
 
 _SHORT, _LONG = 0.25, 4.0  # factors on lengths that are tried
 _SAME = 0.02  # of the log of one: not worth another run

@@ -53,7 +53,6 @@ from rollcast.simulator.values.chance import Levels
 from rollcast.simulator.workload.length_specs import length_presets
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 OnStep = Callable[[StepRecord], None] | None
 
 COST_DRAWS = 64  # each meets `DRAWS` / `COST_DRAWS` draws of the rest

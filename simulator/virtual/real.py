@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import os
 import time
 from collections.abc import Callable
 
@@ -15,4 +14,3 @@ clock_gettime_ns: Callable[[int], int] = getattr(time, "clock_gettime_ns", int)
 allocate_lock = _thread.allocate_lock
 start_new_thread = _thread.start_new_thread
 get_ident = _thread.get_ident
-exit_now = os._exit

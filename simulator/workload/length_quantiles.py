@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rollcast.simulator.workload.lengths import LengthModel, Quantiles
-
-FloatArray = NDArray[np.float64]
 
 FARTHEST = 9.0
 """Scores are looked at up to here: beyond is a share of 1e-19."""

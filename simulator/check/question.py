@@ -83,11 +83,9 @@ class Question:
         """Settings that the stack has, under its present strategy or another."""
         table, release = all_stacks()[self.launch.stack].launch, self.launch.release
         known = self.draft.settings
-        newer = {**known, **strategy_of("fsdp2")}
+        runs = (known, *({**known, **strategy_of(name)} for name in ("fsdp2", "deepspeed")))
         return frozenset(
-            ours
-            for ours in table.keys
-            if table.has(ours, release, known) or table.has(ours, release, newer)
+            ours for ours in table.keys if any(table.has(ours, release, run) for run in runs)
         )
 
     def saying(self, key: str, wanted: Any) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.stack import priced
 from rollcast.simulator.values import join, nearest, short
 
-Backend = Literal["fsdp", "fsdp2", "megatron", "dtensor", "deepspeed"]
+Backend = Literal["fsdp", "fsdp2", "ddp", "megatron", "dtensor", "deepspeed"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 _SPLITS = (
     *("tensor_parallel", "context_parallel", "sequence_parallel"),

@@ -109,7 +109,10 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     """How the weights are trained and split."""
     strategy, backends = value(known, "run.strategy"), backends_of(preset)
     if strategy in backends and _can_be(known, backends[strategy].splits):
-        yield _said(known, "run.strategy", f"{TRAINER}.backend", strategy)
+        its = known["run.strategy"]
+        assumed = its.implied and its.unsaid
+        source = f"assumed: {its.theirs}" if assumed else its.source
+        yield Part(f"{TRAINER}.backend", strategy, source, assumed)
     for key, ours, kind in _SAME:
         found = whole(known, key) if kind is int else value(known, key)
         if isinstance(found, kind) and found is not None:

@@ -77,6 +77,12 @@ def _sharding(wanted: Any, known: Settings) -> Mapping[str, Any]:
     return {"run.shard_gpus": -1} if wanted == "fsdp" else {}
 
 
+def _split(wanted: Any, known: Settings) -> Mapping[str, Any]:
+    """Copies of the model on all GPUs become shards under DeepSpeed's ZeRO-3."""
+    copies = value(known, "run.strategy") == "ddp" and wanted == "deepspeed"
+    return {"run.strategy": wanted, "run.zero_stage": 3} if copies else {}
+
+
 def _said_already(name: str) -> Said:
     """Of a limit that counts only where the launch sets it."""
     return lambda wanted, known: {name: wanted} if name in known else {}
@@ -109,6 +115,7 @@ _SAID: Mapping[str, Said] = {
     f"{TRAINER}.logits_chunk_tokens": lambda wanted, _: {"run.fused_head": wanted is not None},
     f"{TRAINER}.batching": lambda wanted, _: {"run.packing": wanted == "packed"},
     f"{TRAINER}.sharding": _sharding,
+    f"{TRAINER}.backend": _split,
     f"{TRAINER}.reduce_every_microbatch": _as("run.reduce_every_pass"),
     f"{TRAINER}.weights": lambda wanted, _: (
         {"run.lora_rank": LORA_RANK} if wanted == "lora" else {}

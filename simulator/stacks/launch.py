@@ -135,8 +135,8 @@ class Key:
     with another of the same meaning, as another role has it. added: whether the stack's own
     configuration lacks it. part: a pattern whose first group alone of their value is meant; such a
     key is not written. fork: whether a fork of the stack alone has it: it is written only where a
-    launch has it. spelt: how it is written, where that is not as the stack's other settings.
-    default: what the stack takes."""
+    launch has it. spelt: how it is written, where that is not as the stack's other settings; empty
+    where another setting says it. default: what the stack takes."""
 
     key: str
     since: str | None = None
@@ -417,10 +417,11 @@ class Launch:
         if self.form == "key: value":
             return _nested(said)
         if python and self.form == "--key value":
-            return [
-                self._argument(key, value) if key.spelt else f"{key.key}={value!r}"
+            lines = (
+                f"{key.key}={value!r}" if key.spelt is None else self._argument(key, value)
                 for key, value in said
-            ]
+            )
+            return [line for line in lines if line]
         return [line for key, value in said if (line := self._argument(key, value))]
 
     def has(self, ours: str, release: str | None = None, run: Settings | None = None) -> bool:

@@ -41,10 +41,34 @@ def small() -> Question:
     return _asked({**VERL, "data.train_batch_size": 8})
 
 
-def _trl(path: str, **more: Any) -> Question:
-    launch = launched({**PYTHON, **more}, "trl", "0.21")
+SHARDED = {"torchrun.nproc_per_node": 4, "deepspeed.zero_optimization.stage": 3}
+
+
+def _trl(path: str, said: Mapping[str, Any] = SHARDED, gpus: int | None = None) -> Question:
+    launch = launched({**PYTHON, **said}, "trl", "0.21")
     launch = replace(launch, files=(Path(path),))
-    return question(launch, asked("a100-80gb", gpus=4, mean_tokens=300.0, prompt_tokens=200))
+    return question(launch, asked("a100-80gb", gpus=gpus, mean_tokens=300.0, prompt_tokens=200))
+
+
+@pytest.mark.parametrize("launcher", [None, "torchrun", "deepspeed"])
+def test_trl_keeps_a_model_on_each_gpu_unless_it_is_told_to_shard(launcher: str | None) -> None:
+    """A script alone may be launched in any way: that is told as assumed. Sharding is a change."""
+    said = {
+        None: {},
+        "torchrun": {"torchrun.nproc_per_node": 4},
+        "deepspeed": SHARDED,
+    }[launcher]
+    found = _trl("train.py", {"use_liger_kernel": True, **said}, None if said else 4)
+    backend = next(part for part in found.parts if part.key == f"{TRAINER}.backend")
+    assert backend.value == ("deepspeed" if launcher == "deepspeed" else "ddp")
+    assert backend.assumed is (launcher is None)
+    ledger = found.scenario.ledger
+    assert ledger is not None
+    assert ledger.fits is (launcher == "deepspeed")
+    if not ledger.fits:
+        shards = ("accelerate launch --use_deepspeed --zero_stage 3",)
+        change = next(one for one in that_fit(found, ledger) if one.lines == shards)
+        assert change.question.value(f"{TRAINER}.backend") == "deepspeed"
 
 
 def test_rows_of_a_pass_leave_the_batch_what_it_is() -> None:
@@ -61,9 +85,13 @@ def test_rows_of_a_pass_leave_the_batch_what_it_is() -> None:
 
 
 def test_a_command_line_has_dashes() -> None:
-    lines = [one.lines for one in that_speed_up(_trl("run.sh", max_completion_length=512))]
+    lines = [
+        one.lines
+        for one in that_speed_up(_trl("run.sh", {**SHARDED, "max_completion_length": 512}))
+    ]
     assert lines
-    assert all(line.startswith("--") for its in lines for line in its)
+    spelt = ("--", '"zero_optimization"')  # of TRL, and of DeepSpeed's own file
+    assert all(line.startswith(spelt) for its in lines for line in its)
 
 
 def test_whole_logits_can_be_fused() -> None:

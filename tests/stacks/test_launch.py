@@ -153,7 +153,7 @@ def test_what_settings_imply_counts_before_them() -> None:
             "trainer.v1.trainer_mode=colocate_async",
             {"run.colocated": True, "run.asynchronous": True, "policy": ["colocate_async"]},
         ),
-        ("trl", "--vllm_mode server", {"run.colocated": False}),
+        ("trl", "--vllm_mode server", {"run.colocated": False, "run.strategy": "ddp"}),
         (
             "prime_rl",
             "--orchestrator.max_off_policy_steps 1",

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
+from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole
+
+_COPIES = Setting(
+    "run.strategy",
+    "ddp",
+    "a model on each GPU, as without DeepSpeed or FSDP; give the whole launch command after --",
+    Place("TRL"),
+    implied=True,
+    unsaid=True,
+)
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
@@ -81,11 +90,14 @@ def _processes(settings: Settings) -> Setting | None:
 
 
 def _split(settings: Settings) -> Iterable[Setting]:
-    """DeepSpeed where there is a stage of ZeRO, the second FSDP by its version, else copies."""
+    """DeepSpeed where there is a stage of ZeRO, the second FSDP by its version, else copies: surely
+    where a launcher is there, which would name a configuration."""
     stage, version = settings.get("run.zero_stage"), settings.get("run.fsdp_version")
     if stage is not None and value(settings, "run.strategy") in (None, "deepspeed"):
         yield stage.implies("run.strategy", "deepspeed")
     elif version is not None and version.value == 2:
         yield version.implies("run.strategy", "fsdp2")
-    elif "run.strategy" not in settings and (gpus := _processes(settings)) is not None:
-        yield gpus.implies("run.strategy", "ddp")
+    elif "run.strategy" not in settings:
+        gpus = _processes(settings)
+        launched = gpus is not None and gpus.theirs != "--gpus"
+        yield gpus.implies("run.strategy", "ddp") if gpus and launched else _COPIES

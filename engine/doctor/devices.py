@@ -104,5 +104,5 @@ def _path(about: str, move: Callable[[], Any], where: str = "") -> Finding:
     began = time.perf_counter()
     move()
     rate = WEIGHTS_BYTES / (time.perf_counter() - began) / 1e9
-    says = f"{rate:.2f} GB/s{where}: {15.2 / rate:.1f} s for 7.6B parameters in bfloat16"
+    says = f"{rate:.2f} GB/s{where}; 7.6B parameters in bfloat16 would take {15.2 / rate:.1f} s"
     return Finding(about, "ok", says, {"gb_per_s": rate})

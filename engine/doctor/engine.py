@@ -29,8 +29,8 @@ def engine(spec: RunSpec) -> Iterator[Finding]:
     replica = start_replica(spec, path)
     try:
         limits, took = replica.limits, time.perf_counter() - began
-        says = f"started in {took:.1f} s; {limits.kv_tokens:,} tokens of KV cache, "
-        says += f"{limits.max_model_len:,} of a rollout"
+        says = f"started in {took:.1f} s; {limits.kv_tokens:,} tokens of KV cache, at most "
+        says += f"{limits.max_model_len:,} in a rollout"
         yield Finding(name, "ok", says, {"start_s": took, "kv_tokens": limits.kv_tokens})
         yield from _runner(replica)
         yield from _scheduling(replica)
@@ -76,13 +76,13 @@ def _runner(replica: Engine) -> Iterator[Finding]:
         return
     names = inner.collective_rpc(_runner_of)
     second = any("gpu.model_runner" in name or ".v2" in name for name in names)
-    says = f"{names[0]}: "
-    says += (
-        "vLLM's second one; sampling, preemption and reloading were tested with the first "
+    says = (
+        "its second model runner; sampling, preemption and reloading were tested with the first "
         "(VLLM_USE_V2_MODEL_RUNNER=0 chooses it)"
         if second
-        else "vLLM's first one, with which everything was tested"
+        else "its first model runner, with which everything was tested"
     )
+    says = f"{says}: {names[0].rpartition('.')[2]}"
     yield Finding("vLLM's runner", "warning" if second else "ok", says)
 
 

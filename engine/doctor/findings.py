@@ -51,6 +51,10 @@ def show(findings: Sequence[Finding]) -> None:
     screen.print(grid)
     counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in colours}
     what = "Something would fail" if counts["fails"] else "Nothing was found that would fail"
-    screen.print(
-        f"{what}: {counts['ok']} ok, {counts['warning']} warnings, {counts['fails']} fail."
+    plural = {"note": "notes", "warning": "warnings", "fails": "fail"}
+    told = ", ".join(
+        f"{count} {plural.get(verdict, verdict) if count > 1 else verdict}"
+        for verdict, count in counts.items()
+        if count
     )
+    screen.print(f"{what}: {told}.")

@@ -14,6 +14,7 @@ from rollcast.engine.doctor.findings import Finding, Verdict
 from rollcast.engine.start import start_task, start_trainer
 
 PROMPT_TOKENS, RESPONSE_TOKENS, GROUP = 64, 32, 4
+LAYOUTS = {False: "dense", True: "with a shared prefix"}
 
 
 def training(spec: RunSpec) -> Iterator[Finding]:
@@ -26,7 +27,7 @@ def training(spec: RunSpec) -> Iterator[Finding]:
     model: Any = trainer.model  # type: ignore[attr-defined]
     yield kernel(model)
     held = _held(model)
-    seconds = {}
+    seconds: dict[bool, float] = {}
     for shared in (False, True):
         try:
             step(trainer, shared)  # kernels are loaded
@@ -35,19 +36,19 @@ def training(spec: RunSpec) -> Iterator[Finding]:
         except Exception as error:
             from rollcast.engine.errors import sentence
 
-            layout = "with a shared prefix" if shared else "dense"
             verdict: Verdict = "warning" if shared else "fails"
-            yield Finding(f"update {layout}", verdict, sentence(error))
+            yield Finding(f"update {LAYOUTS[shared]}", verdict, sentence(error))
             continue
-        seconds["shared_prefix" if shared else "dense"] = time.perf_counter() - began
+        seconds[shared] = time.perf_counter() - began
     cuda = model.device.type == "cuda"
     peak = torch.cuda.max_memory_allocated(model.device) if cuda else _peak() - before
     tokens = GROUP * (PROMPT_TOKENS + RESPONSE_TOKENS)
     says = f"{tokens} tokens take "
-    says += ", ".join(f"{value:.2f} s {name}" for name, value in seconds.items())
-    yield Finding("update", "ok", says, {"tokens": tokens, **seconds})
-    says = f"a small step takes {_mb(peak)} at its peak; weights, gradients and optimiser are "
-    says += f"{_mb(held)} of it by the ledger"
+    says += ", ".join(f"{value:.2f} s {LAYOUTS[shared]}" for shared, value in seconds.items())
+    named = {"shared_prefix" if shared else "dense": value for shared, value in seconds.items()}
+    yield Finding("update", "ok", says, {"tokens": tokens, **named})
+    says = f"a small update needs {_mb(peak)} at its peak, of which weights, gradients and "
+    says += f"optimiser should be {_mb(held)}"
     # Activations of so few tokens, and on a CPU what the allocator keeps.
     slack = 1.5 * held + (1 << 30 if not cuda else 1 << 31)
     over = peak > held + slack

@@ -61,7 +61,8 @@ def _idle_by_cause(v: Values) -> str:
 
 def _hours_and_cost(v: Values) -> str:
     price = f", ${v['cost_usd']:,.2f}" if "cost_usd" in v else ""
-    return f"{v['gpu_hours']:.2f} GPU-hours{price}"
+    hours = v["gpu_hours"]
+    return f"{hours:.2f} GPU-hours{price}" if hours >= 0.01 else f"{hours:.2g} GPU-hours{price}"
 
 
 _LEAST = 5e-4  # of a step, that a phase's line or cell tells

@@ -48,7 +48,7 @@ WAITED_FOR = {
     "stragglers": "stragglers",
     "trainer": "the trainer",
     "rollouts": "rollouts",
-    "other": "nothing",
+    "other": "something else",
 }
 """Causes in words."""
 UNDERFILLED_BELOW = 0.25  # of a replica's peak in the phase

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollcast.simulator.results.schema import PACKED
+from rollcast.simulator.results.write import write_bytes
 
 DATA = Path(__file__).parent / "data"
 SUFFIX = ".tar.xz"
@@ -113,9 +114,7 @@ def pack(folder: Path, archive: Path) -> int:
             entry.size = len(content)
             out.addfile(entry, io.BytesIO(content))
     packed = lzma.compress(tape.getvalue(), preset=9)
-    draft = archive.with_name(f"{archive.name}.partial")
-    draft.write_bytes(packed)
-    draft.replace(archive)
+    write_bytes(archive, packed)
     return len(packed)
 
 

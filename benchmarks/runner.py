@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollcast.simulator.errors import RollcastError, RunError
+from rollcast.simulator.results.write import write_text as write_text
 
 if TYPE_CHECKING:
     from rollcast.simulator.studies.simulate import Result
@@ -57,14 +58,6 @@ def simulated(**keys: Any) -> Result:
 def progress(text: str) -> None:
     """A line on stderr, at once."""
     print(text, file=sys.stderr, flush=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.partial")
-    draft.write_text(text, "utf-8")
-    draft.replace(path)
 
 
 def write_json(path: Path, content: object) -> None:

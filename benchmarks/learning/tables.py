@@ -18,6 +18,7 @@ from benchmarks.runner import ROOT
 from rollcast.calibration.fits.learning import LearningRun
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.signals import Signals
+from rollcast.simulator.results.write import write_bytes
 
 TABLE = ROOT / "benchmarks" / "data" / "learning" / "runs.jsonl.xz"
 EDGE = TABLE.with_name("edges.jsonl.xz")
@@ -50,10 +51,7 @@ def pack(folder: Path, home: Path = TABLE.parent) -> int:
 def write(lines: Iterable[dict[str, Any]], path: Path) -> None:
     """Writes a table of runs, whole or not at all."""
     text = "".join(json.dumps(_short(line), separators=(",", ":")) + "\n" for line in lines)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.partial")
-    draft.write_bytes(lzma.compress(text.encode(), preset=9))
-    draft.replace(path)
+    write_bytes(path, lzma.compress(text.encode(), preset=9))
 
 
 def _short(value: Any) -> Any:

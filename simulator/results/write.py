@@ -7,9 +7,7 @@ import json
 import math
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +145,15 @@ def _cell(value: Any) -> Any:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text, whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file, and its folder where there is none, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     work = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        work.write_text(text, "utf-8")
+        work.write_bytes(content)
         os.replace(work, path)
     finally:
         work.unlink(missing_ok=True)
@@ -171,23 +175,13 @@ def write_json_file(path: Path, value: Any, option: str) -> None:
         lambda match: f"[{' '.join(match[1].split())}]",
         json.dumps(plain(value), indent=1, allow_nan=False),
     )
-    work = None
     try:
         if path.is_dir():
             raise ScenarioError(option, f"{path} is a folder; give a file")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, work = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.chmod(work, 0o644)
-        os.replace(work, path)
+        write_text(path, text + "\n")
     except OSError as error:
         message = f"cannot write {path}: {error.strerror or error}"
         raise ScenarioError(option, message) from None
-    finally:
-        if work is not None:
-            with suppress(OSError):
-                os.unlink(work)
 
 
 _FLAT_LIST = re.compile(r'\[\n([^\[\]{}"]*)\]')

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rollcast.simulator.cluster.replica import check_pool
 from rollcast.simulator.costs.base import TrainLoad
-from rollcast.simulator.costs.memory.ledger import REFUSED_BELOW
+from rollcast.simulator.costs.memory.ledger import REFUSED_BELOW, Ledger
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.text import MEMORY_PHASES
 from rollcast.simulator.scenario.ledger import (
@@ -23,9 +22,6 @@ from rollcast.simulator.workload.base import (
     longest_context,
     longest_rollout,
 )
-
-if TYPE_CHECKING:
-    from rollcast.simulator.costs.memory.ledger import Ledger
 
 _TRAINER = "cost.roofline.trainer"
 _FIELDS: dict[str, str] = {

@@ -12,7 +12,7 @@ _CLASSES = {
 }
 
 
-def regex(pattern: str, greedy: bool = True) -> re.Pattern[str] | None:
+def regex(pattern: str) -> re.Pattern[str] | None:
     """What ``*``, ``?``, ``[...]`` and ``\\`` in a pattern match; None for one that is too long, or
     has more stars than a search could end with."""
     if len(pattern) > _LONGEST or len(re.findall(r"\*+", pattern)) > _MOST_STARS:
@@ -22,7 +22,7 @@ def regex(pattern: str, greedy: bool = True) -> re.Pattern[str] | None:
         letter, inside = pattern[at], _SET.match(pattern, at)
         at += 1
         if letter == "*":
-            result += ".*" if greedy else ".*?"
+            result += ".*"
             while pattern[at : at + 1] == "*":
                 at += 1
         elif letter == "?":

@@ -377,6 +377,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     ),
     "weak": run_tables.weak,
     "rl-runs": run_tables.rl_runs,
+    "rl-reliability": run_tables.reliability,
     "rl-runs-sentence": run_tables.rl_runs_sentence,
     "unseen": unseen,
     "turns-runs": partial(held_out_runs, ["turns", "beside"]),

@@ -7,12 +7,14 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any, NamedTuple
 
 from benchmarks.runner import markdown_table
 from benchmarks.validation.case import by
 from benchmarks.validation.published_runs import PublishedRun, all_runs, published_sources
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.roofline.draws import unusual
 from rollcast.simulator.costs.stacks import FOLDERS
 from rollcast.simulator.results.phases import STEP_PHASES
 
@@ -58,6 +60,47 @@ def rl_runs(folder: Path) -> str:
                 )
             )
     head = ("phase", "figures", "median error", "median bias", "inside", "median interval")
+    return markdown_table(head, rows)
+
+
+def reliability(folder: Path) -> str:
+    """How many intervals of each phase hold, and how wide they are, by what is known of a run."""
+    runs = {name: (source, run) for source, name, run in all_runs(published_sources())}
+    sources: Mapping[str, set[str]] = {
+        stack: {source for source, run in members}
+        for stack, members in by(runs.values(), lambda one: FOLDERS[one[1].stack].name).items()
+    }
+
+    def kinds(case: Mapping[str, Any]) -> Iterator[str]:
+        _, run = runs[_run_of(case)]
+        several = len(sources[FOLDERS[run.stack].name]) > FEWEST
+        strange = unusual(load_model(run.scenario["model"]))
+        yield "mixtures and recurrent layers" if strange else "other models"
+        yield "stacks of three sources and more" if several else "stacks of one or two sources"
+        yield "something left open by the source" if run.unknown else "nothing left open"
+
+    known = [case for case in run_cases(folder) if case["group"] in GROUPS]
+    pairs = [(kind, case) for case in known for kind in kinds(case)]
+    rows = []
+    for name in GROUPS:
+        groups = by((p for p in pairs if p[1]["group"] == name), lambda pair: pair[0])
+        for kind in sorted(groups):
+            cases = [case for _, case in groups[kind]]
+            held = [low <= c["measured"] <= high for c in cases for low, high in [c["range"]]]
+            of = by(zip(cases, held, strict=True), lambda one: runs[_run_of(one[0])][0])
+            by_source = mean(mean(hold for _, hold in members) for members in of.values())
+            widths = [c["range"][1] / max(c["range"][0], 1e-9) for c in cases]
+            rows.append(
+                (
+                    _words(name) if name != "step" else "the step",
+                    kind,
+                    f"{len(cases)} ({len(of)})",
+                    f"{100 * mean(held):.0f} %",
+                    f"{100 * by_source:.0f} %",
+                    f"{median(widths):.1f}x",
+                )
+            )
+    head = ("phase", "runs", "figures (sources)", "inside", "by source", "median interval")
     return markdown_table(head, rows)
 
 

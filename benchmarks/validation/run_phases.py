@@ -14,7 +14,7 @@ from benchmarks.validation.published_runs import PublishedRun, put
 from benchmarks.validation.stack_effects import Effect
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
-from rollcast.simulator.studies.uncertainty import cost_draw
+from rollcast.simulator.studies.uncertainty import COST_DRAWS, cost_draw
 
 MERGED = {"optimiser": "update"}  # by every source
 GROUP: Mapping[str, str] = {
@@ -37,8 +37,8 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
 AS_IT_IS = Effect(1.0, 0.0)
 STEPS, SEEDS = 12, 3
 OVERLAPPED_STEPS = 24  # where the first steps fill a pipeline
-DRAWS = 24
-DRAWN_ROLLOUTS = 256  # of a draw's steps: how far a draw moves a step hangs little on its size
+DRAWS = COST_DRAWS  # as `rollcast simulate` has them: the ends of fewer draws lie further out
+DRAWN_ROLLOUTS = 128  # of a draw's steps: how far a draw moves a step hangs little on its size
 DRAWN_STEPS = 8  # where steps overlap
 
 Seconds = Mapping[str, float]

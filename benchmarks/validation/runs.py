@@ -22,7 +22,6 @@ from benchmarks.validation.published_runs import (
     published_sources,
 )
 from benchmarks.validation.run_phases import (
-    DRAWS,
     GROUP,
     STEPS,
     Effects,
@@ -31,6 +30,8 @@ from benchmarks.validation.run_phases import (
 )
 from benchmarks.validation.stack_effects import Effect, Observed, StackEffects, fit
 from benchmarks.validation.suite import Judged
+from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.roofline.draws import unusual
 from rollcast.simulator.costs.stacks import FOLDERS, UNKNOWN
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.results.phases import SIDES, STEP_PHASES, Side
@@ -42,7 +43,8 @@ BIAS = 0.10
 WIDTH = 2.2  # of the median interval, from low to high
 SIZE = 0.2  # of a ratio that is forecast well
 TIED = 0.1  # sides of a step as long as each other
-TOLD = 0.02  # a stack's factor is told from here on
+UNUSUAL = "mixtures and recurrent layers add"
+BARE_DRAWS = 12
 BARE_STEPS = 4  # of synchronous forecasts to which effects are fitted
 
 
@@ -57,6 +59,11 @@ class Row:
     @property
     def stack(self) -> str:
         return FOLDERS[self.run.stack].name
+
+    @property
+    def unusual(self) -> bool:
+        """Whether its model is."""
+        return unusual(load_model(self.run.scenario["model"]))
 
 
 def group_of(figure: str) -> str | None:
@@ -77,7 +84,7 @@ def observed(row: Row, found: Forecast) -> Iterator[tuple[str, Observed]]:
         if group is not None and seconds > 0 and measured > 0:
             logs = np.log([max(seconds_of(figure, draw), 1e-9) for draw in found.draws])
             sd = float(np.std(logs)) if len(logs) else 0.0
-            yield group, Observed(row.stack, row.source, measured / seconds, sd)
+            yield group, Observed(row.stack, row.source, measured / seconds, sd, row.unusual)
 
 
 def all_effects(rows: Sequence[Row], found: Sequence[Forecast]) -> dict[str, StackEffects]:
@@ -94,7 +101,10 @@ def left_out(rows: Sequence[Row], found: Sequence[Forecast]) -> list[dict[str, E
         kept = [i for i, row in enumerate(rows) if row.source != source]
         of_source[source] = all_effects([rows[i] for i in kept], [found[i] for i in kept])
     return [
-        {group: fitted.of(row.stack) for group, fitted in of_source[row.source].items()}
+        {
+            group: fitted.of(row.stack, unusual=row.unusual)
+            for group, fitted in of_source[row.source].items()
+        }
         for row in rows
     ]
 
@@ -196,22 +206,24 @@ def _forecast_ones(
 
 
 def stack_texts(effects: Mapping[str, StackEffects]) -> Iterator[str]:
-    """Effects fitted to all sources: of a stack that nobody measured, and of those that differ."""
+    """Effects fitted to all sources: of a stack that nobody measured, and of those that some did;
+    and the standard deviations that mixtures and recurrent layers add."""
     for name in (UNKNOWN, *sorted({folder.name for folder in FOLDERS.values()} - {UNKNOWN})):
         of = {group: fitted.of(name) for group, fitted in effects.items()}
         texts = [
             f"{group} {effect.factor:.2f} (sd {effect.sd:.2f})"
             for group, effect in of.items()
-            if name == UNKNOWN or abs(effect.factor - 1.0) > TOLD
+            if name == UNKNOWN or effect.factor != 1.0
         ]
         if texts:
             yield f"{name} {', '.join(texts)}"
+    yield f"{UNUSUAL} {', '.join(f'{g} {fitted.added:.2f}' for g, fitted in effects.items())}"
 
 
 def _bare(run: PublishedRun) -> Forecast | str:
     """The forecast without effects, to which they are fitted, or why there is none."""
     steps = STEPS if run.scenario["policy"] else BARE_STEPS
-    return _tried(run, None, steps=steps, seeds=1, draws=DRAWS // 2)
+    return _tried(run, None, steps=steps, seeds=1, draws=BARE_DRAWS)
 
 
 def _tried(run: PublishedRun, effects: Effects | None, **most: int) -> Forecast | str:

@@ -4,16 +4,22 @@ log(measured / forecast) = stack + source + rest. The forecast is taken to be ri
 effects have a mean of 0, so that stacks of which little was measured are drawn towards no effect
 (partial pooling: Gelman and Hill 2007, chapter 12), and those of fewer than `FEWEST` sources have
 none. Stacks are normal; sources, with the rest of their runs, have Student's t, since one in ten is
-far off for reasons that its page does not tell (Lange, Little and Taylor 1989). The forecast's own
-draws give an error of known variance. Intervals are drawn from a normal, so that the t's scale is
-widened to hold nine of ten of its sources.
+far off for reasons that its page does not tell (Lange, Little and Taylor 1989). Sources of unusual
+models (mixtures, recurrent layers) have another scale. The forecast's own draws give an error of
+known variance.
+
+Intervals are drawn from a normal. How wide it has to be is counted: each of the sources is forecast
+by the others in turn, and the scale of sources is made so much wider or narrower that nine of ten
+are inside (normalised conformal prediction: Lei, G'Sell, Rinaldo, Tibshirani and Wasserman 2018,
+section 5.2). n figures of one source count as the root of n, between counting sources and counting
+figures.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,21 +28,26 @@ from rollcast.simulator.errors import ScenarioError
 
 Array = NDArray[np.float64]
 _LEAST_SD = 0.02
+_WIDEST = 1.1  # logarithm of what the scale of unusual models is beyond 1
+_LEAST_WIDENED = 0.1
 FREEDOM = 4.0  # degrees of a source's t
+_NEAR = {"xatol": 3e-3, "fatol": 3e-4}  # of logarithms of scales, and of the likelihood
 _ROUNDS = 5  # of weights and variances in turn
 FEWEST = 3  # sources of a stack that has an effect of its own
-WIDENED = 2.1318 / 1.6449  # half of the middle 90 % of that t, over a normal's
+INSIDE = 0.9  # of the sources, in an interval
+_HALF = 1.6449  # of a normal's middle 90 %, in standard deviations
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A measured phase. ratio: measured over forecast. sd: of the logarithm of the forecast's own
-    draws."""
+    draws. unusual: whether the model is."""
 
     stack: str
     source: str
     ratio: float
     sd: float
+    unusual: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +60,66 @@ class Effect:
 
 @dataclass(frozen=True)
 class StackEffects:
-    """A fitted model. between_stacks: a standard deviation. between_sources, within: scales of t.
-    weights: of the observed by their sources, 1 for one that is not far off."""
+    """A fitted model. between_stacks: a standard deviation. between_sources, within: scales of t,
+    ``unusual`` times as large for unusual models. weights: of the observed by their sources, 1 for
+    one that is not far off. widened: factor on those scales with which intervals hold."""
 
     between_stacks: float
     between_sources: float
     within: float
+    unusual: float
     observed: Sequence[Observed]
     weights: Sequence[float]
+    widened: float = 1.0
 
-    def of(self, stack: str) -> Effect:
-        """For a source of ``stack`` that was not seen; also of a stack that was not."""
+    def of(self, stack: str, *, unusual: bool = False) -> Effect:
+        """For a source of ``stack`` that was not seen; also of a stack that was not. unusual:
+        whether its model is."""
+        log, left = self._stack(stack, np.ones(len(self.observed), bool))
+        return Effect(math.exp(log), math.hypot(math.sqrt(left), self._sd(unusual)))
+
+    @property
+    def added(self) -> float:
+        """Standard deviation that an unusual model adds to that of any other."""
+        return math.sqrt(self._sd(unusual=True) ** 2 - self._sd(unusual=False) ** 2)
+
+    def _sd(self, unusual: bool) -> float:
+        return self.widened * self.scale(unusual)
+
+    def scale(self, unusual: bool) -> float:
+        """Of a source and the rest of its runs."""
+        return (self.unusual if unusual else 1.0) * math.hypot(self.between_sources, self.within)
+
+    def _stack(self, stack: str, known: NDArray[np.bool_]) -> tuple[float, float]:
+        """A stack's mean by those of the observed that are ``known``, and its variance."""
         variances = np.array([self.between_stacks, self.between_sources, self.within]) ** 2
-        covariance = _Design.of(self.observed).covariance(variances, np.array(self.weights))
-        own = [one for one in self.observed if one.stack == stack]
-        known = len({one.source for one in own}) >= FEWEST
-        shared = known * variances[0] * np.array([one.stack == stack for one in self.observed])
+        observed = [one for one, used in zip(self.observed, known, strict=True) if used]
+        if len({one.source for one in observed if one.stack == stack}) < FEWEST:
+            return 0.0, float(variances[0])
+        design = _Design.of(observed)
+        covariance = design.covariance(variances, self.unusual, np.array(self.weights)[known])
+        shared = variances[0] * np.array([one.stack == stack for one in observed])
         weights = np.linalg.solve(covariance, shared)
-        left = variances[0] - float(shared @ weights)
-        sd = math.sqrt(left + WIDENED**2 * (variances[1] + variances[2]))
-        return Effect(math.exp(float(weights @ _logs(self.observed))), sd)
+        return float(weights @ _logs(observed)), float(variances[0] - shared @ weights)
+
+    def counted(self) -> float:
+        """The factor on the scales with which the intervals of sources, each forecast by the
+        others, hold `INSIDE` of them."""
+        sources = np.array([one.source for one in self.observed])
+        needed, counts = [], []
+        for source in sorted(set(sources.tolist())):
+            own = sources == source
+            for one in (one for one, used in zip(self.observed, own, strict=True) if used):
+                log, left = self._stack(one.stack, ~own)
+                off = (math.log(one.ratio) - log) / _HALF
+                wanted = max(off**2 - one.sd**2 - left, 0.0)
+                needed.append(math.sqrt(wanted) / self.scale(one.unusual))
+                counts.append(own.sum() ** -0.5)
+        order = np.argsort(needed)
+        cumulated = np.cumsum(np.array(counts)[order])
+        following = INSIDE * (cumulated[-1] + np.mean(counts))  # one more may lie anywhere
+        place = min(int(np.searchsorted(cumulated, following)), len(needed) - 1)
+        return max(float(needed[order[place]]), _LEAST_WIDENED)
 
 
 def fit(observed: Sequence[Observed]) -> StackEffects:
@@ -82,21 +133,33 @@ def fit(observed: Sequence[Observed]) -> StackEffects:
     if len({one.source for one in observed}) < 3:
         raise ScenarioError("observed", "fewer than three sources say nothing about a spread")
     logs, weights, design = _logs(observed), np.ones(len(observed)), _Design.of(observed)
-    starts: list[Array] = [np.array(sds) for sds in ([-0.5, -2.5, -1.5], [-2.5, -0.5, -1.5])]
+    several = len({one.source for one in observed if one.unusual}) >= FEWEST
+    free = 4 if several else 3
+    starts: list[Array] = [
+        np.array([*sds, 0.0][:free]) for sds in ([-0.5, -2.5, -1.5], [-2.5, -0.5, -1.5])
+    ]
 
-    def loss(log_sds: Array) -> float:
-        variances = np.exp(2.0 * np.clip(log_sds, math.log(_LEAST_SD), 2.0))
-        factor = np.linalg.cholesky(design.covariance(variances, weights))
+    def scales(found: Array) -> tuple[Array, float]:
+        sds = np.exp(np.clip(found[:3], math.log(_LEAST_SD), 2.0))
+        return sds, 1.0 + float(np.exp(min(found[3], _WIDEST))) if several else 1.0
+
+    def loss(found: Array) -> float:
+        sds, unusual = scales(found)
+        factor = np.linalg.cholesky(design.covariance(sds**2, unusual, weights))
         scaled = np.linalg.solve(factor, logs)
         return float(np.log(np.diag(factor)).sum() + 0.5 * scaled @ scaled)
 
     for _ in range(_ROUNDS):
-        best = min((minimize(loss, start, method="Nelder-Mead") for start in starts), key=_value)
+        best = min(
+            (minimize(loss, start, method="Nelder-Mead", options=_NEAR) for start in starts),
+            key=_value,
+        )
         starts = [best.x]
-        sds = np.exp(np.clip(best.x, math.log(_LEAST_SD), 2.0))
-        weights = _weights(observed, design, sds**2)
-    stacks, sources, within = sds.tolist()
-    return StackEffects(stacks, sources, within, observed, weights.tolist())
+        sds, unusual = scales(best.x)
+        weights = _weights(observed, design, sds**2, unusual)
+    stacks, of_sources, within = sds.tolist()
+    fitted = StackEffects(stacks, of_sources, within, unusual, observed, weights.tolist())
+    return replace(fitted, widened=fitted.counted())
 
 
 def _value(found: object) -> float:
@@ -107,13 +170,15 @@ def _logs(observed: Sequence[Observed]) -> Array:
     return np.array([math.log(one.ratio) for one in observed])
 
 
-def _weights(observed: Sequence[Observed], design: _Design, variances: Array) -> Array:
+def _weights(
+    observed: Sequence[Observed], design: _Design, variances: Array, unusual: float
+) -> Array:
     """Of each source (degrees + runs) / (degrees + how far off its runs are, squared in standard
     deviations), at most 1."""
     logs = _logs(observed)
     sources = np.array([one.source for one in observed])
     weights = np.ones(len(observed))
-    covariance = design.covariance(variances, weights)
+    covariance = design.covariance(variances, unusual, weights)
     for source in set(sources.tolist()):
         own = sources == source
         off = logs[own] @ np.linalg.solve(covariance[np.ix_(own, own)], logs[own])
@@ -123,11 +188,13 @@ def _weights(observed: Sequence[Observed], design: _Design, variances: Array) ->
 
 @dataclass(frozen=True)
 class _Design:
-    """Whether two observed are of one stack, and of one source; their own variances."""
+    """Whether two observed are of one stack, and of one source; their own variances; whether their
+    models are unusual."""
 
     stacks: Array
     sources: Array
     own: Array
+    unusual: Array
 
     @classmethod
     def of(cls, observed: Sequence[Observed]) -> _Design:
@@ -135,12 +202,15 @@ class _Design:
         sources = np.array([one.source for one in observed])
         own = np.array([one.sd**2 for one in observed])
         of_stack, of_source = (names[:, None] == names for names in (stacks, sources))
-        return cls(of_stack.astype(float), of_source.astype(float), own)
+        unusual = np.array([float(one.unusual) for one in observed])
+        return cls(of_stack.astype(float), of_source.astype(float), own, unusual)
 
-    def covariance(self, variances: Array, weights: Array) -> Array:
-        """Of the logarithms. variances: of stacks, sources and the rest; a source's part is that of
-        a source of weight 1 over its weight."""
+    def covariance(self, variances: Array, unusual: float, weights: Array) -> Array:
+        """Of the logarithms. variances: of stacks, sources and the rest. unusual: factor on the
+        scale of unusual models; a source's part is that of a source of weight 1 over its weight."""
         between_stacks, between_sources, within = variances
-        of_source = between_sources * self.sources + np.diag(within + self.own)
+        scales = unusual**self.unusual
+        of_source = between_sources * self.sources + np.diag(np.full(len(scales), within))
+        of_source = of_source * np.outer(scales, scales) + np.diag(self.own)
         widened = of_source / np.sqrt(np.outer(weights, weights))
         return np.asarray(between_stacks * self.stacks + widened)

@@ -15,8 +15,9 @@ from benchmarks import run_tables
 from benchmarks.runner import ROOT
 from benchmarks.validation.published_runs import PublishedRun
 from benchmarks.validation.run_phases import Forecast
-from benchmarks.validation.runs import Row, group_of, left_out
+from benchmarks.validation.runs import UNUSUAL, Row, group_of, left_out
 from benchmarks.validation.stack_effects import Observed, fit
+from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.costs.stacks import FOLDERS, STACKS, told_of
 from rollcast.simulator.errors import ScenarioError
 
@@ -74,12 +75,41 @@ def test_three_sources_of_a_stack_make_an_effect() -> None:
 
 
 def test_one_source_far_off_hardly_moves_its_stack_or_the_spread() -> None:
-    near = [Observed(name, f"{name}{n}", 1.1, 0.05) for n in range(4) for name in "abcd"]
+    near = [Observed(name, f"{name}{n}", 1.1, 0.05) for n in range(4) for name in "abcdef"]
     sds = [fit([*near, Observed("a", "far", ratio, 0.05)]).of("a").sd for ratio in (1.2, 3, 30)]
     far = fit([*near, Observed("a", "far", 30.0, 0.05)])
     assert far.of("a").factor < 1.3
     assert far.weights[-1] < 0.1 < min(far.weights[:-1])
     assert sds[2] < 2.0 * sds[1]
+
+
+def test_intervals_of_heavy_tails_and_of_unusual_models_hold_nine_of_ten() -> None:
+    """Sources far off more often than a normal's, those of unusual models three times as far, some
+    with several figures: counted, not taken to be of a law."""
+    inside, widths = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+
+        def log(unusual: bool, rng: np.random.Generator = rng) -> float:
+            return (3.0 if unusual else 1.0) * 0.1 * float(rng.standard_t(3))
+
+        observed = []
+        for source in range(40):
+            unusual = source % 4 == 0
+            shared = log(unusual)
+            observed += [
+                Observed(f"stack {source % 7}", str(source), math.exp(shared), 0.02, unusual)
+                for _ in range(1 + 2 * (source % 5 == 0))
+            ]
+        fitted = fit(observed)
+        for unusual in (False, False, False, True) * 20:
+            effect = fitted.of("new", unusual=unusual)
+            inside.append(abs(log(unusual)) < 1.645 * effect.sd)
+        sds = [fitted.of("new", unusual=unusual).sd for unusual in (False, True)]
+        widths.append(sds[1] / sds[0])
+        assert math.hypot(sds[0], fitted.added) == pytest.approx(sds[1])
+    assert 0.84 < np.mean(inside) < 0.96
+    assert 1.4 < np.median(widths) < 4.5
 
 
 def test_two_sources_say_nothing_about_a_spread() -> None:
@@ -88,7 +118,7 @@ def test_two_sources_say_nothing_about_a_spread() -> None:
 
 
 def row(stack: str, source: str, measured_s: float) -> Row:
-    scenario = {"cost": {"roofline": {"stack": stack}}}
+    scenario = {"model": "qwen3-8b", "cost": {"roofline": {"stack": stack}}}
     return Row(source, f"{stack} {source}", PublishedRun(scenario, {"update": measured_s}))
 
 
@@ -116,6 +146,10 @@ def test_presets_of_stacks_have_what_was_fitted_to_all_sources() -> None:
     for text in told:
         stack, _, effects = text.partition(" ")
         presets = [preset for name, preset in STACKS.items() if FOLDERS[name].name == stack]
+        if stack == UNUSUAL.split()[0]:
+            added = read_presets("spreads.yaml")["unusual_models"]
+            for group, sd in re.findall(r"(\w+) ([\d.]+)", effects.rpartition("add ")[2]):
+                assert added[KEYS[group]] == pytest.approx(float(sd), abs=0.1), text
         for group, factor, sd in re.findall(r"(\w+) ([\d.]+) \(sd ([\d.]+)\)", effects):
             for preset in presets:
                 its = preset.phase_factors

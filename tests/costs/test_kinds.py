@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -17,7 +18,9 @@ from rollcast.simulator.costs.roofline.draws import (
     model_errors,
     residual_spreads,
     spreads,
+    with_unusual,
 )
+from rollcast.simulator.costs.stacks import STACKS
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 from rollcast.simulator.values.chance import Drawn
 
@@ -69,6 +72,25 @@ def test_draws_have_the_spread_of_their_kind(placement: str) -> None:
         logs = np.log([factors[phase] for factors in drawn])
         assert logs.std() == pytest.approx(math.hypot(known[phase], apart), rel=0.1)
     assert all(factors["sync"] == 1.0 for factors in drawn)
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-30b-a3b", "qwen3.5-9b"])
+def test_unusual_models_add_to_the_spread_of_their_stack(name: str) -> None:
+    """But not to one that is given."""
+    model, added = load_model(name), read_presets("spreads.yaml")["unusual_models"]
+    own = STACKS["verl"].phase_factors
+    wider = with_unusual(own, "verl", model)
+    for key in ("decode", "log_prob", "update"):
+        more = added[key] if name != "qwen3-8b" else 0.0
+        stacks = getattr(own, f"{key}_sd")
+        assert getattr(wider, f"{key}_sd") == pytest.approx(math.hypot(stacks, more))
+        given = replace(own, **{f"{key}_sd": 0.011})
+        assert getattr(with_unusual(given, "verl", model), f"{key}_sd") == 0.011
+    assert with_unusual(own, None, model) == own
+    cost = RooflineCost(model, GPU, 2, trainer_gpus=8, stack="verl", cuda_graphs=True)
+    rng = np.random.default_rng(0)
+    logs = np.log([cost.drawn(Drawn(rng)).factors["update"] for _ in range(300)])
+    assert logs.std() == pytest.approx(wider.update_sd, rel=0.12)
 
 
 def test_a_draw_moves_what_it_is_of() -> None:

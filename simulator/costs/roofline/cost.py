@@ -45,6 +45,7 @@ from rollcast.simulator.costs.roofline.draws import (
     stack_spreads,
     times,
     trainer_spreads,
+    with_unusual,
 )
 from rollcast.simulator.costs.roofline.options import FIELD, RooflineOptions, RooflineSection
 from rollcast.simulator.costs.scaled import PHASES, SOURCES, ScaledCost
@@ -427,7 +428,7 @@ class RooflineCost(RooflineOptions, CostModel):
         inner = self.with_figures_drawn(chance)
         errors = residual_spreads(
             self.model,
-            self.phase_factors,
+            with_unusual(self.phase_factors, self.stack, self.model),
             speculates=self.speculative is not None,
             several_gpus=self.engine_gpus > 1,
         )

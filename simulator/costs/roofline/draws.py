@@ -158,6 +158,11 @@ def case_errors() -> Mapping[str, float]:
     return errors
 
 
+def unusual(model: Model) -> bool:
+    """Whether a model is a mixture, or has recurrent layers: forecasts of these are further off."""
+    return model.experts > 0 or model.recurrent_layers > 0
+
+
 def model_errors(model: Model) -> Mapping[str, float]:
     """Standard deviations of the log of decode and prefill beyond the figures', of an engine that
     serves ``model``: by its weights' precision, its experts and its size."""
@@ -169,6 +174,22 @@ def model_errors(model: Model) -> Mapping[str, float]:
         kind = "small"
     errors: Mapping[str, float] = read_presets("spreads.yaml")["model_errors"][kind]
     return errors
+
+
+def with_unusual(factors: PhaseFactors, stack: Stack | None, model: Model) -> PhaseFactors:
+    """With what an unusual model adds to the standard deviations of its stack; one that was given
+    in the place of the stack's is taken to be known."""
+    if stack is None or not unusual(model):
+        return factors
+    added: Mapping[str, float] = read_presets("spreads.yaml")["unusual_models"]
+    own, keys = STACKS[stack].phase_factors, [f"{phase}_sd" for phase in added]
+    sds = [(key, getattr(factors, key)) for key in keys]
+    wider = {
+        key: math.hypot(sd, more)
+        for (key, sd), more in zip(sds, added.values(), strict=True)
+        if sd is not None and sd == getattr(own, key)
+    }
+    return replace(factors, **wider)
 
 
 def residual_spreads(

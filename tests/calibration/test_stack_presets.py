@@ -1,0 +1,40 @@
+"""What the validation suite fits to published runs, in the presets' words."""
+
+from benchmarks.validation.runs import UNUSUAL
+from benchmarks.validation.stack_presets import fitted, with_factors
+
+TEXT = (
+    "how far off: unknown update 1.00 (sd 0.40), generation 1.00 (sd 0.20); verl generation 1.10 "
+    f"(sd 0.30); {UNUSUAL} generation 0.50, log_prob 0.60"
+)
+FILE = """\
+presets:
+  verl-0.5:
+    rest:
+      rest_s: 1.1
+    phase_factors: &factors
+      decode: 1.05
+      update: 2.00
+      kind: fitted
+  verl:
+    phase_factors: *factors
+"""
+
+
+def test_effects_become_factors_of_stacks_and_spreads_of_models() -> None:
+    stacks, added = fitted(TEXT)
+    assert stacks["unknown"] == {"decode_sd": "0.20", "prefill_sd": "0.20", "update_sd": "0.40"}
+    keys = ("decode", "decode_sd", "prefill", "prefill_sd")
+    assert stacks["verl"] == dict(zip(keys, ("1.10", "0.30") * 2, strict=True))
+    assert added == {"decode": "0.50", "prefill": "0.50", "log_prob": "0.60"}
+
+
+def test_a_stacks_file_keeps_all_but_its_factors() -> None:
+    stacks, _ = fitted(TEXT)
+    lines = list(with_factors(FILE.split("\n"), stacks["verl"]))
+    text = "\n".join(lines)
+    for line in ("      rest_s: 1.1", "      kind: fitted", "    phase_factors: *factors"):
+        assert line in lines
+    assert "decode: 1.10\n      decode_sd: 0.30\n" in text
+    assert "update" not in text  # of a stack that too few sources measured
+    assert list(with_factors(lines, stacks["verl"])) == lines

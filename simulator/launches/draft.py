@@ -69,14 +69,12 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     check_batches(launch, known)
     size = _counted(known, "workload.group_size", _ASSUMED_SIZE)
     batch = _batch(known, int(size.value))
-    cap = _cap(known)
+    usual = asked.prompt_tokens or figures("launches").prompt_tokens
+    cap, longest = _together(known, _cap(known), int(usual))
     preset = preset_of(launch.stack, launch.release, value(known, "run.mode"))
     overlapped = overlaps(known)
     responses = _responses(int(cap.value), asked)
-    prompt_tokens = asked.prompt_tokens or figures("launches").prompt_tokens
-    step = Step(
-        int(batch.value) * int(size.value), int(size.value), prompt_tokens + responses.value
-    )
+    step = Step(int(batch.value) * int(size.value), int(size.value), usual + responses.value)
     parts = [
         model_part(_with_model(launch, known), WHAT),
         setting_part(known, "gpu") or nobody("gpu", "gpus", WHAT),
@@ -85,7 +83,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         batch,
         size,
         cap,
-        *_prompts(known, asked),
+        *_prompts(known, asked, longest),
         responses,
         policy_part(known, overlapped, launch.stack, _rules(launch)),
         *cost_parts(known, preset, step),
@@ -212,6 +210,22 @@ def _cap(known: Settings) -> Part:
     return Part(key, _ASSUMED_CAP, f"assumed: not in the {WHAT}", True)
 
 
+def _together(known: Settings, cap: Part, usual: int) -> tuple[Part, int | None]:
+    """The cap on responses, and the longest prompt, within a bound on both together, which cuts
+    prompts to a usual one at the least and then responses; a bound below the cap is none of both.
+    """
+    longest = whole(known, "run.max_prompt_tokens")
+    prompt = min(usual, longest or usual)
+    for total in ("run.max_total_tokens", "run.max_context_tokens"):
+        both, tokens = whole(known, total), int(cap.value)
+        if both and both >= tokens and both > prompt and (longest or prompt) + tokens > both:
+            longest = max(both - tokens, prompt)
+            if longest + tokens > both:
+                source = f"{cap.source}, less a prompt of {known[total].source}"
+                cap = Part(cap.key, both - longest, source, cap.assumed)
+    return cap, longest
+
+
 def _cluster(known: Settings, overlapped: bool) -> Iterable[Part]:
     parts = cluster_parts(known, overlapped, WHAT)
     check_engines(known, {part.key: part for part in parts})
@@ -232,14 +246,13 @@ def _engine(known: Settings) -> Iterable[Part]:
     return [part for part in found.values() if part is not None]
 
 
-def _prompts(known: Settings, asked: Asked) -> Iterable[Part]:
+def _prompts(known: Settings, asked: Asked, longest: int | None) -> Iterable[Part]:
     """How long prompts are: their mean as the user says or as published runs had it, their longest
-    as the launch says."""
+    as the launch says, and as far as a bound on prompt and response leaves room."""
     own, key = figures("launches"), "workload.prompt_tokens"
     mean, why, assumed = float(own.prompt_tokens), "assumed; give --prompt-tokens", True
     if asked.prompt_tokens is not None:
         mean, why, assumed = float(asked.prompt_tokens), "given by --prompt-tokens", False
-    longest = whole(known, "run.max_prompt_tokens")
     if longest is None or longest <= mean:
         tokens = min(mean, longest or mean)
         yield Part(key, max(round(tokens), 1), why, assumed)

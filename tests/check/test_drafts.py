@@ -18,6 +18,7 @@ from rollcast.simulator.launches.overrides import overrides
 from rollcast.simulator.launches.parts import Part, nested
 from rollcast.simulator.scenario.knobs import knobs_of
 from rollcast.simulator.stacks.stack import all_stacks
+from rollcast.simulator.workload.base import longest_rollout
 
 
 def _values(said: Mapping[str, Any], **more: Any) -> dict[str, Any]:
@@ -321,3 +322,22 @@ def test_deepspeeds_buckets_and_training_in_32_bit_are_read() -> None:
     assert trainer["precision"] == "fp32"
     half = drafted(launched({**said, "fp16": True}, "trl", "1.0"), asked()).parts
     assert not any(part.key.endswith(".precision") for part in half)
+
+
+def test_a_bound_on_prompt_and_response_bounds_both() -> None:
+    nemo = {
+        "policy.model_name": "meta-llama/Llama-3.1-8B-Instruct",
+        "policy.max_total_sequence_length": 4096,
+        "policy.generation.max_new_tokens": 4096,
+        "data.max_input_seq_length": 4096,
+    }
+
+    def longest(said: Mapping[str, Any], **more: Any) -> tuple[float, float]:
+        scenario = question(launched({**nemo, **said}, "nemo_rl", None), asked(**more)).scenario
+        return longest_rollout(scenario.workload)
+
+    assert longest({}, gpus=8) == (150, 3946)
+    assert longest({}, gpus=8, prompt_tokens=1000) == (1000, 3096)
+    assert longest({"policy.generation.max_new_tokens": 3000}, gpus=8) == (1096, 3000)
+    roomy = {"data.max_input_seq_length": 512, "policy.generation.max_new_tokens": 2048}
+    assert longest(roomy, gpus=8) == (512, 2048)

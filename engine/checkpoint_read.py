@@ -129,9 +129,7 @@ def _earlier(folder: Path) -> ScenarioError:
 
 def damaged(out: Path, error: BaseException) -> ScenarioError:
     """The error for a save that cannot be continued."""
-    message = (
-        f"the unfinished run in {place(out)} is damaged: {_reason(error)}; start anew with --force"
-    )
+    message = f"what was saved of {out} is damaged: {_reason(error)}; start anew with --force"
     return ScenarioError("--resume", message)
 
 

@@ -6,8 +6,8 @@ import hashlib
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,9 @@ def run_scenario(
             "change cluster.placement or cluster.replicas",
         )
     with nullcontext() if out is None else checkpoint.held(out):
-        resumed = _check_out(spec, out, resume, force)
-        going = _Run(spec, out, resumed, on_step, ray)
+        with _reopened(out, resume):
+            resumed = _check_out(spec, out, resume, force)
+            going = _Run(spec, out, resumed, on_step, ray)
         if going.older:
             on_note(going.older)
         try:
@@ -315,10 +316,17 @@ def _check_out(spec: RunSpec, out: Path | None, resume: bool, force: bool) -> Re
     opened = going_on and not checkpoint.exists(out)
     if opened:
         checkpoint.reopen(out)
+    return _resumed(spec, out, opened)
+
+
+@contextmanager
+def _reopened(out: Path | None, resume: bool) -> Iterator[None]:
+    """A finished run that cannot be gone on with is left as it was."""
+    alone = out is not None and resume and not checkpoint.exists(out)
     try:
-        return _resumed(spec, out, opened)
+        yield
     except BaseException:
-        if opened:
+        if out is not None and alone:
             checkpoint.discard(out)
         raise
 

@@ -245,6 +245,13 @@ def test_a_finished_run_goes_on(
     assert home.run("--resume", "--steps", "2") == 2
     assert "has done them; give more, as --steps" in capsys.readouterr().err
     assert not home.running.exists()
+    (shard,) = (home.out / "checkpoint").glob("trainer-*/*.safetensors")
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert home.run("--resume") == 2
+    assert f"what was saved of {home.out} is damaged: " in capsys.readouterr().err
+    assert not home.running.exists()
+    shard.write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
         status, _ = home.in_child("--resume", before=lambda: in_sync(home, patch))
     assert os.WIFSIGNALED(status)

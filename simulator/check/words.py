@@ -109,6 +109,8 @@ def sentences(answer: Answer) -> Iterator[str]:
             "" if cost is None else f" and cost {spread(cost, usd)} at {usd(price or 0)} a GPU-hour"
         )
         yield f"{text}{paid}."
+    else:
+        yield "How many steps the run has is not said: give --steps for its hours and cost."
     bound = bound_text(found.summary, "simulated runs")
     if bound:
         yield bound

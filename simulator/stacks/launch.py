@@ -404,7 +404,8 @@ class Launch:
         python: bool = False,
     ) -> list[str]:
         """Settings by our key as arguments of the stack, in the order given. run: what its launch
-        says, whose spelling is kept. python: as arguments of a call, where the launch is one, of
+        says, whose spelling is kept; a switch of it that is turned off by leaving it out is a line
+        that says so. python: as arguments of a call, where the launch is one, of
         what a command line would have behind dashes. Raises KeyError for one that the release,
         or such a run, has no key for, as `name` does, or whose value the stack does not take."""
         known = {ours: one.value for ours, one in (run or {}).items()} | dict(settings)
@@ -422,7 +423,14 @@ class Launch:
                 for key, value in said
             )
             return [line for line in lines if line]
-        return [line for key, value in said if (line := self._argument(key, value))]
+        there = {one.theirs.replace("-", "_") for one in (run or {}).values() if not one.unsaid}
+        lines = []
+        for key, value in said:
+            line, bare = self._argument(key, value), key.spelt is None
+            if not line and bare and key.key.replace("-", "_") in there:
+                line = f"remove {self._named(key)}"
+            lines += [line] if line else []
+        return lines
 
     def has(self, ours: str, release: str | None = None, run: Settings | None = None) -> bool:
         """Whether there is a key for that, as `name` finds it."""

@@ -216,6 +216,13 @@ def test_what_the_assumed_length_adds_to_the_interval_is_said(small: Question) -
     assert [f"assumed {assumed:,.0f} tokens" in text for text in texts] == [True, False]
 
 
+def test_a_run_of_an_unknown_number_of_steps_has_no_hours(small: Question) -> None:
+    known, ledger = _found(small), short_ledger(small, 0.5)
+    open_ended = replace(known, steps=None)
+    texts = [" ".join(sentences(Answer(small, ledger, one))) for one in (known, open_ended)]
+    assert ["give --steps" in text for text in texts] == [False, True]
+
+
 def test_the_wait_for_the_last(small: Question) -> None:
     """Of 100 responses 97 end within four seconds and the rest after ten; one is cut off."""
     ends = np.array([1.0] * 50 + [4.0] * 47 + [10.0] * 3 + [50.0])

@@ -277,6 +277,13 @@ def test_lines_are_those_that_the_stack_takes(
     assert STACKS[stack].launch.written(settings, run=run_of(known)) == lines
 
 
+def test_a_switch_that_is_turned_off_by_leaving_it_out_is_a_line_where_the_launch_has_it() -> None:
+    openrlhf, off = STACKS["openrlhf"].launch, {"run.enforce_eager": False}
+    eager = openrlhf.read([Given("enforce_eager", True, HERE)])
+    assert openrlhf.written(off, run=eager) == ["remove --enforce_eager"]
+    assert openrlhf.written(off) == []
+
+
 def test_what_a_run_does_not_take_is_not_written() -> None:
     with pytest.raises(KeyError, match=r"run\.cpu_offload"):
         VERL.written({"run.cpu_offload": True}, run=run_of({"run.strategy": "megatron"}))

@@ -110,7 +110,7 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     strategy, backends = value(known, "run.strategy"), backends_of(preset)
     if strategy in backends and _can_be(known, backends[strategy].splits):
         its = known["run.strategy"]
-        assumed = its.implied and its.unsaid
+        assumed = strategy == "ddp" and its.unsaid  # of no stack the default that it states
         source = f"assumed: {its.theirs}" if assumed else its.source
         yield Part(f"{TRAINER}.backend", strategy, source, assumed)
     for key, ours, kind in _SAME:

@@ -418,11 +418,11 @@ class Launch:
         if self.form == "key: value":
             return _nested(said)
         if python and self.form == "--key value":
-            lines = (
+            arguments = (
                 f"{key.key}={value!r}" if key.spelt is None else self._argument(key, value)
                 for key, value in said
             )
-            return [line for line in lines if line]
+            return [argument for argument in arguments if argument]
         there = {one.theirs.replace("-", "_") for one in (run or {}).values() if not one.unsaid}
         lines = []
         for key, value in said:

@@ -397,6 +397,20 @@ def test_accelerate_names_deepspeeds_configuration_and_swift_a_shipped_one(tmp_p
         assert values(launch).get("run.cpu_optimizer", False) == host
 
 
+@pytest.mark.parametrize("script", ["ray.sub", "not_there.sh"])
+def test_a_job_takes_its_command_from_a_variable(tmp_path: Path, script: str) -> None:
+    """As NeMo-RL's ray.sub does; before sbatch, or set in lines of their own."""
+    written(tmp_path, "grpo.yaml", "grpo: {num_prompts_per_step: 64}\n")
+    command = 'COMMAND="uv run examples/run_grpo_math.py --config grpo.yaml cluster.num_nodes=$N"'
+    submit = f"sbatch --nodes=$N --account=x {script}\n"
+    for text in (f'N=2\n{command} \\\nMOUNTS="$PWD:$PWD" {submit}', f"N=2\n{command}\n{submit}"):
+        launch = launched(tmp_path, text)
+        assert launch.stack == "nemo_rl"
+        assert values(launch)["run.nodes"] == 2
+        assert launch.settings["run.nodes"].place.line == 2
+        assert values(launch)["workload.batch_groups"] == 64
+
+
 def test_a_flag_may_lack_its_plural_as_argparse_has_it(tmp_path: Path) -> None:
     launch = launched(tmp_path, "trl grpo --num_train_epoch 6 --num_generation 4 --beta 0\n")
     assert values(launch)["run.epochs"] == 6

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from rollcast.simulator.launches.pieces import Text, joined, known, place_of, plain, shown, unknown
+from rollcast.simulator.launches.shell.builtins import assign
 from rollcast.simulator.launches.shell.session import Called, Lost, Session, Status
 from rollcast.simulator.launches.shell.syntax import Simple
 from rollcast.simulator.stacks.settings import Place
@@ -16,6 +17,8 @@ _MOST_CALLS = 500
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _REMOTE = {"ssh", "pdsh", "tmux", "screen"}
 _LAUNCHED = r"\s.*\b(?:python3?|torchrun|accelerate|deepspeed|ray)\s|^(?:python3?|torchrun)\s"
+_SUBMITS = {"sbatch", "qsub", "bsub"}
+_STARTED = r"(?s)\s*(?:\w+=\S+\s+)*(?:uv\s+run|python3?|torchrun|accelerate|deepspeed|ray\s+job)\s"
 _LAUNCHERS = {
     "srun",
     "ssh",
@@ -54,12 +57,25 @@ def other(
             return Status.RAN
     for at, word in enumerate(words):
         if word and re.search(r"\.(sh|bash|slurm|sbatch)$", word) and _calls(words, at):
-            return _script(session, fields, at, place)
+            return _script(session, fields, at, command)
     if name in _REMOTE and len(fields) > 1 and re.search(_LAUNCHED, shown(fields[-1])):
         line = place_of(fields[-1], place).line
         session.apart(partial(session.inner, shown(fields[-1]), line))
         return Status.RAN
+    if name in _SUBMITS:
+        session.apart(partial(_submitted, session, command))
     return external(session, fields, command, missing)
+
+
+def _submitted(session: Session, command: Simple) -> None:
+    """Follows the commands that a job's script finds in its variables, as NeMo-RL's ray.sub finds
+    COMMAND."""
+    for assignment in command.assignments:
+        assign(session, assignment)
+    for value in tuple(session.state.variables.values()):
+        if isinstance(value, tuple) and re.match(_STARTED, shown(value)):
+            line = place_of(value, Place(session.file, command.line)).line
+            session.inner(shown(value), line)
 
 
 def _calls(words: Sequence[str | None], at: int) -> bool:
@@ -68,9 +84,12 @@ def _calls(words: Sequence[str | None], at: int) -> bool:
     return at == 0 or bool(before & (_SHELLS | {"sbatch"})) or bool(before & _LAUNCHERS)
 
 
-def _script(session: Session, fields: list[Text], at: int, place: Place) -> Status:
+def _script(session: Session, fields: list[Text], at: int, command: Simple) -> Status:
+    place = Place(session.file, command.line)
     path = session.sources.find(fields[at], *session.folders())
     if path is None:
+        if plain(fields[0]) in _SUBMITS:
+            session.apart(partial(_submitted, session, command))
         session.found.lost.append(Lost(shown(fields[at]), place, False))
         return Status.RAN
 

@@ -40,7 +40,6 @@ from tests.laws import examples
 from tests.test_turns import FREE, ROOMY, table
 
 TRIAL = ENDINGS.index("trial_timeout")
-NEARLY_S = 1e-9
 
 
 class Stopwatch(Watched):

@@ -26,7 +26,7 @@ from rollcast.simulator.costs.memory.ledger import (
 from rollcast.simulator.costs.memory.processes import communicator_bytes, usable_bytes
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import Model, load_model
-from rollcast.simulator.costs.roofline.engine_memory import kv_bytes
+from rollcast.simulator.costs.roofline.memory_phases import kv_bytes
 from rollcast.simulator.costs.trainer.memory import Use
 from rollcast.simulator.costs.trainer.states import adapter_parameters
 from rollcast.simulator.errors import ScenarioError

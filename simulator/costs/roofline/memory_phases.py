@@ -12,20 +12,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from rollcast.simulator.costs.memory.kv_pool import kv_bytes_per_token, weight_bytes_per_gpu
 from rollcast.simulator.costs.memory.ledger import ENGINE_SHARE, Holding, Ledger, MemoryPhase, Pool
-from rollcast.simulator.costs.memory.processes import usable_bytes
+from rollcast.simulator.costs.memory.processes import communicator_bytes, usable_bytes
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.cost import RooflineCost
-from rollcast.simulator.costs.roofline.engine_memory import (
-    asleep,
-    borrowed_weights,
-    engine_weights,
-    has_a_pool,
-    kv_bytes,
-)
-from rollcast.simulator.costs.roofline.host_memory import host_bytes
+from rollcast.simulator.costs.stacks import STACKS
+from rollcast.simulator.costs.trainer.buckets import keeps_buckets
 from rollcast.simulator.costs.trainer.memory import Parts, Use
+from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES
+from rollcast.simulator.costs.trainer.parallel import GRADIENT_BYTES
 from rollcast.simulator.costs.trainer.roles import Role
+from rollcast.simulator.costs.trainer.states import frozen_parts, master_bytes, moment_bytes
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 from rollcast.simulator.errors import ScenarioError
 
@@ -224,3 +222,105 @@ def _apart(role: Role, other: RooflineTrainer, use: Use) -> Iterator[Holding]:
             yield _holding(phase, role.name, pool, roles["trainer"])
         elif role.with_critic:
             yield _holding(phase, role.name, pool, other.resting()["trainer"])
+
+
+# A node's host memory: states and weights that wait there, and the processes
+
+
+def host_bytes(cost: RooflineCost) -> dict[str, float]:
+    """Bytes of host memory on a node, by part; those at 0 are left out.
+
+    optimizer: weights, gradients and moments of an optimiser, or of all states, that works there.
+    offloaded_states: what a colocated trainer's GPUs hold between steps, there while rollouts run;
+    pinned copies are rounded up.
+    reference: weights that wait there, and with those that are swapped with them the policy's.
+    engine_weights: of an engine that sleeps with them.
+    processes: of trainer and engines. Checkpoints while they are read, data and Ray's object store
+    are left out.
+    """
+    trainer, known = cost.trainer_of, figures("memory")
+    layout, colocated = trainer.layout, cost.placement == "colocated"
+    ranks = min(trainer.gpus, trainer.gpus_per_node)
+    states = away = judged = engine = 0.0
+    if trainer.weights == "full" and (trainer.states_on_host or trainer.optimizer_on_host):
+        each = master_bytes(trainer) + moment_bytes(trainer) + GRADIENT_BYTES
+        trained = [trainer, *(t for role, t in trainer.others if role.trained and not role.gpus)]
+        owned = math.fsum(one.layout.owned_parameters for one in trained)
+        if trainer.critic and len(trained) == 1 and not trainer.critic_gpus:  # as the policy
+            owned *= 2
+        states = each * owned * ranks
+    pinned = known.pinned_rounding if trainer.state_copies == "pinned" else 1.0
+    if colocated and cost.offload_optimizer:
+        held = trainer.resting()["trainer"]
+        held_bytes = math.fsum(size for name, size in held.items() if name != "context")
+        held_bytes -= trainer.bucket_bytes if keeps_buckets(trainer) else 0.0
+        away = pinned * ranks * held_bytes
+    if trainer.reference_on_host and trainer.log_prob_passes > 1 and trainer.weights == "full":
+        copies = 2 if trainer.working_copy else 1
+        judged = copies * ranks * frozen_parts(layout, trainer, COMPUTE_BYTES)
+    if colocated and cost.engine_sleep == "offload":
+        engine = known.pinned_rounding * cost.model.weight_bytes / cost.engine_gpus * ranks
+    processes = ranks * (2 if colocated else 1) * known.process_bytes
+    parts = {
+        "optimizer": states,
+        "offloaded_states": away,
+        "reference": judged,
+        "engine_weights": engine,
+        "processes": processes,
+    }
+    return {name: size for name, size in parts.items() if size > 0}
+
+
+# An engine on each of its GPUs: awake, asleep, and at the least
+
+
+def engine_weights(cost: RooflineCost) -> float:
+    """Bytes of a replica's weights on each GPU, with those of a draft."""
+    speculative = cost.speculative
+    return weight_bytes_per_gpu(
+        cost.model,
+        cost.tensor_parallel,
+        cost.pipeline_parallel,
+        cost.data_parallel_attention,
+        speculative.draft_weight_bytes(cost.model) if speculative else 0.0,
+    )
+
+
+def borrowed_weights(cost: RooflineCost) -> float:
+    """Bytes of weights that an engine of the stack's own, which reads the trainer's, needs beside
+    these on each GPU: all of them in 16 bit where ZeRO-3 gathers them to generate (deepspeed's
+    GatheredParameters), else the layers at work."""
+    trainer = cost.trainer_of
+    if trainer.backend == "deepspeed" and trainer.kept in ("fsdp", "hybrid"):
+        return engine_weights(cost)
+    return trainer.working_weights
+
+
+def kv_bytes(cost: RooflineCost, tokens: float) -> float:
+    """Bytes on each GPU of a pool of ``tokens``."""
+    speculative = cost.speculative
+    return tokens * kv_bytes_per_token(
+        cost.model,
+        cost.tensor_parallel,
+        cost.pipeline_parallel,
+        cost.kv_rollout_tokens,
+        cost.data_parallel_attention,
+        speculative.draft_of(cost.model) if speculative else None,
+    )
+
+
+def has_a_pool(cost: RooflineCost) -> bool:
+    """Whether the engine takes its share of the memory for KV at once; an engine of the stack's own
+    takes what its rollouts need."""
+    return cost.engine is not None or cost.stack is None or STACKS[cost.stack].engine is not None
+
+
+def asleep(cost: RooflineCost, awake: dict[str, float]) -> dict[str, float]:
+    """What a colocated engine keeps on the GPU while the trainer works, of what it holds awake."""
+    if cost.engine_sleep == "none" or not has_a_pool(cost):
+        return awake if has_a_pool(cost) else {}
+    known = figures("memory")
+    kept = {"context": known.context_bytes}
+    if cost.engine_gpus > 1:
+        kept["context"] += communicator_bytes(cost.gpu)
+    return kept | ({"graphs": known.graphs_bytes} if cost.with_graphs else {})

@@ -1,4 +1,5 @@
-"""A scenario, as exports look at it."""
+"""A scenario, as exports look at it, and what its fit in memory rests on, as settings of a stack:
+offloading, recomputation, microbatches, the engine's share, and so on."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""The answer to a launch: whether it fits, how long it takes, and what would change that."""
+"""The answer to a launch: whether it fits, how long it takes, what would change that, and what an
+expert would ask about: waits and settings that cost time for nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rollcast.simulator.check import search
-from rollcast.simulator.check.forecast import Forecast, Seconds, forecast
-from rollcast.simulator.check.odd import Odd, odd
+from rollcast.simulator.check.forecast import LAST, Forecast, Seconds, forecast
 from rollcast.simulator.check.question import Question
 from rollcast.simulator.check.search import Change
 from rollcast.simulator.costs.memory.ledger import Ledger
@@ -17,6 +17,8 @@ from rollcast.simulator.errors import RollcastError, ScenarioError
 from rollcast.simulator.launches.parts import nested
 from rollcast.simulator.results.schema import CHECK_SCHEMA
 from rollcast.simulator.spans import StepRecord
+from rollcast.simulator.studies import ranking
+from rollcast.simulator.studies.compare import run_each
 from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.workload.slots import UNLIMITED
 
@@ -179,3 +181,64 @@ def _shorter(changes: Sequence[Priced], found: Forecast) -> list[Priced]:
     most = (1 - search.LEAST_GAIN) * found.step.median
     kept = [(one.step.median, one) for one in changes if one.step and one.step.median < most]
     return [one for _, one in sorted(kept, key=lambda pair: pair[0])]
+
+
+OnStep = Callable[[StepRecord], None] | None
+LONG_TAIL = 0.25
+"""Of generation: a wait for the last 3 % of responses that is told."""
+FEW_SEQS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """sentence: what is odd. speedup: of what it names, with its 90 % interval; None if it names
+    nothing."""
+
+    sentence: str
+    speedup: tuple[float, float, float] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As ``--json`` has it."""
+        return {"sentence": self.sentence, "speedup": self.speedup}
+
+
+def odd(question: Question, found: Forecast, on_step: OnStep = None) -> Iterator[Odd]:
+    """Every oddity of a launch."""
+    yield from _tail(question, found, on_step)
+    summary = found.summary
+    if summary["preemptions"]:
+        share = summary["reprefilled_tokens"] / max(summary["generated_tokens"], 1)
+        yield Odd(
+            f"engines put responses off {summary['preemptions'] / summary['steps']:,.0f} times a "
+            f"step, since the KV pool runs full; {share:.0%} of the tokens are computed twice"
+        )
+    if summary["truncated_share"] > 0.2:
+        yield Odd(f"{summary['truncated_share']:.0%} of the responses are cut at the cap")
+    scenario = found.result.scenario
+    running = summary["rollouts"] / summary["steps"] / scenario.shape.replicas
+    if scenario.engine.max_seqs < FEW_SEQS * running:
+        yield Odd(
+            f"each engine runs {scenario.engine.max_seqs} responses at once and has "
+            f"{running:.0f} to make in a step: the rest wait in its queue"
+        )
+
+
+def _tail(question: Question, found: Forecast, on_step: OnStep) -> Iterator[Odd]:
+    """A long wait for the last responses, and what a policy that does not wait would bring."""
+    if found.last_share < LONG_TAIL or question.value("policy"):
+        return
+    waits = (
+        f"generation waits {found.last_share:.0%} of its time for its last {LAST:.0%} of responses"
+    )
+    try:
+        scenario = found.result.scenario
+        variants = [scenario, scenario.with_policy("april")]
+        results = run_each(variants, on_step)
+        ranked = ranking.from_short_runs(results)
+    except RollcastError:
+        yield Odd(waits)
+        return
+    step, other = ranked.step_s
+    low, high = ranked.speedup(ranked.names[1])
+    speedup = float(step / other)
+    yield Odd(f"{waits}: APRIL {speedup:.2f}x ({low:.2f} to {high:.2f})", (speedup, low, high))

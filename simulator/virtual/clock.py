@@ -1,5 +1,6 @@
 """`clock`: the way in. Puts a kernel under Python's clocks, locks, threads and event loops, and
-takes it out again."""
+takes it out again. `Watchdog` looks, in real time, whether the thread whose turn it is ever gives
+way."""
 
 from __future__ import annotations
 

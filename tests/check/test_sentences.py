@@ -15,10 +15,9 @@ from check.launches import VERL, asked, launched, short_ledger
 from rollcast.simulator.check import answer as answers
 from rollcast.simulator.check import forecast as forecasts
 from rollcast.simulator.check import search, words
-from rollcast.simulator.check.answer import Answer, Priced, answer
+from rollcast.simulator.check.answer import Answer, Priced, answer, odd
 from rollcast.simulator.check.forecast import Forecast, Seconds
 from rollcast.simulator.check.layout import groups_of, memory_lines
-from rollcast.simulator.check.odd import odd
 from rollcast.simulator.check.question import Question, located, question
 from rollcast.simulator.check.search import Change
 from rollcast.simulator.check.words import effect, headline, sentences

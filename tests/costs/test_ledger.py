@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.costs import RooflineTrainer
-from rollcast.simulator.costs.memory.activations import kept_layer
 from rollcast.simulator.costs.memory.ledger import (
     MEMORY_PHASES,
     UNCERTAIN,
@@ -27,6 +26,7 @@ from rollcast.simulator.costs.memory.processes import communicator_bytes, usable
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import Model, load_model
 from rollcast.simulator.costs.roofline.memory_phases import kv_bytes
+from rollcast.simulator.costs.trainer.activation_memory import kept_layer
 from rollcast.simulator.costs.trainer.memory import Use
 from rollcast.simulator.costs.trainer.states import adapter_parameters
 from rollcast.simulator.errors import ScenarioError

@@ -1,4 +1,5 @@
-"""Hugging Face configs by family: the keys of a `simulator.costs.presets.models.Model`."""
+"""Hugging Face configs by family: the keys of a `simulator.costs.presets.models.Model`, and the
+format of each part's weights, from ``quantization_config``."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def outcome(
             notes.append(f"the last third was not forecast ({error})")
     notes.extend(known.notes)
     notes.extend(_drifting(known, drift))
-    made = scenario_parts(known, drift)
+    made = _few_enough(scenario_parts(known, drift))
     refused = refusal(judged)
     step = None
     if not refused and known.forecasts:
@@ -198,6 +198,16 @@ def _step(known: Fit, parts: Sequence[Part], drift: Drift) -> Step:
     taken_s = whole.step_s(parts, fitted_groups(known, drift, parts), count)
     low, high = run_level(known, count, drift)
     return Step(taken_s, low * taken_s, high * taken_s, count)
+
+
+def _few_enough(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """With no more steps than are simulated for the step that is told, so that a simulation of the
+    file gives the same."""
+    held, count = int(setting(parts, "steps")), whole.steps_for(parts)
+    if count == held:
+        return parts
+    source = f"as many of the log's {held} as its step is simulated over"
+    return replaced(parts, [Part("steps", count, source)])
 
 
 def _counted(log: RunLog, rollouts: own_rollouts.Rollouts, used: Steps) -> str:

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from rollcast.calibration.fits.model import Drift, Fit
 from rollcast.calibration.fits.noise import going_on
 from rollcast.calibration.fits.step_lengths import Spread
-from rollcast.calibration.importing import FAR_OFF, HOPELESS, outcome, refusal
+from rollcast.calibration.importing import FAR_OFF, HOPELESS, _few_enough, outcome, refusal
 from rollcast.calibration.judge.hold_out import Judged, forecast
 from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
 from rollcast.simulator.costs.base import TrainLoad
+from rollcast.simulator.launches.parts import Part
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from tests.imported import truth
@@ -204,3 +205,15 @@ def test_a_window_that_is_none(
     error = capsys.readouterr().err
     assert error.startswith("error: --steps: ")
     assert said in error
+
+
+def test_a_large_batch_has_no_more_steps_than_its_step_is_simulated_over() -> None:
+    def steps(groups: int, held: int) -> Part:
+        batch = [Part("workload.batch_groups", groups, ""), Part("workload.group_size", 5, "")]
+        [part] = [p for p in _few_enough((*batch, Part("steps", held, "log"))) if p.key == "steps"]
+        return part
+
+    assert steps(64, 60) == Part("steps", 60, "log")
+    assert steps(1024, 5).value == 5
+    assert steps(1024, 60).value == 11  # 60,000 rollouts of 5,120
+    assert "60" in steps(1024, 60).source

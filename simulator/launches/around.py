@@ -1,4 +1,5 @@
-"""What the machine's own words say of a launch's GPUs: Slurm's headers, torchrun, srun."""
+"""What the machine's own words say of a launch's GPUs: Slurm's headers, torchrun, srun, the
+environment."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from rollcast.simulator.launches.pieces import Text, cut, place_of, plain, shown
+from rollcast.simulator.stacks.launch import Launch
 from rollcast.simulator.stacks.settings import Place, Setting
 
 _HEADER = re.compile(r"#SBATCH\s+(-{1,2}[\w-]+)(?:[=\s]\s*(\S+))?")
@@ -51,6 +53,27 @@ def launchers(words: Sequence[Text], default: Place) -> Mapping[str, Setting]:
     found: dict[str, Setting] = {}
     for name, value, place in options(words, default):
         _take(found, f"--{name.replace('_', '-')}", plain(value) or "", place, "")
+    return found
+
+
+_EACH_GPU = re.compile(r"\d+(?:,\d+)*,?")
+
+
+def environment(
+    variables: Mapping[str, object], default: Place, stack: Launch
+) -> Mapping[str, Setting]:
+    """The GPUs of a node by a program's environment, where the stack has no number of its own."""
+    key, found = "run.gpus_per_node", dict[str, Setting]()
+    if any(one.has_default for one in stack.keys.get(key, ())):
+        return found
+    for name in ("NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES"):
+        value = variables.get(name)
+        text = plain(value) if isinstance(value, tuple) else None
+        place = place_of(value, default) if isinstance(value, tuple) else default
+        if text and name == "NPROC_PER_NODE" and text.isdecimal():
+            return {key: Setting(key, int(text), name, place)}
+        if text and name == "CUDA_VISIBLE_DEVICES" and _EACH_GPU.fullmatch(text):
+            return {key: Setting(key, len(text.strip(",").split(",")), name, place)}
     return found
 
 

@@ -227,7 +227,8 @@ class Reader:
         )
         self._check_lost(call, found, given, stack)
         before = call.words[: program.at]
-        machine = around.launchers(before, call.place)
+        environment = around.environment(call.variables, call.place, stack.launch)
+        machine = {**environment, **around.launchers(before, call.place)}
         given.extend(read.of_launcher(before, call.place))
         entry = shown(program.path)
         return Candidate(stack, given, weight, entry, machine, read.notes)

@@ -411,6 +411,23 @@ def test_a_job_takes_its_command_from_a_variable(tmp_path: Path, script: str) ->
         assert values(launch)["workload.batch_groups"] == 64
 
 
+def test_the_environment_says_the_gpus_of_a_node(tmp_path: Path) -> None:
+    """Before the program, or exported; of a stack without a number of its own, and below that."""
+    flags = "--num_generations 4 --sleep_level 1 --offload_model true"
+    for before, gpus in [
+        ("NPROC_PER_NODE=8 CUDA_VISIBLE_DEVICES=0,1 swift rlhf", 8),
+        ("export CUDA_VISIBLE_DEVICES=0,1,5\npython grpo.py", 3),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 4 grpo.py", 4),
+        ("CUDA_VISIBLE_DEVICES=GPU-8f2 python grpo.py", None),
+    ]:
+        launch = launched(tmp_path, f"{before} {flags}\n")
+        assert values(launch).get("run.gpus_per_node") == gpus
+        assert values(launch)["run.free_engine"] is True
+        assert values(launch)["run.offload_parameters"] is True
+    verl = launched(tmp_path, "CUDA_VISIBLE_DEVICES=0 python -m verl.trainer.main_ppo data.x=1\n")
+    assert "run.gpus_per_node" not in values(verl)
+
+
 def test_a_flag_may_lack_its_plural_as_argparse_has_it(tmp_path: Path) -> None:
     launch = launched(tmp_path, "trl grpo --num_train_epoch 6 --num_generation 4 --beta 0\n")
     assert values(launch)["run.epochs"] == 6

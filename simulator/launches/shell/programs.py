@@ -9,6 +9,7 @@ from functools import partial
 
 from rollcast.simulator.launches.pieces import Text, joined, known, place_of, plain, shown, unknown
 from rollcast.simulator.launches.shell.builtins import assign
+from rollcast.simulator.launches.shell.expand import Value
 from rollcast.simulator.launches.shell.session import Called, Lost, Session, Status
 from rollcast.simulator.launches.shell.syntax import Simple
 from rollcast.simulator.stacks.settings import Place
@@ -70,9 +71,7 @@ def other(
 def _submitted(session: Session, command: Simple) -> None:
     """Follows the commands that a job's script finds in its variables, as NeMo-RL's ray.sub finds
     COMMAND."""
-    for assignment in command.assignments:
-        assign(session, assignment)
-    for value in tuple(session.state.variables.values()):
+    for value in _environment(session, command).values():
         if isinstance(value, tuple) and re.match(_STARTED, shown(value)):
             line = place_of(value, Place(session.file, command.line)).line
             session.inner(shown(value), line)
@@ -147,11 +146,22 @@ def external(
     key = (place, tuple(map(shown, fields)))
     if len(session.found.calls) < _MOST_CALLS and len(fields) > 1 and key not in session.seen:
         session.seen.add(key)
-        variables = dict(session.state.variables)
+        variables = _environment(session, command)
         folders = tuple(session.folders())
         call = Called(tuple(fields), place, missing, session.maybe, variables, folders)
         session.found.calls.append(call)
     return Status.RAN
+
+
+def _environment(session: Session, command: Simple) -> dict[str, Value]:
+    """The variables of a program: those of the script, and those before its name."""
+    variables = session.state.variables
+    if command.assignments:
+        before, session.state.variables = variables, dict(variables)
+        for assignment in command.assignments:
+            assign(session, assignment)
+        variables, session.state.variables = session.state.variables, before
+    return dict(variables)
 
 
 _MOST = 10_000

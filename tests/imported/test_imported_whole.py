@@ -210,7 +210,7 @@ def test_a_window_that_is_none(
 def test_a_large_batch_has_no_more_steps_than_its_step_is_simulated_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rollcast.calibration.judge.whole._BUDGET", 60_000)
+    monkeypatch.setattr("rollcast.calibration.judge.whole.MOST_STEPS", 60)
 
     def steps(groups: int, held: int) -> Part:
         batch = [Part("workload.batch_groups", groups, ""), Part("workload.group_size", 5, "")]

@@ -132,38 +132,38 @@ def fit(observed: Sequence[Observed]) -> StackEffects:
 
     if len({one.source for one in observed}) < 3:
         raise ScenarioError("observed", "fewer than three sources say nothing about a spread")
-    logs, weights, design = _logs(observed), np.ones(len(observed)), _Design.of(observed)
+    logs, design = _logs(observed), _Design.of(observed)
     several = len({one.source for one in observed if one.unusual}) >= FEWEST
     free = 4 if several else 3
-    starts: list[Array] = [
-        np.array([*sds, 0.0][:free]) for sds in ([-0.5, -2.5, -1.5], [-2.5, -0.5, -1.5])
-    ]
 
     def scales(found: Array) -> tuple[Array, float]:
         sds = np.exp(np.clip(found[:3], math.log(_LEAST_SD), 2.0))
         return sds, 1.0 + float(np.exp(min(found[3], _WIDEST))) if several else 1.0
 
-    def loss(found: Array) -> float:
+    def loss(found: Array, weights: Array) -> float:
         sds, unusual = scales(found)
         factor = np.linalg.cholesky(design.covariance(sds**2, unusual, weights))
         scaled = np.linalg.solve(factor, logs)
         return float(np.log(np.diag(factor)).sum() + 0.5 * scaled @ scaled)
 
-    for _ in range(_ROUNDS):
-        best = min(
-            (minimize(loss, start, method="Nelder-Mead", options=_NEAR) for start in starts),
-            key=_value,
-        )
-        starts = [best.x]
-        sds, unusual = scales(best.x)
-        weights = _weights(observed, design, sds**2, unusual)
-    stacks, of_sources, within = sds.tolist()
-    fitted = StackEffects(stacks, of_sources, within, unusual, observed, weights.tolist())
-    return replace(fitted, widened=fitted.counted())
+    fits: list[tuple[float, StackEffects]] = []
+    for start in ([-0.5, -2.5, -1.5, 0.0], [-2.5, -0.5, -1.5, 0.0]):  # one alone may stay behind
+        found, weights = np.array(start[:free]), np.ones(len(observed))
+        for _ in range(_ROUNDS):
+            found = minimize(loss, found, (weights,), method="Nelder-Mead", options=_NEAR).x
+            sds, unusual = scales(found)
+            weights = _weights(observed, design, sds**2, unusual)
+        stacks, sources, within = sds.tolist()
+        one = StackEffects(stacks, sources, within, unusual, observed, weights.tolist())
+        fits.append((loss(found, weights) + _of_weights(observed, weights), one))
+    _, best = min(fits, key=lambda pair: pair[0])
+    return replace(best, widened=best.counted())
 
 
-def _value(found: object) -> float:
-    return float(getattr(found, "fun"))  # noqa: B009 - scipy's result is untyped
+def _of_weights(observed: Sequence[Observed], weights: Array) -> float:
+    """What the sources' weights add to the loss: their own law's, a gamma's of that t."""
+    of = dict(zip((one.source for one in observed), weights.tolist(), strict=True))
+    return 0.5 * FREEDOM * math.fsum(weight - math.log(weight) for weight in of.values())
 
 
 def _logs(observed: Sequence[Observed]) -> Array:

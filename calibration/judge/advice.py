@@ -109,7 +109,8 @@ def what_ifs(known: Fit, log: RunLog) -> list[WhatIf]:
         changes.extend(_half(parts))
     trainer = known.cost.get("roofline", {}).get("trainer", {})
     if known.shape == "roofline" and str(trainer.get("batching", "")).startswith("padded"):
-        without = {k: v for k, v in trainer.items() if k != "microbatch_rollouts"}
+        rows = ("microbatch_rollouts", "padded_prompt_tokens")
+        without = {k: v for k, v in trainer.items() if k not in rows}
         packed = {**without, "batching": "packed"}
         said = "pack responses into passes of equal tokens"
         changes.append(WhatIf("packing", said, trainer=packed))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rollcast.calibration.fits.steps import steps_of
+from rollcast.calibration.judge.advice import what_ifs
 from rollcast.calibration.logs.gather import pads_by, read_log
+from rollcast.simulator.costs.trainer.options import TrainerOptions
 from rollcast.simulator.stacks.settings import Place, Setting
 from tests.logs import genuine
 from tests.running import exit_code
@@ -72,3 +75,20 @@ def test_another_group_size_of_verl(tmp_path: Path, capsys: pytest.CaptureFixtur
         root / "sync_g8", root / "sync_n16", tmp_path / "mine", ["workload.group_size=16"], capsys
     )
     assert abs(said["makespan_s"] / took - 1) <= 0.35
+
+
+def test_packing_that_is_advised_leaves_what_rows_alone_have() -> None:
+    padded = {
+        "batching": "padded_to_cap",
+        "microbatch_rollouts": 4,
+        "padded_prompt_tokens": 512,
+        "recompute": "none",
+    }
+    known = SimpleNamespace(parts=[], shape="roofline", cost={"roofline": {"trainer": padded}})
+    (packing,) = (
+        change
+        for change in what_ifs(known, None)  # type: ignore[arg-type]
+        if change.key == "packing"
+    )
+    assert packing.trainer == {"batching": "packed", "recompute": "none"}
+    TrainerOptions(**packing.trainer)

@@ -24,6 +24,7 @@ from benchmarks.in_verl.run import LOG, Setup, environment, overrides, write_mod
 from rollcast.simulator.stacks.exported import PLAN_FILE
 
 TOKENS_A_SECOND = 200.0
+SETTLING_S = 600.0
 BETWEEN, WITHIN = 0.5, 0.4
 """Spreads of log lengths between prompts and within."""
 
@@ -210,6 +211,7 @@ def fit(export: Path, setup: Setup, out: Path) -> dict[str, Any]:
         reward_loop_worker_handles=trainer.get_reward_handles(),
     )
     trainer.fit(manager)
+    settle(trainer)
     for actor in (*manager.agent_loop_workers, *trainer.servers, *trainer.get_reward_handles()):
         ray.kill(actor)
     for partition, kept in (transfer_queue.kv_list() or {}).items():
@@ -217,6 +219,22 @@ def fit(export: Path, setup: Setup, out: Path) -> dict[str, Any]:
             transfer_queue.kv_clear(partition_id=partition, keys=list(kept))
     sampler = type(trainer.replay_buffer).__name__
     return {"mode": mode, "sampler": sampler, "steps": trainer.seen, "launched": trainer.launched}
+
+
+def settle(trainer: Any) -> None:
+    """Lets the rollouts that are left end. What a worker writes while it is killed would stay in
+    the queue beyond the clearing of its keys, and pass for a tag of the next export's."""
+    import transfer_queue
+
+    trainer.checkpoint_manager.resume_generation_replicas()
+    until = time.monotonic() + SETTLING_S
+    while any(
+        tag.get("status") in ("pending", "running")
+        for kept in (transfer_queue.kv_list() or {}).values()
+        for tag in kept.values()
+    ):
+        assert time.monotonic() < until, "rollouts of a run that has ended do not end"
+        time.sleep(0.1)
 
 
 def main(out: Path, exports: list[Path]) -> None:

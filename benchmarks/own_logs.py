@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.runner import fails_in_words, markdown_table, parser
-from rollcast.calibration.fits.log_scenario import setting
+from rollcast.calibration.fits.log_scenario import carries_over
 from rollcast.calibration.fits.steps import steps_of
 from rollcast.calibration.importing import outcome
 from rollcast.calibration.judge.hold_out import Judged, held
@@ -36,10 +36,11 @@ def judged(path: Path) -> Judged | str:
         whole = steps_of(log)
         at = round(len(whole) * SHARE)
         early = log.within(None, int(whole.number[max(at - 1, 0)]))
-        found = outcome(early, draft(early), advised=False)
+        parts = draft(early)
+        found = outcome(early, parts, advised=False)
         if found.fit is None or not found.fit.forecasts:
             return found.notes[-1] if found.notes else "nothing is priced"
-        several = early.overlapped or bool(setting(found.parts, "policy"))
+        several = early.overlapped or carries_over(parts)
         rest = whole.rows(at, len(whole))
         forecasts = held(found.fit, found.used, rest, None, "auto", several)
         return forecasts[0] if forecasts else "no step of the rest is timed"

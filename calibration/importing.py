@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 
 from rollcast.calibration.fits import log_responses as own_rollouts
 from rollcast.calibration.fits import model as fits
-from rollcast.calibration.fits.log_scenario import setting
+from rollcast.calibration.fits.log_scenario import carries_over, setting
 from rollcast.calibration.fits.model import Drift, Fit
 from rollcast.calibration.fits.steps import (
     LEAST_STEPS,
@@ -97,8 +97,7 @@ def outcome(
         )
     if rollouts is not None and rollouts.tokens_from == own_rollouts.FROM_TOKENIZER:
         notes.append(_counted(log, rollouts, used))
-    # under a policy that resumes rollouts, what a step generates is not what it trains on
-    several = log.overlapped or bool(setting(parts, "policy"))
+    several = log.overlapped or carries_over(parts)
     judged: tuple[Judged, ...] = ()
     advice = None
     with beside(lambda: hold_out(log, used, tuple(parts), rollouts, drift, several)) as judged_of:
@@ -293,7 +292,12 @@ def _cost_parts(known: Fit, over: str) -> list[Part]:
         cost_section.append(Part("cost.roofline", {}, "shape of the named model and GPU"))
     for key, value in known.cost.get("scale", {}).items():
         phase = key.removesuffix("_sd")
-        if phase in known.levels.seen:
+        if key == "opening":
+            cost_section += [
+                Part(f"cost.scale.opening.{name}", seconds, f"{over}: {_OPENING[name]}")
+                for name, seconds in value.items()
+            ]
+        elif phase in known.levels.seen:
             source = f"{over}: {known.levels.seen[phase]} over its forecast"
             cost_section.append(Part(f"cost.scale.{key}", value, source))
         else:
@@ -301,6 +305,12 @@ def _cost_parts(known: Fit, over: str) -> list[Part]:
     return cost_section
 
 
+_OPENING = {
+    "seconds": "generation that hangs on no length, by steps and a prior",
+    "rollouts": "rollouts of such a step",
+    "sd": "how sure that is",
+    "decode_s": "the rest of the median step's generation",
+}
 _FROM = {
     "iteration_s": "decode",
     "per_rollout_s": "decode",

@@ -149,6 +149,16 @@ def judge(folder: Path) -> dict[str, Any]:
     return {**provenance(base), "runs": rows}
 
 
+def with_earlier(found: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """With what earlier versions forecast for the same runs, and the explanation of them."""
+    runs = {
+        name: {**row, **{k: v for k, v in was.items() if k.startswith("forecast_before_")}}
+        for name, row in found["runs"].items()
+        for was in (kept.get("runs", {}).get(name, {}),)
+    }
+    return {**kept, **found, "runs": runs}
+
+
 def provenance(base: Path) -> dict[str, Any]:
     """What was run, and where."""
     return {
@@ -174,7 +184,7 @@ def main() -> int:
             raise ScenarioError("NAME", f"{unknown[0]} is none of {', '.join(RUNS)}")
         measure(given.folder, given.steps, given.names or list(RUNS))
         return 0
-    found = judge(given.folder)
+    found = with_earlier(judge(given.folder), read_json(RESULTS / "in_verl.json", {}))
     write_json(RESULTS / "in_verl.json", found)
     print(json.dumps(found, indent=1))
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,22 @@ def engines_of(scenario: Scenario) -> Engines:
 def setting(parts: Sequence[Part], key: str) -> Any:
     """The value of a part; None where there is none."""
     return next((part.value for part in parts if part.key == key), None)
+
+
+def carries_over(parts: Sequence[Part]) -> bool:
+    """Whether the parts' policy makes of a step's rollouts something else than its batch, so that
+    what is timed is not what is trained on; also where no plan tells."""
+    if not setting(parts, "policy"):
+        return False
+    try:
+        pool = kv_part(parts)
+        whole = replaced(parts, [pool] if pool else [])
+        scenario = built(whole, placeholders.COST, placeholders.LENGTHS)
+    except ScenarioError:
+        return True
+    plan = scenario.policy.plan(scenario.plan, scenario.policy.init())
+    chosen = any(selector.keep < plan.batch.group_size for selector in plan.select)
+    return chosen or replace(plan, select=()) != scenario.plan
 
 
 def kv_part(parts: Sequence[Part]) -> Part | None:

@@ -19,6 +19,7 @@ from rollcast.calibration.fits.robust import FloatArray, median_error
 from rollcast.calibration.fits.step_lengths import FewFigures, LengthsFit, Spread, fit_few
 from rollcast.calibration.fits.steps import Steps
 from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.costs.opening import Opening
 from rollcast.simulator.launches.parts import Part, replaced
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.workload.draws import GroupDraw
@@ -88,6 +89,12 @@ class Fit:
     def scenario(self) -> Scenario:
         """With placeholders for the lengths. Raises ScenarioError."""
         return built(self.parts, self.cost)
+
+    @property
+    def opening(self) -> Opening | None:
+        """What of generation hangs on no length, as ``cost`` has it."""
+        said = self.cost.get("scale", {}).get("opening")
+        return None if said is None else Opening(**said)
 
     @property
     def forecasts(self) -> bool:

@@ -60,9 +60,15 @@ _PRICED = 5
 as straight lines, and pricing thousands of rows takes seconds."""
 
 
+OPENING = "opening"
+GENERATED = ("decode", "prefill", OPENING)
+"""What of a step's seconds is generation."""
+
+
 @dataclass(frozen=True)
 class Phases:
-    """Seconds by phase of `simulator.costs.scaled.PHASES`, (steps,). poll_s: of the scenario."""
+    """Seconds by phase of `simulator.costs.scaled.PHASES`, and of the opening of generation,
+    (steps,). poll_s: of the scenario."""
 
     seconds: dict[str, FloatArray]
     poll_s: float = 0.0
@@ -73,7 +79,7 @@ class Phases:
     def total(self, factors: dict[str, float] | None = None) -> FloatArray:
         """Of a step, its phases one after another, each times its factor."""
         parts = {name: s * (factors or {}).get(name, 1.0) for name, s in self.seconds.items()}
-        made = parts.pop("decode") + parts.pop("prefill")
+        made = np.sum([parts.pop(name) for name in GENERATED if name in parts], axis=0)
         return np.asarray(np.sum([seen(made, self.poll_s), *parts.values()], axis=0))
 
 
@@ -100,7 +106,8 @@ def phases_of(
         "switch": switch_s * ones,
         "rest": rest,
     }
-    return Phases({phase: columns[phase] for phase in PHASES}, poll_s)
+    opening = {OPENING: np.array([cost.opening_s(batch.rollouts) for batch in batches])}
+    return Phases({**{phase: columns[phase] for phase in PHASES}, **opening}, poll_s)
 
 
 def _trained(

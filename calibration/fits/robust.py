@@ -113,7 +113,7 @@ def _solve(
     X: FloatArray, y: FloatArray, rounds: int = _ROUNDS
 ) -> tuple[FloatArray, FloatArray, float]:
     """Coefficients, fitted times and relative scale."""
-    values = _nonnegative(X, y, 1.0 / np.maximum(y, np.median(y)))
+    values = nonnegative(X, y, 1.0 / np.maximum(y, np.median(y)))
     fitted = _positive(X @ values, y)
     scale = 1.0
     for i in range(rounds):
@@ -128,7 +128,7 @@ def _solve(
             else np.maximum(1.0 - (u / _TUKEY) ** 2, 0.0) ** 2
         )
         before = values
-        values = _nonnegative(X, y, np.sqrt(weights) / fitted)
+        values = nonnegative(X, y, np.sqrt(weights) / fitted)
         fitted = _positive(X @ values, y)
         if not huber and np.allclose(values, before, rtol=1e-6, atol=1e-18):
             break
@@ -144,7 +144,7 @@ def spread(values: FloatArray) -> float:
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
-def _nonnegative(X: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
+def nonnegative(X: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
     """Weighted least squares with no coefficient below 0, by its normal equations."""
     from scipy.optimize import nnls
 

@@ -15,6 +15,7 @@ from rollcast.calibration.fits.batches import Batch
 from rollcast.calibration.fits.log_costs import phases
 from rollcast.calibration.fits.model import Drift, Fit
 from rollcast.calibration.fits.noise import RandomWalk, stretches
+from rollcast.calibration.fits.phases import OPENING
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.fits.step_lengths import Spread
 from rollcast.calibration.fits.steps import LEAST_STEPS, Steps
@@ -26,6 +27,7 @@ from rollcast.simulator.costs.scaled import PHASES
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.launches.parts import Part
 from rollcast.simulator.studies.drawn import LEVEL, ends
+from rollcast.simulator.values.chance import Drawn
 
 Mode = Literal["predict", "replay"]
 _MOST_DRAWN = 150_000  # rollouts
@@ -157,7 +159,7 @@ def forecast(
 ) -> FloatArray:
     """Seconds of the steps so many after the last that was fitted, shape (draws, steps): lengths,
     levels of the costs, and the machine's noise drawn. measured: their batches, where known."""
-    rng = np.random.default_rng(seed)
+    rng, opened = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     scenario = known.scenario
     rollouts = known.counts.batch_groups * known.counts.group_size
     count = min(max(_MOST_DRAWN // max(rollouts * len(ahead), 1), _FEWEST), _MOST)
@@ -167,14 +169,26 @@ def forecast(
         batches = measured or known.batches_ahead(ahead, drift, rng, sampled=number > 0)
         priced = phases(scenario, batches)
         for row in _noise(known.ratios, len(ahead), noise, rng):
-            factors = {
-                phase: float(np.exp(known.levels.spreads.get(phase, 0.0) * rng.standard_normal()))
-                for phase in PHASES
-                if phase in known.levels.seen
-            }
+            factors = _factors(known, rng, opened)
             level = np.exp(known.speed.shift + known.speed.drawn(ahead, rng))
             forecasts.append(priced.total(factors) * level * row)
     return np.array(forecasts)
+
+
+def _factors(known: Fit, rng: np.random.Generator, opened: np.random.Generator) -> dict[str, float]:
+    """On the phases that the log times, drawn as `ScaledCost` draws them. opened: what the opening
+    is drawn from."""
+    factors = {
+        phase: float(np.exp(known.levels.spreads.get(phase, 0.0) * rng.standard_normal()))
+        for phase in PHASES
+        if phase in known.levels.seen
+    }
+    if known.opening is not None:
+        opening, times = known.opening.drawn(Drawn(opened))
+        level = factors.get("decode", 1.0)
+        factors["decode"] = times * level
+        factors[OPENING] = level * opening.seconds / known.opening.seconds
+    return factors
 
 
 def run_level(known: Fit, steps: int, drift: Drift) -> tuple[float, float]:

@@ -83,6 +83,9 @@ def scaled(known: Fit, factor: float, sd: float) -> dict[str, Any]:
         linear["iteration_s"] = float(f"{linear['iteration_s'] * factor:.6g}")
         cost["linear"] = linear
         factor = 1.0
+    if known.opening is not None:
+        iterations = known.opening.decode_s * factor / scale.get("decode", 1.0)
+        scale["opening"] = {**scale["opening"], "decode_s": float(f"{iterations:.4g}")}
     scale["decode"] = float(f"{min(factor, 999.0):.4g}")
     scale["decode_sd"] = sd
     cost["scale"] = scale

@@ -153,7 +153,9 @@ class SimulatedCluster:
             if flying or (sessions is not None and sessions.flies(key)):
                 raise RunError(f"{rollout} is already in flight")
         now = self._now
-        open_s = self._cost.opening_s if self._opening == now else 0.0
+        open_s = 0.0
+        if self._opening == now:
+            open_s = self._cost.opening_s(sum(rollout.new_tokens == 0 for rollout in rollouts))
         if self._actors is not None and self._opened == now:
             open_s += self._actors.open_s
         if open_s:

@@ -213,9 +213,8 @@ class CostModel(ABC):
         """Seconds to bring new weights to every replica."""
         return 0.0
 
-    @property
-    def opening_s(self) -> float:
-        """Seconds of a step's generation before its first rollouts run."""
+    def opening_s(self, rollouts: int) -> float:
+        """Seconds of a step's generation before its first rollouts run, where so many begin."""
         return 0.0
 
     @property
@@ -282,10 +281,9 @@ class AdjustedCost(CostModel):
         """See `CostModel.sync_s`."""
         return self.inner.sync_s
 
-    @property
-    def opening_s(self) -> float:
+    def opening_s(self, rollouts: int) -> float:
         """See `CostModel.opening_s`."""
-        return self.inner.opening_s
+        return self.inner.opening_s(rollouts)
 
     @property
     def switch_to_train_s(self) -> float:

@@ -15,6 +15,7 @@ from rollcast.simulator.costs.base import (
     TrainCost,
     TrainLoad,
 )
+from rollcast.simulator.costs.opening import Opening
 from rollcast.simulator.costs.ranges import Factor
 from rollcast.simulator.results.phases import GRADES
 from rollcast.simulator.values import Between, Doc, Options
@@ -72,6 +73,9 @@ class Scale(Options):
         Factor, Doc("factor on the time of a step outside its phases", unit="times")
     ] = 1.0
     rest_sd: _Sd = None
+    opening: Annotated[
+        Opening | None, Doc("part of a step's generation that hangs on no length")
+    ] = None
 
     def factors(self) -> dict[str, float]:
         """By phase."""
@@ -90,10 +94,11 @@ _TRAINER = {**dict.fromkeys(GRADES, "log_prob"), "rest": "rest"}
 @dataclass(frozen=True)
 class ScaledCost(AdjustedCost):
     """``inner`` times factors by phase. spreads: standard deviations of the factors' logs, in place
-    of the uncertainty of ``inner``; 0 for those left out."""
+    of the uncertainty of ``inner``; 0 for those left out. opening: beside what ``inner`` has."""
 
     factors: Mapping[str, float]
     spreads: Mapping[str, float] = field(default_factory=dict)
+    opening: Opening | None = None
     _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def decode_curve(self, rollouts: int) -> Curve:
@@ -123,6 +128,11 @@ class ScaledCost(AdjustedCost):
         )
         return replace(cost, phases_s=phases)
 
+    def opening_s(self, rollouts: int) -> float:
+        """Seconds of a step's generation before its first rollouts run, where so many begin."""
+        more = self.opening.seconds_of(rollouts) if self.opening else 0.0
+        return self.inner.opening_s(rollouts) + more
+
     @property
     def sync_s(self) -> float:
         """Seconds to bring new weights to every replica."""
@@ -139,11 +149,16 @@ class ScaledCost(AdjustedCost):
         return self.inner.switch_to_rollout_s * self.factors["switch"]
 
     def drawn(self, chance: Chance) -> CostModel:
-        """Factors drawn by their spreads, or without spreads these factors on costs drawn anew."""
-        if not self.spreads:
-            return ScaledCost(self.inner.drawn(chance), self.factors)
-        redrawn = {
-            phase: self.factors[phase] * math.exp(sd * chance.normal(f"{SOURCES[phase]}/{phase}"))
+        """Factors drawn by their spreads, or without spreads these factors on costs drawn anew; and
+        another split of a generation into its opening and its iterations, at one level."""
+        inner = self.inner if self.spreads else self.inner.drawn(chance)
+        levels = {
+            phase: math.exp(sd * chance.normal(f"{SOURCES[phase]}/{phase}"))
             for phase, sd in self.spreads.items()
         }
-        return ScaledCost(self.inner, {**self.factors, **redrawn})
+        factors = {phase: levels.get(phase, 1.0) * own for phase, own in self.factors.items()}
+        if self.opening is None:
+            return ScaledCost(inner, factors)
+        opening, times = self.opening.drawn(chance)
+        factors["decode"] *= times
+        return ScaledCost(inner, factors, opening=opening.times(levels.get("decode", 1.0)))

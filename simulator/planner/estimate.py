@@ -97,7 +97,8 @@ def estimated(scenario: Scenario) -> Estimate:
             (cost, batch.groups, prompts, lengths[:, :selected], shared),
         )
     )
-    rollout_s = cost.opening_s + _rollout_s(scenario, plan, prompts, lengths)
+    begun = batch.groups * plan.launch.rollouts_per_group(batch.group_size)
+    rollout_s = cost.opening_s(begun) + _rollout_s(scenario, plan, prompts, lengths)
     between_s = cost.sync_s / plan.sync_every
     if scenario.shape.colocated:
         between_s += cost.switch_to_train_s + cost.switch_to_rollout_s

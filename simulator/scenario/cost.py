@@ -62,7 +62,8 @@ def build_cost(
     if section.scale is not None:
         from rollcast.simulator.costs.scaled import ScaledCost
 
-        cost = ScaledCost(cost, section.scale.factors(), section.scale.spreads())
+        scale = section.scale
+        cost = ScaledCost(cost, scale.factors(), scale.spreads(), scale.opening)
     if cost.decode_curve(1).ticks(1) == 0:
         raise ScenarioError("cost", "an iteration takes no time; give it a cost")
     return cost

@@ -53,7 +53,7 @@ class Work:
         self._chunk, self._prefill_share = _prefill(run, cost, self._points, scenario)
         self._prefill_s = self._prefilling_s(cost)
         self._load = _load(run)
-        self._opening_share = _opening_share(run, cost)
+        self._begun, self._opening_share = _opening(run, cost)
         spent: Counter[str] = Counter()
         for phase in run.phases:
             if phase.kind not in _NOT_TRAINING:
@@ -66,7 +66,7 @@ class Work:
         decode = _ratio(self._decoding_s(cost), self._decode_s)
         prefill = _ratio(self._prefilling_s(cost), self._prefill_s)
         share, opens, own = self._prefill_share, self._opening_share, self._cost
-        opening = _ratio(cost.opening_s, own.opening_s)
+        opening = _ratio(cost.opening_s(self._begun), own.opening_s(self._begun))
         switch_s, own_switch_s = (c.switch_to_train_s + c.switch_to_rollout_s for c in (cost, own))
         made = (1.0 - share) * decode + share * prefill
         return {
@@ -214,12 +214,15 @@ def _prefill(
     return work, min(share, 0.9)
 
 
-def _opening_share(run: Run, cost: CostModel) -> float:
-    """The share of the rollout phases that passes before their first iteration."""
+def _opening(run: Run, cost: CostModel) -> tuple[int, float]:
+    """Rollouts that begin in a step, and the share of the rollout phases that passes before their
+    first iteration."""
     spent = [phase.seconds for phase in run.phases if phase.kind == "rollout"]
-    if not cost.opening_s or not spent:
-        return 0.0
-    return min(cost.opening_s * len(spent) / max(sum(spent), 1e-9), 1.0)
+    if not spent:
+        return 0, 0.0
+    keys = zip(run.segments["group"].tolist(), run.segments["index"].tolist(), strict=True)
+    begun = round(len(set(keys)) / len(spent)) if cost.opening_s(1) else 0
+    return begun, min(cost.opening_s(begun) * len(spent) / max(sum(spent), 1e-9), 1.0)
 
 
 def _load(run: Run) -> TrainLoad | None:

@@ -74,7 +74,7 @@ def test_a_stack_sets_what_nobody_gave() -> None:
     assert cost(stack="verl-0.5").cuda_graphs is False
     assert cost(stack="verl").offload_optimizer is False
     assert cost().cuda_graphs is cost().offload_optimizer is True
-    assert (cost().loop_s, cost().opening_s) == (0, 0)
+    assert (cost().loop_s, cost().opening_s(8)) == (0, 0)
     assert cost(stack="slime").sync == WeightSync("cuda_ipc", per_tensor_s=0.0)
     assert cost(stack="deepspeed-chat").engine is None
     assert cost("disaggregated", stack="skyrl-0.1").sync == WeightSync(
@@ -227,11 +227,11 @@ def test_fixed_seconds_of_a_stack_are_drawn_and_those_given_are_not(
     monkeypatch.setattr(draws, "STACKS", {**STACKS, "nemo-rl": preset})
     rng = np.random.default_rng(3)
     base = replace(cost(stack="nemo-rl"), fixed=preset.fixed)
-    found = [base.with_figures_drawn(Drawn(rng)).opening_s for _ in range(200)]
+    found = [base.with_figures_drawn(Drawn(rng)).opening_s(8) for _ in range(200)]
     assert 2 <= min(found) < 2.4
     assert 6.5 < max(found) <= 8
     given_s = replace(base, fixed=FixedSeconds(generation=5.0))
-    assert given_s.with_figures_drawn(Drawn(rng)).opening_s == 5
+    assert given_s.with_figures_drawn(Drawn(rng)).opening_s(8) == 5
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from rollcast.calibration.fits.levels import (
     fit_levels,
     fixed_update_s,
 )
-from rollcast.calibration.fits.log_costs import fit_linear
+from rollcast.calibration.fits.lines import fit_linear
 from rollcast.calibration.fits.noise import RandomWalk
 from rollcast.calibration.fits.phases import Phases
 from rollcast.calibration.judge.small_runs import QuickCost

@@ -381,9 +381,8 @@ class RooflineCost(RooflineOptions, CostModel):
         phases += [(name, seconds) for name, seconds in after if seconds]
         return replace(cost, phases_s=tuple(phases))
 
-    @property
-    def opening_s(self) -> float:
-        """Seconds of a step's generation before its first iteration."""
+    def opening_s(self, rollouts: int) -> float:
+        """Seconds of a step's generation before its first iteration, whatever begins."""
         return self.fixed.generation or 0.0
 
     @property

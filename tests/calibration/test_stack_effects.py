@@ -110,6 +110,9 @@ def test_intervals_of_heavy_tails_and_of_unusual_models_hold_nine_of_ten() -> No
         assert math.hypot(sds[0], fitted.added) == pytest.approx(sds[1])
     assert 0.84 < np.mean(inside) < 0.96
     assert 1.4 < np.median(widths) < 4.5
+    usual = [one for one in observed if not one.unusual]
+    alike = fit([replace(one, unusual=int(one.source) % 4 == 2) for one in usual])
+    assert alike.unusual < 1.5
 
 
 def test_two_sources_say_nothing_about_a_spread() -> None:

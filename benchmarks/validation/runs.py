@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -94,12 +96,14 @@ def all_effects(rows: Sequence[Row], found: Sequence[Forecast]) -> dict[str, Sta
     return {group: fit([one for _, one in members]) for group, members in groups.items()}
 
 
-def left_out(rows: Sequence[Row], found: Sequence[Forecast]) -> list[dict[str, Effect]]:
-    """For each run the effects by group, fitted without its source."""
-    of_source = {}
-    for source in {row.source for row in rows}:
-        kept = [i for i, row in enumerate(rows) if row.source != source]
-        of_source[source] = all_effects([rows[i] for i in kept], [found[i] for i in kept])
+def left_out(
+    rows: Sequence[Row], found: Sequence[Forecast], each: Callable[..., Iterable[Any]] = map
+) -> list[dict[str, Effect]]:
+    """For each run the effects by group, fitted without its source. each: as `map`, of as many
+    processes as there are."""
+    sources = sorted({row.source for row in rows})
+    fits = each(partial(_without, rows, found), sources)
+    of_source: dict[str, dict[str, StackEffects]] = dict(zip(sources, fits, strict=True))
     return [
         {
             group: fitted.of(row.stack, unusual=row.unusual)
@@ -107,6 +111,13 @@ def left_out(rows: Sequence[Row], found: Sequence[Forecast]) -> list[dict[str, E
         }
         for row in rows
     ]
+
+
+def _without(
+    rows: Sequence[Row], found: Sequence[Forecast], source: str
+) -> dict[str, StackEffects]:
+    kept = [pair for pair in zip(rows, found, strict=True) if pair[0].source != source]
+    return all_effects([row for row, _ in kept], [one for _, one in kept])
 
 
 def cases(row: Row, found: Forecast) -> Iterator[Case]:
@@ -180,7 +191,7 @@ def judge(rows: Sequence[Row]) -> Judged:
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         tried = list(pool.map(_bare, [row.run for row in rows]))
         rows, bare, notes = _forecast_ones(rows, tried)
-        effects: list[Effects] = list(left_out(rows, bare))
+        effects: list[Effects] = list(left_out(rows, bare, pool.map))
         tried = list(pool.map(_tried, [row.run for row in rows], effects))
     known, found, more = _forecast_ones(rows, tried)
     judged = [case for row, one in zip(known, found, strict=True) for case in cases(row, one)]

@@ -106,6 +106,7 @@ def scenario_or_launch(
 
     gpus: to choose from, as in ``plan.choose.gpus``. trust_modules, errors: of `scenario_in`.
     """
+    from rollcast.simulator.launches.draft import check_dealt
     from rollcast.simulator.scenario.file import RawScenario
 
     if (raw := scenario_in(path, options, trust_modules)) is not None:
@@ -114,6 +115,8 @@ def scenario_or_launch(
     if options.gpu is None and counted:
         options = replace(options, gpu=counted[0][1])
     found = asked(path, replace(options, gpus=counted[0][0] if counted else None))
+    for count, _ in counted[1:]:
+        check_dealt(found.launch, count)
     data = dict(found.scenario.raw.data)
     steps = found.draft.steps
     plan = {} if steps is None or steps >= NO_LIMIT else {"run": {"steps": steps}}

@@ -93,6 +93,15 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     return Drafted(replaced(parts, asked.parts), known, steps)
 
 
+def check_dealt(launch: Launched, gpus: int) -> None:
+    """Raises ScenarioError where the launch's stack does not deal its batch out to so many GPUs."""
+    try:
+        known = completed(launch, gpus)
+    except ScenarioError:  # which GPUs there can be is said elsewhere
+        return
+    check_batches(launch, known)
+
+
 def _check_counts(launch: Launched, gpus: int | None) -> None:
     """Raises ScenarioError, with file and line, for a number that is none. gpus: what the user says
     in the place of nodes and their GPUs."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.dealt import check_batches
-from rollcast.simulator.launches.draft import completed
+from rollcast.simulator.launches.draft import check_dealt, completed
 from rollcast.simulator.stacks.deals import deals
 from rollcast.simulator.stacks.stack import all_stacks
 from tests.check.launches import VERL, launched
@@ -50,6 +50,14 @@ def test_verl_does_not_deal_a_batch_of_512_to_seven_gpus() -> None:
     assert sentence.startswith("data.train_batch_size in run.sh, line 3: ")
     assert "4,096 rollouts of a batch (512 x 8) cannot be dealt out" in sentence
     assert sentence.endswith("verl wants a multiple of 7 GPUs by --gpus in the command line")
+
+
+def test_a_plan_asks_of_every_number_of_gpus() -> None:
+    launch = launched({**VERL, **ROWS})
+    for gpus in (8, 16, 12):  # 12 are no whole nodes, which others say
+        check_dealt(launch, gpus)
+    with pytest.raises(ScenarioError, match="wants a multiple of 7 GPUs"):
+        check_dealt(launch, 7)
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,21 @@ from rollcast.simulator.scenario.sections import ScenarioModel, base_plan, valid
 from rollcast.simulator.values import keys as keys_of
 from rollcast.simulator.values import nearest, read
 
+_ASSUMED = "assumed: "
+
+
+def assumptions(raw: RawScenario) -> tuple[str, ...]:
+    """In a sentence, what of workload and costs neither a launch nor its user says; nothing of a
+    scenario's file."""
+    texts = []
+    for key, source in raw.overridden.items():
+        if source.startswith(_ASSUMED) and key.partition(".")[0] in ("workload", "cost"):
+            value: Any = raw.data
+            for part in key.split("."):
+                value = value[part]
+            texts.append(f"{key} is {value} ({source.removeprefix(_ASSUMED)})")
+    return (f"Assumed, and taken as known by the intervals: {'; '.join(texts)}.",) if texts else ()
+
 
 def objective_of(objective: ObjectiveName | None, limits: LimitSection) -> ObjectiveName:
     """The objective; by default cost under a limit of hours, hours under one of cost or GPUs, and
@@ -236,7 +251,7 @@ def question(
         intervals,
         _narrowed(asked_for, opened),
         "policy" in opened,
-        told,
+        (*told, *assumptions(raw)),
         raw.data.get("learning") if learning is None else None,
     )
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollcast.simulator.cli.launching import LaunchOptions, scenario_or_launch
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner import auto, words
 from rollcast.simulator.planner.planner import plan, question
-from rollcast.simulator.planner.question import Objective
+from rollcast.simulator.planner.question import Objective, assumptions
 from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.results.text import hours, memory_said
 from rollcast.simulator.scenario.file import parse_scenario
@@ -271,3 +272,17 @@ def test_the_default_policies_hold_back_what_a_limit_of_staleness_forbids() -> N
     assert {"april(over_sampling=2)", "partial_rollout", "colocate_async"} <= set(free.policies)
     strict = question(RAW, read(PlanSection, {"limits": {"staleness": 0}}, "plan"))
     assert not [policy for policy in strict.policies if "async" in policy or "off" in policy]
+
+
+def test_what_a_launch_leaves_open_is_said_with_the_plan() -> None:
+    path = Path(__file__).parents[2] / "examples" / "launch" / "run.sh"
+    nothing, length = LaunchOptions(), LaunchOptions(mean_tokens=800.0, prompt_tokens=200)
+    for options, keys in (
+        (nothing, ["workload.prompt_tokens", "workload.lengths.mean_tokens"]),
+        (length, []),
+    ):
+        raw = scenario_or_launch(path, options, ["8xa100-40gb"], False)
+        said = " ".join(assumptions(raw))
+        assert all(key in said for key in keys)
+        assert bool(said) is bool(keys)
+        assert "cluster" not in said

@@ -341,3 +341,12 @@ def test_a_bound_on_prompt_and_response_bounds_both() -> None:
     assert longest({"policy.generation.max_new_tokens": 3000}, gpus=8) == (1096, 3000)
     roomy = {"data.max_input_seq_length": 512, "policy.generation.max_new_tokens": 2048}
     assert longest(roomy, gpus=8) == (512, 2048)
+
+
+def test_gpus_in_all_hold_the_server_that_generates() -> None:
+    said = {"model": "Qwen/Qwen2.5-7B", "use_vllm": True, "vllm_mode": "server"}
+    parts = drafted(launched(said, "trl", "1.0"), asked(gpus=8)).parts
+    values = {part.key: part.value for part in parts}
+    assert (values["cluster.replicas"], values["cluster.trainer_gpus"]) == (1, 7)
+    own = drafted(launched({**said, "accelerate.num_processes": 8}, "trl", "1.0"), asked()).parts
+    assert {part.key: part.value for part in own}["cluster.trainer_gpus"] == 8

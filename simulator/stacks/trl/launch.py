@@ -33,6 +33,8 @@ def _placed(settings: Settings) -> Iterable[Setting]:
         yield engine.implies("run.colocated", True)
     elif mode is not None and mode.value in ("server", "colocate"):
         yield mode.implies("run.colocated", mode.value == "colocate")
+        if served := _served(settings):
+            yield settings["run.gpus_per_node"].implies("run.rollout_gpus", served)
     elif device is not None:
         yield device.implies("run.colocated", False)
         yield device.implies("run.rollout_gpus", 1)
@@ -85,8 +87,22 @@ def _processes(settings: Settings) -> Setting | None:
         return settings["run.processes"].implies("cluster.trainer_gpus", processes)
     nodes, gpus = whole(settings, "run.nodes") or 1, whole(settings, "run.gpus_per_node")
     if gpus:
-        return settings["run.gpus_per_node"].implies("cluster.trainer_gpus", nodes * gpus)
+        trained = nodes * gpus - _served(settings)
+        return settings["run.gpus_per_node"].implies("cluster.trainer_gpus", trained)
     return None
+
+
+def _served(settings: Settings) -> int:
+    """Of the GPUs that the user counts in all, those of the server that generates: one engine,
+    since no launch of the trainer's says how many; 0 where the launcher's own are meant."""
+    nodes, gpus = whole(settings, "run.nodes") or 1, settings.get("run.gpus_per_node")
+    mode, engine = _mode(settings), settings.get("run.engine")
+    if gpus is None or gpus.theirs != "--gpus" or mode is None or mode.value != "server":
+        return 0
+    if engine is not None and engine.value is False:
+        return 0
+    tensor = whole(settings, "cluster.tensor_parallel") or 1
+    return tensor if nodes * (whole(settings, "run.gpus_per_node") or 0) > tensor else 0
 
 
 def _split(settings: Settings) -> Iterable[Setting]:

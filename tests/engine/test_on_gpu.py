@@ -112,5 +112,19 @@ def test_asynchronous_scheduling_is_judged_by_the_responses(
     assert on_gpu.scheduling(campaign).verdict == "ok"
 
 
+@pytest.mark.parametrize(("slower", "verdict"), [(1.0, "off"), (2.2, "ok"), (4.0, "off")])
+def test_a_prediction_is_judged_at_the_speed_of_its_run(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, slower: float, verdict: str
+) -> None:
+    told = json.dumps({"runs": [{"total": {"error": -0.55}}]})
+    monkeypatch.setattr(Campaign, "rollcast", lambda *_, **__: child.Done(0, told, "", 0.1))
+    monkeypatch.setattr(on_gpu, "times_slower", lambda _: slower)
+    line = on_gpu.forecast(campaign, "predict")
+    assert line.verdict == verdict
+    assert line.figures["error"] == -0.55
+    assert ("at that speed" in line.says) == (slower > 1)
+    assert on_gpu.forecast(campaign, "replay").verdict == "off"  # it knows the speed
+
+
 def test_the_error_of_a_whole_run() -> None:
     assert on_gpu.whole_run_error({"runs": [{"total": {"error": -0.04}}]}) == -0.04

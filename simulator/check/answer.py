@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollcast.simulator.check import search
-from rollcast.simulator.check.forecast import LAST, Forecast, Seconds, forecast
+from rollcast.simulator.check.forecast import LAST, Forecast, Seconds, forecast, over_lengths
 from rollcast.simulator.check.question import Question
 from rollcast.simulator.check.search import Change
 from rollcast.simulator.costs.memory.ledger import Ledger
@@ -132,6 +132,7 @@ def answer(question: Question, changes: bool = True, on_work: OnWork | None = No
         raise ScenarioError(
             "cost", "counts no memory; one of model and gpu (roofline, which is the default) does"
         )
+    ledger = over_lengths(question, ledger)
     found = forecast(question, ledger.fits, on_work)
 
     def on_try() -> None:

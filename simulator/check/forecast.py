@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rollcast.simulator.check.question import Question
+from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.results.phases import PHASES, PhaseName
 from rollcast.simulator.spans import StepRecord
@@ -20,6 +22,7 @@ OnStep = Callable[[StepRecord], None] | None
 LAST = 0.03  # share of a step's responses whose wait is told
 ROUNDING = 1e-9  # share of a step that is no phase
 MEAN_TOKENS = "workload.lengths.mean_tokens"
+_WEIGHTS = (0.63, 0.185, 0.185)
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,18 @@ def forecast(question: Question, fits: bool, on_step: OnStep = None) -> Forecast
         }
     last_share, steps = _last_share(result), question.draft.steps
     return Forecast(step, phases, result, last_share, steps, known_length)
+
+
+def over_lengths(question: Question, ledger: Ledger) -> Ledger:
+    """A question's ledger, whose chance to fit is over how long responses may be on average where
+    nobody says it: of a median and the ends of a 90 % interval (Keefer and Bodily, 1983), on the
+    side of the answer."""
+    ends = [question.with_mean(tokens).scenario.ledger for tokens in _open_lengths(question)]
+    chances = [one.fits_probability for one in (ledger, *ends) if one is not None]
+    if len(chances) < len(_WEIGHTS):
+        return ledger
+    chance = sum(map(operator.mul, _WEIGHTS, chances))
+    return replace(ledger, likely=max(chance, 0.5) if ledger.fits else min(chance, 0.49))
 
 
 def _open_lengths(question: Question) -> list[int]:

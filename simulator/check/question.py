@@ -107,6 +107,10 @@ class Question:
         launch = replace(self.launch, settings={**self.launch.settings, **changed})
         return question(launch, self.asked, self.settings)
 
+    def with_mean(self, tokens: int) -> Question:
+        """The launch with responses of another mean length. Raises ScenarioError as `question`."""
+        return question(self.launch, replace(self.asked, mean_tokens=tokens), self.settings)
+
     def as_if_it_fit(self) -> dict[str, Any]:
         """Keys for its times alone: GPUs with far more memory and the same KV pool."""
         scenario = self.scenario

@@ -14,6 +14,7 @@ import yaml
 from check.launches import VERL, asked, launched
 
 from rollcast.simulator.check.answer import Answer, answer
+from rollcast.simulator.check.forecast import over_lengths
 from rollcast.simulator.check.layout import GROUPS, memory_lines
 from rollcast.simulator.check.question import question
 from rollcast.simulator.check.words import headline, sentences
@@ -195,3 +196,26 @@ def test_large_batches_are_not_simulated_four_times() -> None:
     assert [steps(VERL), steps(large)] == [4, 2]
     assert steps(large, "steps=4") == 4
     assert steps(large, 'policy=["april"]') == 4
+
+
+def test_a_length_that_nobody_said_makes_no_answer_certain() -> None:
+    actor = "actor_rollout_ref.actor"
+    rows = {
+        **VERL,
+        f"{actor}.use_dynamic_bsz": False,
+        f"{actor}.ppo_mini_batch_size": 64,
+        "actor_rollout_ref.model.use_remove_padding": True,
+    }
+    for each, fits in ((24, True), (64, False)):
+        launch = launched({**rows, f"{actor}.ppo_micro_batch_size_per_gpu": each})
+        asks = question(launch, asked("a100-80gb"))
+        own = asks.scenario.ledger
+        assert own is not None
+        over = over_lengths(asks, own)
+        assert own.fits == over.fits == fits
+        if fits:  # long responses do not
+            assert 0.5 <= over.fits_probability < own.fits_probability
+        else:  # short ones do
+            assert own.fits_probability < 0.1 < over.fits_probability < 0.5
+        said = question(launch, asked("a100-80gb", mean_tokens=1024.0))
+        assert over_lengths(said, own) is own

@@ -151,7 +151,10 @@ def test_what_is_searched_for(small: Question, monkeypatch: pytest.MonkeyPatch) 
         scenario: Any = SimpleNamespace(ledger=short_ledger(small, over))
         base: list[object] = []
         asked_now: Any = SimpleNamespace(
-            scenario=scenario, with_keys=base.append, as_if_it_fit=lambda: {"gpu": "large"}
+            scenario=scenario,
+            parts=(),
+            with_keys=base.append,
+            as_if_it_fit=lambda: {"gpu": "large"},
         )
         found = answer(asked_now, changes, tried.append)
         assert called == expected

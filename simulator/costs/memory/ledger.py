@@ -101,6 +101,7 @@ class Ledger:
     spread: standard deviation of the log of measured over forecast `UNCERTAIN` parts.
     configured_spread: that of the other parts, of which nobody knows every copy and buffer.
     unforeseen: chance that a run is out of memory by what no setting says.
+    likely: chance that it fits, over what nobody said; None where that is this ledger's alone.
     """
 
     holdings: tuple[Holding, ...]
@@ -110,6 +111,7 @@ class Ledger:
     spread: float
     configured_spread: float = 0.0
     unforeseen: float = 0.0
+    likely: float | None = None
 
     def of(self, phase: MemoryPhase, pool: str) -> tuple[Holding, ...]:
         """The holdings of a phase on a pool."""
@@ -164,6 +166,8 @@ class Ledger:
     def fits_probability(self) -> float:
         """Chance that the fullest place fits, and nothing unforeseen comes: `fits` is that it is at
         least one half."""
+        if self.likely is not None:
+            return self.likely
         return self.of_chances([*(self.chance(*at) for at in self.places), self._host_chance])
 
     def of_chances(self, chances: Iterable[float]) -> float:

@@ -214,13 +214,13 @@ def plan(
         gpu, None, model, mean_tokens, prompt_tokens, None, stack, environment or ()
     )
     held = gpus_to_choose(gpus)
-    found = scenario_or_launch(scenario, options, held, trust(trust_modules))
+    found, dealt = scenario_or_launch(scenario, options, held, trust(trust_modules))
     raw = override(found, settings or (), seed)
     raw = with_flags(raw, run, choose or (), limit or (), objective, quality or (), held, target)
     if workers is not None and workers < 1:
         raise ScenarioError("--workers", f"is {workers}; give at least 1")
     try:
-        asked = planner.question(raw, None, policy or (), intervals)
+        asked = planner.question(raw, None, policy or (), intervals, dealt)
         crew: Any = workers
         if ray is not None:
             from rollcast.simulator.planner.on_ray import OnRay

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from rollcast.simulator.errors import ScenarioError
 
 if TYPE_CHECKING:
     from rollcast.simulator.check.question import Question
+    from rollcast.simulator.planner.question import Check
     from rollcast.simulator.scenario.file import RawScenario
     from rollcast.simulator.scenario.trust import Trust
 
@@ -101,8 +103,8 @@ def scenario_in(path: Path, options: LaunchOptions, trust_modules: Trust) -> Raw
 
 def scenario_or_launch(
     path: Path, options: LaunchOptions, gpus: Sequence[int | str], trust_modules: Trust
-) -> RawScenario:
-    """A scenario's file as it is, or the scenario of a launch.
+) -> tuple[RawScenario, Check | None]:
+    """A scenario's file as it is, or the scenario of a launch, with a check of what is chosen.
 
     gpus: to choose from, as in ``plan.choose.gpus``. trust_modules, errors: of `scenario_in`.
     """
@@ -110,18 +112,20 @@ def scenario_or_launch(
     from rollcast.simulator.scenario.file import RawScenario
 
     if (raw := scenario_in(path, options, trust_modules)) is not None:
-        return raw
+        return raw, None
     counted = [_counted(value) for value in gpus]
     if options.gpu is None and counted:
         options = replace(options, gpu=counted[0][1])
-    found = asked(path, replace(options, gpus=counted[0][0] if counted else None))
+    gpus_first = counted[0][0] if counted else None
+    found = asked(path, replace(options, gpus=gpus_first))
     for count, _ in counted[1:]:
         check_dealt(found.launch, count)
     data = dict(found.scenario.raw.data)
     steps = found.draft.steps
     plan = {} if steps is None or steps >= NO_LIMIT else {"run": {"steps": steps}}
     sources = {part.key: part.source for part in found.parts}
-    return RawScenario({**data, "plan": plan} if plan else data, {}, found.name, Path(), sources)
+    raw = RawScenario({**data, "plan": plan} if plan else data, {}, found.name, Path(), sources)
+    return raw, partial(check_dealt, found.launch, gpus_first)
 
 
 def _counted(value: int | str) -> tuple[int, str | None]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from rollcast.simulator.costs.presets.provenance import figures
@@ -93,13 +94,20 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     return Drafted(replaced(parts, asked.parts), known, steps)
 
 
-def check_dealt(launch: Launched, gpus: int) -> None:
-    """Raises ScenarioError where the launch's stack does not deal its batch out to so many GPUs."""
+_CHOICE = Place("the choice")
+
+
+def check_dealt(
+    launch: Launched, gpus: int | None, chosen: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Raises ScenarioError where the launch's stack does not deal its batch out to so many GPUs.
+    chosen: keys of the scenario that a plan changes."""
     try:
         known = completed(launch, gpus)
     except ScenarioError:  # which GPUs there can be is said elsewhere
         return
-    check_batches(launch, known)
+    changed = {key: Setting(key, new, key, _CHOICE) for key, new in chosen.items()}
+    check_batches(launch, {**known, **changed})
 
 
 def _check_counts(launch: Launched, gpus: int | None) -> None:

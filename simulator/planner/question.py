@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -45,6 +45,7 @@ from rollcast.simulator.scenario.sections import ScenarioModel, base_plan, valid
 from rollcast.simulator.values import keys as keys_of
 from rollcast.simulator.values import nearest, read
 
+Check = Callable[[Mapping[str, Any]], None]
 _ASSUMED = "assumed: "
 
 
@@ -148,7 +149,7 @@ class Question:
     synchronous ones. intervals: whether to compute intervals. narrowed: a sentence on what the user
     chose, and what was left open. open_policies: whether nobody chose policies, so that their
     numbers may be refined. told: on the law of learning. learning: the section that the scenario
-    has, where it is not part of what is simulated.
+    has, where it is not part of what is simulated. check: of what a launch's stack refuses.
     """
 
     raw: RawScenario
@@ -166,6 +167,7 @@ class Question:
     open_policies: bool = False
     told: tuple[str, ...] = ()
     learning: Mapping[str, Any] | None = None
+    check: Check | None = None
 
     def quality_for(self, policy: str, figures: Estimate | Measured) -> float:
         """Updates of a choice over those of synchronous training: as given by hand, else as the law
@@ -205,11 +207,13 @@ def question(
     section: PlanSection | None = None,
     policies: Sequence[str] = (),
     intervals: bool = True,
+    check: Check | None = None,
 ) -> Question:
     """The question of ``section``, by default the scenario's ``plan``; `simulator.planner.auto`
     completes it.
 
-    policies: replace those of the section. Raises ScenarioError.
+    policies: replace those of the section. check: raises ScenarioError for settings that no choice
+    may have. Raises ScenarioError.
     """
     asked = section or validate(raw.data).plan or PlanSection()
     run, told, learning = _length(raw, asked.run)
@@ -253,6 +257,7 @@ def question(
         "policy" in opened,
         (*told, *assumptions(raw)),
         raw.data.get("learning") if learning is None else None,
+        check,
     )
 
 

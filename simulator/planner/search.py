@@ -121,7 +121,18 @@ class Search:
         problem, choice = self.impossible[0]
         return RunError(f"none of {len(self.impossible)} choices can be run; {choice}: {problem}")
 
-    def _estimate(self, choices_or_refusals: Sequence[Choice | Refused]) -> None:
+    def _checked(self, choice: Choice | Refused) -> Choice | Refused:
+        """Refused where the stack does not take what it sets."""
+        if self.asked.check is None or isinstance(choice, Refused):
+            return choice
+        try:
+            self.asked.check(choice.settings)
+        except ScenarioError as error:
+            return Refused(choice.chosen, choice.policy, str(error))
+        return choice
+
+    def _estimate(self, listed: Sequence[Choice | Refused]) -> None:
+        choices_or_refusals = [self._checked(choice) for choice in listed]
         choices = [choice for choice in choices_or_refusals if isinstance(choice, Choice)]
         results: list[Any] = [None] * len(choices)
         for number, (i, result) in enumerate(self.crew.results(choices)):

@@ -60,6 +60,14 @@ def test_a_plan_asks_of_every_number_of_gpus() -> None:
         check_dealt(launch, 7)
 
 
+def test_a_plan_asks_of_every_split_too() -> None:
+    launch = launched({**VERL, **ROWS})
+    check_dealt(launch, 16, {"cluster.trainer_gpus": 8, "cluster.tensor_parallel": 4})
+    for chosen in ({"cluster.trainer_gpus": 12}, {"workload.batch_groups": 9}):
+        with pytest.raises(ScenarioError, match="cannot be dealt out"):
+            check_dealt(launch, 16, chosen)
+
+
 @pytest.mark.parametrize(
     ("said", "release", "refused"),
     [

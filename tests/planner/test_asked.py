@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from rollcast.simulator.cli.launching import LaunchOptions, scenario_or_launch
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner import auto, words
-from rollcast.simulator.planner.planner import plan, question
+from rollcast.simulator.planner.planner import answer, plan, question
 from rollcast.simulator.planner.question import Objective, assumptions
 from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.results.text import hours, memory_said
@@ -281,8 +283,23 @@ def test_what_a_launch_leaves_open_is_said_with_the_plan() -> None:
         (nothing, ["workload.prompt_tokens", "workload.lengths.mean_tokens"]),
         (length, []),
     ):
-        raw = scenario_or_launch(path, options, ["8xa100-40gb"], False)
+        raw, _ = scenario_or_launch(path, options, ["8xa100-40gb"], False)
         said = " ".join(assumptions(raw))
         assert all(key in said for key in keys)
         assert bool(said) is bool(keys)
         assert "cluster" not in said
+
+
+def test_what_a_stack_refuses_is_impossible() -> None:
+    """The reason is told, and the rest of the plan is as if these had not been listed."""
+
+    def check(settings: Mapping[str, Any]) -> None:
+        if settings["cluster.trainer_gpus"] % 2:
+            raise ScenarioError("data.n", "cannot be dealt out to odd numbers")
+
+    section = read(PlanSection, {"choose": {"gpus": [2, 3]}}, "plan")
+    asked = question(RAW, section, ["sync"], False, check)
+    found = answer(asked, workers=1)
+    refused = [one for one in found.impossible if "odd numbers" in one.problem]
+    assert refused
+    assert all(row.setup.trainer_gpus % 2 == 0 for row in found.rows)

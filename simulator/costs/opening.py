@@ -25,7 +25,10 @@ class Opening(Options):
     seconds: Annotated[
         float,
         Above(0, 1e6),
-        Doc("time of a step's generation before its first rollouts run, beside the cost model's"),
+        Doc(
+            "time of a step's generation before its first rollouts run, beside the cost model's",
+            unit="seconds",
+        ),
     ]
     rollouts: Annotated[Rollouts, Doc("number of rollouts that begin in such a step")]
     sd: Annotated[Seconds, Doc("uncertainty of it: standard deviation")] = 0.0

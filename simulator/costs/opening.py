@@ -30,8 +30,12 @@ class Opening(Options):
             unit="seconds",
         ),
     ]
-    rollouts: Annotated[Rollouts, Doc("number of rollouts that begin in such a step")]
-    sd: Annotated[Seconds, Doc("uncertainty of it: standard deviation")] = 0.0
+    rollouts: Annotated[
+        Rollouts, Doc("number of rollouts that begin in such a step", unit="rollouts")
+    ]
+    sd: Annotated[
+        Seconds, Doc("uncertainty of seconds: its standard deviation", unit="seconds")
+    ] = 0.0
     decode_s: Annotated[
         Seconds,
         Doc("time of the same generation's iterations, from which intervals take what they add"),

@@ -90,6 +90,8 @@ def _texts(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 HOST = "127.0.0.1"
 _ELSEWHERE = (0.5, 2.0)
+_AWAY_S = 60.0
+"""For which a browser may be silent: a page that is given up loads anew, without its settings."""
 
 
 class Page:
@@ -263,6 +265,7 @@ def serve(scenario: Scenario, pool: Executor, port: int, show: bool) -> None:
         dark=None,
         show=show,
         reload=False,
+        reconnect_timeout=_AWAY_S,
         tailwind=False,
         show_welcome_message=False,
         favicon="\N{CHART WITH UPWARDS TREND}",

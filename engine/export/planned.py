@@ -96,11 +96,7 @@ def held(scenario: Scenario, stack: Stack, parallel: bool) -> Held:
     around = {**run, "run.colocated": _made("run.colocated", scenario.shape.colocated)}
     own = launch.unsaid(around, Place(""), stack.implied)
     newer = strategy_of("fsdp2") if run["run.strategy"].value == "fsdp" else run
-    takes = frozenset(
-        ours
-        for ours in launch.keys
-        if launch.has(ours, run=run) or launch.has(ours, run={**run, **newer})
-    )
+    takes = launch.taken((run, {**run, **newer}))
     settings: dict[str, Any] = {}
     unsaid: list[str] = []
     for key, wanted in _wanted(scenario):

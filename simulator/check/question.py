@@ -84,9 +84,7 @@ class Question:
         table, release = all_stacks()[self.launch.stack].launch, self.launch.release
         known = self.draft.settings
         runs = (known, *({**known, **strategy_of(name)} for name in ("fsdp2", "deepspeed")))
-        return frozenset(
-            ours for ours in table.keys if any(table.has(ours, release, run) for run in runs)
-        )
+        return table.taken(runs, release)
 
     def saying(self, key: str, wanted: Any) -> Mapping[str, Any]:
         """Settings that give a key of the scenario this value; empty where there are none."""

@@ -10,6 +10,7 @@ from rollcast.simulator.check.answer import Answer, Priced
 from rollcast.simulator.check.layout import POOL_NAMES, Line, groups_of, memory_lines
 from rollcast.simulator.check.words import effect, sentences, to_fit
 from rollcast.simulator.cli.console import console
+from rollcast.simulator.launches.parts import why_assumed
 from rollcast.simulator.results.phases import STEP_PHASES
 from rollcast.simulator.results.text import MEMORY_PHASE_NAMES, interval, seconds
 from rollcast.simulator.results.write import plain
@@ -38,7 +39,8 @@ def show_answer(answer: Answer, as_json: bool = False) -> None:
     _changes(screen, to_fit(answer), answer.fixes, answer)
     _changes(screen, "What would make it faster", answer.faster, answer)
     open_parts = [part for part in answer.question.draft.assumed if part.key != "seed"]
-    _listed(screen, "assumed", (f"{p.key} is {p.value}; {_why(p.source)}" for p in open_parts))
+    texts = [f"{p.key} is {p.value}; {why_assumed(p.source)}" for p in open_parts]
+    _listed(screen, "assumed", texts)
     launch = answer.question.launch
     _listed(screen, "note", launch.notes)
     texts = [f"{i.key} ({i.text} in {i.place}: {i.why})" for i in answer.question.unresolved]
@@ -48,11 +50,6 @@ def show_answer(answer: Answer, as_json: bool = False) -> None:
         names = sorted({item.key for item in launch.unknown})
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         _listed(screen, "keys without a meaning here", [", ".join(names[:_MOST_NAMED]) + more])
-
-
-def _why(source: str) -> str:
-    """Of an assumption, without the word that the line begins with."""
-    return source.removeprefix("assumed").lstrip(":; ")
 
 
 def _memory(lines: Sequence[Line]) -> Table:

@@ -108,7 +108,7 @@ def scenario_or_launch(
 
     gpus: to choose from, as in ``plan.choose.gpus``. trust_modules, errors: of `scenario_in`.
     """
-    from rollcast.simulator.launches.draft import check_dealt
+    from rollcast.simulator.launches.draft import check_chosen, check_dealt
     from rollcast.simulator.scenario.file import RawScenario
 
     if (raw := scenario_in(path, options, trust_modules)) is not None:
@@ -116,8 +116,7 @@ def scenario_or_launch(
     counted = [_counted(value) for value in gpus]
     if options.gpu is None and counted:
         options = replace(options, gpu=counted[0][1])
-    gpus_first = counted[0][0] if counted else None
-    found = asked(path, replace(options, gpus=gpus_first))
+    found = asked(path, replace(options, gpus=counted[0][0] if counted else None))
     for count, _ in counted[1:]:
         check_dealt(found.launch, count)
     data = dict(found.scenario.raw.data)
@@ -125,7 +124,7 @@ def scenario_or_launch(
     plan = {} if steps is None or steps >= NO_LIMIT else {"run": {"steps": steps}}
     sources = {part.key: part.source for part in found.parts}
     raw = RawScenario({**data, "plan": plan} if plan else data, {}, found.name, Path(), sources)
-    return raw, partial(check_dealt, found.launch, gpus_first)
+    return raw, partial(check_chosen, found.launch, found.draft.settings)
 
 
 def _counted(value: int | str) -> tuple[int, str | None]:

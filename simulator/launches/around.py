@@ -4,7 +4,7 @@ environment."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rollcast.simulator.launches.pieces import Text, cut, place_of, plain, shown
 from rollcast.simulator.stacks.launch import Launch
@@ -56,25 +56,25 @@ def launchers(words: Sequence[Text], default: Place) -> Mapping[str, Setting]:
     return found
 
 
-_EACH_GPU = re.compile(r"\d+(?:,\d+)*,?")
+_COUNTED: Sequence[tuple[str, str, Callable[[str], int]]] = (
+    ("NPROC_PER_NODE", r"\d+", int),
+    ("CUDA_VISIBLE_DEVICES", r"\d+(?:,\d+)*,?", lambda text: len(re.findall(r"\d+", text))),
+)
 
 
 def environment(
     variables: Mapping[str, object], default: Place, stack: Launch
 ) -> Mapping[str, Setting]:
     """The GPUs of a node by a program's environment, where the stack has no number of its own."""
-    key, found = "run.gpus_per_node", dict[str, Setting]()
+    key = "run.gpus_per_node"
     if any(one.has_default for one in stack.keys.get(key, ())):
-        return found
-    for name in ("NPROC_PER_NODE", "CUDA_VISIBLE_DEVICES"):
+        return {}
+    for name, form, count in _COUNTED:
         value = variables.get(name)
         text = plain(value) if isinstance(value, tuple) else None
-        place = place_of(value, default) if isinstance(value, tuple) else default
-        if text and name == "NPROC_PER_NODE" and text.isdecimal():
-            return {key: Setting(key, int(text), name, place)}
-        if text and name == "CUDA_VISIBLE_DEVICES" and _EACH_GPU.fullmatch(text):
-            return {key: Setting(key, len(text.strip(",").split(",")), name, place)}
-    return found
+        if isinstance(value, tuple) and text and re.fullmatch(form, text):
+            return {key: Setting(key, count(text), name, place_of(value, default))}
+    return {}
 
 
 def _take(found: dict[str, Setting], name: str, value: str, place: Place, before: str) -> None:

@@ -75,7 +75,7 @@ def cost_parts(known: Settings, preset: str, step: Step) -> Iterator[Part]:
 
 
 def _said(known: Settings, key: str, ours: str, found: Any) -> Part:
-    return Part(ours, found, known[key].source)
+    return Part(ours, found, known[key].source, known[key].assumed)
 
 
 def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
@@ -109,10 +109,7 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     """How the weights are trained and split."""
     strategy, backends = value(known, "run.strategy"), backends_of(preset)
     if strategy in backends and _can_be(known, backends[strategy].splits):
-        its = known["run.strategy"]
-        assumed = strategy == "ddp" and its.unsaid  # of no stack the default that it states
-        source = f"assumed: {its.theirs}" if assumed else its.source
-        yield Part(f"{TRAINER}.backend", strategy, source, assumed)
+        yield _said(known, "run.strategy", f"{TRAINER}.backend", strategy)
     for key, ours, kind in _SAME:
         found = whole(known, key) if kind is int else value(known, key)
         if isinstance(found, kind) and found is not None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from rollcast.simulator.costs.presets.provenance import figures
@@ -97,15 +96,18 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
 _CHOICE = Place("the choice")
 
 
-def check_dealt(
-    launch: Launched, gpus: int | None, chosen: Mapping[str, Any] = MappingProxyType({})
-) -> None:
-    """Raises ScenarioError where the launch's stack does not deal its batch out to so many GPUs.
-    chosen: keys of the scenario that a plan changes."""
+def check_dealt(launch: Launched, gpus: int) -> None:
+    """Raises ScenarioError where the launch's stack does not deal its batch out to so many GPUs."""
     try:
         known = completed(launch, gpus)
     except ScenarioError:  # which GPUs there can be is said elsewhere
         return
+    check_batches(launch, known)
+
+
+def check_chosen(launch: Launched, known: Settings, chosen: Mapping[str, Any]) -> None:
+    """The same of a plan's choice. known: what holds in the run but for that. chosen: keys of the
+    scenario with their values."""
     changed = {key: Setting(key, new, key, _CHOICE) for key, new in chosen.items()}
     check_batches(launch, {**known, **changed})
 

@@ -25,6 +25,13 @@ class Part:
     assumed: bool = False
 
 
+def why_assumed(source: str) -> str | None:
+    """Why an assumption was made, by its source; None for the source of anything else."""
+    if not source.startswith("assumed"):
+        return None
+    return source.removeprefix("assumed").lstrip(":; ")
+
+
 def given(model: str | None = None, gpu: str | None = None) -> tuple[Part, ...]:
     """What the user says, which the log seldom does: presets, or for the model the path of a
     config.json or its folder. Raises ScenarioError (``--model``, ``--gpu``) for anything else."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from itertools import product
+from operator import getitem
 from typing import Any
 
 import numpy as np
 
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.parts import why_assumed
 from rollcast.simulator.learning.answer import DRAWS, planned_needs
 from rollcast.simulator.learning.build import build_learning
 from rollcast.simulator.learning.section import LearningSection
@@ -46,7 +49,6 @@ from rollcast.simulator.values import keys as keys_of
 from rollcast.simulator.values import nearest, read
 
 Check = Callable[[Mapping[str, Any]], None]
-_ASSUMED = "assumed: "
 
 
 def assumptions(raw: RawScenario) -> tuple[str, ...]:
@@ -54,11 +56,10 @@ def assumptions(raw: RawScenario) -> tuple[str, ...]:
     scenario's file."""
     texts = []
     for key, source in raw.overridden.items():
-        if source.startswith(_ASSUMED) and key.partition(".")[0] in ("workload", "cost"):
-            value: Any = raw.data
-            for part in key.split("."):
-                value = value[part]
-            texts.append(f"{key} is {value} ({source.removeprefix(_ASSUMED)})")
+        why = why_assumed(source)
+        if why and key.partition(".")[0] in ("workload", "cost"):
+            value = reduce(getitem, key.split("."), raw.data)
+            texts.append(f"{key} is {value} ({why})")
     return (f"Assumed, and taken as known by the intervals: {'; '.join(texts)}.",) if texts else ()
 
 

@@ -417,20 +417,23 @@ class Launch:
             said += [(key, key.theirs(value)) for key in others if key.written_beside(known)]
         if self.form == "key: value":
             return _nested(said)
-        if python and self.form == "--key value":
-            arguments = (
-                f"{key.key}={value!r}" if key.spelt is None else self._argument(key, value)
-                for key, value in said
-            )
-            return [argument for argument in arguments if argument]
         there = {one.theirs.replace("-", "_") for one in (run or {}).values() if not one.unsaid}
         lines = []
         for key, value in said:
-            line, bare = self._argument(key, value), key.spelt is None
-            if not line and bare and key.key.replace("-", "_") in there:
+            line = self._argument(key, value)
+            if key.spelt is None and python and self.form == "--key value":
+                line = f"{key.key}={value!r}"
+            elif key.spelt is None and not line and key.key.replace("-", "_") in there:
                 line = f"remove {self._named(key)}"
-            lines += [line] if line else []
-        return lines
+            lines.append(line)
+        return [line for line in lines if line]
+
+    def taken(self, runs: Iterable[Settings], release: str | None = None) -> frozenset[str]:
+        """Our keys for which the stack has one in any of these runs."""
+        every = tuple(runs)
+        return frozenset(
+            ours for ours in self.keys if any(self.has(ours, release, run) for run in every)
+        )
 
     def has(self, ours: str, release: str | None = None, run: Settings | None = None) -> bool:
         """Whether there is a key for that, as `name` finds it."""

@@ -32,7 +32,8 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A logged setting. key: of `meanings`. theirs: the stack's key. implied: follows from it.
-    unsaid: one of the stack's defaults, or follows from one."""
+    unsaid: one of the stack's defaults, or follows from one. assumed: no default either; theirs
+    says why then."""
 
     key: str
     value: Any
@@ -40,11 +41,12 @@ class Setting:
     place: Place
     implied: bool = False
     unsaid: bool = False
+    assumed: bool = False
 
     @property
     def source(self) -> str:
         """Their key and where it stands."""
-        return f"{self.theirs} in {self.place}"
+        return f"assumed: {self.theirs}" if self.assumed else f"{self.theirs} in {self.place}"
 
     def implies(self, key: str, value: Any) -> Setting:
         """Another setting, of ours, that follows from this one."""

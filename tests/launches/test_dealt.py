@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.dealt import check_batches
-from rollcast.simulator.launches.draft import check_dealt, completed
+from rollcast.simulator.launches.draft import check_chosen, check_dealt, completed
 from rollcast.simulator.stacks.deals import deals
 from rollcast.simulator.stacks.stack import all_stacks
 from tests.check.launches import VERL, launched
@@ -62,10 +62,11 @@ def test_a_plan_asks_of_every_number_of_gpus() -> None:
 
 def test_a_plan_asks_of_every_split_too() -> None:
     launch = launched({**VERL, **ROWS})
-    check_dealt(launch, 16, {"cluster.trainer_gpus": 8, "cluster.tensor_parallel": 4})
+    known = completed(launch, 16)
+    check_chosen(launch, known, {"cluster.trainer_gpus": 8, "cluster.tensor_parallel": 4})
     for chosen in ({"cluster.trainer_gpus": 12}, {"workload.batch_groups": 9}):
         with pytest.raises(ScenarioError, match="cannot be dealt out"):
-            check_dealt(launch, 16, chosen)
+            check_chosen(launch, known, chosen)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from rollcast.simulator.planner.planner import answer, plan, question
 from rollcast.simulator.planner.question import Objective, assumptions
 from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.results.text import hours, memory_said
-from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.scenario.file import RawScenario, parse_scenario
 from rollcast.simulator.scenario.plan_section import LimitSection, PlanSection, amount
 from rollcast.simulator.studies.simulate import load, simulate
 from rollcast.simulator.studies.uncertainty import uncertainty
@@ -303,3 +303,18 @@ def test_what_a_stack_refuses_is_impossible() -> None:
     refused = [one for one in found.impossible if "odd numbers" in one.problem]
     assert refused
     assert all(row.setup.trainer_gpus % 2 == 0 for row in found.rows)
+
+
+def test_an_assumption_is_told_whatever_its_form() -> None:
+    """With a reason behind a colon, as of a mean length, or behind a semicolon, as of prompts."""
+    sources = {
+        "workload.prompt_tokens": "assumed; give --prompt-tokens",
+        "workload.max_new_tokens": "assumed: not in the launch",
+        "workload.group_size": "assumed",
+        "workload.batch_groups": "b in run.sh, line 3",
+    }
+    raw = RawScenario({"workload": dict.fromkeys((k[9:] for k in sources), 7)}, overridden=sources)
+    [text] = assumptions(raw)
+    assert "workload.prompt_tokens is 7 (give --prompt-tokens)" in text
+    assert "workload.max_new_tokens is 7 (not in the launch)" in text
+    assert "group" not in text

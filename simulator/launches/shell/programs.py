@@ -155,13 +155,12 @@ def external(
 
 def _environment(session: Session, command: Simple) -> dict[str, Value]:
     """The variables of a program: those of the script, and those before its name."""
-    variables = session.state.variables
-    if command.assignments:
-        before, session.state.variables = variables, dict(variables)
-        for assignment in command.assignments:
-            assign(session, assignment)
-        variables, session.state.variables = session.state.variables, before
-    return dict(variables)
+    before = session.state.variables
+    session.state.variables = dict(before)
+    for assignment in command.assignments:
+        assign(session, assignment)
+    variables, session.state.variables = session.state.variables, before
+    return variables
 
 
 _MOST = 10_000

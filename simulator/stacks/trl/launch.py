@@ -13,6 +13,7 @@ _COPIES = Setting(
     Place("TRL"),
     implied=True,
     unsaid=True,
+    assumed=True,
 )
 
 

@@ -11,13 +11,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, OLD_CALL_ENDS
+from rollcast.simulator.core.spans import Calls, Segments
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.columns import LARGEST_TOKENS
 from rollcast.simulator.results.read import place, read_document, read_lines, read_table
-from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, OLD_CALL_ENDS
 from rollcast.simulator.scenario.trust import Trust, named_modules
-from rollcast.simulator.spans import Calls, Segments
 from rollcast.simulator.values import A_MAPPING, Between, read, wrong
 from rollcast.simulator.values import Number as Option
 from rollcast.simulator.workload.environment import EnvironmentSection, environment_spec

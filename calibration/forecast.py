@@ -23,12 +23,12 @@ from rollcast.calibration.fits.iterations import Idle
 from rollcast.calibration.fits.machine_speed import by_phase, tells
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.folder import SAME, RunFolder
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.costs.fitted import FittedCost
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.scenario.trust import kept_modules, require_trust
-from rollcast.simulator.spans import Run
 from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
 from rollcast.simulator.workload.base import Workload, longest_context

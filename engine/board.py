@@ -12,8 +12,8 @@ import numpy as np
 
 from rollcast.engine.log import EngineLog, Iterations
 from rollcast.engine.sinks import Sink, TensorBoard
+from rollcast.simulator.core.spans import Run, StepRecord
 from rollcast.simulator.results.metrics import step_columns
-from rollcast.simulator.spans import Run, StepRecord
 
 _SECONDS = {
     "step": "step_s",

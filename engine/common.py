@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from rollcast.simulator.rollout import UNSHARED, Shared
+from rollcast.simulator.core.rollout import UNSHARED, Shared
 
 Key = tuple[int, int]
 

@@ -24,10 +24,11 @@ from rollcast.engine.options import TaskSpec, TrainerConfig
 from rollcast.engine.run_options import EvaluationOptions, SaveOptions, WandbOptions
 from rollcast.engine.tasks.named import load_named
 from rollcast.engine.world_parts import SHAPE
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Chain
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import StepPlan
 from rollcast.simulator.policies import build_chain, check_policy, spell
-from rollcast.simulator.policy import Chain
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import cluster_shape, overlapping
 from rollcast.simulator.scenario.sections import (
@@ -39,7 +40,6 @@ from rollcast.simulator.scenario.sections import (
 )
 from rollcast.simulator.values import Options, read
 from rollcast.simulator.workload.environment import EnvironmentSection
-from rollcast.simulator.world import ClusterShape
 
 Section = TypeVar("Section", bound=Options)
 SHARED_MEMORY, OWN_MEMORY = 0.3, 0.9

@@ -6,8 +6,8 @@ from __future__ import annotations
 from rollcast.engine.engines import adapter
 from rollcast.engine.options import TrainerConfig
 from rollcast.engine.world_parts import SHAPE
+from rollcast.simulator.core.plan import StepPlan
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import StepPlan
 from rollcast.simulator.scenario.scenario import cluster_shape
 from rollcast.simulator.scenario.sections import ClusterSection, EngineSection
 

@@ -9,8 +9,8 @@ from rollcast.engine.actors.fleet import Fleet, Replica
 from rollcast.engine.actors.messages import Submit
 from rollcast.engine.frontend import Finished, Order
 from rollcast.simulator.cluster.routing import ROUTINGS, Balance, Router
-from rollcast.simulator.plan import Placement
-from rollcast.simulator.rollout import Key, Rollout
+from rollcast.simulator.core.plan import Placement
+from rollcast.simulator.core.rollout import Key, Rollout
 
 
 @dataclass(eq=False, slots=True)

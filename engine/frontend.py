@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rollcast.engine.common import CommonTokens
 from rollcast.engine.edges import Engine, EngineIteration, OnWire, Response
-from rollcast.simulator.rollout import Key, Shared
+from rollcast.simulator.core.rollout import Key, Shared
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +50,7 @@ NO_BUDGET = math.inf
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A rollout that has left an engine, finished or aborted: its response, and the figures of
-    `simulator.rollout.Segment`, times by the front end's clock."""
+    `simulator.core.rollout.Segment`, times by the front end's clock."""
 
     key: Key
     response: Response

@@ -11,10 +11,10 @@ from rollcast.engine.edges import Response, SampledGroup, SampledRollout
 from rollcast.engine.frontend import Finished, Order, request_name
 from rollcast.engine.log import Failure
 from rollcast.engine.tasks.base import Prompt, Task
+from rollcast.simulator.core.rollout import Ending, Key, LateReward, Rollout, Segment, VersionTokens
+from rollcast.simulator.core.world import TrainBatch, TrainGroup
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.accounting import reward_of
-from rollcast.simulator.rollout import Ending, Key, LateReward, Rollout, Segment, VersionTokens
-from rollcast.simulator.world import TrainBatch, TrainGroup
 
 SYNC_SAMPLE, SYNC_TOKENS = 4, 48
 """Sequences that each weight sync is checked on, and how much of each: wrong weights show in any

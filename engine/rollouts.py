@@ -13,10 +13,10 @@ from rollcast.engine.responses import Responses
 from rollcast.engine.sessions import Sessions, TurnRules
 from rollcast.engine.tasks.base import Task
 from rollcast.engine.world_clock import WorldClock
+from rollcast.simulator.core.plan import Placement
+from rollcast.simulator.core.rollout import UNSHARED, Key, Rollout, Segment
+from rollcast.simulator.core.world import Ended, Event
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.plan import Placement
-from rollcast.simulator.rollout import UNSHARED, Key, Rollout, Segment
-from rollcast.simulator.world import Ended, Event
 
 
 class Rollouts:

@@ -26,6 +26,7 @@ from rollcast.engine.run_options import WandbOptions
 from rollcast.engine.samples import Sampler
 from rollcast.engine.saving import Resumed, Saver, read, require_prompts
 from rollcast.engine.sinks import Sink, Wandb
+from rollcast.simulator.core.spans import Run, StepRecord
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld
@@ -36,7 +37,6 @@ from rollcast.simulator.results.so_far import Idle, IdleSoFar
 from rollcast.simulator.results.write import write_json, write_lines, write_run, write_table
 from rollcast.simulator.runs.drive import loop_of
 from rollcast.simulator.scenario.trust import kept
-from rollcast.simulator.spans import Run, StepRecord
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rollcast.simulator.core.world import TrainBatch
 from rollcast.simulator.loop.accounting import reward_of
-from rollcast.simulator.world import TrainBatch
 
 MOST_CHARACTERS = 4000
 """Of a prompt, or of a response: its first and its last half of them are kept."""

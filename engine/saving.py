@@ -27,9 +27,9 @@ from rollcast.engine.responses import Tokens
 from rollcast.engine.run_options import SaveOptions
 from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import WorldState
+from rollcast.simulator.core.rollout import ENDINGS, Ending
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld, read_entry
-from rollcast.simulator.rollout import ENDINGS, Ending
 from rollcast.simulator.values.plain import from_plain, to_plain
 
 Arrays = Mapping[str, NDArray[Any]]

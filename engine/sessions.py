@@ -27,9 +27,9 @@ from rollcast.simulator.cluster.session_machine import (
     SessionMachine,
     Stage,
 )
+from rollcast.simulator.core.plan import Placement
+from rollcast.simulator.core.rollout import FAILED, CallEnd, Ending, Key, Rollout, Segment
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.plan import Placement
-from rollcast.simulator.rollout import FAILED, CallEnd, Ending, Key, Rollout, Segment
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
 _ENDS: dict[str, tuple[CallEnd, Ending | None]] = {

@@ -23,10 +23,10 @@ from rollcast.engine.sessions import TurnRules
 from rollcast.engine.tasks.base import FirstTurns, Task
 from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import Recipes
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.sections import EngineSection
 from rollcast.simulator.workload.environment import environment_spec
-from rollcast.simulator.world import ClusterShape
 
 if TYPE_CHECKING:
     from rollcast.engine.actors.own_folder import OwnFolder

@@ -11,8 +11,8 @@ from rollcast.engine.actors.messages import Loaded
 from rollcast.engine.actors.updates import Updates, Weights
 from rollcast.engine.log import Arrival, EngineLog
 from rollcast.engine.sync_check import require_close
+from rollcast.simulator.core.world import Phase, Synced
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.world import Phase, Synced
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The real world: replicas sample, a trainer trains, and the loop sees a `simulator.world.World`.
+"""The real world: replicas sample, a trainer trains, the loop sees a `simulator.core.world.World`.
 
 Replicas and trainer are actors behind a transport: in processes of their own, where rollout and
 training overlap (`engine.actors.on_ray`), or in this one, where they take turns
@@ -37,17 +37,17 @@ from rollcast.engine.tasks.base import Prompt, Task
 from rollcast.engine.weight_syncs import WeightSyncs
 from rollcast.engine.world_clock import WorldClock
 from rollcast.engine.world_parts import Evaluated, Recipes, WorldState, phases, split
+from rollcast.simulator.core.plan import Layout, Placement
+from rollcast.simulator.core.rollout import CUT, FAILED, Key, Rollout, Segment
+from rollcast.simulator.core.world import ClusterShape, Ended, Event, Synced, TrainBatch, Trained
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.recorded import UnderWay
-from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import CUT, FAILED, Key, Rollout, Segment
-from rollcast.simulator.world import ClusterShape, Ended, Event, Synced, TrainBatch, Trained
 
 _LOOK_S = 1e-3  # between two looks at the environments, at least
 
 
 class EngineWorld:
-    """A `simulator.world.World` of replicas and a trainer, actors of a transport.
+    """A `simulator.core.world.World` of replicas and a trainer, actors of a transport.
 
     shape: how many, and whether trainer and replicas take turns. task, seed: see
     `engine.responses.Responses`. routing: a rule of `simulator.cluster.routing`. heartbeat_s:

@@ -11,8 +11,8 @@ from rollcast.engine.actors.weights import Channel
 from rollcast.engine.edges import TrainerSave, TrainMetrics
 from rollcast.engine.flights import Flight
 from rollcast.engine.responses import Tokens
-from rollcast.simulator.rollout import Key
-from rollcast.simulator.world import ClusterShape, Phase
+from rollcast.simulator.core.rollout import Key
+from rollcast.simulator.core.world import ClusterShape, Phase
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,8 +1,9 @@
-"""``simulator``, ``engine`` and ``calibration``: what version 0.1 called the packages of rollcast.
+"""Old names of modules: ``simulator``, ``engine`` and ``calibration`` for the packages of rollcast,
+and ``rollcast.simulator.policy`` and its neighbours for those of ``rollcast.simulator.core``.
 
 For one version they still give the same modules, with a warning. A package of the user's that has
-one of these names comes first. Nothing of these names is installed: an import of an old name works
-once ``rollcast`` has been imported, as it has been where the command loads a policy.
+one of the short names comes first. Nothing of these names is installed: an import of an old name
+works once ``rollcast`` has been imported, as it has been where the command loads a policy.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from types import ModuleType
 from typing import Any, cast
 
 PACKAGES = ("simulator", "engine", "calibration")
+CORE = ("plan", "policy", "rollout", "spans", "world")
 _HERE = Path(__file__).parent
 
 
@@ -30,6 +32,8 @@ class OldNames:
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The module's spec, or None where the name is not an old one or is the user's own."""
+        if name.startswith("rollcast."):
+            return ModuleSpec(name, cast(Any, self)) if _new(name) != name else None
         package, _, below = name.partition(".")
         if package not in PACKAGES:
             return None
@@ -41,9 +45,9 @@ class OldNames:
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module of the new name."""
-        new = f"rollcast.{spec.name}"
-        if spec.name in PACKAGES:
-            message = f"the package {spec.name} is called {new} now; its old name goes in 0.3"
+        new = _new(spec.name)
+        if spec.name in PACKAGES or spec.name.startswith("rollcast."):
+            message = f"{spec.name} is called {new} now; its old name goes in 0.3"
             warnings.warn(message, DeprecationWarning, stacklevel=2)
         module = import_module(new)
         spec.loader_state = module.__spec__  # the import system is about to put the old one there
@@ -53,6 +57,13 @@ class OldNames:
         """It has been executed under its new name: only its spec is put back."""
         if module.__spec__ is not None:
             module.__spec__ = module.__spec__.loader_state
+
+
+def _new(name: str) -> str:
+    """The name that a module has now."""
+    new = name if name.startswith("rollcast.") else f"rollcast.{name}"
+    before, _, last = new.rpartition(".")
+    return f"{before}.core.{last}" if before == "rollcast.simulator" and last in CORE else new
 
 
 def _is_ours(package: str) -> bool:

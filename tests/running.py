@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rollcast.simulator.cli.app import main
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.policy import Policy
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Policy
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import World
 from rollcast.simulator.runs.drive import OnStep, Parts, drive
-from rollcast.simulator.spans import Run
-from rollcast.simulator.world import World
 
 
 def run(

@@ -54,7 +54,7 @@ POLICY = '''
 
 from dataclasses import dataclass, replace
 
-from rollcast.simulator.policy import Policy
+from rollcast.simulator.core.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -240,4 +240,4 @@ def test_the_rooms_are_those_of_the_contract() -> None:
         if path.suffix == ".py" or (path / "__init__.py").exists()
     }
     assert there - {"__init__"} == set(modules)
-    assert len(modules) <= 26
+    assert len(modules) <= 22

@@ -18,11 +18,11 @@ from rollcast.engine.edges import EngineIteration, TrainMetrics
 from rollcast.engine.log import EngineLog
 from rollcast.engine.run_options import WandbOptions
 from rollcast.engine.sinks import Wandb
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.costs.base import Iteration
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.metrics import accuracy
 from rollcast.simulator.results.schema import BOARD
-from rollcast.simulator.spans import Run
 from rollcast.simulator.studies.simulate import load, simulate
 
 ROOT = Path(__file__).parent.parent

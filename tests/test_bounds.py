@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.plan import AllDone, Batch, Launch, Staleness, StepPlan
+from rollcast.simulator.core.policy import Policy
+from rollcast.simulator.core.spans import DROPPED
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.loop.selection import Due, due
-from rollcast.simulator.plan import AllDone, Batch, Launch, Staleness, StepPlan
 from rollcast.simulator.policies import check_policy, parse_policy
-from rollcast.simulator.policy import Policy
 from rollcast.simulator.results.metrics import run_summary
-from rollcast.simulator.spans import DROPPED
 from rollcast.simulator.testing import Monitor, Trial, bound_holds, conserves, never_on_two_replicas
 from rollcast.simulator.testing.listed import ListedWorkload
 from rollcast.simulator.testing.strategies import (
@@ -223,8 +223,8 @@ def test_complete_groups_that_are_too_old_are_not_trained_on() -> None:
 
 
 def _world(lengths: Any) -> tuple[Any, ...]:
+    from rollcast.simulator.core.world import ClusterShape
     from rollcast.simulator.testing.conform import ODD, ROOMY
-    from rollcast.simulator.world import ClusterShape
 
     return (
         ClusterShape(1, 1, 1, True),

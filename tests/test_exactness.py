@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.plan import Batch, StepPlan
-from rollcast.simulator.rollout import Rollout
-from rollcast.simulator.spans import Run
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.rollout import Rollout
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import ClusterShape, Ended
 from rollcast.simulator.testing.strategies import (
     Scenario,
     clusters,
@@ -26,7 +27,6 @@ from rollcast.simulator.testing.strategies import (
     scenarios,
 )
 from rollcast.simulator.testing.tables import TableCost, TableWorkload
-from rollcast.simulator.world import ClusterShape, Ended
 from tests.commands import commands, pauses, submits
 from tests.laws import examples
 from tests.reference.cluster import ReferenceCluster

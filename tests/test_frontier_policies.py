@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from rollcast.simulator.plan import Prompts
+from rollcast.simulator.core.plan import Prompts
+from rollcast.simulator.core.spans import TRAINED, Run
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.scenario.file import RawScenario
-from rollcast.simulator.spans import TRAINED, Run
 from rollcast.simulator.studies.simulate import from_raw
 from tests.running import run
 

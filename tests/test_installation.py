@@ -144,21 +144,25 @@ def test_packages_with_our_old_names_stay_the_users(scripts: Path, decoys: Path)
     assert succeeded(done).split() == ["1", "rollcast.engine"]
 
 
-@pytest.mark.parametrize("first", ["import rollcast", "import rollcast.simulator.plan"])
+@pytest.mark.parametrize("first", ["import rollcast", "import rollcast.simulator.core.plan"])
 def test_old_names_give_the_same_modules_and_a_warning(
     scripts: Path, tmp_path: Path, first: str
 ) -> None:
     """For one version, and not as copies: a plan of either name is the other's."""
     code = (
         f"{first}; from simulator.plan import StepPlan; import simulator.policies.april as old;"
-        "from rollcast.simulator.plan import StepPlan as New; import rollcast.simulator.policies;"
-        "print(StepPlan is New, old is rollcast.simulator.policies.april, old.__spec__.name)"
+        "from rollcast.simulator.core.plan import StepPlan as New; "
+        "from rollcast.simulator.plan import StepPlan as Older;"
+        "import rollcast.simulator.policies;"
+        "print(StepPlan is New is Older, old is rollcast.simulator.policies.april,"
+        " old.__spec__.name)"
     )
     done = call(scripts / "python", "-W", "always", "-c", code, cwd=tmp_path)
     assert succeeded(done).split() == ["True", "True", "rollcast.simulator.policies.april"]
     said = [line for line in done.stderr.splitlines() if "DeprecationWarning" in line]
-    assert len(said) == 1
-    assert "the package simulator is called rollcast.simulator now" in said[0]
+    assert len(said) == 2
+    assert "simulator is called rollcast.simulator now" in said[0]
+    assert "rollcast.simulator.plan is called rollcast.simulator.core.plan now" in said[1]
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,7 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.errors import RunError
-from rollcast.simulator.loop import Loop
-from rollcast.simulator.loop.recorded import Entry, RecordedWorld, UnderWay, read_entry
-from rollcast.simulator.plan import (
+from rollcast.simulator.core.plan import (
     AllDone,
     Batch,
     EnoughGroups,
@@ -32,14 +29,10 @@ from rollcast.simulator.plan import (
     StepPlan,
     Stop,
 )
-from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.policy import chain
-from rollcast.simulator.rollout import Key, Segment
-from rollcast.simulator.spans import DROPPED, Run
-from rollcast.simulator.testing.strategies import Cycle, Scenario, run_scenario, scenarios
-from rollcast.simulator.testing.tables import TableCost, TableWorkload
-from rollcast.simulator.testing.watched import Watched
-from rollcast.simulator.world import (
+from rollcast.simulator.core.policy import chain
+from rollcast.simulator.core.rollout import Key, Segment
+from rollcast.simulator.core.spans import DROPPED, Run
+from rollcast.simulator.core.world import (
     ClusterShape,
     Ended,
     Event,
@@ -48,6 +41,13 @@ from rollcast.simulator.world import (
     TrainGroup,
     World,
 )
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.loop import Loop
+from rollcast.simulator.loop.recorded import Entry, RecordedWorld, UnderWay, read_entry
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.testing.strategies import Cycle, Scenario, run_scenario, scenarios
+from rollcast.simulator.testing.tables import TableCost, TableWorkload
+from rollcast.simulator.testing.watched import Watched
 from tests.laws import examples
 from tests.running import run
 
@@ -329,7 +329,7 @@ def test_a_world_that_loses_something_ends_the_run(fault: str, said: str) -> Non
 
 def test_a_policy_may_stop_running_ahead() -> None:
     """The update that is under way is finished before on-policy rollouts begin."""
-    from rollcast.simulator.policy import Policy
+    from rollcast.simulator.core.policy import Policy
     from rollcast.simulator.scenario.file import read_scenario
     from rollcast.simulator.studies.simulate import from_raw
 

@@ -14,10 +14,10 @@ import pytest
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.testing.tables import TableCost, TableWorkload
-from rollcast.simulator.world import ClusterShape
 from tests.running import run
 
 DIGESTS = Path(__file__).parent / "data" / "golden.json"

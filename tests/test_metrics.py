@@ -15,6 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast import load
+from rollcast.simulator.core.rollout import Rollout, Segment, VersionTokens
+from rollcast.simulator.core.spans import TRAINED, PhaseSpan, Run, StepRecord
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.results.metrics import (
     CAUSES,
     censored_mean,
@@ -24,11 +27,8 @@ from rollcast.simulator.results.metrics import (
     underfilled_intervals,
 )
 from rollcast.simulator.results.text import interval
-from rollcast.simulator.rollout import Rollout, Segment, VersionTokens
-from rollcast.simulator.spans import TRAINED, PhaseSpan, Run, StepRecord
 from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.testing.tables import TableCost, TableWorkload
-from rollcast.simulator.world import ClusterShape
 
 
 def add_segment(
@@ -93,9 +93,9 @@ def real_run(policy: str = "", **shape: object) -> Run:
     """A small run of the simulated cluster, with preemption and resumed rollouts."""
     from rollcast.simulator.cluster.replica import EngineSpec
     from rollcast.simulator.cluster.simulated import SimulatedCluster
-    from rollcast.simulator.plan import Batch, StepPlan
+    from rollcast.simulator.core.plan import Batch, StepPlan
+    from rollcast.simulator.core.policy import chain
     from rollcast.simulator.policies import parse_policy
-    from rollcast.simulator.policy import chain
     from tests.running import run
 
     workload = TableWorkload((8, 20), (1, 3, 5, 8, 13, 40, 64), (0.0, 1.0, 0.5), 64)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import folder, schema
 from rollcast.simulator.results.folder import check_target, write_folder
@@ -27,7 +28,6 @@ from rollcast.simulator.results.phases import in_sum
 from rollcast.simulator.results.read import read_document, read_lines, read_table
 from rollcast.simulator.results.write import plain, write_run
 from rollcast.simulator.scenario.file import parse_scenario
-from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from tests.scenarios import COST
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from rollcast.simulator.core.spans import PhaseSpan, Run
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.results.metrics import context_over_time
 from rollcast.simulator.results.perfetto import write_trace
-from rollcast.simulator.spans import PhaseSpan, Run
-from rollcast.simulator.world import ClusterShape
 from tests.test_metrics import REAL, add_segment, hand_made_runs
 
 

@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 
 from rollcast import load
 from rollcast.calibration.logs import columns
+from rollcast.simulator.core.rollout import CALL_KINDS, Call
+from rollcast.simulator.core.spans import PhaseSpan, Run, StepRecord
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.policies import POLICIES
 from rollcast.simulator.results.metrics import UNDERFILLED_BELOW, by_phase, summarise
 from rollcast.simulator.results.phases import (
@@ -28,13 +31,10 @@ from rollcast.simulator.results.phases import (
     in_sum,
     phase_of,
 )
-from rollcast.simulator.rollout import CALL_KINDS, Call
-from rollcast.simulator.spans import PhaseSpan, Run, StepRecord
 from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.testing import try_policy
 from rollcast.simulator.testing.listed import InTurns, ListedWorkload
 from rollcast.simulator.testing.tables import TableCost
-from rollcast.simulator.world import ClusterShape
 from tests.conftest import Cli
 from tests.scenarios import TINY
 from tests.test_metrics import REAL, add_segment, hand_made_runs

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.policy import Policy, chain
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.loop import Loop
 from rollcast.simulator.loop.policy_state import load_state, save_state
-from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import POLICIES, parse_policy
-from rollcast.simulator.policy import Policy, chain
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies.simulate import from_raw
 from rollcast.simulator.values.plain import from_plain, to_plain

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollcast.simulator.core.policy import Policy, chain
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import (
     APRIL,
@@ -26,7 +27,6 @@ from rollcast.simulator.policies import (
     parse_policy,
     spell,
 )
-from rollcast.simulator.policy import Policy, chain
 
 NAN, INF = float("nan"), float("inf")
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.policy import Policy, StepOutcome
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop.policy_state import load_state, save_state
-from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import build_chain, check_policy, outside, parse_policy, spell
 from rollcast.simulator.policies.outside import Outside
-from rollcast.simulator.policy import Policy, StepOutcome
 from rollcast.simulator.scenario.file import read_scenario
 from rollcast.simulator.scenario.trust import kept, kept_modules, named_modules
 from rollcast.simulator.studies.simulate import load, simulate
@@ -40,8 +40,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.policy import Policy
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Policy
 
 if TYPE_CHECKING:
     from nowhere import Unknown
@@ -220,7 +220,10 @@ def test_a_wrong_parameter_is_named(place: Path, text: str, field: str, words: s
         ("mine.deeper:Share", "there is no module mine.deeper"),
         ("mine:Shares", "mine has no Shares"),
         ("mine:Nested.Outer", "mine has no Nested.Outer"),
-        ("mine:number", "is 7 and not a class; derive it from rollcast.simulator.policy.Policy"),
+        (
+            "mine:number",
+            "7 and not a class; derive it from rollcast.simulator.core.policy.Policy",
+        ),
         ("mine:function", "and not a class"),
         ("mine:Half", "is no policy, it has no observe"),
         ("mine:StepPlan", "is no policy, it has no init and no plan and no observe"),

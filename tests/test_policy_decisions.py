@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.loop.selection import MaxReward, ZeroVariance
-from rollcast.simulator.plan import (
+from rollcast.simulator.core.plan import (
     AllDone,
     Batch,
     EnoughGroups,
@@ -23,6 +21,9 @@ from rollcast.simulator.plan import (
     Progress,
     StepPlan,
 )
+from rollcast.simulator.core.policy import GroupOutcome, Policy, StepOutcome, chain
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop.selection import MaxReward, ZeroVariance
 from rollcast.simulator.policies import (
     APRIL,
     PODS,
@@ -36,7 +37,6 @@ from rollcast.simulator.policies import (
     parse_policy,
 )
 from rollcast.simulator.policies.decisions import DECISIONS, EXCLUSIVE, Claim, changed, claim, value
-from rollcast.simulator.policy import GroupOutcome, Policy, StepOutcome, chain
 
 
 @dataclass(frozen=True)

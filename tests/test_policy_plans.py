@@ -10,15 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.loop.selection import (
-    MaxReward,
-    MaxVariance,
-    Percentile,
-    RandomSubset,
-    ZeroVariance,
-)
-from rollcast.simulator.plan import (
+from rollcast.simulator.core.plan import (
     AllDone,
     Batch,
     EnoughGroups,
@@ -30,6 +22,15 @@ from rollcast.simulator.plan import (
     Prompts,
     StepPlan,
     describe,
+)
+from rollcast.simulator.core.policy import Chain, GroupOutcome, Policy, StepOutcome, chain
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.loop.selection import (
+    MaxReward,
+    MaxVariance,
+    Percentile,
+    RandomSubset,
+    ZeroVariance,
 )
 from rollcast.simulator.policies import (
     APRIL,
@@ -54,7 +55,6 @@ from rollcast.simulator.policies import (
     parse_policy,
 )
 from rollcast.simulator.policies.decisions import changed, value
-from rollcast.simulator.policy import Chain, GroupOutcome, Policy, StepOutcome, chain
 
 BASE = StepPlan(Batch(8, 8), step=3)
 EVERY: tuple[Policy, ...] = (

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.policy import GroupOutcome, StepOutcome
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import SAGC
 from rollcast.simulator.policies.sagc import PSEUDO_COUNT_FLOOR, SAGCState
-from rollcast.simulator.policy import GroupOutcome, StepOutcome
 from rollcast.simulator.testing import try_policy
 from tests.laws import examples
 

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.core.plan import Batch, EnoughGroups, Launch, StepPlan
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import Batch, EnoughGroups, Launch, StepPlan
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import build_scenario
 from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.testing.strategies import Scenario, run_scenario
 from rollcast.simulator.testing.tables import TableCost, TableWorkload
-from rollcast.simulator.world import ClusterShape
 from tests.laws import examples
 from tests.test_exactness import require_equal, run_both
 

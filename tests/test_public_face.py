@@ -101,7 +101,7 @@ def test_a_script_is_typed(tmp_path: Path) -> None:
 
 def test_an_old_name_imported_first_in_a_checkout_is_no_second_copy() -> None:
     done = run("from simulator.plan import StepPlan; import rollcast; print(StepPlan.__module__)")
-    assert done.stdout.strip() == "rollcast.simulator.plan", done.stderr
+    assert done.stdout.strip() == "rollcast.simulator.core.plan", done.stderr
     assert "DeprecationWarning" not in done.stderr  # shown where it is raised in __main__ alone
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.simulator.plan import Batch
+from rollcast.simulator.core.plan import Batch
 from rollcast.simulator.studies.compare import run_each, table, warnings_of
 from rollcast.simulator.studies.drawn import BLOCK_STEPS, block_rows
 from rollcast.simulator.studies.ranking import Ranking, from_short_runs, redraw

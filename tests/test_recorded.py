@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.engine.common import CommonTokens, common
+from rollcast.simulator.core.rollout import UNSHARED, Shared
+from rollcast.simulator.core.spans import Segments
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.rollout import UNSHARED, Shared
-from rollcast.simulator.spans import Segments
 from rollcast.simulator.workload.draws import Path
 from rollcast.simulator.workload.recorded import RecordedWorkload, paths
 

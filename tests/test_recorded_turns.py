@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.rollout import FAILED
+from rollcast.simulator.core.rollout import FAILED
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.draws import Trajectory, Turn
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, continued

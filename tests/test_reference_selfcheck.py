@@ -6,12 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from rollcast.simulator.cluster.replica import EngineSpec
-from rollcast.simulator.costs.base import Iteration
-from rollcast.simulator.errors import RunError
-from rollcast.simulator.rollout import Rollout, Segment
-from rollcast.simulator.testing.strategies import Scenario, run_scenario, scenarios
-from rollcast.simulator.testing.tables import TableCost, TableWorkload
-from rollcast.simulator.world import (
+from rollcast.simulator.core.rollout import Rollout, Segment
+from rollcast.simulator.core.world import (
     ClusterShape,
     Ended,
     Event,
@@ -21,6 +17,10 @@ from rollcast.simulator.world import (
     Trained,
     TrainGroup,
 )
+from rollcast.simulator.costs.base import Iteration
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.testing.strategies import Scenario, run_scenario, scenarios
+from rollcast.simulator.testing.tables import TableCost, TableWorkload
 from tests.laws import examples
 from tests.reference.cluster import ReferenceCluster
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies import sampling_error, uncertainty
 from rollcast.simulator.studies.compare import compare, run_each, warnings_of
 from rollcast.simulator.studies.ranking import from_short_runs

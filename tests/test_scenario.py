@@ -12,11 +12,11 @@ import pytest
 
 from rollcast.simulator.cluster.routing import ROUTINGS
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.plan import Launch, StepPlan
+from rollcast.simulator.core.policy import Policy, chain
 from rollcast.simulator.costs import LinearCost, RooflineCost
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import Launch, StepPlan
 from rollcast.simulator.policies import APRIL, PODS
-from rollcast.simulator.policy import Policy, chain
 from rollcast.simulator.scenario.file import RawScenario, override, parse_scenario, read_scenario
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.scenario.sections import ClusterSection

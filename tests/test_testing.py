@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.plan import EnoughGroups, Filter, StepPlan
+from rollcast.simulator.core.policy import Policy, StepOutcome
+from rollcast.simulator.core.rollout import Key, Segment, VersionTokens
+from rollcast.simulator.core.world import ClusterShape, Ended, Event, World
 from rollcast.simulator.errors import RunError, ScenarioError
-from rollcast.simulator.plan import EnoughGroups, Filter, StepPlan
 from rollcast.simulator.policies import APRIL, POLICIES
-from rollcast.simulator.policy import Policy, StepOutcome
-from rollcast.simulator.rollout import Key, Segment, VersionTokens
 from rollcast.simulator.testing import (
     ListedWorkload,
     Monitor,
@@ -38,7 +39,6 @@ from rollcast.simulator.testing import (
 )
 from rollcast.simulator.testing import strategies as drawn
 from rollcast.simulator.testing.conform import CASES, PLAIN, Case
-from rollcast.simulator.world import ClusterShape, Ended, Event, World
 from tests.laws import examples
 
 LENGTHS = [[3, 9, 4], [5, 5, 12], [1, 2, 30]]

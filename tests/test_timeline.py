@@ -17,16 +17,16 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from rollcast import load
+from rollcast.simulator.core.spans import Run, StepRecord
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.results import timeline
 from rollcast.simulator.results.intervals import merged
 from rollcast.simulator.results.lanes import covered, mean_running
 from rollcast.simulator.results.metrics import running_over_time, summarise
 from rollcast.simulator.results.text import share
 from rollcast.simulator.results.timeline import BINS, draw_comparison, draw_run
-from rollcast.simulator.spans import Run, StepRecord
 from rollcast.simulator.studies.compare import table
 from rollcast.simulator.studies.simulate import simulate
-from rollcast.simulator.world import ClusterShape
 from tests.laws import examples
 from tests.test_metrics import REAL, add_segment, hand_made_runs, real_run
 

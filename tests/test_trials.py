@@ -14,15 +14,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.plan import Batch, Placement, StepPlan
+from rollcast.simulator.core.rollout import CALL_ENDS, ENDINGS, Key, Rollout, Segment
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import ClusterShape, Ended, Event, World
 from rollcast.simulator.errors import RunError, ScenarioError
-from rollcast.simulator.plan import Batch, Placement, StepPlan
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.results.timeouts import timeout_summary, timeout_warnings
-from rollcast.simulator.rollout import CALL_ENDS, ENDINGS, Key, Rollout, Segment
 from rollcast.simulator.runs.drive import Parts, drive
 from rollcast.simulator.scenario.file import RawScenario
-from rollcast.simulator.spans import Run
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.testing.listed import InTurns, ListedWorkload
 from rollcast.simulator.testing.strategies import (
@@ -35,7 +36,6 @@ from rollcast.simulator.testing.strategies import (
 from rollcast.simulator.testing.watched import Watched
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
-from rollcast.simulator.world import ClusterShape, Ended, Event, World
 from tests.laws import examples
 from tests.test_turns import FREE, ROOMY, table
 

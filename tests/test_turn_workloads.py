@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollcast.simulator.core.rollout import CUT
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.rollout import CUT
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.studies.simulate import from_raw, simulate

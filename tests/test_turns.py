@@ -9,16 +9,16 @@ import pytest
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.rollout import CALL_ENDS, ENDINGS, Ending
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.results.metrics import summarise
-from rollcast.simulator.rollout import CALL_ENDS, ENDINGS, Ending
-from rollcast.simulator.spans import Run
 from rollcast.simulator.testing.listed import InTurns, ListedWorkload
 from rollcast.simulator.testing.tables import TableCost, TableTurns, TableWorkload
 from rollcast.simulator.workload.base import Workload
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
-from rollcast.simulator.world import ClusterShape
 from tests.running import run
 
 ROOMY = EngineSpec(64, 4096, 1 << 20, 16)

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.claims.common import Row, lognormal, percent, relative
 from benchmarks.published_lengths import lognormal_for_moments
 from benchmarks.runner import simulated
-from rollcast.simulator.spans import TRAINED
+from rollcast.simulator.core.spans import TRAINED
 from rollcast.simulator.studies.simulate import Result
 
 WARM_UP_STEPS = 2

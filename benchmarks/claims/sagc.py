@@ -10,10 +10,10 @@ from typing import Any
 from benchmarks.claims.common import Row, Table, relative
 from benchmarks.published_lengths import straggler_rate
 from benchmarks.runner import simulated
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.policy import GroupOutcome, StepOutcome
 from rollcast.simulator.loop.selection import is_straggler
-from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import SAGC
-from rollcast.simulator.policy import GroupOutcome, StepOutcome
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import Result, from_raw
 from rollcast.simulator.workload.base import Workload

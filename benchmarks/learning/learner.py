@@ -13,7 +13,7 @@ from benchmarks.learning.model import Model, encode
 from benchmarks.learning.sampling import Row
 from benchmarks.learning.tasks import SCHEDULE, Task
 from rollcast.engine.trainer.advantages import group_advantages
-from rollcast.simulator.world import TrainBatch
+from rollcast.simulator.core.world import TrainBatch
 
 CLIP, MOST_NORM, BETAS = 0.2, 1.0, (0.9, 0.95)
 

@@ -14,12 +14,12 @@ from benchmarks.learning.tables import SIGNALS
 from benchmarks.learning.tasks import TASKS
 from benchmarks.learning.warm import evaluate, warm_start
 from benchmarks.learning.world import LearningWorld
+from rollcast.simulator.core.plan import Batch, Prompts, StepPlan
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.learning.signals import signals_of
 from rollcast.simulator.loop import Loop
-from rollcast.simulator.plan import Batch, Prompts, StepPlan
 from rollcast.simulator.policies import check_policy, parse_policy
 from rollcast.simulator.scenario.scenario import overlapping
-from rollcast.simulator.spans import Run
 
 EVERY = 5  # updates between evaluations
 

@@ -17,10 +17,9 @@ from benchmarks.learning.learner import Learner
 from benchmarks.learning.model import Decoder
 from benchmarks.learning.sampling import Row, Sampler
 from benchmarks.learning.tasks import Task
-from rollcast.simulator.errors import RunError
-from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import Ending, Key, Rollout, Segment, VersionTokens
-from rollcast.simulator.world import (
+from rollcast.simulator.core.plan import Layout, Placement
+from rollcast.simulator.core.rollout import Ending, Key, Rollout, Segment, VersionTokens
+from rollcast.simulator.core.world import (
     ClusterShape,
     Ended,
     Event,
@@ -29,6 +28,7 @@ from rollcast.simulator.world import (
     TrainBatch,
     Trained,
 )
+from rollcast.simulator.errors import RunError
 
 
 @dataclass

@@ -8,11 +8,11 @@ from itertools import accumulate
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.rollout import Rollout, Segment
+from rollcast.simulator.core.world import ClusterShape, Ended, Event
 from rollcast.simulator.costs.base import AdjustedCost, CostModel, Iteration
 from rollcast.simulator.errors import RunError, ScenarioError
-from rollcast.simulator.rollout import Rollout, Segment
 from rollcast.simulator.workload.draws import GroupDraw
-from rollcast.simulator.world import ClusterShape, Ended, Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from rollcast.calibration.fits.lengths import fit_owned
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.fits.turns import Turned
 from rollcast.calibration.folder import RunFolder
+from rollcast.simulator.core.rollout import CUT, FAILED
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.rollout import CUT, FAILED
 from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, context_tokens
 
 MIN_GROUPS = 20

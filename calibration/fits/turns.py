@@ -17,8 +17,8 @@ import numpy as np
 from rollcast.calibration.fits.random_effects import Nested, NestedFit, fit_counts, fit_nested
 from rollcast.calibration.fits.robust import FloatArray
 from rollcast.calibration.folder import RunFolder
+from rollcast.simulator.core.rollout import FAILED
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.rollout import FAILED
 from rollcast.simulator.workload.environment import EnvironmentSection
 from rollcast.simulator.workload.recorded_turns import RecordedTrajectory
 

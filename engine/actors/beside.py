@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from rollcast.engine.log import EngineLog
+from rollcast.simulator.core.rollout import Rollout
+from rollcast.simulator.core.world import Ended, TrainBatch, Trained, TrainGroup, World
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.rollout import Rollout
-from rollcast.simulator.world import Ended, TrainBatch, Trained, TrainGroup, World
 
 ROUNDS = 10
 Seconds = np.ndarray[Any, np.dtype[np.float64]]

@@ -17,7 +17,7 @@ from rollcast.engine.actors.replica import ReplicaActor
 from rollcast.engine.actors.transport import Actor, ActorLostError, Need, Ref, Transport
 from rollcast.engine.edges import Limits
 from rollcast.engine.errors import EngineError
-from rollcast.simulator.rollout import Key
+from rollcast.simulator.core.rollout import Key
 
 MOST_LOSSES = 3
 """Times in a row that a replica, or the trainer, may be lost without having achieved anything."""

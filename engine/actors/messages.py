@@ -14,8 +14,8 @@ from typing import Any
 
 from rollcast.engine.edges import EngineIteration, Limits, Response
 from rollcast.engine.frontend import Finished, Iterated, Order
+from rollcast.simulator.core.rollout import Key
 from rollcast.simulator.costs.base import Iteration
-from rollcast.simulator.rollout import Key
 
 # Commands
 

@@ -10,7 +10,7 @@ from rollcast.engine.actors.fleet import Replica
 from rollcast.engine.actors.messages import Sleep, Slept
 from rollcast.engine.actors.trainer import Part
 from rollcast.engine.actors.updates import Updates
-from rollcast.simulator.world import Phase
+from rollcast.simulator.core.world import Phase
 
 
 @dataclass(slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollcast.simulator.core.plan import StepPlan
 from rollcast.simulator.costs.trainer.options import TrainerOptions
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.costs import ROOFLINE, TRAINER
 from rollcast.simulator.launches.overrides import overrides, strategy_of
-from rollcast.simulator.plan import StepPlan
 from rollcast.simulator.scenario.ledger import roofline_of
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.scenario.sections import ScenarioModel, validate

@@ -27,7 +27,7 @@ class Task(Protocol):
 
     def reward(self, prompt: Prompt, response_text: str) -> float:
         """The reward of a response, without its end token; perhaps a
-        `simulator.rollout.LateReward`. Raises EngineError."""
+        `simulator.core.rollout.LateReward`. Raises EngineError."""
         ...
 
     def held_out(self, count: int) -> Sequence[Prompt]:

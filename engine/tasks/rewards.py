@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from rollcast.engine.errors import EngineError
 from rollcast.engine.tasks.base import Prompt
-from rollcast.simulator.rollout import LateReward
+from rollcast.simulator.core.rollout import LateReward
 
 RewardFunction = Callable[[str, str, Any], float]
 """``(prompt text, response text, answer) -> reward``"""

@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from plane import BATCH, GROUP, Adapter, Beside, run
 
 from rollcast import load, simulate
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.results.intervals import total_s
 from rollcast.simulator.results.metrics import gpu_lanes, summarise
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import Run
 from rollcast.simulator.virtual.trial import Tried
 
 NAMES = ("slime", "areal", "nemo_rl", "skyrl", "trl", "verl", "prime_rl")

@@ -12,11 +12,11 @@ from rollcast.simulator.check import search
 from rollcast.simulator.check.forecast import LAST, Forecast, Seconds, forecast, over_lengths
 from rollcast.simulator.check.question import Question
 from rollcast.simulator.check.search import Change
+from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import RollcastError, ScenarioError
 from rollcast.simulator.launches.parts import nested
 from rollcast.simulator.results.schema import CHECK_SCHEMA
-from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies import ranking
 from rollcast.simulator.studies.compare import run_each
 from rollcast.simulator.studies.simulate import simulate

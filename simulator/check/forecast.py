@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from rollcast.simulator.check.question import Question
+from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.results.phases import PHASES, PhaseName
-from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.simulate import Result, simulate
 from rollcast.simulator.studies.uncertainty import add_intervals
 

@@ -16,10 +16,10 @@ from rollcast.simulator.cluster.jump import Jump
 from rollcast.simulator.cluster.kv import KvPool
 from rollcast.simulator.cluster.request import Request
 from rollcast.simulator.cluster.scheduler import Scheduler
+from rollcast.simulator.core.rollout import Segment
 from rollcast.simulator.costs.base import CostModel, Curve, Extremes, Iteration
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.errors import RunError, ScenarioError
-from rollcast.simulator.rollout import Segment
 
 
 @dataclass(frozen=True, slots=True)

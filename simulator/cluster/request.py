@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollcast.simulator.cluster.kv import Chain, Leading
-from rollcast.simulator.rollout import Ending, Rollout, Segment, VersionTokens
+from rollcast.simulator.core.rollout import Ending, Rollout, Segment, VersionTokens
 
 if TYPE_CHECKING:
     from rollcast.simulator.cluster.sessions import Session

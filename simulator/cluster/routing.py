@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence, Sized
 from typing import Protocol
 
-from rollcast.simulator.rollout import Key, Rollout
+from rollcast.simulator.core.rollout import Key, Rollout
 
 Queues = Sequence[Sized]
 

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Generic, Literal, TypeVar
 
-from rollcast.simulator.rollout import Call, CallEnd, Key, Rollout, Segment
+from rollcast.simulator.core.rollout import Call, CallEnd, Key, Rollout, Segment
 from rollcast.simulator.workload.slots import EnvironmentSpec
 
 Stage = Literal["model", "environment", "reward", "end"]

@@ -15,8 +15,8 @@ from rollcast.simulator.cluster.session_machine import (
     SessionMachine,
     Stage,
 )
+from rollcast.simulator.core.rollout import CallEnd, Ending, Rollout, Segment
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
-from rollcast.simulator.rollout import CallEnd, Ending, Rollout, Segment
 from rollcast.simulator.workload.draws import Trajectory
 from rollcast.simulator.workload.slots import EnvironmentSpec
 

@@ -14,16 +14,24 @@ from rollcast.simulator.cluster.replica import EngineSpec, Replica, check_pool
 from rollcast.simulator.cluster.request import Request
 from rollcast.simulator.cluster.routing import ROUTINGS, Balance, Router
 from rollcast.simulator.cluster.streamed import Streamed
+from rollcast.simulator.core.plan import Layout, Placement
+from rollcast.simulator.core.rollout import GOES_ON, Key, Rollout, Segment
+from rollcast.simulator.core.world import (
+    ClusterShape,
+    Ended,
+    Event,
+    Phase,
+    Synced,
+    TrainBatch,
+    Trained,
+)
 from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.base import CostModel, Extremes, TrainLoad
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import GOES_ON, Key, Rollout, Segment
 from rollcast.simulator.workload.base import Workload, longest_context
 from rollcast.simulator.workload.draws import Sharing, Trajectory
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
-from rollcast.simulator.world import ClusterShape, Ended, Event, Phase, Synced, TrainBatch, Trained
 
 if TYPE_CHECKING:
     from rollcast.simulator.cluster.sessions import Session, Sessions
@@ -45,7 +53,7 @@ class Drawn(NamedTuple):
 
 
 class SimulatedCluster:
-    """A `simulator.world.World` that costs no GPU.
+    """A `simulator.core.world.World` that costs no GPU.
 
     shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: lengths and
     rewards. routing: of `simulator.cluster.routing`, by name or made of the replicas. environment:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.costs.presets.gpus import gpu_presets
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import registry
@@ -18,7 +19,6 @@ from rollcast.simulator.scenario.sections import validate
 from rollcast.simulator.values import declared
 from rollcast.simulator.workload.length_specs import DrawnLengths, PresetLengths, length_presets
 from rollcast.simulator.workload.solved import solved_lengths
-from rollcast.simulator.world import ClusterShape
 
 Form = Literal["slider", "toggle", "select"]
 Values = Mapping[str, Any]

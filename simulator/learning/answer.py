@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.plan import StepPlan, describe
+from rollcast.simulator.core.spans import Run, StepRecord
 from rollcast.simulator.learning.build import Learning
 from rollcast.simulator.learning.progress import nodes
 from rollcast.simulator.learning.signals import (
@@ -22,9 +24,7 @@ from rollcast.simulator.learning.signals import (
     signals_of,
     signals_of_steps,
 )
-from rollcast.simulator.plan import StepPlan, describe
 from rollcast.simulator.results.steady import Steady, steady_of
-from rollcast.simulator.spans import Run, StepRecord
 
 FloatArray = NDArray[np.float64]
 

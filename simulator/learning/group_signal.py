@@ -14,8 +14,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.plan import Selector
 from rollcast.simulator.loop.selection import MaxReward, MaxVariance, Percentile
-from rollcast.simulator.plan import Selector
 
 FloatArray = NDArray[np.float64]
 

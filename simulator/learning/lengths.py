@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.plan import StepPlan
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.answer import Progress, planned_curve
 from rollcast.simulator.learning.build import Learning
 from rollcast.simulator.learning.clock import slowed
 from rollcast.simulator.learning.law import LengthLaw
-from rollcast.simulator.plan import StepPlan
 from rollcast.simulator.workload.base import Workload
 from rollcast.simulator.workload.section import WorkloadSection
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.rollout import Rollout, Segment
+from rollcast.simulator.core.spans import DROPPED, TRAINED, PhaseSpan, Run, StepRecord
+from rollcast.simulator.core.world import Phase, TrainBatch
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.rollout import Rollout, Segment
-from rollcast.simulator.spans import DROPPED, TRAINED, PhaseSpan, Run, StepRecord
-from rollcast.simulator.world import Phase, TrainBatch
 
 
 def reward_of(rollout: Rollout) -> float:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rollcast.simulator.core.plan import Dispatch, Prompts
+from rollcast.simulator.core.rollout import Group, Key, Rollout
+from rollcast.simulator.core.world import World
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.plan import Dispatch, Prompts
-from rollcast.simulator.rollout import Group, Key, Rollout
-from rollcast.simulator.world import World
 
 
 @dataclass(slots=True)

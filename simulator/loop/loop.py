@@ -1,6 +1,6 @@
 """The RL loop: rollouts, selection, update, weight sync.
 
-It drives any `simulator.world.World` by the plans of any `simulator.policy.Policy`.
+It drives any `simulator.core.world.World` by the plans of any `simulator.core.policy.Policy`.
 `Loop.advance` does the one thing possible now, or waits; a plan overlaps training with rollout by
 letting the next step begin before its predecessor's weights are in place. Every sampled token ends
 as trained, masked, dropped or carried and every submitted rollout ends, or the run fails.
@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rollcast.simulator.core.plan import Progress, StepPlan
+from rollcast.simulator.core.policy import Policy
+from rollcast.simulator.core.spans import Run, StepRecord
+from rollcast.simulator.core.world import Ended, Event, Trained, World
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.accounting import TokenAccounting
 from rollcast.simulator.loop.rollouts import Rollouts
 from rollcast.simulator.loop.step import Step
 from rollcast.simulator.loop.trainer import Trainer
-from rollcast.simulator.plan import Progress, StepPlan
-from rollcast.simulator.policy import Policy
-from rollcast.simulator.spans import Run, StepRecord
-from rollcast.simulator.world import Ended, Event, Trained, World
 
 MAX_FRUITLESS_WAVES = 100
 MAX_FRUITLESS_LAUNCHES = 1000

@@ -15,8 +15,8 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
+from rollcast.simulator.core.policy import Chain, Policy
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.policy import Chain, Policy
 from rollcast.simulator.values.plain import check_type, from_plain, is_record, make_record
 
 _TAG = "is"

@@ -10,11 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollcast.simulator.errors import RunError
-from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import OLD_CALL_ENDS, Key, Rollout, Segment
-from rollcast.simulator.values.plain import from_plain, to_plain
-from rollcast.simulator.world import (
+from rollcast.simulator.core.plan import Layout, Placement
+from rollcast.simulator.core.rollout import OLD_CALL_ENDS, Key, Rollout, Segment
+from rollcast.simulator.core.world import (
     ClusterShape,
     Ended,
     Event,
@@ -24,6 +22,8 @@ from rollcast.simulator.world import (
     Trained,
     World,
 )
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.values.plain import from_plain, to_plain
 
 VERBS = ("submit", "abort", "train", "sync", "wait")
 
@@ -100,7 +100,7 @@ class UnderWay:
 
 
 class RecordedWorld:
-    """A `simulator.world.World` that answers from a record, then from another world.
+    """A `simulator.core.world.World` that answers from a record, then from another world.
 
     entries: the record; the other world's answers are added to it. world: None ends with the
     record. go_on: called with what is under way when the other world is first asked. Between two

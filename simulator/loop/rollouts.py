@@ -6,14 +6,14 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
+from rollcast.simulator.core.plan import Dispatch, StepPlan
+from rollcast.simulator.core.rollout import Group, Key, Rollout, Segment
+from rollcast.simulator.core.world import TrainGroup, World
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.accounting import TokenAccounting, reward_of
 from rollcast.simulator.loop.dispatch import PromptOrder, Trials, first_of
 from rollcast.simulator.loop.selection import Due, due
 from rollcast.simulator.loop.step import Step
-from rollcast.simulator.plan import Dispatch, StepPlan
-from rollcast.simulator.rollout import Group, Key, Rollout, Segment
-from rollcast.simulator.world import TrainGroup, World
 
 MAX_FAILURES = 100
 """Times in a row that a rollout's environment may fail."""

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from rollcast.simulator.core.policy import Policy
+from rollcast.simulator.core.rollout import Group
 from rollcast.simulator.loop.dispatch import PromptOrder
 from rollcast.simulator.loop.loop import Loop
 from rollcast.simulator.loop.policy_state import load_state, save_state
-from rollcast.simulator.policy import Policy
-from rollcast.simulator.rollout import Group
 from rollcast.simulator.values.plain import from_plain, to_plain
 
 _COUNTS = ("next_step", "next_group")

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from rollcast.simulator.core.plan import StepPlan, describe
+from rollcast.simulator.core.policy import GroupOutcome, StepOutcome
+from rollcast.simulator.core.rollout import Group
+from rollcast.simulator.core.spans import StepRecord
+from rollcast.simulator.core.world import TrainBatch, TrainGroup
 from rollcast.simulator.loop.accounting import reward_of
 from rollcast.simulator.loop.selection import is_straggler
-from rollcast.simulator.plan import StepPlan, describe
-from rollcast.simulator.policy import GroupOutcome, StepOutcome
-from rollcast.simulator.rollout import Group
-from rollcast.simulator.spans import StepRecord
-from rollcast.simulator.world import TrainBatch, TrainGroup
 
 
 class Step:

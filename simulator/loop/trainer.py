@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.world import Synced, TrainBatch, Trained, World
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop.accounting import TokenAccounting
 from rollcast.simulator.loop.step import Step
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.world import Synced, TrainBatch, Trained, World
 
 
 class Trainer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rollcast.simulator.core.policy import chain
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.planner.choices import Choice, Cluster, enumerated
 from rollcast.simulator.planner.estimate import estimate
@@ -17,7 +18,6 @@ from rollcast.simulator.policies import (
     parse_policy,
     spell,
 )
-from rollcast.simulator.policy import chain
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Outline
 

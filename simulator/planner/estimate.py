@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.plan import AllDone, StepPlan
 from rollcast.simulator.costs.base import CostModel, Iteration, TrainLoad
 from rollcast.simulator.errors import RollcastError, ScenarioError
 from rollcast.simulator.learning.answer import Needs, planned_needs
-from rollcast.simulator.plan import AllDone, StepPlan
 from rollcast.simulator.planner.choices import Choice, Held, Same
 from rollcast.simulator.planner.measure import Failure, Setup, setup_of
 from rollcast.simulator.planner.whole_run import RunCost, Work, run_cost

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.core.policy import Policy
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner.answer import Planned
 from rollcast.simulator.planner.choices import Choice
@@ -17,7 +18,6 @@ from rollcast.simulator.planner.question import Question, question
 from rollcast.simulator.planner.search import OnProgress, Search, by_cause
 from rollcast.simulator.planner.workers import Workers, local
 from rollcast.simulator.policies import label
-from rollcast.simulator.policy import Policy
 from rollcast.simulator.scenario.file import RawScenario, read_scenario
 from rollcast.simulator.scenario.plan_section import PlanSection
 from rollcast.simulator.scenario.scenario import Scenario

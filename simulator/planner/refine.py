@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from rollcast.simulator.core.policy import Chain, chain
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.planner.answer import Row
 from rollcast.simulator.planner.auto import TELLING
@@ -17,7 +18,6 @@ from rollcast.simulator.planner.question import Question
 from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.planner.words import OBJECTIVES
 from rollcast.simulator.policies import parse_labelled, spell
-from rollcast.simulator.policy import Chain, chain
 from rollcast.simulator.values import given
 
 ROUNDS = 2  # of changes, each from the best so far

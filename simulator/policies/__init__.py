@@ -19,6 +19,7 @@ from rollcast.simulator.policies.registry import built_in
 from rollcast.simulator.policies.registry import name_of as name_of
 
 if TYPE_CHECKING:
+    from rollcast.simulator.core.policy import Policy
     from rollcast.simulator.policies.april import APRIL as APRIL
     from rollcast.simulator.policies.colocate_async import ColocateAsync as ColocateAsync
     from rollcast.simulator.policies.difficulty import Difficulty as Difficulty
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from rollcast.simulator.policies.streaming import Streaming as Streaming
     from rollcast.simulator.policies.tail_batching import TailBatching as TailBatching
     from rollcast.simulator.policies.token_budget import TokenBudget as TokenBudget
-    from rollcast.simulator.policy import Policy
 
     POLICIES: Mapping[str, type[Policy]]
     """Every policy of this package by its name in a scenario; ``dapo_filter`` is another name of

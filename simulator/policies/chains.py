@@ -16,8 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.policy import Chain, Policy, chain
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import decisions, outside
 from rollcast.simulator.policies.registry import (
     SYNCHRONOUS,
@@ -27,7 +28,6 @@ from rollcast.simulator.policies.registry import (
     name_of,
 )
 from rollcast.simulator.policies.spelling import Term, read_terms, spell_term, split_label
-from rollcast.simulator.policy import Chain, Policy, chain
 from rollcast.simulator.values import declared, join, read, short
 
 _FIELD = "policy"

@@ -1,7 +1,7 @@
 """Which decisions of a plan each policy of a chain makes, and the errors and warnings for overlaps.
 
-A policy declares them (`simulator.policy.Policy.decides`); otherwise they are found by comparing
-plans, and then only a warning follows.
+A policy declares them (`simulator.core.policy.Policy.decides`); otherwise they are found by
+comparing plans, and then only a warning follows.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Chain, Policy
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.policy import Chain, Policy
 from rollcast.simulator.values import join, nearest, short
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.policy import GroupOutcome, Policy, StepOutcome
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import GroupOutcome, Policy, StepOutcome
 from rollcast.simulator.values import SEED, SHARE, Doc
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
+from rollcast.simulator.core.plan import AllDone, EnoughGroups, Filter, StepPlan, Surplus
+from rollcast.simulator.core.policy import Policy
 from rollcast.simulator.loop.selection import ZeroVariance
-from rollcast.simulator.plan import AllDone, EnoughGroups, Filter, StepPlan, Surplus
-from rollcast.simulator.policy import Policy
 from rollcast.simulator.values import AtLeast, Doc
 
 RefillWhen = Literal["short", "drained"]

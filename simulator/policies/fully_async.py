@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from rollcast.simulator.plan import EnoughGroups, Exceeded, StepPlan
+from rollcast.simulator.core.plan import EnoughGroups, Exceeded, StepPlan
+from rollcast.simulator.core.policy import Policy
 from rollcast.simulator.policies.ranges import BOUND, LAUNCHES, MULTIPLE
-from rollcast.simulator.policy import Policy
 from rollcast.simulator.values import Between, Doc
 
 

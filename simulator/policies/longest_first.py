@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Annotated, Any, Literal
 
-from rollcast.simulator.plan import (
+from rollcast.simulator.core.plan import (
     Dispatch,
     GroupProbe,
     History,
@@ -16,7 +16,7 @@ from rollcast.simulator.plan import (
     Predictor,
     StepPlan,
 )
-from rollcast.simulator.policy import Policy, StepOutcome
+from rollcast.simulator.core.policy import Policy, StepOutcome
 from rollcast.simulator.values import Above, Doc
 
 DISPATCH = frozenset(

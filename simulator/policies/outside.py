@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Policy, StepOutcome
 from rollcast.simulator.errors import RollcastError, RunError, ScenarioError
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.policy import Policy, StepOutcome
 from rollcast.simulator.values import (
     A_MAPPING,
     Doc,
@@ -35,7 +35,7 @@ from rollcast.simulator.values import (
 
 GROUP = "rollcast.policies"
 NEEDED = ("init", "plan", "observe")
-_HOW = "derive it from rollcast.simulator.policy.Policy, or give it init, plan and observe"
+_HOW = "derive it from rollcast.simulator.core.policy.Policy, or give it init, plan and observe"
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
+from rollcast.simulator.core.plan import Advantages, Selector, StepPlan
+from rollcast.simulator.core.policy import Policy
 from rollcast.simulator.loop.selection import MaxReward, MaxVariance, Percentile, RandomSubset
-from rollcast.simulator.plan import Advantages, Selector, StepPlan
-from rollcast.simulator.policy import Policy
 from rollcast.simulator.values import SEED, AtLeast, Doc
 
 Rule = Literal["max_variance", "max_reward", "random", "percentile"]

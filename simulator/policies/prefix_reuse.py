@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.policy import Policy
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Policy
 
 
 @dataclass(frozen=True)

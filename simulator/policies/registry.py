@@ -11,9 +11,9 @@ from pathlib import Path
 from pkgutil import iter_modules
 from types import MappingProxyType
 
+from rollcast.simulator.core.policy import Policy
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import outside
-from rollcast.simulator.policy import Policy
 from rollcast.simulator.values import nearest
 
 SYNCHRONOUS = "sync"

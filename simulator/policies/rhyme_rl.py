@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Policy, StepOutcome
 from rollcast.simulator.policies.longest_first import DISPATCH, WINDOW, LongestFirst
-from rollcast.simulator.policy import Policy, StepOutcome
 from rollcast.simulator.values import Doc
 
 

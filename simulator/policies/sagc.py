@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Policy, StepOutcome
 from rollcast.simulator.loop.selection import is_straggler
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.policy import Policy, StepOutcome
 from rollcast.simulator.values import SEED, SHARE, Above, AtLeast, Between, Doc
 
 PSEUDO_COUNT_FLOOR = 1e-3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Policy
 from rollcast.simulator.policies.longest_first import DISPATCH, WINDOW, LongestFirst
-from rollcast.simulator.policy import Policy
 from rollcast.simulator.values import Doc
 
 

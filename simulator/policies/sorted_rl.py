@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from rollcast.simulator.plan import EnoughGroups, StepPlan
+from rollcast.simulator.core.plan import EnoughGroups, StepPlan
+from rollcast.simulator.core.policy import Policy, StepOutcome
 from rollcast.simulator.policies.ranges import LAUNCHES, MULTIPLE
-from rollcast.simulator.policy import Policy, StepOutcome
 from rollcast.simulator.values import Doc
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.report.page import Content, Markup, joined, tag
 from rollcast.simulator.report.parts import key
 from rollcast.simulator.results.intervals import intersection, total_s
@@ -16,7 +17,6 @@ from rollcast.simulator.results.metrics import (
     underfilled_intervals,
 )
 from rollcast.simulator.results.text import count, share
-from rollcast.simulator.spans import Run
 
 USES = (
     ("rollout", "rollout", "rollouts"),

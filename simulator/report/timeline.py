@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.report.page import Markup, joined, number, tag
 from rollcast.simulator.report.parts import figure, key
 from rollcast.simulator.results import lanes
 from rollcast.simulator.results.lanes import Lane, Step, Timeline
 from rollcast.simulator.results.scale import marks, time_unit
 from rollcast.simulator.results.text import seconds, share
-from rollcast.simulator.spans import Run
 
 BINS = 480
 MOST_LANES = 16

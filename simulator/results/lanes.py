@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.results.intervals import FloatArray, between, intersection, total_s
 from rollcast.simulator.results.metrics import (
     GpuLane,
@@ -22,7 +23,6 @@ from rollcast.simulator.results.metrics import (
     running_over_time,
     underfilled_intervals,
 )
-from rollcast.simulator.spans import Run
 
 STEPS_SHOWN = 4  # default
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollcast.simulator.core.spans import TRAINED, Run
 from rollcast.simulator.results import RUN_SCHEMA
 from rollcast.simulator.results.intervals import (
     NOTHING,
@@ -38,7 +39,6 @@ from rollcast.simulator.results.timeouts import (
     timeout_warnings,
     turn_summary,
 )
-from rollcast.simulator.spans import TRAINED, Run
 
 IntArray = NDArray[np.int64]
 

@@ -22,6 +22,8 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.rollout import CALL_ENDS, CALL_KINDS
+from rollcast.simulator.core.spans import DROPPED, PENDING, TRAINED, PhaseSpan, Run, StepRecord
 from rollcast.simulator.results.intervals import FloatArray
 from rollcast.simulator.results.metrics import (
     IntArray,
@@ -29,8 +31,6 @@ from rollcast.simulator.results.metrics import (
     down_intervals,
     running_over_time,
 )
-from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS
-from rollcast.simulator.spans import DROPPED, PENDING, TRAINED, PhaseSpan, Run, StepRecord
 
 _OUTCOMES = {PENDING: "carried", TRAINED: "trained", DROPPED: "dropped"}
 _NS_PER_S = 1e9

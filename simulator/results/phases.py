@@ -16,6 +16,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollcast.simulator.core.rollout import CALL_KINDS
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.results.intervals import (
     NOTHING,
     FloatArray,
@@ -26,8 +28,6 @@ from rollcast.simulator.results.intervals import (
     union,
     without,
 )
-from rollcast.simulator.rollout import CALL_KINDS
-from rollcast.simulator.spans import Run
 
 PhaseName = Literal[
     "generation",
@@ -63,7 +63,7 @@ MOSTLY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class StepPhase:
-    """words: in a sentence. kinds: of spans (`simulator.spans.PhaseSpan`) that belong to it.
+    """words: in a sentence. kinds: of spans (`simulator.core.spans.PhaseSpan`) that belong to it.
     columns: of a log's steps (`calibration.logs.columns`). side: that it belongs to; None: to the
     sum of another phase or, for ``wait``, to whoever is waited for."""
 

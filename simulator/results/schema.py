@@ -2,7 +2,7 @@
 
 `simulator.results.write` writes them, `simulator.results.read` reads them. Columns are in the order
 of the file; steps.csv has further ones of policies. Columns are fields of
-`simulator.spans.StepRecord` or `Segments`, or of `simulator.results.metrics.step_columns` and
+`simulator.core.spans.StepRecord` or `Segments`, or of `simulator.results.metrics.step_columns` and
 `phase_columns`.
 """
 

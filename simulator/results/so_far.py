@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from rollcast.simulator.core.rollout import Rollout
+from rollcast.simulator.core.spans import PhaseSpan, Run, Segments, Table
 from rollcast.simulator.results.intervals import total_s
 from rollcast.simulator.results.metrics import CAUSES, gpu_lanes
-from rollcast.simulator.rollout import Rollout
-from rollcast.simulator.spans import PhaseSpan, Run, Segments, Table
 
 
 @dataclass(frozen=True, slots=True)

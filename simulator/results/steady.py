@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.simulator.spans import Run, StepRecord
+from rollcast.simulator.core.spans import Run, StepRecord
 
 FloatArray = NDArray[np.float64]
 

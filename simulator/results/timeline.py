@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.results.drawing import (
     AWAY,
     DOWN,
@@ -37,7 +38,6 @@ from rollcast.simulator.results.lanes import STEPS_SHOWN, Timeline, gpu_shares, 
 from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR, summarise
 from rollcast.simulator.results.steady import per_rollout
 from rollcast.simulator.results.text import seconds
-from rollcast.simulator.spans import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.results.intervals import before, between, merged, total_s, union, without
-from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
-from rollcast.simulator.spans import Run
 
 
 def turn_summary(run: Run, segments: dict[str, NDArray[Any]]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.core.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
+from rollcast.simulator.core.spans import TRAINED, Run, StepRecord
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.metrics import phase_columns, step_columns
-from rollcast.simulator.rollout import CALL_ENDS, CALL_KINDS, ENDINGS
-from rollcast.simulator.spans import TRAINED, Run, StepRecord
 
 
 def write_run(

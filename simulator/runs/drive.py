@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Policy
+from rollcast.simulator.core.spans import Run, StepRecord
+from rollcast.simulator.core.world import World
 from rollcast.simulator.loop import Loop
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.policy import Policy
-from rollcast.simulator.spans import Run, StepRecord
-from rollcast.simulator.world import World
 
 OnStep = Callable[[StepRecord], None] | None
 """Called after each step."""

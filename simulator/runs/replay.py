@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld, read_entry
 from rollcast.simulator.policies import build_chain
@@ -17,7 +18,6 @@ from rollcast.simulator.runs.drive import Parts, drive
 from rollcast.simulator.scenario.scenario import cluster_shape
 from rollcast.simulator.scenario.sections import base_plan, validate
 from rollcast.simulator.scenario.trust import Trust, kept_modules, require_trust
-from rollcast.simulator.spans import Run
 
 FIELD = "RUN_DIR"
 

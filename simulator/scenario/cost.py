@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.costs.base import CostModel
 from rollcast.simulator.costs.linear import LinearCost
 from rollcast.simulator.costs.section import CostSection
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import read, short
-from rollcast.simulator.world import ClusterShape
 
 if TYPE_CHECKING:
     from rollcast.simulator.costs.presets.gpus import Gpu

@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
 from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Chain
 from rollcast.simulator.costs.base import AdjustedCost, CostModel
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.policy import Chain
 from rollcast.simulator.workload.base import Workload, longest_rollout
 
 if TYPE_CHECKING:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.policy import Chain, Policy, chain
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.costs.base import CostModel
 from rollcast.simulator.costs.section import CostSection
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import (
     build_chain,
     check_policy,
@@ -23,7 +25,6 @@ from rollcast.simulator.policies import (
     parse_labelled,
     spell,
 )
-from rollcast.simulator.policy import Chain, Policy, chain
 from rollcast.simulator.scenario.cost import build_cost, build_model
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of, roofline_of
@@ -40,7 +41,6 @@ from rollcast.simulator.workload.base import Workload, longest_context
 from rollcast.simulator.workload.build import build_workload
 from rollcast.simulator.workload.section import MAX_ROLLOUTS, WorkloadSection
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
-from rollcast.simulator.world import ClusterShape
 
 if TYPE_CHECKING:
     from rollcast.simulator.costs.memory.ledger import Ledger

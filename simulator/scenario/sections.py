@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from rollcast.simulator.core.plan import Batch, Prompts, StepPlan
 from rollcast.simulator.costs.section import CostSection
-from rollcast.simulator.plan import Batch, Prompts, StepPlan
 from rollcast.simulator.values import Above, Between, Doc, Options, read
 from rollcast.simulator.values.later import Later
 from rollcast.simulator.workload.section import WorkloadSection

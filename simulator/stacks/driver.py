@@ -18,15 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from rollcast.simulator.core.plan import Layout, StepPlan
+from rollcast.simulator.core.rollout import Rollout
+from rollcast.simulator.core.spans import Run, StepRecord
+from rollcast.simulator.core.world import Event, Synced, TrainBatch, Trained, World
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.policy_state import load_state, save_state
 from rollcast.simulator.loop.saved import load_work, save_work
-from rollcast.simulator.plan import Layout, StepPlan
-from rollcast.simulator.rollout import Rollout
-from rollcast.simulator.spans import Run, StepRecord
 from rollcast.simulator.stacks.exported import Exported
-from rollcast.simulator.world import Event, Synced, TrainBatch, Trained, World
 
 FORMAT = 1
 

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from rollcast.simulator.core.plan import Batch, Failed, Prompts, StepPlan
+from rollcast.simulator.core.policy import Chain
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import Batch, Failed, Prompts, StepPlan
 from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.policy import Chain
 from rollcast.simulator.values import AtLeast, Doc, Options, read
-from rollcast.simulator.world import ClusterShape
 
 PLAN_FILE = "plan.json"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Chain
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import StepPlan
 from rollcast.simulator.policies import spell
-from rollcast.simulator.policy import Chain
 from rollcast.simulator.stacks.exported import Exported, trained_size
 from rollcast.simulator.stacks.settings import Settings
-from rollcast.simulator.world import ClusterShape
 
 MODEL = '"${MODEL:?the folder of the Hugging Face model}"'
 """The model of every export: whoever runs it says where it is."""

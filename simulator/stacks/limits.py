@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.policy import Chain
 from rollcast.simulator.errors import RunError, ScenarioError
-from rollcast.simulator.plan import StepPlan
 from rollcast.simulator.policies import decisions, name_of
-from rollcast.simulator.policy import Chain
 
 
 @dataclass(frozen=True, slots=True)

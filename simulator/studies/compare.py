@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.learning.answer import Progress
 from rollcast.simulator.results import schema
@@ -18,7 +19,6 @@ from rollcast.simulator.results.phases import said
 from rollcast.simulator.results.steady import per_rollout, trained_a_step
 from rollcast.simulator.results.write import write_rows, write_run
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.ranking import Ranking
 from rollcast.simulator.studies.sampling_error import TOO_FEW

@@ -12,8 +12,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.results.steady import per_rollout
-from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.redrawn import from_whole_runs, redrawn

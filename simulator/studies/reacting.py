@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.learning.answer import Progress, Recorded
 from rollcast.simulator.learning.build import Learning
@@ -20,7 +21,6 @@ from rollcast.simulator.learning.filtered import at_mean, concentration_of, grou
 from rollcast.simulator.learning.lengths import length_law, lengths_of, mean_length, reacting
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario, outline
-from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.base import ScaledWorkload
 from rollcast.simulator.workload.build import build_workload
 from rollcast.simulator.workload.rewards import BetaBernoulli

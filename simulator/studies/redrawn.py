@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.results.phases import PhaseName
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.values import given, read

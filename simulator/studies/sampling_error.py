@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.spans import Run, StepRecord
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.results.steady import steady_of
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import Run, StepRecord
 from rollcast.simulator.studies.drawn import BLOCK_STEPS, block_rows, ends
 from rollcast.simulator.studies.redrawn import drift_of, reseeded
 from rollcast.simulator.studies.short_runs import (

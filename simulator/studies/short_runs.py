@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.spans import Run, StepRecord
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.results.phases import ByPhase, PhaseName
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import Run, StepRecord
 from rollcast.simulator.studies.redrawn import DRIFT, drift_of, lengths_drawn
 from rollcast.simulator.studies.simulate import from_raw
 from rollcast.simulator.values.chance import Levels

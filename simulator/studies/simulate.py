@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.core.spans import Run, StepRecord
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.answer import Progress, progress_of
@@ -16,7 +17,6 @@ from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.file import RawScenario, override, read_scenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.scenario.trust import Trust
-from rollcast.simulator.spans import Run, StepRecord
 from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.reacting import reacted
 from rollcast.simulator.workload.solved import solved_lengths

@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.errors import RollcastError, ScenarioError
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.write import write_rows
 from rollcast.simulator.scenario.file import override
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.redrawn import lengths_drawn
 from rollcast.simulator.studies.short_runs import kind_of, longer, settled, short_run, sums
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.costs.base import CostModel
 from rollcast.simulator.results.phases import PHASES, PhaseName
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import StepRecord
 from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.redrawn import (

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.spans import TRAINED, Run
 from rollcast.simulator.costs.base import CostModel, Iteration, TrainLoad
 from rollcast.simulator.results.metrics import by_phase, context_over_time, running_over_time
 from rollcast.simulator.results.phases import PHASES, PhaseName, phase_of
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import TRAINED, Run
 
 FloatArray = NDArray[np.float64]
 

@@ -17,13 +17,14 @@ import numpy as np
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.plan import Batch, StepPlan, describe
+from rollcast.simulator.core.policy import Policy, StepOutcome, chain
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.costs import LinearCost
 from rollcast.simulator.costs.base import CostModel
 from rollcast.simulator.errors import RollcastError
-from rollcast.simulator.plan import Batch, StepPlan, describe
 from rollcast.simulator.policies import check_policy
 from rollcast.simulator.policies.decisions import changed, claim
-from rollcast.simulator.policy import Policy, StepOutcome, chain
 from rollcast.simulator.scenario.scenario import overlapping
 from rollcast.simulator.testing.laws import (
     bound_holds,
@@ -37,7 +38,6 @@ from rollcast.simulator.testing.monitor import Monitor
 from rollcast.simulator.testing.trial import Trial, as_policy, try_on
 from rollcast.simulator.workload.base import Workload
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
-from rollcast.simulator.world import ClusterShape
 
 PLAIN = LinearCost(1.0, 0.0, 0.0, 0.0, train_per_token_s=0.0, train_fixed_s=4.0, sync_s=1.0)
 """Iterations of a second, whatever is in them: everything happens at whole seconds, and much of it

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from rollcast.simulator.core.policy import Policy
+from rollcast.simulator.core.spans import DROPPED, PENDING, TRAINED, Run
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.policy import Policy
-from rollcast.simulator.spans import DROPPED, PENDING, TRAINED, Run
 from rollcast.simulator.testing.trial import Trial, as_policy, try_policy
 
 NEARLY_S = 1e-9

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rollcast.simulator.core.rollout import Ending
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.rollout import Ending
 from rollcast.simulator.workload.base import DerivedWorkload, Workload
 from rollcast.simulator.workload.draws import GroupDraw, Trajectory, Turn
 

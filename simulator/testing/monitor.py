@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import Protocol
 
-from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import FAILED, Key, Rollout, Segment
+from rollcast.simulator.core.plan import Layout, Placement
+from rollcast.simulator.core.rollout import FAILED, Key, Rollout, Segment
+from rollcast.simulator.core.world import Ended, Event, Synced, TrainBatch, Trained, World
 from rollcast.simulator.testing.watched import Watched
-from rollcast.simulator.world import Ended, Event, Synced, TrainBatch, Trained, World
 
 NEARLY_S = 1e-9
 

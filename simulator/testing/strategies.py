@@ -25,8 +25,7 @@ except ImportError as error:
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.loop.selection import ZeroVariance
-from rollcast.simulator.plan import (
+from rollcast.simulator.core.plan import (
     AllDone,
     Batch,
     Dispatch,
@@ -43,14 +42,15 @@ from rollcast.simulator.plan import (
     Stop,
     Unfinished,
 )
-from rollcast.simulator.policy import Policy
-from rollcast.simulator.rollout import Ending
+from rollcast.simulator.core.policy import Policy
+from rollcast.simulator.core.rollout import Ending
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import ClusterShape, World
+from rollcast.simulator.loop.selection import ZeroVariance
 from rollcast.simulator.runs.drive import Parts, drive
-from rollcast.simulator.spans import Run
 from rollcast.simulator.testing.conform import Case
 from rollcast.simulator.testing.tables import TableCost, TableTurns, TableWorkload
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
-from rollcast.simulator.world import ClusterShape, World
 
 __all__ = [
     "Cycle",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rollcast.simulator.core.rollout import Ending
 from rollcast.simulator.costs.base import CostModel, Curve, Iteration, TrainCost, TrainLoad
-from rollcast.simulator.rollout import Ending
 from rollcast.simulator.workload.draws import GroupDraw, Path, Trajectory, Turn
 
 

@@ -8,23 +8,23 @@ from typing import Any
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.plan import Batch, Prompts, StepPlan
+from rollcast.simulator.core.policy import Chain, Policy, chain
+from rollcast.simulator.core.spans import Run, Segments, StepRecord
+from rollcast.simulator.core.world import ClusterShape, World
 from rollcast.simulator.costs import LinearCost
 from rollcast.simulator.costs.base import CostModel
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.plan import Batch, Prompts, StepPlan
 from rollcast.simulator.policies import check_policy, parse_policy
-from rollcast.simulator.policy import Chain, Policy, chain
 from rollcast.simulator.results.metrics import summarise
 from rollcast.simulator.runs.drive import Parts, drive
 from rollcast.simulator.scenario.scenario import overlapping
-from rollcast.simulator.spans import Run, Segments, StepRecord
 from rollcast.simulator.testing.listed import ListedWorkload
 from rollcast.simulator.testing.watched import Watched
 from rollcast.simulator.values import read
 from rollcast.simulator.workload.base import Workload
 from rollcast.simulator.workload.build import build_workload
 from rollcast.simulator.workload.section import WorkloadSection
-from rollcast.simulator.world import ClusterShape, World
 
 LONGEST_DRAWN = 16_384
 """The cap where lengths are drawn and no cap is given, tokens."""
@@ -47,7 +47,7 @@ class Trial:
     @property
     def rollouts(self) -> Segments:
         """The table of segments; ``rollouts["new_tokens"]`` is a column
-        (`simulator.spans.Segments`)."""
+        (`simulator.core.spans.Segments`)."""
         return self.run.segments
 
     @property

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import Key, Rollout, Segment, VersionTokens
-from rollcast.simulator.world import ClusterShape, Ended, Event, TrainBatch, World
+from rollcast.simulator.core.plan import Layout, Placement
+from rollcast.simulator.core.rollout import Key, Rollout, Segment, VersionTokens
+from rollcast.simulator.core.world import ClusterShape, Ended, Event, TrainBatch, World
 
 
 class TrainedOn(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollcast.simulator.rollout import Rollout, VersionTokens
+from rollcast.simulator.core.rollout import Rollout, VersionTokens
 from rollcast.simulator.virtual.prompts import (
     AnyPrompt,
     Conversation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollcast.simulator.cluster.routing import ROUTINGS, Loaded, Queues, Router
-from rollcast.simulator.rollout import Key, Rollout
+from rollcast.simulator.core.rollout import Key, Rollout
 from rollcast.simulator.workload.base import DerivedWorkload, Workload
 from rollcast.simulator.workload.draws import GroupDraw
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from rollcast.simulator.cluster.replica import Replica
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.rollout import Segment
+from rollcast.simulator.core.rollout import Segment
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.virtual.ask import Answer, Ask, EngineError
 from rollcast.simulator.virtual.journal import Journal

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rollcast.simulator.core.spans import DownSpan
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
-from rollcast.simulator.spans import DownSpan
 from rollcast.simulator.virtual.ask import EngineError
 from rollcast.simulator.virtual.engine import Engine, Home
 from rollcast.simulator.virtual.errors import VirtualError

@@ -14,11 +14,12 @@ from typing import Any, Literal
 
 from rollcast.simulator.cluster.replica import Replica
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.plan import Layout
+from rollcast.simulator.core.rollout import Rollout, Segment
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import Ended, Event, TrainBatch, Trained, TrainGroup
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
-from rollcast.simulator.plan import Layout
-from rollcast.simulator.rollout import Rollout, Segment
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import Run
 from rollcast.simulator.virtual.ask import Answer, Ask, EngineError, Finish
 from rollcast.simulator.virtual.asked import FIRST_ASKED, AskedWorkload, Directed
 from rollcast.simulator.virtual.clock import Clock, current
@@ -31,7 +32,6 @@ from rollcast.simulator.virtual.record import Record
 from rollcast.simulator.virtual.report import caller
 from rollcast.simulator.virtual.waits import Outbox, Pending
 from rollcast.simulator.workload.draws import GroupDraw
-from rollcast.simulator.world import Ended, Event, TrainBatch, Trained, TrainGroup
 
 Groups = Iterable[Answer | Sequence[Answer]]
 
@@ -518,6 +518,6 @@ class Fleet:
         return run
 
     def close(self) -> Run:
-        """The run so far, in rollcast's tables (`simulator.spans.Run`)."""
+        """The run so far, in rollcast's tables (`simulator.core.spans.Run`)."""
         self.journal.close()
         return self.record.close(self.now_s)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.simulator.spans import Run
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.virtual.journal import Entry, Journal
 
 ENDS = ("trained", "evicted", "failed")

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.rollout import Rollout, Segment
+from rollcast.simulator.core.spans import Run, StepRecord
+from rollcast.simulator.core.world import ClusterShape, Phase, TrainBatch
 from rollcast.simulator.loop.accounting import TokenAccounting
-from rollcast.simulator.plan import StepPlan
-from rollcast.simulator.rollout import Rollout, Segment
-from rollcast.simulator.spans import Run, StepRecord
-from rollcast.simulator.world import ClusterShape, Phase, TrainBatch
 
 
 class Record:

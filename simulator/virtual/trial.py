@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.results.write import write_text
 from rollcast.simulator.runs.drive import collecting_seldom
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import Run
 from rollcast.simulator.studies.simulate import load
 from rollcast.simulator.virtual.ask import Answer
 from rollcast.simulator.virtual.clock import clock

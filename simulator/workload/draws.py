@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.rollout import FAILED, Ending
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.rollout import FAILED, Ending
 
 FloatArray = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from rollcast.simulator.plan import Failed
+from rollcast.simulator.core.plan import Failed
 from rollcast.simulator.values import Above, Between, Doc, Options
 from rollcast.simulator.workload.seconds import (
     LARGEST_S,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rollcast.simulator.core.rollout import CUT, FAILED
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.rollout import CUT, FAILED
 from rollcast.simulator.workload.base import AddressedWorkload
 from rollcast.simulator.workload.draws import GroupDraw
 from rollcast.simulator.workload.environment import EnvironmentSection

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.core.rollout import CUT, FAILED, Ending
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.columns import LARGEST_TOKENS, MOST
-from rollcast.simulator.rollout import CUT, FAILED, Ending
 from rollcast.simulator.values import Between, read
 from rollcast.simulator.workload.base import AddressedWorkload
 from rollcast.simulator.workload.draws import (

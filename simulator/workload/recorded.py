@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rollcast.simulator.core.rollout import ENDINGS
+from rollcast.simulator.core.spans import Calls, Segments
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.rollout import ENDINGS
-from rollcast.simulator.spans import Calls, Segments
 from rollcast.simulator.workload.draws import GroupDraw, Path
 from rollcast.simulator.workload.recorded_turns import (
     NOTHING,

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from rollcast.simulator.core.rollout import CUT, FAILED, Ending
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.rollout import CUT, FAILED, Ending
 from rollcast.simulator.values import SHARE, Above, Between, Doc, Options, nearest
 from rollcast.simulator.workload.base import AddressedWorkload
 from rollcast.simulator.workload.draws import (

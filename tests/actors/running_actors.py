@@ -18,14 +18,14 @@ from rollcast.engine.actors.weights import unpack
 from rollcast.engine.edges import TrainerSave
 from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import Recipes
+from rollcast.simulator.core.plan import Batch, Prompts, StepPlan
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld
-from rollcast.simulator.plan import Batch, Prompts, StepPlan
 from rollcast.simulator.policies import POLICIES, parse_policy
-from rollcast.simulator.spans import Run
 from rollcast.simulator.testing import bound_holds
 from rollcast.simulator.testing.laws import promises
-from rollcast.simulator.world import ClusterShape
 
 STEPS = 5
 PLAN = StepPlan(Batch(4, 4), prompts=Prompts(dataset=10))

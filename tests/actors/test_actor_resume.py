@@ -21,10 +21,10 @@ from rollcast.engine.actors.trainer import Part
 from rollcast.engine.actors.updates import Updates
 from rollcast.engine.config import RunSpec, build_run
 from rollcast.engine.run import run_scenario
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.loop.recorded import RecordedWorld, read_entry
 from rollcast.simulator.scenario.file import parse_scenario
-from rollcast.simulator.world import ClusterShape
 from tests.running import run
 
 STEPS = 5

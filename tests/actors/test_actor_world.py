@@ -12,14 +12,14 @@ from running_actors import CAP, EVERY, PLAN, STEPS, drive, keeps_its_bound, made
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.plan import Oracle, StepPlan
+from rollcast.simulator.core.rollout import Rollout
+from rollcast.simulator.core.world import Synced, TrainBatch, Trained
 from rollcast.simulator.costs import LinearCost
 from rollcast.simulator.loop.recorded import RecordedWorld, read_entry
-from rollcast.simulator.plan import Oracle, StepPlan
 from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.rollout import Rollout
 from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
 from rollcast.simulator.workload.recorded import RecordedWorkload
-from rollcast.simulator.world import Synced, TrainBatch, Trained
 from tests.running import run
 
 COST = LinearCost(

@@ -32,10 +32,10 @@ from rollcast.engine.errors import EngineError
 from rollcast.engine.start import shared
 from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import Recipes
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.loop.recorded import RecordedWorld
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
-from rollcast.simulator.world import ClusterShape
 from tests.running import run
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (rollcast[ray])")

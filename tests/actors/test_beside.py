@@ -13,11 +13,11 @@ from running_actors import make
 from rollcast.engine.actors.beside import measure
 from rollcast.engine.tasks.base import FirstTurns
 from rollcast.engine.world import EngineWorld
+from rollcast.simulator.core.plan import Batch
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.errors import RunError, ScenarioError
-from rollcast.simulator.plan import Batch
 from rollcast.simulator.results.fitted_file import PROBE
 from rollcast.simulator.results.read import check
-from rollcast.simulator.world import ClusterShape
 from tests.turns.oracle import TurnTask
 
 ITERATION_S, TOKEN_S = 4e-3, 4e-4

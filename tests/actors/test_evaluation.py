@@ -11,12 +11,12 @@ from rollcast.engine.evaluation import Evaluator
 from rollcast.engine.in_process import in_process
 from rollcast.engine.run_options import EvaluationOptions
 from rollcast.engine.world import EngineWorld
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import RecordedWorld
-from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.spans import Run
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
 from tests.turns.oracle import CASES, TurnTask, rules
 from tests.turns.virtual import TICKS, Inline, TimedEngine, TimedTrainer, VirtualClock

@@ -15,10 +15,10 @@ from rollcast.engine.in_process import in_process
 from rollcast.engine.log import EngineLog
 from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import WorldState
+from rollcast.simulator.core.rollout import Rollout
+from rollcast.simulator.core.world import Ended, TrainBatch
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.rollout import Rollout
-from rollcast.simulator.world import Ended, TrainBatch
 from tests.running import run
 
 

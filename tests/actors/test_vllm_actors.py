@@ -33,12 +33,12 @@ from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import Recipes, WorldState
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.costs import LinearCost
 from rollcast.simulator.loop.recorded import RecordedWorld
-from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.scenario.file import parse_scenario
-from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from tests.engine.conftest import build_tiny
 from tests.engine.saves import read_tensors

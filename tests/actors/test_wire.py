@@ -119,8 +119,8 @@ def test_replicas_on_the_trainers_gpus_get_buckets_of_every_rank(ranks: int) -> 
 
 def drive_a_little(home: Home) -> None:
     """Two updates, of which the replica has the first."""
-    from rollcast.simulator.rollout import Rollout
-    from rollcast.simulator.world import Ended, TrainBatch, TrainGroup
+    from rollcast.simulator.core.rollout import Rollout
+    from rollcast.simulator.core.world import Ended, TrainBatch, TrainGroup
 
     world = home.world
     rollouts = [Rollout(0, index) for index in range(PLAN.batch.group_size)]

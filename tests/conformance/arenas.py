@@ -12,10 +12,10 @@ import pytest
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.rollout import Rollout
+from rollcast.simulator.core.rollout import Rollout
+from rollcast.simulator.core.world import ClusterShape, World
 from rollcast.simulator.testing import Monitor
 from rollcast.simulator.testing.tables import TableCost, TableWorkload
-from rollcast.simulator.world import ClusterShape, World
 
 if TYPE_CHECKING:
     from rollcast.engine.responses import Tokens

@@ -13,12 +13,12 @@ import pytest
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.spans import Run
 from rollcast.simulator.testing import Monitor
 from rollcast.simulator.workload.recorded import RecordedWorkload
-from rollcast.simulator.world import ClusterShape
 from tests.conformance.arenas import BLOCK, COST, MAX_SEQS, NEEDS_VLLM, real
 from tests.running import run
 

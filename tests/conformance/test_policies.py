@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from rollcast.simulator.plan import Batch, Prompts, StepPlan
+from rollcast.simulator.core.plan import Batch, Prompts, StepPlan
+from rollcast.simulator.core.policy import Policy
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.policies import POLICIES, parse_policy
-from rollcast.simulator.policy import Policy
-from rollcast.simulator.spans import Run
 from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
 from tests.conformance.arenas import OVERLAPPING, SIMULATED, Build
 

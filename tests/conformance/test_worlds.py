@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
+from rollcast.simulator.core.rollout import Group, Rollout, Segment
+from rollcast.simulator.core.world import Ended, Synced, TrainBatch, Trained, TrainGroup
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.rollout import Group, Rollout, Segment
 from rollcast.simulator.testing import Monitor
-from rollcast.simulator.world import Ended, Synced, TrainBatch, Trained, TrainGroup
 from tests.conformance.arenas import PROMPTS, SIMULATED, WORLDS, Arena, Build
 
 LONG = 1  # a group whose prompt has two full blocks

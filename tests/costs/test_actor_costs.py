@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.rollout import Rollout
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import Ended, Event, Synced, TrainBatch, Trained
 from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.rollout import Rollout
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.spans import Run
 from rollcast.simulator.values import read
-from rollcast.simulator.world import Ended, Event, Synced, TrainBatch, Trained
 from tests.running import run
 
 ITERATION_S, UPDATE_S, SYNC_S = 0.1, 0.5, 0.2

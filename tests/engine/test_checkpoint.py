@@ -28,10 +28,10 @@ from rollcast.engine.responses import Tokens  # noqa: E402
 from rollcast.engine.saving import Saver, pack, read, unpack  # noqa: E402
 from rollcast.engine.trainer.shard_files import require_files, saved_file  # noqa: E402
 from rollcast.engine.world_parts import WorldState  # noqa: E402
+from rollcast.simulator.core.plan import Batch, StepPlan  # noqa: E402
 from rollcast.simulator.errors import RunError, ScenarioError  # noqa: E402
 from rollcast.simulator.loop.loop import Loop  # noqa: E402
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld  # noqa: E402
-from rollcast.simulator.plan import Batch, StepPlan  # noqa: E402
 from rollcast.simulator.policies import parse_policy  # noqa: E402
 from rollcast.simulator.scenario.file import parse_scenario  # noqa: E402
 from rollcast.simulator.studies.simulate import from_raw  # noqa: E402

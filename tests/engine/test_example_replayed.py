@@ -21,11 +21,11 @@ from rollcast.engine.in_process import in_process
 from rollcast.engine.start import start_replica, start_task, start_trainer
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.spans import Run, Segments
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.costs import LinearCost
 from rollcast.simulator.scenario.file import override, read_scenario
-from rollcast.simulator.spans import Run, Segments
 from rollcast.simulator.workload.recorded import RecordedWorkload
-from rollcast.simulator.world import ClusterShape
 from tests.running import run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "engine.yaml"

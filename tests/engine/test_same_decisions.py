@@ -20,12 +20,12 @@ pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.loc
 
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
-from rollcast.simulator.plan import Oracle
+from rollcast.simulator.core.plan import Oracle
+from rollcast.simulator.core.policy import Policy
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.policy import Policy
-from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.recorded import RecordedWorkload
-from rollcast.simulator.world import ClusterShape
 from tests.conformance.arenas import BLOCK, BUDGET, COST, KV_TOKENS, MAX_SEQS, real
 from tests.conformance.test_policies import (
     CHAINS,

@@ -37,8 +37,8 @@ from rollcast.engine.tasks.model import build_model
 from rollcast.engine.tasks.rewards import ENOUGH_FAILURES, RewardPool
 from rollcast.engine.tasks.warm_start import Lesson, Recipe
 from rollcast.engine.vllm.start import ReplicaOptions
+from rollcast.simulator.core.rollout import LateReward
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.rollout import LateReward
 from rollcast.simulator.scenario.sections import EngineSection
 
 SHORT = Recipe(steps=8, warmup_steps=2, batch_tokens=512, adaptation_steps=3)

@@ -18,11 +18,11 @@ import pytest
 from rollcast.engine.export.planned import planned
 from rollcast.engine.export.write import export
 from rollcast.simulator.check.question import question as from_launch
+from rollcast.simulator.core.plan import Batch, Launch, StepPlan
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.launches.draft import Asked
 from rollcast.simulator.launches.parts import given as parts_given
 from rollcast.simulator.launches.read import read_launch
-from rollcast.simulator.plan import Batch, Launch, StepPlan
 from rollcast.simulator.policies import POLICIES
 from rollcast.simulator.scenario.ledger import roofline_of
 from rollcast.simulator.stacks.exported import PLAN_FILE, read_exported

@@ -262,7 +262,7 @@ def test_a_policy_that_comes_to_ask_for_what_cannot_be_is_named(
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "later_for_slime.py").write_text(
         "from dataclasses import dataclass, replace\n"
-        "from rollcast.simulator.policy import Policy\n"
+        "from rollcast.simulator.core.policy import Policy\n"
         "@dataclass(frozen=True)\n"
         "class Later(Policy):\n"
         "    def init(self):\n"

@@ -261,7 +261,7 @@ def test_policies_that_learn_remember(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "counting_for_verl.py").write_text(
         "from dataclasses import dataclass, replace\n"
-        "from rollcast.simulator.policy import Policy\n"
+        "from rollcast.simulator.core.policy import Policy\n"
         "@dataclass(frozen=True)\n"
         "class Counting(Policy):\n"
         "    decides = frozenset({'surplus'})\n"

@@ -14,16 +14,10 @@ from functools import cache
 from typing import Protocol
 
 from rollcast.simulator.cluster.replica import EngineSpec
-from rollcast.simulator.costs.base import CostModel, TrainLoad
-from rollcast.simulator.costs.clock import to_seconds, to_ticks
-from rollcast.simulator.errors import RunError
-from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import Ending, Key, Rollout, VersionTokens
-from rollcast.simulator.rollout import Segment as Told
-from rollcast.simulator.workload.base import Workload
-from rollcast.simulator.workload.draws import GroupDraw
-from rollcast.simulator.workload.slots import EnvironmentSpec
-from rollcast.simulator.world import (
+from rollcast.simulator.core.plan import Layout, Placement
+from rollcast.simulator.core.rollout import Ending, Key, Rollout, VersionTokens
+from rollcast.simulator.core.rollout import Segment as Told
+from rollcast.simulator.core.world import (
     ClusterShape,
     Ended,
     Event,
@@ -32,6 +26,12 @@ from rollcast.simulator.world import (
     TrainBatch,
     Trained,
 )
+from rollcast.simulator.costs.base import CostModel, TrainLoad
+from rollcast.simulator.costs.clock import to_seconds, to_ticks
+from rollcast.simulator.errors import RunError
+from rollcast.simulator.workload.base import Workload
+from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.slots import EnvironmentSpec
 from tests.reference.journeys import Away, Journey
 from tests.reference.replica import Pass, Replica, Segment
 
@@ -101,7 +101,7 @@ def observed_in(drawn: GroupDraw, index: int) -> int:
 
 
 class ReferenceCluster:
-    """A `simulator.world.World` that computes every iteration of every replica."""
+    """A `simulator.core.world.World` that computes every iteration of every replica."""
 
     name = "reference"
 

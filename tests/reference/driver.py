@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
+from rollcast.simulator.core.rollout import Group, Rollout, Segment
+from rollcast.simulator.core.world import (
+    Ended,
+    Event,
+    Synced,
+    TrainBatch,
+    Trained,
+    TrainGroup,
+    World,
+)
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.rollout import Group, Rollout, Segment
-from rollcast.simulator.world import Ended, Event, Synced, TrainBatch, Trained, TrainGroup, World
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rollcast.simulator.core.rollout import Call, CallEnd, Ending, Key, Rollout
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
-from rollcast.simulator.rollout import Call, CallEnd, Ending, Key, Rollout
 from rollcast.simulator.workload.draws import Trajectory
 from rollcast.simulator.workload.slots import EnvironmentSpec
 

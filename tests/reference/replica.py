@@ -12,9 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from rollcast.simulator.cluster.replica import EngineSpec
+from rollcast.simulator.core.rollout import Rollout
 from rollcast.simulator.costs.base import CostModel, Iteration
 from rollcast.simulator.costs.clock import to_ticks
-from rollcast.simulator.rollout import Rollout
 
 
 @dataclass(eq=False)

@@ -17,15 +17,15 @@ from rollcast.engine.actors.trainer import Part
 from rollcast.engine.environments import CallError, Episode
 from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import Recipes
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.rollout import ENDINGS
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import RecordedWorld, read_entry
-from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.rollout import ENDINGS
-from rollcast.simulator.spans import Run
 from rollcast.simulator.values.plain import to_plain
-from rollcast.simulator.world import ClusterShape
 from tests.actors.actor_fakes import StartEngine, StartTrainer, Trouble
 from tests.actors.actor_threads import ThreadTransport
 from tests.turns.oracle import MAX_TURNS, Oracle, TurnTask, rules

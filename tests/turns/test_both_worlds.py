@@ -15,13 +15,13 @@ import pytest
 from rollcast.engine.in_process import in_process
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.cluster.simulated import SimulatedCluster
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.rollout import ENDINGS
+from rollcast.simulator.core.spans import Run
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.costs import LinearCost
-from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.rollout import ENDINGS
-from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.recorded import RecordedWorkload
-from rollcast.simulator.world import ClusterShape
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
 from tests.running import run
 from tests.turns.oracle import CAP, CASES, MAX_CONTEXT, MAX_TURNS, MORE_CASES, TurnTask, rules

@@ -17,10 +17,10 @@ from rollcast.engine.environments.threads import Threads
 from rollcast.engine.in_process import in_process
 from rollcast.engine.sessions import TurnRules
 from rollcast.engine.world import EngineWorld
-from rollcast.simulator.plan import Batch, StepPlan
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.rollout import ENDINGS, Rollout
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.rollout import ENDINGS, Rollout
-from rollcast.simulator.spans import Run
 from rollcast.simulator.workload.slots import EnvironmentSpec
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
 from tests.running import run

@@ -13,12 +13,12 @@ from rollcast.engine.log import EngineLog
 from rollcast.engine.responses import Tokens
 from rollcast.engine.saving import pack, unpack
 from rollcast.engine.world import EngineWorld
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.core.rollout import ENDINGS
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import Entry, RecordedWorld
-from rollcast.simulator.plan import Batch, StepPlan
 from rollcast.simulator.policies import parse_policy
-from rollcast.simulator.rollout import ENDINGS
-from rollcast.simulator.spans import Run
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
 from tests.turns.oracle import TurnTask, rules
 from tests.turns.test_both_worlds import ITERATION_S

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from rollcast.simulator.core.plan import Layout, Placement
+from rollcast.simulator.core.rollout import Key, Rollout, Segment
+from rollcast.simulator.core.world import Event, TrainBatch
 from rollcast.simulator.costs.clock import to_ticks
-from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import Key, Rollout, Segment
 from rollcast.simulator.virtual.fleet import Fleet
 from rollcast.simulator.virtual.kernel import Actor
-from rollcast.simulator.world import Event, TrainBatch
 
 
 class GuestWorld:
-    """A `simulator.world.World`: its verbs go to the fleet's engines and trainer, and to wait is to
-    let the other threads run."""
+    """A `simulator.core.world.World`: its verbs go to the fleet's engines and trainer, and to wait
+    is to let the other threads run."""
 
     name = "virtual"
 
@@ -31,27 +31,27 @@ class GuestWorld:
         return self._fleet.now_s
 
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
-        """See `simulator.world.World.submit`."""
+        """See `simulator.core.world.World.submit`."""
         self._fleet.cluster.submit(rollouts, placement)
 
     def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
-        """See `simulator.world.World.abort`."""
+        """See `simulator.core.world.World.abort`."""
         return self._fleet.cluster.abort(keys, for_good)
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:
-        """See `simulator.world.World.train`."""
+        """See `simulator.core.world.World.train`."""
         self._fleet.cluster.train(batch, layout)
 
     def sync_weights(self) -> None:
-        """See `simulator.world.World.sync_weights`."""
+        """See `simulator.core.world.World.sync_weights`."""
         self._fleet.cluster.sync_weights()
 
     def oracle_tokens(self, rollout: Rollout) -> int | None:
-        """See `simulator.world.World.oracle_tokens`."""
+        """See `simulator.core.world.World.oracle_tokens`."""
         return self._fleet.cluster.oracle_tokens(rollout)
 
     def wait(self, until_s: float | None = None) -> list[Event]:
-        """See `simulator.world.World.wait`; raises DeadlockError where nothing is under way."""
+        """See `simulator.core.world.World.wait`; raises DeadlockError where nothing is left."""
         kernel = self._fleet.kernel
         if not self._mail:
             self._waiting = kernel.current

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from rollcast.simulator import virtual
+from rollcast.simulator.core.spans import Run
 from rollcast.simulator.costs.clock import to_ticks
 from rollcast.simulator.errors import RunError
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.spans import Run
 from rollcast.simulator.studies.simulate import load, simulate
 from rollcast.simulator.virtual.ask import Answer, EngineError
 from rollcast.simulator.virtual.engine import PauseMode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rollcast.simulator.core.plan import EnoughGroups, Filter, StepPlan
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.loop.selection import ZeroVariance
-from rollcast.simulator.plan import EnoughGroups, Filter, StepPlan
 from rollcast.simulator.stacks.exporting import MODEL, Export, Planned
 from rollcast.simulator.stacks.launch import Launch
 from rollcast.simulator.stacks.limits import check_sizes

@@ -17,14 +17,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from rollcast.simulator.core.plan import Placement
+from rollcast.simulator.core.rollout import Ending, Key, Rollout, Segment, VersionTokens
+from rollcast.simulator.core.world import Ended, Event, TrainBatch
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.plan import Placement
-from rollcast.simulator.rollout import Ending, Key, Rollout, Segment, VersionTokens
 from rollcast.simulator.stacks.driver import Driver, HandedOver, read_state, write_state
 from rollcast.simulator.stacks.exported import Exported, read_exported, trained_size
 from rollcast.simulator.stacks.slime.limits import LIMITS
 from rollcast.simulator.stacks.slime.samples import from_plain_sample, plain_sample
-from rollcast.simulator.world import Ended, Event, TrainBatch
 
 TAG = "rollcast"
 """Key of a sample's metadata: its group and index, and the rewards of its advantage's baseline."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollcast.simulator.plan import History, Oracle
+from rollcast.simulator.core.plan import History, Oracle
 from rollcast.simulator.stacks.limits import EVERYWHERE, Bar, Limits
 
 LIMITS = Limits(

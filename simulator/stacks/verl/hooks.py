@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.core.plan import AllDone, Placement
+from rollcast.simulator.core.rollout import Ending, Key, Rollout, Segment
+from rollcast.simulator.core.world import Ended, Event, TrainBatch
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.plan import AllDone, Placement
-from rollcast.simulator.rollout import Ending, Key, Rollout, Segment
 from rollcast.simulator.stacks.driver import (
     Driver,
     HandedOver,
@@ -30,7 +31,6 @@ from rollcast.simulator.stacks.driver import (
 from rollcast.simulator.stacks.exported import Exported, read_exported
 from rollcast.simulator.stacks.verl.limits import LIMITS
 from rollcast.simulator.stacks.verl.progress import Sampling
-from rollcast.simulator.world import Ended, Event, TrainBatch
 
 PARTITION = "train"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollcast.simulator.rollout import VersionTokens
+from rollcast.simulator.core.rollout import VersionTokens
 
 KEPT = 1000
 """Versions whose seconds are remembered."""

@@ -1,6 +1,6 @@
 """The plan of one step: frozen data with one place for each decision that a policy can take.
 
-Policies rewrite it (`simulator.policy`), the loop carries it out (`simulator.loop`). It holds
+Policies rewrite it (`simulator.core.policy`), the loop carries it out (`simulator.loop`). It holds
 counts, shares and rules over counts and rewards, so that it means the same in every world.
 """
 
@@ -160,7 +160,7 @@ class Dispatch:
 
     order: by the length that ``predictor`` expects. Rollouts without an expectation come first if
         the longest do (the first of each group before the second), last if the shortest do.
-    placement: `simulator.world.World.submit`'s.
+    placement: `simulator.core.world.World.submit`'s.
     window: rollouts at the replicas at once, as a multiple of their slots (``engine.max_seqs``
         each); the others wait in the driver, where the order may still change. None: no limit.
     """

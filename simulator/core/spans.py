@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rollcast.simulator.rollout import (
+from rollcast.simulator.core.rollout import (
     CALL_ENDS,
     CALL_KINDS,
     ENDINGS,
@@ -25,7 +25,7 @@ from rollcast.simulator.rollout import (
     Rollout,
     Segment,
 )
-from rollcast.simulator.world import ClusterShape
+from rollcast.simulator.core.world import ClusterShape
 
 PENDING, TRAINED, DROPPED = 0, 1, 2
 _ROWS_AT_ONCE = 1024
@@ -119,7 +119,7 @@ class Segments(Table):
     shared_group, shared_index (whose; -1: none); finished, truncated, resumed; outcome (0 carried,
     1 trained, 2 dropped), trained_step (-1: none); reward (nan until finished); submitted_s (of a
     later turn: when its environment had answered), start_s (first computed), end_s; turn,
-    observation_tokens (so far), ending (in `simulator.rollout.ENDINGS`).
+    observation_tokens (so far), ending (in `simulator.core.rollout.ENDINGS`).
     """
 
     codes = _SEGMENT_COLUMNS
@@ -198,8 +198,8 @@ class Segments(Table):
 class Calls(Table):
     """The table of calls of environments and judges, in the order in which their segments ended.
 
-    Columns: step, group, index, attempt, turn; kind (in `simulator.rollout.CALL_KINDS`), ended (in
-    `CALL_ENDS`); asked_s, start_s (of its slot), end_s.
+    Columns: step, group, index, attempt, turn; kind (in `simulator.core.rollout.CALL_KINDS`), ended
+    (in `CALL_ENDS`); asked_s, start_s (of its slot), end_s.
     """
 
     codes = _CALL_COLUMNS
@@ -219,7 +219,7 @@ class Calls(Table):
 
 @dataclass(frozen=True, slots=True)
 class PhaseSpan:
-    """An interval of a step on a track. kind: ``rollout``, or of a `simulator.world.Phase`."""
+    """An interval of a step on a track. kind: ``rollout``, or of a `simulator.core.world.Phase`."""
 
     step: int
     kind: str

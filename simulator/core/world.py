@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from rollcast.simulator.plan import Layout, Placement
-from rollcast.simulator.rollout import Key, Rollout, Segment
+from rollcast.simulator.core.plan import Layout, Placement
+from rollcast.simulator.core.rollout import Key, Rollout, Segment
 
 
 @dataclass(frozen=True, slots=True)

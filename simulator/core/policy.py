@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rollcast.simulator.plan import StepPlan
+from rollcast.simulator.core.plan import StepPlan
 from rollcast.simulator.values import Options
 
 

@@ -30,7 +30,7 @@ from benchmarks.validation.memory_cases import (
 )
 from rollcast.simulator.costs.memory.ledger import UNCERTAIN, Ledger, MemoryPhase
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.studies.simulate import from_raw
 
@@ -45,6 +45,7 @@ NOT_MEASURED: Mapping[Kind, frozenset[str]] = {
 """The parts that a kind of measurement does not see."""
 ENGINES = ("engine", "engine_share")
 TENSORS: tuple[Kind, ...] = ("allocated", "active", "reserved")
+HOST = "cost.roofline.host_memory_bytes"
 FROZEN = "memory.json"
 FAR = 0.25  # a peak that is further off is named
 BINS = (0.0, 0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.94, 1.1)
@@ -132,13 +133,14 @@ def freeze(folder: Path = RESULTS) -> int:
 
 def judge(source: str, name: str, case: MemoryCase) -> Judged:
     """A case beside its forecast."""
-    scenario = from_raw(RawScenario(dict(case.scenario)))
+    raw = RawScenario(dict(case.scenario))
+    if case.on_host:
+        raw = override(raw, (f"{HOST}={case.figure_bytes}",))
+    scenario = from_raw(raw)
     ledger = ledger_of(scenario)
     assert ledger is not None, name  # every case has a roofline
     if case.on_host:  # whose source may say nothing of its GPUs
-        total = math.fsum(ledger.host_bytes.values())
-        has = math.inf if case.outcome == "peak_gb" else (case.figure_bytes or 0.0)
-        return Judged(source, name, case, float(total <= has), "", total)
+        return Judged(source, name, case, _host_chance(ledger, case), "", ledger.host_total)
     refused = ""
     try:
         scenario.check_memory()
@@ -150,6 +152,14 @@ def judge(source: str, name: str, case: MemoryCase) -> Judged:
     if case.outcome == "peak_gb":
         forecast, sure = _peak(ledger, case, places)
     return Judged(source, name, case, chance, refused, forecast, sure or 0.0)
+
+
+def _host_chance(ledger: Ledger, case: MemoryCase) -> float:
+    """Chance that a node is enough; of a measured one, whether the forecast is within `FAR`."""
+    measured = case.figure_bytes or 0.0
+    if case.outcome == "peak_gb":
+        return float(abs(ledger.host_total / measured - 1) <= FAR)
+    return ledger.host_chance
 
 
 def _counts(case: MemoryCase, place: tuple[MemoryPhase, str]) -> bool:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from rollcast.simulator.costs.presets.provenance import Provenance
-from rollcast.simulator.costs.stacks import ALIASES, FOLDERS, UNKNOWN
+from rollcast.simulator.costs.stacks import ALIASES, FOLDERS, OWN_TRAINERS, UNKNOWN
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.stack import priced
 from rollcast.simulator.values import join, nearest, short
@@ -46,8 +46,14 @@ def backends_of(stack: str) -> Mapping[Backend, TrainerDefaults]:
     """The backends of a stack (a name of `STACKS`) with its defaults, its own default first."""
     anywhere = priced()[UNKNOWN].costs["trainers"]
     own = FOLDERS[stack].costs.get("trainers", anywhere)
+    release = OWN_TRAINERS[stack]
     return MappingProxyType(
-        {backend: _defaults(backend, {**anywhere[backend], **own[backend]}) for backend in own}
+        {
+            backend: _defaults(
+                backend, {**anywhere[backend], **own[backend], **release.get(backend, {})}
+            )
+            for backend in own
+        }
     )
 
 

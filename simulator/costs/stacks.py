@@ -28,6 +28,10 @@ UNKNOWN = "unknown"
 """The preset of a stack that nobody knows: what others are taken to be where they do not say."""
 
 Spread = tuple[float, float]
+Loads = Literal["nobody", "first", "ranks", "ranks_twice"]
+"""Processes that hold a whole model while it is loaded: none, the first one, each of them, or each
+of them twice where ZeRO-1 and 2 make one buffer of its weights."""
+
 _GROUPS = ("settings", "rest", "loop", "fixed", "phase_factors")
 _MEASURED = frozenset({"measured", "fitted"})
 
@@ -42,9 +46,13 @@ class StackPreset:
     sent; in others the engine serves adapters. rest_s: of a step outside every phase. loop_s,
     loop_per_rollout_s: that its loop adds to an engine's iteration, beside the engine's own host.
     fixed, phase_factors: of the phases of a step. Spreads: factors within which the truth is taken
-    to lie. cuda_graphs: None if unknown. max_seqs: of an engine, where the stack sets it. sources:
-    of the groups of figures, and ``settings`` of engine, graphs, sleep, offload and sync. measured:
-    whether any figure is from a run of the stack itself.
+    to lie. cuda_graphs: None if unknown. max_seqs: of an engine, where the stack sets it. ray:
+    whether Ray runs its workers. engine_in_trainer: whether a colocated engine is in the trainer's
+    process. process_a_role: whether models beside the policy have processes of their own. loads:
+    who has the whole model in host memory while it is loaded. gathers_base: whether each process
+    has the weights below adapters whole in host memory in the first sync. sources: of the groups of
+    figures, and ``settings`` of engine, graphs, sleep, offload and sync. measured: whether any
+    figure is from a run of the stack itself.
     """
 
     engine: Engine | None
@@ -67,19 +75,24 @@ class StackPreset:
     apart_per_tensor_s: float | None = None
     merged: Sequence[str] = ()
     max_seqs: int | None = None
+    ray: bool = False
+    engine_in_trainer: bool = False
+    process_a_role: bool = False
+    loads: Loads = "nobody"
+    gathers_base: bool = False
 
 
 def _preset(name: str, own: Mapping[str, Any]) -> StackPreset:
     """A preset as in a file. Raises ScenarioError for a wrong word, KeyError for a missing
     figure."""
     field = f"presets.stacks.{name}"
-    check_unknown_keys(own, _GROUPS, field)
+    check_unknown_keys(own, (*_GROUPS, "trainers"), field)
     prior = priced()[UNKNOWN].costs["presets"][UNKNOWN]
     entry = {**prior, **own}
     entry["phase_factors"] = {**prior["phase_factors"], **entry["phase_factors"]}
     settings, rest, loop, fixed, factors = (dict(entry[group]) for group in _GROUPS)
     sources = {group: _provenance(entry[group], field) for group in _GROUPS}
-    for key, words in (("engine", Engine), ("engine_sleep", Sleep)):
+    for key, words in (("engine", Engine), ("engine_sleep", Sleep), ("loads", Loads)):
         if settings.get(key) is not None:
             choice(settings[key], f"{field}.{key}", get_args(words))
     sync = settings.pop("sync")
@@ -117,6 +130,11 @@ _ENTRIES = {
     for name, entry in folder.costs.get("presets", {}).items()
     for known in (name, *entry.get("also", ()))
 }
+OWN_TRAINERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {name: entry.get("trainers", {}) for name, (_, entry) in _ENTRIES.items()}
+)
+"""What a preset alone says of its trainers, by backend and option."""
+
 FOLDERS: Mapping[str, Folder] = MappingProxyType(
     {name: folder for name, (folder, _) in _ENTRIES.items()}
 )

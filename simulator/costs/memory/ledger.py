@@ -97,7 +97,8 @@ class Ledger:
     """What every pool holds in every phase, and whether it fits.
 
     holdings: of every role by phase and pool. pools: by their names in ``holdings``. host_bytes:
-    of a node's host memory, by part. host_capacity_bytes: what the node has, None if unknown.
+    of a node's host memory, by part. host_capacity_bytes: what of it may be in use, None if
+    unknown. host_spread: as ``spread``, of host memory.
     spread: standard deviation of the log of measured over forecast `UNCERTAIN` parts.
     configured_spread: that of the other parts, of which nobody knows every copy and buffer.
     unforeseen: chance that a run is out of memory by what no setting says.
@@ -111,6 +112,7 @@ class Ledger:
     spread: float
     configured_spread: float = 0.0
     unforeseen: float = 0.0
+    host_spread: float = 0.0
     likely: float | None = None
 
     def of(self, phase: MemoryPhase, pool: str) -> tuple[Holding, ...]:
@@ -160,7 +162,12 @@ class Ledger:
     def _host_left_bytes(self) -> float:
         if self.host_capacity_bytes is None:
             return math.inf
-        return self.host_capacity_bytes - math.fsum(self.host_bytes.values())
+        return self.host_capacity_bytes - self.host_total
+
+    @property
+    def host_total(self) -> float:
+        """Bytes of a node's host memory."""
+        return math.fsum(self.host_bytes.values())
 
     @property
     def fits_probability(self) -> float:
@@ -168,18 +175,19 @@ class Ledger:
         least one half."""
         if self.likely is not None:
             return self.likely
-        return self.of_chances([*(self.chance(*at) for at in self.places), self._host_chance])
+        return self.of_chances([*(self.chance(*at) for at in self.places), self.host_chance])
 
     def of_chances(self, chances: Iterable[float]) -> float:
         """Chance that several things go well of which the least likely decides."""
         return min(1 - self.unforeseen, *chances)
 
     @property
-    def _host_chance(self) -> float:
+    def host_chance(self) -> float:
+        """Chance that a node's host memory is enough; 1 where nobody says what it has."""
         if self.host_capacity_bytes is None:
             return 1.0
         return chance_of_room(
-            math.fsum(self.host_bytes.values()), self.host_capacity_bytes, self.spread
+            self.host_total, self.host_capacity_bytes, self.host_spread or self.spread
         )
 
     def chance(self, phase: MemoryPhase, pool: str) -> float:

@@ -206,6 +206,15 @@ class RooflineOptions(Options):
             unit="GPUs",
         ),
     ] = NODE_GPUS
+    host_memory_bytes: Annotated[
+        float | None,
+        Above(0, 1e15),
+        Doc(
+            "host memory of a node, against which what waits there is held; null: unknown, and "
+            "not checked",
+            unit="bytes",
+        ),
+    ] = None
     network_bytes_per_s: Annotated[
         Rate, Doc("network bandwidth per GPU between the nodes of an engine, one direction")
     ] = _F.network_bytes_per_s

@@ -441,6 +441,20 @@ class TrainerOptions(Options):
             source=listed_copies(),
         ),
     ] = "pinned"
+    rounded_copies: Annotated[
+        bool | None,
+        Doc(
+            "whether those copies are pinned by torch, which rounds each block up to a power of "
+            "two; null: where state_copies is pinned"
+        ),
+    ] = None
+    pinned_optimizer: Annotated[
+        bool,
+        Doc(
+            "whether states that stay in host memory are pinned, which rounds blocks up to powers "
+            "of two (offload_optimizer.pin_memory of DeepSpeed)"
+        ),
+    ] = True
     offload_activations: Annotated[
         bool, Doc("whether activations are offloaded to host memory until the backward")
     ] = False

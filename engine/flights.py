@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rollcast.engine.actors.fleet import Fleet, Replica
 from rollcast.engine.actors.messages import Submit
 from rollcast.engine.frontend import Finished, Order
-from rollcast.simulator.cluster.routing import ROUTINGS, Balance, Router
+from rollcast.simulator.cluster.routing import ROUTINGS, Balance, Queues, Router
 from rollcast.simulator.core.plan import Placement
 from rollcast.simulator.core.rollout import Key, Rollout
 
@@ -32,7 +32,7 @@ class Flights:
 
     def __init__(self, fleet: Fleet, routing: str) -> None:
         self.by_key: dict[Key, Flight] = {}
-        self.router: Router = ROUTINGS[routing](fleet.replicas)
+        self.router: Router = ROUTINGS[routing]()
         self.balance = Balance(len(fleet.replicas))
         self._fleet = fleet
         self._waiting: list[Key] = []  # while no replica lives
@@ -46,7 +46,7 @@ class Flights:
         """Sends rollouts to live replicas, each of which gets all of its own at once; without any,
         they wait for one."""
         replicas, live = self._fleet.replicas, self._fleet.live
-        queues: list[list[Flight]] = [[] for _ in replicas]
+        queues = Queues[Flight](replicas)
         for flight in flights:
             if not live:
                 self._waiting.append(flight.rollout.key)
@@ -54,11 +54,11 @@ class Flights:
             if flight.placement == "balanced":
                 number = self.balance.home(flight.rollout)
             else:
-                number = self.router.route(flight.rollout, queues)
+                number = self.router.route(flight.rollout, queues.loads)
             if not replicas[number].live:
-                number = min(live, key=lambda one: one.load + len(queues[one.number])).number
-            queues[number].append(flight)
-        for home, queue in zip(replicas, queues, strict=True):
+                number = min(live, key=lambda one: queues.loads[one.number]).number
+            queues.add(number, flight)
+        for home, queue in zip(replicas, queues.by_replica, strict=True):
             if queue:
                 for flight in queue:
                     flight.replica = home

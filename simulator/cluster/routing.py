@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence, Sized
-from typing import Protocol
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from rollcast.simulator.core.rollout import Key, Rollout
 
-Queues = Sequence[Sized]
+T = TypeVar("T")
 
 
 class Loaded(Protocol):
-    """A replica, as far as a router looks at it; simulated or real."""
+    """A replica, as far as loads count; simulated or real."""
 
     @property
     def load(self) -> int:
         """Rollouts running or waiting there."""
 
 
-class Router:
-    """Chooses replicas; ``queues`` are those routed in the submit under way, per replica."""
+class Queues(Generic[T]):
+    """What one submit sends to each replica. loads: rollouts running, waiting or in these queues,
+    by replica; the replicas are looked at once."""
 
-    def route(self, rollout: Rollout, queues: Queues) -> int:
+    def __init__(self, replicas: Iterable[Loaded]) -> None:
+        self.loads = [replica.load for replica in replicas]
+        self.by_replica: list[list[T]] = [[] for _ in self.loads]
+
+    def add(self, number: int, item: T) -> None:
+        """Puts it into a replica's queue."""
+        self.by_replica[number].append(item)
+        self.loads[number] += 1
+
+
+class Router:
+    """Chooses replicas by their loads, of which there are as many as replicas."""
+
+    def route(self, rollout: Rollout, loads: Sequence[int]) -> int:
         """The replica's number."""
         raise NotImplementedError
 
@@ -33,26 +47,21 @@ class Router:
 class RoundRobin(Router):
     """The i-th request goes to replica i modulo their number: each turn of a rollout is one."""
 
-    def __init__(self, replicas: Sequence[Loaded]) -> None:
-        self._replicas = len(replicas)
+    def __init__(self) -> None:
         self._next = 0
 
-    def route(self, rollout: Rollout, queues: Queues) -> int:
+    def route(self, rollout: Rollout, loads: Sequence[int]) -> int:
         """The next replica in turn."""
         number = self._next
-        self._next = (number + 1) % self._replicas
+        self._next = (number + 1) % len(loads)
         return number
 
 
 class LeastLoaded(Router):
     """To the replica with the fewest running or waiting (the lowest number among equals)."""
 
-    def __init__(self, replicas: Sequence[Loaded]) -> None:
-        self._replicas = replicas
-
-    def route(self, rollout: Rollout, queues: Queues) -> int:
+    def route(self, rollout: Rollout, loads: Sequence[int]) -> int:
         """The least loaded replica."""
-        loads = [r.load + len(queue) for r, queue in zip(self._replicas, queues, strict=True)]
         return loads.index(min(loads))
 
 
@@ -60,16 +69,15 @@ class GroupAffinity(LeastLoaded):
     """All rollouts of a group to one replica, the least loaded at first, to share the prompt's
     blocks."""
 
-    def __init__(self, replicas: Sequence[Loaded]) -> None:
-        super().__init__(replicas)
+    def __init__(self) -> None:
         self._homes: dict[Hashable, int] = {}
 
-    def route(self, rollout: Rollout, queues: Queues) -> int:
+    def route(self, rollout: Rollout, loads: Sequence[int]) -> int:
         """The replica that has its blocks."""
         name = self._name(rollout)
         home = self._homes.get(name)
         if home is None:
-            home = self._homes[name] = super().route(rollout, queues)
+            home = self._homes[name] = super().route(rollout, loads)
         return home
 
     def _name(self, rollout: Rollout) -> Hashable:
@@ -127,7 +135,7 @@ class Balance:
             self._loads[number] -= weight
 
 
-ROUTINGS: dict[str, Callable[[Sequence[Loaded]], Router]] = {
+ROUTINGS: dict[str, Callable[[], Router]] = {
     "round_robin": RoundRobin,
     "least_loaded": LeastLoaded,
     "group_affinity": GroupAffinity,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -12,7 +12,7 @@ from rollcast.simulator.cluster.kv import Leading, leading_blocks, shared_blocks
 from rollcast.simulator.cluster.machine import Machine
 from rollcast.simulator.cluster.replica import EngineSpec, Replica, check_pool
 from rollcast.simulator.cluster.request import Request
-from rollcast.simulator.cluster.routing import ROUTINGS, Balance, Router
+from rollcast.simulator.cluster.routing import ROUTINGS, Balance, Queues, Router
 from rollcast.simulator.cluster.streamed import Streamed
 from rollcast.simulator.core.plan import Layout, Placement
 from rollcast.simulator.core.rollout import GOES_ON, Key, Rollout, Segment
@@ -56,7 +56,7 @@ class SimulatedCluster:
     """A `simulator.core.world.World` that costs no GPU.
 
     shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: lengths and
-    rewards. routing: of `simulator.cluster.routing`, by name or made of the replicas. environment:
+    rewards. routing: of `simulator.cluster.routing`, or its name. environment:
     slots of environments and judges.
     Raises ScenarioError where a rollout could never fit into the KV pool.
     """
@@ -69,7 +69,7 @@ class SimulatedCluster:
         engine: EngineSpec,
         cost: CostModel,
         workload: Workload,
-        routing: str | Callable[[Sequence[Replica]], Router] = "least_loaded",
+        routing: str | Router = "least_loaded",
         environment: EnvironmentSpec = UNLIMITED,
     ) -> None:
         self.shape = replace(
@@ -99,8 +99,7 @@ class SimulatedCluster:
         self._opening = 0  # the tick at which the generation of a step begins
         if self._actors is not None:
             self._machine = Machine(self._env, self._actors, self._replicas)
-        make = ROUTINGS[routing] if isinstance(routing, str) else routing
-        self._router: Router = make(self._replicas)
+        self._router = ROUTINGS[routing]() if isinstance(routing, str) else routing
         self._balance = Balance(shape.replicas)
         self._stream = Streamed(cost)
         self._requests: dict[Key, tuple[Replica, Request]] = {}
@@ -200,7 +199,7 @@ class SimulatedCluster:
         self._queue(there, placement)
 
     def _queue(self, rollouts: Sequence[Rollout], placement: Placement) -> None:
-        queues: list[list[Request]] = [[] for _ in self._replicas]
+        queues = Queues[Request](self._replicas)
         cap = self._workload.max_new_tokens
         drawn = self._drawn
         for rollout in rollouts:
@@ -217,7 +216,7 @@ class SimulatedCluster:
             if placement == "balanced":
                 number = self._balance.place(rollout)
             else:
-                number = self._router.route(rollout, queues)
+                number = self._router.route(rollout, queues.loads)
             version = self._replicas[number].version
             if sharing is not None:
                 leading = shared_blocks(sharing.path(rollout.index, version), self._block_tokens)
@@ -232,13 +231,13 @@ class SimulatedCluster:
                 version,
                 leading,
             )
-            queues[number].append(request)
+            queues.add(number, request)
             self._requests[key] = (self._replicas[number], request)
             self.extremes.rollout_tokens = max(self.extremes.rollout_tokens, request.target)
         self._flush(queues)
 
-    def _flush(self, queues: Sequence[Sequence[Request]]) -> None:
-        for replica, queue in zip(self._replicas, queues, strict=True):
+    def _flush(self, queues: Queues[Request]) -> None:
+        for replica, queue in zip(self._replicas, queues.by_replica, strict=True):
             if queue:
                 replica.submit(queue)
 
@@ -252,7 +251,7 @@ class SimulatedCluster:
             self._sessions = Sessions(self._environment, self._env)
         return self._sessions
 
-    def _take_turn(self, session: Session, queues: list[list[Request]]) -> None:
+    def _take_turn(self, session: Session, queues: Queues[Request]) -> None:
         rollout, version = session.rollout, self._version
         drawn, ending = self._drawn[rollout.key], session.turn_ending
         leading = drawn.leading
@@ -274,8 +273,8 @@ class SimulatedCluster:
         if session.balanced:
             number = self._balance.home(rollout)
         else:
-            number = self._router.route(rollout, queues)
-        queues[number].append(request)
+            number = self._router.route(rollout, queues.loads)
+        queues.add(number, request)
         self._requests[rollout.key] = (self._replicas[number], request)
         self.extremes.rollout_tokens = max(self.extremes.rollout_tokens, request.target)
 
@@ -283,7 +282,7 @@ class SimulatedCluster:
         """Does one round of sessions at this instant; whether there is anything left."""
         news = sessions.round()
         if news:
-            queues: list[list[Request]] = [[] for _ in self._replicas]
+            queues = Queues[Request](self._replicas)
             for session in news:
                 if session.stage == "end":
                     segment = session.nothing(session.trajectory.ending, self._now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollcast.simulator.cluster.routing import ROUTINGS, Loaded, Queues, Router
+from rollcast.simulator.cluster.routing import ROUTINGS, Router
 from rollcast.simulator.core.rollout import Key, Rollout
 from rollcast.simulator.workload.base import DerivedWorkload, Workload
 from rollcast.simulator.workload.draws import GroupDraw
@@ -35,36 +35,17 @@ class AskedWorkload(DerivedWorkload):
         return self.base.draw(group, size, attempt, version, prompt, visit)
 
 
-class Load:
-    """A replica's load when it was looked at last: a request looks at all of them."""
-
-    __slots__ = ("load",)
-
-    def __init__(self) -> None:
-        self.load = 0
-
-
 class Directed(Router):
     """Sends a request where it was directed, and everything else as the scenario says."""
 
-    def __init__(self, replicas: Sequence[Loaded], routing: str) -> None:
-        self._replicas = replicas
-        self._loads = [Load() for _ in replicas]
-        self.inner = ROUTINGS[routing](self._loads)
+    def __init__(self, routing: str) -> None:
+        self.inner = ROUTINGS[routing]()
         self.where: dict[Key, int] = {}
 
-    def look(self) -> None:
-        """Looks at the replicas' loads, for ``inner``."""
-        for replica, load in zip(self._replicas, self._loads, strict=True):
-            load.load = replica.load
-
-    def route(self, rollout: Rollout, queues: Queues) -> int:
+    def route(self, rollout: Rollout, loads: Sequence[int]) -> int:
         """The replica's number."""
         number = self.where.get(rollout.key)
-        if number is not None:
-            return number
-        self.look()
-        return self.inner.route(rollout, queues)
+        return self.inner.route(rollout, loads) if number is None else number
 
     def new_weights(self) -> None:
         """The replicas' caches are empty now."""

@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal
 
-from rollcast.simulator.cluster.replica import Replica
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.core.plan import Layout
 from rollcast.simulator.core.rollout import Rollout, Segment
@@ -73,13 +72,13 @@ class Fleet:
         scenario.check_memory()
         self.scenario, self.clock, self.kernel = scenario, found, found.kernel
         self._workload = AskedWorkload(scenario.workload)
-        self._routing = routing or scenario.routing
+        self.router = Directed(routing or scenario.routing)
         self.cluster = SimulatedCluster(
             scenario.shape,
             scenario.engine,
             scenario.cost,
             self._workload,
-            self._directed,
+            self.router,
             scenario.environment,
         )
         self.outbox = Outbox()
@@ -103,10 +102,6 @@ class Fleet:
             self.cluster.advance(self.kernel.now)
         found.attach(self)
         plant(self, self.engines, faults)
-
-    def _directed(self, replicas: Sequence[Replica]) -> Directed:
-        self.router = Directed(replicas, self._routing)
-        return self.router
 
     @property
     def now(self) -> int:
@@ -208,17 +203,16 @@ class Fleet:
         """Hands the requests of this instant to their engines."""
         pending, self._pending = self._pending, {}
         now_s = self.now_s
-        self.router.look()
-        queues = [list(engine.held) for engine in self.engines]
+        loads = [engine.replica.load + len(engine.held) for engine in self.engines]
         rollouts = []
         for ask in pending:
-            number = ask.placed if ask.placed >= 0 else self._route(ask, queues)
+            number = ask.placed if ask.placed >= 0 else self._route(ask, loads)
             engine = self.engines[number]
             ask.placed = number
             if engine.dead:
                 self.fail(ask, EngineError(f"replica {number} is dead", 503))
                 continue
-            queues[number].append(ask)
+            loads[number] += 1
             if engine.holds:
                 engine.held[ask] = None
                 continue
@@ -233,14 +227,12 @@ class Fleet:
         if rollouts:
             self.cluster.submit(rollouts)
 
-    def _route(self, ask: Ask, queues: Sequence[Sequence[Ask]]) -> int:
-        number = self.router.inner.route(ask.shown, queues)
+    def _route(self, ask: Ask, loads: Sequence[int]) -> int:
+        number = self.router.inner.route(ask.shown, loads)
         if not self.engines[number].dead:
             return number
         alive = [engine for engine in self.engines if not engine.dead] or self.engines
-        return min(
-            alive, key=lambda engine: engine.replica.load + len(queues[engine.number])
-        ).number
+        return min(alive, key=lambda engine: loads[engine.number]).number
 
     def _rollout(self, ask: Ask, now_s: float) -> Rollout:
         conversation, key = ask.conversation, ask.key

@@ -26,7 +26,7 @@ def cluster_parts(known: Settings, overlapped: bool, what: str) -> list[Part]:
     nodes, per_node = whole(known, "run.nodes"), whole(known, "run.gpus_per_node")
     gpus = nodes * per_node if nodes and per_node else None
     counts = [known[k].source for k in ("run.nodes", "run.gpus_per_node") if k in known]
-    where = " and ".join(counts)
+    where = " and ".join(dict.fromkeys(counts))
     beside = whole(known, "run.rollout_gpus")
     rollout_nodes = whole(known, "run.rollout_nodes")
     if beside is None and rollout_nodes:

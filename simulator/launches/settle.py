@@ -68,12 +68,15 @@ def settled(
     if stack.implied:
         read.update({one.key: one for one in stack.implied(read)})
     release = told(stack, given, sources)
+    defaults = _defaults(stack, read, release.release, missing)
+    if release.release is None:
+        release = _undated(stack, read, defaults, release.words)
     return Launched(
         stack=stack.name,
         settings=read,
         release=release.release,
         told=release.words,
-        defaults=_defaults(stack, read, release.release, missing),
+        defaults=defaults,
         given=given,
         unknown=tuple(item for item in given if item.key not in launch.ours),
         unresolved=unresolved,
@@ -159,7 +162,7 @@ _BESIDE = (
     *("requirements*.txt", "requirements/*.txt", "pyproject.toml", "setup.py", "environment.y*ml"),
     *("Dockerfile*", "docker/Dockerfile*", "install*.sh", "scripts/install*.sh"),
 )
-_MOST_BYTES, _MOST_FILES = 400_000, 30
+_MOST_BYTES, _MOST_FILES, _MOST_SHOWN = 400_000, 30, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,22 @@ def _by_keys(stack: Stack, lowest: Given | None, highest: Given | None) -> Told:
         since = stack.launch.bounds(lowest.key).since
         return Told(None, f"defaults of the newest {name}: {lowest.key} tells {since} or newer")
     return Told(None)
+
+
+def _undated(stack: Stack, read: Settings, defaults: Settings, words: str) -> Told:
+    """With the defaults that hang on the release, which is not told."""
+    found = stack.launch.undated(read, defaults)
+    if not found:
+        return Told(None, words)
+    some = [
+        f"{setting.theirs} is {_shown(setting.value)}"
+        f" ({_shown(older.ours(older.default))} before {older.until})"
+        for setting, older in found[:_MOST_SHOWN]
+    ]
+    if (more := len(found) - len(some)) > 0:
+        some.append(f"{more} more depend on it")
+    said = f"{words or f'the release of {stack.name} is not told'}; {', '.join(some)}"
+    return Told(None, f"{said}; give --stack {stack.name}-RELEASE")
 
 
 def _said(stack: Stack, sources: Sources) -> Iterator[tuple[str, Place]]:

@@ -304,6 +304,26 @@ class Launch:
         able = (key for key in keys if key.within(span))
         return min(able, key=lambda key: not key.current(release, span), default=None)
 
+    def undated(self, said: Settings, taken: Settings) -> list[tuple[Setting, Key]]:
+        """The defaults of the newest release that older ones, which the run may be of, have
+        otherwise, each with the key of the latest of those. said: by the launch, which does not
+        tell its release. taken: the defaults that hold."""
+        known = {ours: setting.value for ours, setting in {**taken, **said}.items()}
+        span = self._span(said)
+        found = []
+        for ours, setting in taken.items():
+            older = [
+                key
+                for key in self.keys.get(ours, ())
+                if key.has_default and key.until is not None and not key.fork
+                if key.within(span) and key.counts(known)
+                if key.ours(key.default) != setting.value
+            ]
+            if older:
+                latest = max(older, key=lambda key: _ordered(key.until or ""))
+                found.append((setting, latest))
+        return found
+
     def bounds(self, theirs: str) -> Span:
         """The releases that have a key of theirs; any for one that the table does not have."""
         keys = [key for _, _, key in self.meanings.get(theirs, ())]

@@ -73,7 +73,7 @@ def test_keys_tell_a_range_and_a_release_without_them_is_not_believed(tmp_path: 
     since = table.bounds(new).since
     launch = launched(tmp_path, f"{RUN} {new}=True\n")
     assert launch.release is None
-    assert launch.told == f"defaults of the newest verl: {new} tells {since} or newer"
+    assert launch.told.startswith(f"defaults of the newest verl: {new} tells {since} or newer; ")
     (tmp_path / "run.sh").write_text(f"pip install verl==0.3.0\n{RUN} {new}=True\n", "utf-8")
     launch = read_launch(tmp_path / "run.sh")
     assert launch.release is None
@@ -82,8 +82,23 @@ def test_keys_tell_a_range_and_a_release_without_them_is_not_believed(tmp_path: 
     (tmp_path / "run.sh").write_text(f"{RUN} {old}=True\n", "utf-8")
     launch = read_launch(tmp_path / "run.sh")
     until = table.bounds(old).until
-    assert launch.told == f"defaults of verl before {until}, which has no {old} any more"
+    assert launch.told.startswith(f"defaults of verl before {until}, which has no {old} any more")
     assert launch.known["engine.max_seqs"].value == 1024
+
+
+def test_defaults_that_hang_on_a_release_that_is_not_told_are_named(tmp_path: Path) -> None:
+    launch = launched(tmp_path, f"{RUN}\n")
+    seqs = "actor_rollout_ref.rollout.max_num_seqs"
+    eager = "actor_rollout_ref.rollout.enforce_eager"
+    assert launch.told.startswith("the release of verl is not told; ")
+    assert f"{seqs} is 256 (1024 before 0.9)" in launch.told
+    assert f"{eager} is False (True before 0.6)" in launch.told
+    assert launch.told.endswith("; give --stack verl-RELEASE")
+    assert launch.notes == (launch.told,)
+    (tmp_path / "run.sh").write_text(f"{RUN} {seqs}=64 {eager}=True\n", "utf-8")
+    told = read_launch(tmp_path / "run.sh").told  # what the launch says hangs on no release
+    assert seqs not in told
+    assert eager not in told
 
 
 def test_the_user_says_it_over_the_launch(tmp_path: Path) -> None:

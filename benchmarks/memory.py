@@ -30,9 +30,6 @@ from benchmarks.validation.memory_cases import (
 )
 from rollcast.simulator.costs.memory.ledger import UNCERTAIN, Ledger, MemoryPhase
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.scenario.file import RawScenario, override
-from rollcast.simulator.scenario.ledger import ledger_of
-from rollcast.simulator.studies.simulate import from_raw
 
 TRAINS: tuple[MemoryPhase, ...] = ("log_prob", "update", "optimizer_step")
 NOT_MEASURED: Mapping[Kind, frozenset[str]] = {
@@ -100,6 +97,8 @@ LATER: tuple[Part, ...] = ("later",)
 """The part that was found after those had been used."""
 FRESH: tuple[Part, ...] = ("fresh",)
 """The part that was found after that one had been used, too."""
+NEWEST: tuple[Part, ...] = ("newest",)
+"""The part that was found after that one had been used, too."""
 
 
 def judged(*parts: Part) -> Iterator[Judged]:
@@ -123,7 +122,7 @@ def freeze(folder: Path = RESULTS) -> int:
     verdicts = read_json(folder / FROZEN, {})
     new = {
         name: {"chance": round(one.chance, 4), "forecast_bytes": one.forecast_bytes}
-        for source, name, case in all_cases(memory_sources(), *AFTERWARDS, *LATER, *FRESH)
+        for source, name, case in all_cases(memory_sources(), *AFTERWARDS, *LATER, *FRESH, *NEWEST)
         if name not in verdicts
         for one in [judge(source, name, case)]
     }
@@ -132,13 +131,14 @@ def freeze(folder: Path = RESULTS) -> int:
 
 
 def judge(source: str, name: str, case: MemoryCase) -> Judged:
-    """A case beside its forecast."""
-    raw = RawScenario(dict(case.scenario))
-    if case.on_host:
-        raw = override(raw, (f"{HOST}={case.figure_bytes}",))
-    scenario = from_raw(raw)
-    ledger = ledger_of(scenario)
-    assert ledger is not None, name  # every case has a roofline
+    """A case beside its forecast; a launch that is refused is told wrongly."""
+    settings = (f"{HOST}={case.figure_bytes}",) if case.on_host else ()
+    try:
+        scenario, ledger = case.forecast(*settings)
+    except ScenarioError as error:
+        if case.launch is None:
+            raise
+        return Judged(source, name, case, float(case.outcome == "out_of_memory"), str(error), None)
     if case.on_host:  # whose source may say nothing of its GPUs
         return Judged(source, name, case, _host_chance(ledger, case), "", ledger.host_total)
     refused = ""
@@ -148,6 +148,8 @@ def judge(source: str, name: str, case: MemoryCase) -> Judged:
         refused = str(error)
     places = [place for place in ledger.places if _counts(case, place)]
     chance = ledger.of_chances(ledger.chance(*place) for place in places)
+    if case.launch is not None:  # as the user is told it
+        chance = ledger.fits_probability
     forecast = sure = None
     if case.outcome == "peak_gb":
         forecast, sure = _peak(ledger, case, places)
@@ -189,7 +191,7 @@ def memory_table(folder: Path) -> str:
     """Verdicts by what the runs did, and how far forecast peaks are off: of the cases that were
     seen while the formulas were made, and of those found afterwards, then and now."""
     columns = [list(judged("seen"))]
-    for parts in (AFTERWARDS, LATER, FRESH):
+    for parts in (AFTERWARDS, LATER, FRESH, NEWEST):
         columns += [list(frozen(folder, parts)), list(judged(*parts))]
     kinds: tuple[tuple[str, Callable[[Sequence[Judged]], str]], ...] = (
         ("ran, or their peak was measured: said not to fit", partial(_wrong, fits=True)),
@@ -203,7 +205,7 @@ def memory_table(folder: Path) -> str:
     rows = [(words, *(cell(column) for column in columns)) for words, cell in kinds]
     late = [
         title
-        for found in ("found afterwards", "found later", "found last")
+        for found in ("found afterwards", "found later", "found last then", "found last")
         for title in (f"{found}, blind", "the same, now")
     ]
     return markdown_table(("published runs", "seen, now", *late), rows)

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.memory import (
     FRESH,
     LATER,
+    NEWEST,
     Judged,
     brier,
     freeze,
@@ -21,7 +22,7 @@ from benchmarks.memory import (
     judged,
     reliability,
 )
-from benchmarks.validation.memory_cases import PARTS, MemoryCase
+from benchmarks.validation.memory_cases import PARTS, LaunchCase, MemoryCase
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.studies.simulate import from_raw
@@ -53,8 +54,8 @@ def on_gpus(*parts: str) -> list[Judged]:
 
 
 def test_a_case_is_judged_by_what_it_did() -> None:
-    small = MemoryCase("verl", "a small model", ROOM, "ran")
-    large = MemoryCase("verl", "a large one", {**ROOM, "model": "qwen2.5-32b"}, "out_of_memory")
+    small = MemoryCase("verl", "a small model", "ran", ROOM)
+    large = MemoryCase("verl", "a large one", "out_of_memory", {**ROOM, "model": "qwen2.5-32b"})
     verdicts = [judge("thread", "case", case) for case in (small, large)]
     assert not verdicts[0].refused
     assert "qwen2.5-32b" in verdicts[1].refused
@@ -66,7 +67,7 @@ def test_a_case_is_judged_by_what_it_did() -> None:
 def test_a_peak_is_of_the_parts_that_were_measured() -> None:
     keys = {"outcome": "peak_gb", "gb": 10.0, "role": "trainer"}
     device, allocated = (
-        judge("thread", "case", MemoryCase("verl", "a run", ROOM, **keys, memory=memory))  # type: ignore[arg-type]
+        judge("thread", "case", MemoryCase("verl", "a run", scenario=ROOM, **keys, memory=memory))  # type: ignore[arg-type]
         for memory in ("device", "allocated")
     )
     assert device.forecast_bytes is not None
@@ -79,14 +80,14 @@ def test_a_peak_is_of_the_parts_that_were_measured() -> None:
     assert device.forecast_bytes == pytest.approx(fullest)
     assert device.error == pytest.approx(fullest / (10 * 2**30) - 1)
     assert (
-        Judged("thread", "case", MemoryCase("v", "a run", ROOM, "ran"), 1.0, "", None).error is None
+        Judged("thread", "case", MemoryCase("v", "a run", "ran", ROOM), 1.0, "", None).error is None
     )
 
 
 def test_a_node_is_judged_by_what_it_has() -> None:
     keys = {"memory": "host", "unit": "GB"}
     few, many = (
-        MemoryCase("verl", "a run", ROOM, "out_of_memory", gb=gb, **keys)  # type: ignore[arg-type]
+        MemoryCase("verl", "a run", "out_of_memory", ROOM, gb=gb, **keys)  # type: ignore[arg-type]
         for gb in (1.0, 10_000.0)
     )
     assert judge("thread", "case", few).right
@@ -105,16 +106,17 @@ def test_a_verdict_is_kept_as_it_was(tmp_path: Path) -> None:
     verdicts[one]["chance"] = 0.123
     path.write_text(json.dumps(verdicts), "utf-8")
     assert freeze(tmp_path) == 0
-    everything = frozen(tmp_path, ("blind", "held", "later", "fresh"))
+    everything = frozen(tmp_path, ("blind", "held", "later", "fresh", "newest"))
     assert [kept.chance for kept in everything if kept.name == one] == [0.123]
     assert {kept.name for kept in frozen()} == now["blind"] | now["held"]
     assert {kept.name for kept in frozen(parts=LATER)} == now["later"]
-    assert {kept.name for kept in frozen(parts=FRESH)} == now["fresh"]
+    for part in (FRESH, NEWEST):
+        assert {kept.name for kept in frozen(parts=part)} == now[part[0]]
 
 
 def test_chances_are_held_against_what_came() -> None:
     ran, failed = (
-        MemoryCase("v", "a run", ROOM, outcome)  # type: ignore[arg-type]
+        MemoryCase("v", "a run", outcome, ROOM)  # type: ignore[arg-type]
         for outcome in ("ran", "out_of_memory")
     )
     cases = [
@@ -124,7 +126,7 @@ def test_chances_are_held_against_what_came() -> None:
     ]
     assert brier(cases) == pytest.approx((3 * 0.25**2 + 0.75**2 + 0.05**2) / 5)
     assert reliability(cases) == [(0.05, 0, 1), (0.75, 3, 4)]
-    everything = on_gpus(*PARTS)
+    everything = on_gpus(*(part for part in PARTS if part != "newest"))
     assert brier(everything) < 0.11
     for said, fits, of in reliability(everything):  # as far apart as chance makes it
         assert abs(fits - of * said) < 1 + 2.6 * math.sqrt(of * said * (1 - said)), said
@@ -137,3 +139,29 @@ def test_no_run_that_ran_is_said_not_to_fit() -> None:
     assert sum(one.right for one in seen) >= 0.9 * len(seen)
     errors = sorted(abs(one.error) for one in on_gpus(*PARTS) if one.error is not None)
     assert errors[len(errors) // 2] < 0.12
+
+
+def launched(**settings: object) -> MemoryCase:
+    """A launch of verl's on 8 H100."""
+    keys = {
+        "actor_rollout_ref.model.path": "Qwen/Qwen2.5-7B",
+        "data.train_batch_size": 64,
+        "actor_rollout_ref.rollout.n": 8,
+        "trainer.n_gpus_per_node": 8,
+        **settings,
+    }
+    return MemoryCase("verl", "a launch", "ran", launch=LaunchCase("verl", keys, "h100-sxm"))
+
+
+def test_a_launch_is_judged_by_what_check_says_of_it() -> None:
+    assert judge("thread", "case", launched()).right
+    large = launched(**{"actor_rollout_ref.model.path": "Qwen/Qwen2.5-72B"})
+    assert judge("thread", "case", large).chance < 0.5
+
+
+def test_a_launch_that_is_refused_is_told_wrongly_whatever_it_did() -> None:
+    broken = launched(**{"data.train_batch_size": "many"})
+    for outcome in ("ran", "out_of_memory"):
+        verdict = judge("thread", "case", replace(broken, outcome=outcome))
+        assert not verdict.right
+        assert "many" in verdict.refused

@@ -72,6 +72,15 @@ def test_draws_have_the_spread_of_their_kind(placement: str) -> None:
         logs = np.log([factors[phase] for factors in drawn])
         assert logs.std() == pytest.approx(math.hypot(known[phase], apart), rel=0.1)
     assert all(factors["sync"] == 1.0 for factors in drawn)
+    if placement == "colocated":
+        of_phases = np.log(
+            [[factors[p] for p in ("log_prob", "update", "decode")] for factors in drawn]
+        )
+        together = np.corrcoef(of_phases.T)
+        assert together[0, 1] == pytest.approx(
+            read_presets("spreads.yaml")["trainer_correlation"], abs=0.07
+        )
+        assert np.abs(together[2, :2]).max() < 0.13
 
 
 @pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-30b-a3b", "qwen3.5-9b"])

@@ -1,5 +1,6 @@
 """Split and sharded trainers, padding, and what waits on the host: laws, and sums by hand."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -317,6 +318,46 @@ def test_states_that_are_copied() -> None:
     cost = RooflineCost(QWEN, ROOMY, trainer=slow, switch_fixed_s=1.0)
     assert cost.switch_to_rollout_s == pytest.approx(1 + slow.copies_s()[0])
     assert cost.switch_to_train_s == pytest.approx(1 + slow.copies_s()[1])
+
+
+@pytest.mark.parametrize("kind", ["pinned", "pageable", "pageable_weights"])
+def test_states_are_copied_in_switches_or_in_the_phases_that_need_them(kind: Any) -> None:
+    """All once to host memory and back, in one or the other; in phases, weights once more."""
+    copied = trainer(state_copies=kind, log_prob_passes=2)
+    switches, in_phases = (
+        RooflineCost(QWEN, ROOMY, trainer=replace(copied, states_copied=when), switch_fixed_s=1.0)
+        for when in ("switches", "phases")
+    )
+    assert in_phases.switch_to_train_s == in_phases.switch_to_rollout_s == 1.0
+    pinned_s, slow_s = (
+        [size / rate for rate, size in zip(rates, (4 * QWEN.parameters / 8,) * 2, strict=True)]
+        for rates in ((14e9, 14e9), (2.1e9, 5e9))
+    )
+    weights_s = sum(pinned_s if kind == "pinned" else slow_s)
+    moments_s = 2 * sum(slow_s if kind == "pageable" else pinned_s)
+    before, after = (dict(cost.train(LOAD).phases_s) for cost in (switches, in_phases))
+    more = {name: after[name] - before[name] for name in before}
+    assert more.pop("log_prob") == pytest.approx(weights_s)
+    assert more.pop("forward") == pytest.approx(weights_s + moments_s)
+    assert not any(more.values())
+    moved_s = switches.switch_to_train_s + switches.switch_to_rollout_s - 2.0
+    assert moved_s == pytest.approx(weights_s + moments_s)
+    kept = replace(in_phases, offload_optimizer=False)
+    apart = replace(in_phases, placement="disaggregated")
+    for cost in (kept, apart):
+        assert dict(cost.train(LOAD).phases_s) == pytest.approx(before)
+
+
+def test_a_critic_is_copied_with_the_policy() -> None:
+    one, two = (
+        RooflineCost(QWEN, ROOMY, trainer=trainer(states_copied="phases", critic=critic))
+        for critic in (False, True)
+    )
+    bare = replace(two, offload_optimizer=False)
+    copied, here = (dict(cost.train(LOAD).phases_s) for cost in (two, bare))
+    alone_s = math.fsum(one.trainer_of.copies_s(14e9))
+    assert copied["forward"] - here["forward"] == pytest.approx(2 * alone_s)
+    assert copied["values"] - here["values"] == pytest.approx(alone_s / 3)
 
 
 def test_copies_of_published_refits() -> None:

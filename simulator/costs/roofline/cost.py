@@ -7,6 +7,7 @@ its bytes at peak bandwidth, each times a measured efficiency. An iteration is t
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -36,6 +37,7 @@ from rollcast.simulator.costs.roofline import warnings
 from rollcast.simulator.costs.roofline.draws import (
     case_errors,
     cost_spreads,
+    drawn_errors,
     drawn_fixed,
     drawn_gpu,
     drawn_links,
@@ -366,15 +368,16 @@ class RooflineCost(RooflineOptions, CostModel):
 
     def train(self, load: TrainLoad) -> TrainCost:
         """The update's phases (:meth:`RooflineTrainer.train`) with the stack's factors and fixed
-        seconds (those of the update as ``overhead``), the driver's before each pass, and ``rest``
-        after them."""
+        seconds (those of the update as ``overhead``), the driver's before each pass, copies of
+        states in the phases that need them, and ``rest`` after them."""
         cost = self.trainer_of.train(load)
-        driver_s = self.trainer_of.driver_s(load)
+        driver_s, copied_s = self.trainer_of.driver_s(load), self._copied_s
         factors, fixed, phases = self.phase_factors, self.fixed, []
         for name, seconds in cost.phases_s:
             of = "reference" if name == "reference" else "log_prob" if name in GRADES else "update"
             added_s = fixed.log_prob or 0.0 if name == "log_prob" else 0.0
             added_s += driver_s if name in GRADES or name == "forward" else 0.0
+            added_s += copied_s.get(name, 0.0)
             phases.append((name, factors.of(of) * seconds + added_s))
         update_s = fixed.update or 0.0 if phases else 0.0
         after = (("overhead", update_s), ("rest", factors.of("rest") * self.rest_s))
@@ -403,11 +406,21 @@ class RooflineCost(RooflineOptions, CostModel):
             seconds = self.sync_fixed_s + self.model.weight_bytes / rate
         return self.phase_factors.of("sync") * seconds
 
+    @cached_property
+    def _copied_s(self) -> Mapping[str, float]:
+        """Seconds by phase of the trainer in which states come from host memory and go back."""
+        trainer, away = self.trainer_of, self.placement == "colocated" and self.offload_optimizer
+        if not away or trainer.states_copied == "switches":
+            return {}
+        read_s = math.fsum(trainer.read_copies_s(self.offload_bytes_per_s))
+        whole_s = math.fsum(trainer.copies_s(self.offload_bytes_per_s))
+        return {"log_prob": read_s, "values": read_s, "forward": whole_s}
+
     def _switch_s(self, back: bool) -> float:
         if self.placement != "colocated":
             return 0.0
         moved_s = 0.0
-        if self.offload_optimizer:
+        if self.offload_optimizer and self.trainer_of.states_copied == "switches":
             moved_s = self.trainer_of.copies_s(self.offload_bytes_per_s)[back]
         return self.phase_factors.of("sync") * (self.switch_fixed_s + moved_s)
 
@@ -431,10 +444,7 @@ class RooflineCost(RooflineOptions, CostModel):
             speculates=self.speculative is not None,
             several_gpus=self.engine_gpus > 1,
         )
-        drawn = {
-            phase: math.exp(sd * chance.normal(f"{SOURCES[phase]}/{phase}, model error"))
-            for phase, sd in errors.items()
-        }
+        drawn = drawn_errors(errors, chance)
         sd_apart = case_errors()["apart"]
         for phase in ("decode", "update"):
             apart = math.exp(sd_apart * chance.normal(f"{SOURCES[phase]}/{phase}, GPUs apart"))

@@ -19,6 +19,7 @@ from rollcast.simulator.costs.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures, read_presets
+from rollcast.simulator.costs.scaled import SOURCES
 from rollcast.simulator.costs.stacks import STACKS, Stack
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.trainer.options import Kernels
@@ -156,6 +157,20 @@ def case_errors() -> Mapping[str, float]:
     """Standard deviations of the log that a case adds to its model's (`model_errors`)."""
     errors: Mapping[str, float] = read_presets("spreads.yaml")["case_errors"]
     return errors
+
+
+def drawn_errors(errors: Mapping[str, float], chance: Chance) -> dict[str, float]:
+    """Factors by phase, drawn with these standard deviations of the log. What a trainer's
+    log-probabilities are off by, its updates are too, up to ``trainer_correlation``."""
+    together: float = read_presets("spreads.yaml")["trainer_correlation"]
+    trainer = chance.normal(f"{SOURCES['update']}/trainer, model error")
+    drawn = {}
+    for phase, sd in errors.items():
+        normal = chance.normal(f"{SOURCES[phase]}/{phase}, model error")
+        if phase in ("log_prob", "update"):
+            normal = math.sqrt(together) * trainer + math.sqrt(1.0 - together) * normal
+        drawn[phase] = math.exp(sd * normal)
+    return drawn
 
 
 def unusual(model: Model) -> bool:

@@ -1,7 +1,8 @@
 """How fast a colocated trainer's states leave its GPUs for host memory, and come back.
 
 Copies to pinned buffers run at the host link's rate. Stacks that call ``.to("cpu")`` tensor by
-tensor get pageable memory, newly allocated each time, and an order of magnitude less.
+tensor get pageable memory, newly allocated each time, and an order of magnitude less; with
+``non_blocking=True`` PyTorch allocates pinned memory instead (aten, ``_to_copy``).
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from typing import Literal
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.provenance import figures, sources
 
-StateCopies = Literal["pinned", "pageable"]
+StateCopies = Literal["pinned", "pageable", "pageable_weights"]
+"""Of all states; ``pageable_weights``: of the weights that passes read, the others pinned."""
 
 
 def copy_bytes_per_s(
-    how: StateCopies, gpu: Gpu, pinned_bytes_per_s: float = math.inf
+    pinned: bool, gpu: Gpu, pinned_bytes_per_s: float = math.inf
 ) -> tuple[float, float]:
     """Bytes a second of one GPU: (to host memory, back)."""
     link, pageable = gpu.host_link_bytes_per_s, figures("trainer")
-    if how == "pinned":
+    if pinned:
         return min(link, pinned_bytes_per_s), min(link, pinned_bytes_per_s)
     return min(link, pageable.pageable_down_bytes_per_s), min(
         link, pageable.pageable_up_bytes_per_s

@@ -210,21 +210,47 @@ class TrainerMemory(TrainerOptions):
     def trained_bytes_per_gpu(self) -> float:
         """Of these, what lasts to the next update and changes in it: all but gradients and the
         weights of reference and reward models. With adapters none (their states are small)."""
+        return math.fsum(self._trained_bytes)
+
+    @cached_property
+    def _trained_bytes(self) -> tuple[float, float]:
+        """Of what lasts, the weights that passes read, and all else."""
+        if self.weights != "full" or self.states_on_host:
+            return 0.0, 0.0
+        read, own = self._read_bytes, math.fsum(self._states.values()) - self._states["gradients"]
+        twice = 2 if self.critic and self._shares("critic") else 1
+        here = [trainer._trained_bytes for role, trainer in self.others if not role.gpus]
+        weights = twice * read + math.fsum(of for of, _ in here)
+        return weights, twice * (own - read) + math.fsum(of for _, of in here)
+
+    @property
+    def _read_bytes(self) -> float:
+        """Of the weights that the policy's passes read, in 16 bit where a copy of them is kept."""
         if self.weights != "full" or self.states_on_host:
             return 0.0
-        own = math.fsum(size for name, size in self._states.items() if name != "gradients")
-        if self.critic and self._shares("critic"):
-            own *= 2
-        here = [trainer for role, trainer in self.others if not role.gpus]
-        return own + math.fsum(trainer.trained_bytes_per_gpu for trainer in here)
+        return self._states["weights"] or self._states["master_weights"]
 
     def copies_s(self, pinned_bytes_per_s: float = math.inf) -> tuple[float, float]:
-        """Seconds in which those reach host memory, and come back; pinned copies at
+        """Seconds in which what lasts reaches host memory, and comes back; pinned copies at
         ``pinned_bytes_per_s`` at most."""
-        down, up = copy_bytes_per_s(self.state_copies, self.gpu, pinned_bytes_per_s)
-        scale = self.copies_scale if self.state_copies == "pageable" else 1.0
-        moved = self.trained_bytes_per_gpu
-        return moved / (down * scale), moved / (up * scale)
+        return self._copied_s(*self._trained_bytes, pinned_bytes_per_s)
+
+    def read_copies_s(self, pinned_bytes_per_s: float = math.inf) -> tuple[float, float]:
+        """The same of the weights that a pass of the policy reads."""
+        return self._copied_s(self._read_bytes, 0.0, pinned_bytes_per_s)
+
+    def _copied_s(
+        self, weights: float, rest: float, pinned_bytes_per_s: float
+    ) -> tuple[float, float]:
+        """Of so many bytes: to host memory, and back."""
+        pinned = copy_bytes_per_s(True, self.gpu, pinned_bytes_per_s)
+        pageable = [self.copies_scale * rate for rate in copy_bytes_per_s(False, self.gpu)]
+        of_weights = pinned if self.state_copies == "pinned" else pageable
+        of_rest = pageable if self.state_copies == "pageable" else pinned
+        down, up = (
+            weights / fast + rest / other for fast, other in zip(of_weights, of_rest, strict=True)
+        )
+        return down, up
 
     # --- phases of one GPU ---
 

@@ -437,7 +437,8 @@ class TrainerOptions(Options):
     state_copies: Annotated[
         StateCopies,
         Doc(
-            "host memory to which a colocated trainer offloads its states: pinned or pageable",
+            "host memory to which a colocated trainer offloads its states: pinned, pageable, or "
+            "pageable_weights (pageable for the weights that passes read, pinned for all else)",
             source=listed_copies(),
         ),
     ] = "pinned"
@@ -455,6 +456,14 @@ class TrainerOptions(Options):
             "of two (offload_optimizer.pin_memory of DeepSpeed)"
         ),
     ] = True
+    states_copied: Annotated[
+        Literal["switches", "phases"],
+        Doc(
+            "when a colocated trainer that offloads its states copies them: in switches between "
+            "rollout and training, or in every phase that needs them and in its time, weights "
+            "before and after log-probabilities and all before and after the update (verl)"
+        ),
+    ] = "switches"
     offload_activations: Annotated[
         bool, Doc("whether activations are offloaded to host memory until the backward")
     ] = False

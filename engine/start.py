@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from rollcast.engine.edges import Engine, Limits, Trainer
 from rollcast.engine.engines import EngineStart, adapter
 from rollcast.engine.environments.sandbox import Patience
 from rollcast.engine.errors import sentence
+from rollcast.engine.heap import imported
 from rollcast.engine.hub import folder_of
 from rollcast.engine.in_process import in_process
 from rollcast.engine.options import TaskSpec, TrainerConfig
@@ -333,9 +335,11 @@ class TrainerStart:
     def _loaded(self, dtype: str) -> Any:
         """The model as the run begins."""
         adapter(self.engine.name).prepare(local_files=not isinstance(self.model, str))
-        import torch
-        from transformers import AutoModelForCausalLM
+        with imported("transformers"):
+            import torch
+            from transformers import AutoModelForCausalLM
 
+            import_module("rollcast.engine.trainer.trainer")
         path = folder_of(self.model)
         torch.manual_seed(self.seed)
         model: Any  # transformers' own types of ``to`` are of no use

@@ -10,7 +10,10 @@ def main() -> None:
     gc.set_threshold(100_000)  # imports leave no cycles: searching for them took a twentieth
     from rollcast.simulator.cli.app import main as command
 
-    command()
+    try:
+        command()
+    finally:
+        gc.freeze()  # all of it ends with the process, and need not be searched for that
 
 
 if __name__ == "__main__":

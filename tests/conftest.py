@@ -26,7 +26,21 @@ gc.disable()  # vLLM and all tests are imported: what is alive would be searched
 def pytest_collection_finish() -> None:
     """What was imported is never garbage, so that the collector need not look at it again."""
     gc.freeze()
+    gc.set_threshold(100_000)  # as the command line does
     gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Nor for the end of the process."""
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stays_frozen() -> Iterator[None]:
+    """An engine of vLLM that ends would have the collector look at everything again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
 
 
 FEWER = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from rollcast.engine.engines import StartOptions
 from rollcast.engine.errors import EngineError, sentence
+from rollcast.engine.heap import imported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +91,9 @@ def start(options: Mapping[str, Any], device: str | None = None) -> Any:
     """A started ``LLMEngine``. options: `ReplicaOptions.arguments`. Raises EngineError where vLLM
     cannot be imported or start, or where the KV pool cannot hold one rollout."""
     try:
-        from vllm import EngineArgs
-        from vllm.v1.engine.llm_engine import LLMEngine
+        with imported("vllm"):
+            from vllm import EngineArgs
+            from vllm.v1.engine.llm_engine import LLMEngine
     except Exception as error:
         raise EngineError(f"vLLM cannot be imported: {sentence(error)}") from error
     blocks = options.get("num_gpu_blocks_override")

@@ -214,7 +214,9 @@ def plan(
         gpu, None, model, mean_tokens, prompt_tokens, None, stack, environment or ()
     )
     held = gpus_to_choose(gpus)
-    found, dealt = scenario_or_launch(scenario, options, held, trust(trust_modules))
+    found, dealt, notes = scenario_or_launch(scenario, options, held, trust(trust_modules))
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     raw = override(found, settings or (), seed)
     raw = with_flags(raw, run, choose or (), limit or (), objective, quality or (), held, target)
     if workers is not None and workers < 1:

@@ -103,8 +103,9 @@ def scenario_in(path: Path, options: LaunchOptions, trust_modules: Trust) -> Raw
 
 def scenario_or_launch(
     path: Path, options: LaunchOptions, gpus: Sequence[int | str], trust_modules: Trust
-) -> tuple[RawScenario, Check | None]:
-    """A scenario's file as it is, or the scenario of a launch, with a check of what is chosen.
+) -> tuple[RawScenario, Check | None, Sequence[str]]:
+    """A scenario's file as it is, or the scenario of a launch, with a check of what is chosen and
+    sentences on how the launch was read.
 
     gpus: to choose from, as in ``plan.choose.gpus``. trust_modules, errors: of `scenario_in`.
     """
@@ -112,7 +113,7 @@ def scenario_or_launch(
     from rollcast.simulator.scenario.file import RawScenario
 
     if (raw := scenario_in(path, options, trust_modules)) is not None:
-        return raw, None
+        return raw, None, ()
     counted = [_counted(value) for value in gpus]
     if options.gpu is None and counted:
         options = replace(options, gpu=counted[0][1])
@@ -124,7 +125,7 @@ def scenario_or_launch(
     plan = {} if steps is None or steps >= NO_LIMIT else {"run": {"steps": steps}}
     sources = {part.key: part.source for part in found.parts}
     raw = RawScenario({**data, "plan": plan} if plan else data, {}, found.name, Path(), sources)
-    return raw, partial(check_chosen, found.launch, found.draft.settings)
+    return raw, partial(check_chosen, found.launch, found.draft.settings), found.launch.notes
 
 
 def _counted(value: int | str) -> tuple[int, str | None]:

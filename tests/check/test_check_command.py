@@ -168,6 +168,7 @@ def test_a_launch_is_planned_as_it_is(call: Call, tmp_path: Path) -> None:
     held = {(row["gpus"], row["gpu"]) for row in plan["rows"]}
     assert held == {(16, "h100-sxm"), (8, "h200-sxm")}
     assert "300 steps" in json.dumps(plan)
+    assert "note: the release of " in error  # which a check says, too
 
 
 @pytest.mark.parametrize(

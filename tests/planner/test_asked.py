@@ -283,7 +283,7 @@ def test_what_a_launch_leaves_open_is_said_with_the_plan() -> None:
         (nothing, ["workload.prompt_tokens", "workload.lengths.mean_tokens"]),
         (length, []),
     ):
-        raw, _ = scenario_or_launch(path, options, ["8xa100-40gb"], False)
+        raw, _, _ = scenario_or_launch(path, options, ["8xa100-40gb"], False)
         said = " ".join(assumptions(raw))
         assert all(key in said for key in keys)
         assert bool(said) is bool(keys)

@@ -203,9 +203,17 @@ def _by_keys(stack: Stack, lowest: Given | None, highest: Given | None) -> Told:
     return Told(None)
 
 
+_NO_COST = frozenset({"run.temperature", "run.logging_steps"})
+"""What neither time nor memory hangs on."""
+
+
 def _undated(stack: Stack, read: Settings, defaults: Settings, words: str) -> Told:
     """With the defaults that hang on the release, which is not told."""
-    found = stack.launch.undated(read, defaults)
+    found = [
+        (setting, older)
+        for setting, older in stack.launch.undated(read, defaults)
+        if setting.key not in _NO_COST
+    ]
     if not found:
         return Told(None, words)
     some = [

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.read import read_launch
+from rollcast.simulator.stacks.launch import ANY
 from rollcast.simulator.stacks.stack import all_stacks
 
 VERL = "python3 -m verl.trainer.main_ppo"
@@ -45,7 +46,8 @@ def _keys(stack: str) -> list[str]:
     return sorted(
         theirs
         for theirs, (ours, _, key) in table.ours.items()
-        if not (key.where or key.values or key.inverted or key.since or key.until)
+        if not (key.where or key.values or key.inverted)
+        and table.bounds(theirs) == ANY
         and (ours.startswith("workload.") or ours == "model")
         and "-" not in theirs
     )

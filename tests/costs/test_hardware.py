@@ -18,6 +18,8 @@ from rollcast.simulator.costs.presets.gpus import (
 )
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.cost import RooflineCost
+from rollcast.simulator.costs.trainer.options import TrainerOptions
+from rollcast.simulator.costs.trainer.parallel import Layout
 from rollcast.simulator.errors import ScenarioError
 
 NAMES = list(gpu_presets())
@@ -129,6 +131,22 @@ def test_more_than_two_gpus_share_one_pcie_link_where_it_is_said(gpus: int) -> N
         assert each == pcie.interconnect_bytes_per_s
     else:
         assert each * gpus == pytest.approx(pcie.interconnect_bytes_per_s)
+
+
+def test_gpus_of_a_mesh_use_the_links_among_them() -> None:
+    """By hand, of 7 links at 64 GB/s each; layers split over four send as long as that takes."""
+    mesh = load_gpu("mi300x")
+    links = [mesh.link_bytes_per_s(gpus) / 64e9 for gpus in (2, 3, 4, 8, 16)]
+    assert links == pytest.approx([1, 2, 3, 7, 7])
+    switched = replace(mesh, mesh_gpus=0)
+    assert {switched.link_bytes_per_s(gpus) for gpus in (2, 4, 8)} == {448e9}
+    options = TrainerOptions(tensor_parallel=4)
+    slow, fast = (
+        Layout(load_model("qwen3-8b"), gpu, 8, options).talk_s(10_000).attention
+        - 36 * gpu.all_reduce_floor_s
+        for gpu in (mesh, switched)
+    )
+    assert slow == pytest.approx(7 / 3 * fast)
 
 
 def test_a_gpu_without_bfloat16_is_priced_in_float16_and_says_so() -> None:

@@ -105,6 +105,15 @@ class Gpu(Options):
             "(NVLink); null: taken as false, and over PCIe drawn in intervals"
         ),
     ] = None
+    mesh_gpus: Annotated[
+        int,
+        Between(0, 64),
+        Doc(
+            "GPUs of a node that each have a link to every other one (AMD's Infinity Fabric), so "
+            "that some of them talk over some of their links; 0: they talk through a switch",
+            unit="GPUs",
+        ),
+    ] = 0
     has_bf16: Annotated[
         bool,
         Doc(
@@ -157,10 +166,14 @@ class Gpu(Options):
     def link_bytes_per_s(self, gpus: int) -> float:
         """What each of ``gpus`` GPUs of a node has of the interconnect when all send at once.
 
-        Where it is shared (PCIe), two GPUs talk directly and more than two share one link.
+        Where it is shared (PCIe), two GPUs talk directly and more than two share one link; in a
+        mesh each uses its links to the others.
         """
         senders = gpus if self.interconnect_shared and gpus > 2 else 1
-        return self.interconnect_bytes_per_s / senders
+        links = 1.0
+        if 1 < gpus < self.mesh_gpus:
+            links = (gpus - 1) / (self.mesh_gpus - 1)
+        return links * self.interconnect_bytes_per_s / senders
 
     def kinds(self, names: Iterable[str]) -> set[Kind]:
         """The kinds of the figures ``names``; "assumed" for one without a provenance."""
@@ -177,7 +190,7 @@ EFFICIENCIES = (
 TRAINER_EFFICIENCIES = ("trainer_attention_flop_efficiency",)
 
 
-SWITCHES = ("interconnect_shared", "has_bf16")
+SWITCHES = ("interconnect_shared", "mesh_gpus", "has_bf16")
 _NOT_FIGURES = ("name", *SWITCHES, "provenance")
 
 

@@ -43,6 +43,13 @@ class FixedSeconds(_OrElse):
         Seconds | None, Doc("of log-probabilities, where a pass computes them", unit="seconds")
     ] = None
     update: Annotated[Seconds | None, Doc("of an update", unit="seconds")] = None
+    sync: Annotated[
+        Seconds | None, Doc("around a weight sync: pauses, caches, barriers", unit="seconds")
+    ] = None
+    switch: Annotated[
+        Seconds | None,
+        Doc("around the two switches of a step on shared GPUs, half of it each", unit="seconds"),
+    ] = None
 
     def times(self, factor: float) -> FixedSeconds:
         """Each ``factor`` times as long."""

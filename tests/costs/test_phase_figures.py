@@ -85,6 +85,15 @@ def test_factors_and_fixed_seconds_of_an_update() -> None:
     assert "log_prob" not in none
 
 
+def test_fixed_seconds_of_syncs_and_switches_are_slowed_with_them() -> None:
+    plain, found = cost(), cost(fixed={"sync": 0.5, "switch": 3.0}, phase_factors={"sync": 2.0})
+    assert found.sync_s == pytest.approx(2 * (plain.sync_s + 0.5))
+    for switch in ("switch_to_train_s", "switch_to_rollout_s"):
+        assert getattr(found, switch) == pytest.approx(2 * (getattr(plain, switch) + 1.5))
+    apart = replace(found, placement="disaggregated")
+    assert apart.switch_to_train_s == apart.switch_to_rollout_s == 0
+
+
 def ran(fixed_s: float, **cluster: Any) -> Result:
     placed = {**STEP["cluster"], **cluster}
     roofline = {"fixed": {"generation": fixed_s}}
@@ -158,7 +167,7 @@ def test_a_stack_s_figures_stand_where_nobody_gave_one() -> None:
     [
         ({"loop_s": -1}, "loop_s"),
         ({"loop_per_rollout_s": "x"}, "loop_per_rollout_s"),
-        ({"fixed": {"sync": 3}}, "fixed.sync"),
+        ({"fixed": {"wait": 3}}, "fixed.wait"),
         ({"fixed": {"update": -3}}, "fixed.update"),
         ({"fixed": 3}, "fixed"),
         ({"phase_factors": {"decode": 0}}, "phase_factors.decode"),

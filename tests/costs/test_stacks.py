@@ -187,6 +187,8 @@ def test_what_is_given_stays() -> None:
         ("nemo-rl", "colocated", "adapter"),
         ("trl", "colocated", "cuda_ipc"),
         ("trl", "disaggregated", "adapter"),
+        ("slime", "colocated", "adapter_tensors"),
+        ("verl-0.5", "colocated", "adapter_gathered"),
     ],
 )
 def test_adapters_are_sent_alone_unless_the_stack_merges_them(
@@ -196,7 +198,36 @@ def test_adapters_are_sent_alone_unless_the_stack_merges_them(
     found = cost(placement, stack=stack, trainer=trained)
     assert found.sync is not None
     assert found.sync.mechanism == mechanism
-    assert found.serves_adapters == (mechanism == "adapter")
+    assert found.serves_adapters == (mechanism != "cuda_ipc")
+
+
+def test_an_engine_that_serves_adapters_keeps_the_weights_that_they_are_of() -> None:
+    full, lora = (cost(stack="slime", trainer={"weights": w}) for w in ("full", "lora"))
+    assert full.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "discard")
+    assert lora.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "offload") > full.switch_fixed_s
+
+
+def test_a_trainer_that_parks_frozen_weights_moves_them() -> None:
+    parked = cost(stack="slime", trainer={"weights": "lora"})
+    left = cost(stack="slime", trainer={"weights": "lora", "parks_frozen": False})
+    down, up = parked.trainer_of.copies_s()
+    assert left.trainer_of.copies_s() == (0, 0)
+    assert parked.switch_to_rollout_s - left.switch_to_rollout_s == pytest.approx(2.0 * 0.89 * down)
+    assert up < down
+    full = cost(stack="slime", trainer={"weights": "full", "parks_frozen": False})
+    assert full.trainer_of.copies_s() == cost(stack="slime").trainer_of.copies_s()
+
+
+def test_megatron_s_experts_are_converted_one_by_one_where_the_stack_does_so() -> None:
+    def sync(model: str, backend: str) -> WeightSync | None:
+        options = {"stack": "skyrl", "trainer": {"backend": backend}}
+        section = RooflineSection.from_mapping(options, "cost.roofline")
+        return RooflineCost.from_options(load_model(model), GPU, section, trainer_gpus=8).sync
+
+    plain = WeightSync("cuda_ipc")
+    slow = replace(plain, per_tensor_s=8e-4 + plain.preset.per_tensor_s)
+    assert sync("qwen3-30b-a3b", "megatron") == slow
+    assert sync("qwen3-30b-a3b", "fsdp2") == sync("qwen3-8b", "megatron") == plain
 
 
 def test_its_own_figures_are_drawn_within_its_spreads() -> None:
@@ -226,10 +257,11 @@ def test_fixed_seconds_of_a_stack_are_drawn_and_those_given_are_not(
     preset = replace(STACKS["nemo-rl"], fixed=FixedSeconds(generation=4.0), fixed_spread=(0.5, 2))
     monkeypatch.setattr(draws, "STACKS", {**STACKS, "nemo-rl": preset})
     rng = np.random.default_rng(3)
-    base = replace(cost(stack="nemo-rl"), fixed=preset.fixed)
+    base = replace(cost(stack="nemo-rl"), fixed=FixedSeconds(generation=4.0, sync=9.0))
     found = [base.with_figures_drawn(Drawn(rng)).opening_s(8) for _ in range(200)]
     assert 2 <= min(found) < 2.4
     assert 6.5 < max(found) <= 8
+    assert base.with_figures_drawn(Drawn(rng)).fixed.sync == 9.0
     given_s = replace(base, fixed=FixedSeconds(generation=5.0))
     assert given_s.with_figures_drawn(Drawn(rng)).opening_s(8) == 5
 

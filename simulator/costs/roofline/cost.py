@@ -80,9 +80,9 @@ class RooflineCost(RooflineOptions, CostModel):
     ``adapter_s_per_layer`` more, and ``adapter_launch_s_per_layer`` more to launch.
 
     ``trainer`` prices the updates (default: :class:`RooflineTrainer` on ``trainer_gpus``).
-    With adapters the frozen weights stay where they are (a stack that parks them too says so in
-    ``switch_fixed_s``), and a sync sends all weights, merged, unless ``sync`` says ``adapter``.
-    Raises ScenarioError for a number out of range or a model that does not fit.
+    With adapters the frozen weights stay where they are unless the trainer ``parks_frozen``, and a
+    sync sends all weights, merged, unless ``sync`` is of adapters. Raises ScenarioError for a
+    number out of range or a model that does not fit.
     """
 
     model: Model
@@ -107,7 +107,10 @@ class RooflineCost(RooflineOptions, CostModel):
         self._take_stack()
         if self.engine_sleep is not None and isinstance(self.switch_fixed_s, Unsaid):
             choice(self.engine_sleep, f"{FIELD}.engine_sleep", get_args(Sleep))
-            slept = engine_switch_s(self.model, self.gpu, self.engine_gpus, self.engine_sleep)
+            level: Sleep = self.engine_sleep
+            if level == "discard" and self._adapters_of_stack():
+                level = "offload"  # no sync brings the weights that adapters are of
+            slept = engine_switch_s(self.model, self.gpu, self.engine_gpus, level)
             object.__setattr__(self, "switch_fixed_s", slept)
         if isinstance(self.reserve_bytes, Unsaid):
             reserve_bytes = unsaid_reserve_bytes(self.model, self.engine)
@@ -116,15 +119,24 @@ class RooflineCost(RooflineOptions, CostModel):
         if self.stack is not None and self.sync is None:
             object.__setattr__(self, "sync", self._sync_of_stack(STACKS[self.stack]))
 
+    def _adapters_of_stack(self) -> bool:
+        """Whether the stack sends adapters alone on this cluster."""
+        merged = STACKS[self.stack].merged if self.stack is not None else get_args(Placement)
+        return self.trainer_of.weights == "lora" and self.placement not in merged
+
     def _sync_of_stack(self, stack: StackPreset) -> WeightSync:
         """How the stack sends weights on this cluster."""
-        if self.trainer_of.weights == "lora" and self.placement not in stack.merged:
-            return WeightSync("adapter")
-        if self.placement == "colocated":
-            return WeightSync(stack.colocated, per_tensor_s=stack.per_tensor_s)
-        apart_s = stack.apart_per_tensor_s
-        each_s = stack.per_tensor_s if apart_s is None else apart_s
-        return WeightSync(stack.disaggregated, per_tensor_s=each_s)
+        if self._adapters_of_stack():
+            return WeightSync(stack.adapter)
+        mechanism, each_s = stack.colocated, stack.per_tensor_s
+        if self.placement != "colocated":
+            apart_s = stack.apart_per_tensor_s
+            mechanism, each_s = stack.disaggregated, each_s if apart_s is None else apart_s
+        sync = WeightSync(mechanism, per_tensor_s=each_s)
+        export_s = stack.export_per_tensor_s
+        if export_s and self.model.experts and self.trainer_of.backend == "megatron":
+            return replace(sync, per_tensor_s=sync.figures.per_tensor_s + export_s)
+        return sync
 
     def agree(self) -> None:
         """The model's heads and layers can be dealt to the GPUs of a replica, and options agree."""
@@ -143,9 +155,10 @@ class RooflineCost(RooflineOptions, CostModel):
             )
         self._speculation_agrees()
         mechanism = self.sync.mechanism if self.sync else None
-        if mechanism == "adapter" and self.trainer_of.weights != "lora":
+        if self.serves_adapters and self.trainer_of.weights != "lora":
             raise self.refuse(
-                "sync", "adapter sends adapters alone; set cost.roofline.trainer.weights to lora"
+                "sync",
+                f"{mechanism} sends adapters alone; set cost.roofline.trainer.weights to lora",
             )
         if mechanism == "cuda_ipc" and self.placement != "colocated":
             raise self.refuse(
@@ -261,7 +274,7 @@ class RooflineCost(RooflineOptions, CostModel):
     @property
     def serves_adapters(self) -> bool:
         """Whether the engine computes adapters beside the weights; merged ones cost nothing."""
-        return self.sync is not None and self.sync.mechanism == "adapter"
+        return self.sync is not None and self.sync.preset.of_adapters
 
     def _pass_of(self, model: Model, queries: int = 1, *, adapted: bool = False) -> ForwardPass:
         layout = EngineLayout(
@@ -392,8 +405,9 @@ class RooflineCost(RooflineOptions, CostModel):
     def sync_s(self) -> float:
         """Seconds to bring new weights to every replica: by ``sync``, or all weights
         (adapters are merged first) at ``sync_bytes_per_s`` or the GPU's interconnect, plus
-        ``sync_fixed_s``, whatever the number of replicas: broadcasts run side by side. Of two kinds
-        of GPU the slower interconnect counts, and they are taken to share no node."""
+        ``sync_fixed_s``, whatever the number of replicas: broadcasts run side by side; and the
+        stack's fixed seconds. Of two kinds of GPU the slower interconnect counts, and they are
+        taken to share no node."""
         gpus = (self.gpu, self.trainer_of.gpu)
         link = min(gpu.interconnect_bytes_per_s for gpu in gpus)
         if self.sync is not None:
@@ -404,7 +418,7 @@ class RooflineCost(RooflineOptions, CostModel):
         else:
             rate = min(self.sync_bytes_per_s, link)
             seconds = self.sync_fixed_s + self.model.weight_bytes / rate
-        return self.phase_factors.of("sync") * seconds
+        return self.phase_factors.of("sync") * (seconds + (self.fixed.sync or 0.0))
 
     @cached_property
     def _copied_s(self) -> Mapping[str, float]:
@@ -422,11 +436,13 @@ class RooflineCost(RooflineOptions, CostModel):
         moved_s = 0.0
         if self.offload_optimizer and self.trainer_of.states_copied == "switches":
             moved_s = self.trainer_of.copies_s(self.offload_bytes_per_s)[back]
-        return self.phase_factors.of("sync") * (self.switch_fixed_s + moved_s)
+        stack_s = 0.5 * (self.fixed.switch or 0.0)
+        return self.phase_factors.of("sync") * (self.switch_fixed_s + moved_s + stack_s)
 
     @property
     def switch_to_train_s(self) -> float:
-        """Colocated: free the KV pool (fixed) and load the trained states from the host."""
+        """Colocated: free the KV pool (fixed) and load the trained states from the host, unless the
+        phases that need them do."""
         return self._switch_s(back=True)
 
     @property

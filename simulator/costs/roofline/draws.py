@@ -23,6 +23,7 @@ from rollcast.simulator.costs.scaled import SOURCES
 from rollcast.simulator.costs.stacks import STACKS, Stack
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.trainer.options import Kernels
+from rollcast.simulator.values import given
 from rollcast.simulator.values.chance import Chance
 
 SMALL_PARAMETERS = 2.5e9
@@ -100,10 +101,13 @@ def stack_spreads(stack: Stack, holder: object) -> tuple[Spread, ...]:
 
 
 def drawn_fixed(stack: Stack, fixed: FixedSeconds, chance: Chance) -> FixedSeconds:
-    """The fixed seconds of the phases drawn anew, unless they were given."""
+    """The fixed seconds of the phases drawn anew, but for those that were given."""
     preset = STACKS[stack]
-    factor = chance.factor("rest/fixed", *preset.fixed_spread)
-    return fixed.times(factor) if fixed == preset.fixed else fixed
+    drawn = given(fixed.times(chance.factor("rest/fixed", *preset.fixed_spread)))
+    own = given(preset.fixed)
+    return replace(
+        fixed, **{key: drawn[key] for key, its in given(fixed).items() if its == own[key]}
+    )
 
 
 def drawn_speculative(speculative: Speculative | None, chance: Chance) -> Speculative | None:

@@ -36,7 +36,8 @@ class SyncFigures:
 
     low, high: factors on the seconds within which the truth is taken to lie. node_*: inside one
     node. mixture_share: share of the bytes that is sent of a mixture. exports_16_bit: whether the
-    trainer's 16 bit weights are gathered, however few bits the engine's have.
+    trainer's 16 bit weights are gathered, however few bits the engine's have. of_adapters: whether
+    the engine gets adapters alone, which it computes beside its weights.
     """
 
     fixed_s: float
@@ -53,6 +54,7 @@ class SyncFigures:
     node_bytes_per_s: float | None = None
     node_per_tensor_s: float = 0.0
     exports_16_bit: bool = False
+    of_adapters: bool = False
 
 
 @cache

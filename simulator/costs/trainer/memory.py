@@ -231,9 +231,12 @@ class TrainerMemory(TrainerOptions):
         return self._states["weights"] or self._states["master_weights"]
 
     def copies_s(self, pinned_bytes_per_s: float = math.inf) -> tuple[float, float]:
-        """Seconds in which what lasts reaches host memory, and comes back; pinned copies at
-        ``pinned_bytes_per_s`` at most."""
-        return self._copied_s(*self._trained_bytes, pinned_bytes_per_s)
+        """Seconds in which what lasts reaches host memory, and comes back, with the frozen weights
+        of a trainer that parks them; pinned copies at ``pinned_bytes_per_s`` at most."""
+        weights, rest = self._trained_bytes
+        if self.parks_frozen and self.weights == "lora":
+            weights += self._states["weights"]
+        return self._copied_s(weights, rest, pinned_bytes_per_s)
 
     def read_copies_s(self, pinned_bytes_per_s: float = math.inf) -> tuple[float, float]:
         """The same of the weights that a pass of the policy reads."""

@@ -464,6 +464,13 @@ class TrainerOptions(Options):
             "before and after log-probabilities and all before and after the update (verl)"
         ),
     ] = "switches"
+    parks_frozen: Annotated[
+        bool,
+        Doc(
+            "whether a colocated trainer of adapters offloads its frozen weights too, between its "
+            "turns"
+        ),
+    ] = False
     offload_activations: Annotated[
         bool, Doc("whether activations are offloaded to host memory until the backward")
     ] = False

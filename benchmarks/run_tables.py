@@ -42,6 +42,13 @@ def run_cases(folder: Path) -> list[Mapping[str, Any]]:
     return next((s["cases"] for s in content["sources"] if s["key"] == "runs"), [])
 
 
+def judged_runs(folder: Path) -> dict[str, tuple[str, PublishedRun]]:
+    """Source and run by the name of each run that the results hold."""
+    judged = {_run_of(case) for case in run_cases(folder)}
+    found = all_runs(published_sources())
+    return {name: (source, run) for source, name, run in found if name in judged}
+
+
 def rl_runs(folder: Path) -> str:
     """How far off each phase is, how many of its intervals hold, and how wide one interval around
     every forecast would have to be to hold as many as are asked for."""
@@ -70,7 +77,7 @@ def rl_runs(folder: Path) -> str:
 
 def reliability(folder: Path) -> str:
     """How many intervals of each phase hold, and how wide they are, by what is known of a run."""
-    runs = {name: (source, run) for source, name, run in all_runs(published_sources())}
+    runs = judged_runs(folder)
     sources: Mapping[str, set[str]] = {
         stack: {source for source, run in members}
         for stack, members in by(runs.values(), lambda one: FOLDERS[one[1].stack].name).items()
@@ -117,7 +124,7 @@ def rl_runs_sentence(folder: Path) -> str:
         for name in GROUPS
         if name in groups
     }
-    sources = len(published_sources())
+    sources = len({source for source, _ in judged_runs(folder).values()})
     text = (
         f"Steps of published RL runs of {sources} sources, each left out of the fits, are off by a "
         f"median of {errors['step']}, their generation by {errors['generation']}, "
@@ -152,7 +159,7 @@ def weak(folder: Path) -> str:
 
 def far_off(folder: Path) -> list[FarOff]:
     """Phases of stacks of which the middle run is off by more than `FAR`."""
-    runs = {name: (source, run) for source, name, run in all_runs(published_sources())}
+    runs = judged_runs(folder)
     cases = [case for case in run_cases(folder) if case["group"] in GROUPS[:-1]]
     found = []
     for (stack, phase), members in sorted(by(cases, lambda c: _key(c, runs)).items()):

@@ -22,6 +22,7 @@ ROOMY = replace(H100, name="roomy", memory_bytes=1e12)
 # Links that take no time, so that what is left is computation.
 FREE = replace(ROOMY, interconnect_bytes_per_s=1e29, all_reduce_floor_s=0.0)
 LOAD = TrainLoad([(500, [3500] * 16)])
+PINNED = figures("trainer").pinned_bytes_per_s
 
 
 def trainer(gpus: int = 8, model: Any = QWEN, gpu: Any = ROOMY, **options: Any) -> RooflineTrainer:
@@ -325,13 +326,19 @@ def test_states_are_copied_in_switches_or_in_the_phases_that_need_them(kind: Any
     """All once to host memory and back, in one or the other; in phases, weights once more."""
     copied = trainer(state_copies=kind, log_prob_passes=2)
     switches, in_phases = (
-        RooflineCost(QWEN, ROOMY, trainer=replace(copied, states_copied=when), switch_fixed_s=1.0)
+        RooflineCost(
+            QWEN,
+            ROOMY,
+            trainer=replace(copied, states_copied=when),
+            switch_fixed_s=1.0,
+            offload_bytes_per_s=PINNED,
+        )
         for when in ("switches", "phases")
     )
     assert in_phases.switch_to_train_s == in_phases.switch_to_rollout_s == 1.0
     pinned_s, slow_s = (
         [size / rate for rate, size in zip(rates, (4 * QWEN.parameters / 8,) * 2, strict=True)]
-        for rates in ((14e9, 14e9), (2.1e9, 5e9))
+        for rates in ((PINNED, PINNED), (2.1e9, 5e9))
     )
     weights_s = sum(pinned_s if kind == "pinned" else slow_s)
     moments_s = 2 * sum(slow_s if kind == "pageable" else pinned_s)
@@ -355,9 +362,26 @@ def test_a_critic_is_copied_with_the_policy() -> None:
     )
     bare = replace(two, offload_optimizer=False)
     copied, here = (dict(cost.train(LOAD).phases_s) for cost in (two, bare))
-    alone_s = math.fsum(one.trainer_of.copies_s(14e9))
+    alone_s = math.fsum(one.trainer_of.copies_s(PINNED))
     assert copied["forward"] - here["forward"] == pytest.approx(2 * alone_s)
     assert copied["values"] - here["values"] == pytest.approx(alone_s / 3)
+
+
+def test_frozen_weights_are_copied_for_every_pass_of_theirs() -> None:
+    """Of 32 bit, there and back, as for verl's reference of adapters; in switches they stay."""
+    cost = RooflineCost(
+        QWEN,
+        ROOMY,
+        trainer=trainer(weights="lora", base_bits=32, log_prob_passes=2, states_copied="phases"),
+    )
+    kept = replace(cost, offload_optimizer=False)
+    copied, here = (dict(one.train(LOAD).phases_s) for one in (cost, kept))
+    for name in copied:
+        moved_s = 2 * 4 * QWEN.parameters / 8 / PINNED
+        wanted = moved_s if name in ("log_prob", "reference", "forward") else 0.0
+        assert copied[name] - here[name] == pytest.approx(wanted, rel=1e-6, abs=1e-9)
+    stays = replace(cost, trainer=replace(cost.trainer_of, states_copied="switches"))
+    assert dict(stays.train(LOAD).phases_s) == pytest.approx(here)
 
 
 def test_copies_of_published_refits() -> None:

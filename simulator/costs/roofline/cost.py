@@ -426,9 +426,12 @@ class RooflineCost(RooflineOptions, CostModel):
         trainer, away = self.trainer_of, self.placement == "colocated" and self.offload_optimizer
         if not away or trainer.states_copied == "switches":
             return {}
-        read_s = math.fsum(trainer.read_copies_s(self.offload_bytes_per_s))
-        whole_s = math.fsum(trainer.copies_s(self.offload_bytes_per_s))
-        return {"log_prob": read_s, "values": read_s, "forward": whole_s}
+        rate = figures("trainer").pinned_bytes_per_s
+        read_s = math.fsum(trainer.read_copies_s(rate))
+        copied_s = {"log_prob": read_s, "values": read_s}
+        if trainer.weights == "lora":  # the reference is the same model
+            return {**copied_s, "reference": read_s, "forward": read_s}
+        return {**copied_s, "forward": math.fsum(trainer.copies_s(rate))}
 
     def _switch_s(self, back: bool) -> float:
         if self.placement != "colocated":

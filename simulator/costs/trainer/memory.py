@@ -225,8 +225,9 @@ class TrainerMemory(TrainerOptions):
 
     @property
     def _read_bytes(self) -> float:
-        """Of the weights that the policy's passes read, in 16 bit where a copy of them is kept."""
-        if self.weights != "full" or self.states_on_host:
+        """Of the weights that the policy's passes read, in 16 bit where a copy of them is kept;
+        with adapters the frozen ones."""
+        if self.states_on_host:
             return 0.0
         return self._states["weights"] or self._states["master_weights"]
 

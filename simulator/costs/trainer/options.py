@@ -461,7 +461,8 @@ class TrainerOptions(Options):
         Doc(
             "when a colocated trainer that offloads its states copies them: in switches between "
             "rollout and training, or in every phase that needs them and in its time, weights "
-            "before and after log-probabilities and all before and after the update (verl)"
+            "(frozen ones too) before and after log-probabilities and all before and after the "
+            "update (verl)"
         ),
     ] = "switches"
     parks_frozen: Annotated[

@@ -189,6 +189,8 @@ def test_what_is_given_stays() -> None:
         ("trl", "disaggregated", "adapter"),
         ("slime", "colocated", "adapter_tensors"),
         ("verl-0.5", "colocated", "adapter_gathered"),
+        ("verl", "colocated", "adapter_with_base"),
+        ("verl", "disaggregated", "adapter_gathered"),
     ],
 )
 def test_adapters_are_sent_alone_unless_the_stack_merges_them(
@@ -205,6 +207,8 @@ def test_an_engine_that_serves_adapters_keeps_the_weights_that_they_are_of() -> 
     full, lora = (cost(stack="slime", trainer={"weights": w}) for w in ("full", "lora"))
     assert full.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "discard")
     assert lora.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "offload") > full.switch_fixed_s
+    sent_anew = cost(stack="verl", trainer={"weights": "lora", "tensor_parallel": 1})
+    assert sent_anew.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "discard")
 
 
 def test_a_trainer_that_parks_frozen_weights_moves_them() -> None:

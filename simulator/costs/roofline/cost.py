@@ -108,7 +108,8 @@ class RooflineCost(RooflineOptions, CostModel):
         if self.engine_sleep is not None and isinstance(self.switch_fixed_s, Unsaid):
             choice(self.engine_sleep, f"{FIELD}.engine_sleep", get_args(Sleep))
             level: Sleep = self.engine_sleep
-            if level == "discard" and self._adapters_of_stack():
+            adapter = self._adapter_of_stack()
+            if level == "discard" and adapter is not None and not adapter.preset.brings_base:
                 level = "offload"  # no sync brings the weights that adapters are of
             slept = engine_switch_s(self.model, self.gpu, self.engine_gpus, level)
             object.__setattr__(self, "switch_fixed_s", slept)
@@ -119,15 +120,19 @@ class RooflineCost(RooflineOptions, CostModel):
         if self.stack is not None and self.sync is None:
             object.__setattr__(self, "sync", self._sync_of_stack(STACKS[self.stack]))
 
-    def _adapters_of_stack(self) -> bool:
-        """Whether the stack sends adapters alone on this cluster."""
-        merged = STACKS[self.stack].merged if self.stack is not None else get_args(Placement)
-        return self.trainer_of.weights == "lora" and self.placement not in merged
+    def _adapter_of_stack(self) -> WeightSync | None:
+        """How the stack sends adapters on this cluster; None where it has none or merges them."""
+        stack = None if self.stack is None else STACKS[self.stack]
+        if stack is None or self.trainer_of.weights != "lora" or self.placement in stack.merged:
+            return None
+        apart = None if self.placement == "colocated" else stack.apart_adapter
+        return WeightSync(apart or stack.adapter)
 
     def _sync_of_stack(self, stack: StackPreset) -> WeightSync:
         """How the stack sends weights on this cluster."""
-        if self._adapters_of_stack():
-            return WeightSync(stack.adapter)
+        adapter = self._adapter_of_stack()
+        if adapter is not None:
+            return adapter
         mechanism, each_s = stack.colocated, stack.per_tensor_s
         if self.placement != "colocated":
             apart_s = stack.apart_per_tensor_s

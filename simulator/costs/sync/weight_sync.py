@@ -37,7 +37,8 @@ class SyncFigures:
     low, high: factors on the seconds within which the truth is taken to lie. node_*: inside one
     node. mixture_share: share of the bytes that is sent of a mixture. exports_16_bit: whether the
     trainer's 16 bit weights are gathered, however few bits the engine's have. of_adapters: whether
-    the engine gets adapters alone, which it computes beside its weights.
+    the engine gets adapters, which it computes beside its weights. brings_base: whether with the
+    weights that they are of.
     """
 
     fixed_s: float
@@ -55,6 +56,7 @@ class SyncFigures:
     node_per_tensor_s: float = 0.0
     exports_16_bit: bool = False
     of_adapters: bool = False
+    brings_base: bool = False
 
 
 @cache

@@ -93,7 +93,7 @@ def _refusal(scenario: Sized, ledger: Ledger) -> ScenarioError:
     ]
     held = ", ".join(words for _, words in sorted(parts, reverse=True)[:3])
     found = remedies(scenario)
-    instead = "no single key is known to make it fit"
+    instead = "no change of one key is known to make it fit"
     if found:
         instead = f"what would fit: {', or '.join(map(str, found))}"
     cost = roofline_of(scenario.cost)
@@ -102,7 +102,7 @@ def _refusal(scenario: Sized, ledger: Ledger) -> ScenarioError:
     field = _FIELDS.get(name, "cluster.trainer_gpus")
     if phase == "generation":
         field = "cost.roofline.kv_memory_utilization"
-    elif f"{_TRAINER}.microbatch_tokens" in [one.key for one in found]:
+    elif f"{_TRAINER}.microbatch_tokens" in {key for one in found for key in one.keys}:
         field = f"{_TRAINER}.microbatch_tokens"
     return ScenarioError(
         field,

@@ -1,4 +1,4 @@
-"""Single changes of a scenario that would make it fit into memory: values of `knobs`, by key."""
+"""Changes of a scenario that would make it fit into memory: values of `knobs`, by key."""
 
 from __future__ import annotations
 
@@ -44,21 +44,29 @@ _MILDEST_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A key and the value at which the scenario fits."""
+    """Keys and the values at which the scenario fits: one key, or two that go together."""
 
-    key: str
-    value: Any
+    changes: tuple[tuple[str, Any], ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What changes."""
+        return tuple(key for key, _ in self.changes)
 
     def __str__(self) -> str:
-        if self.key == "cluster.trainer_gpus":
-            return f"{self.value} trainer GPUs"
-        spelt = str(self.value).lower() if isinstance(self.value, bool) else self.value
-        return f"{self.key}: {spelt}"
+        if self.keys == (_GPUS,):
+            return f"{self.changes[0][1]} trainer GPUs"
+        return " with ".join(f"{key}: {_spelt(value)}" for key, value in self.changes)
+
+
+def _spelt(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def remedies(scenario: Sized, most: int = MOST) -> tuple[Remedy, ...]:
-    """Up to ``most`` changes, each of one key, at which the ledger says that the scenario fits; the
-    mildest first. Empty where its costs know of no memory."""
+    """Up to ``most`` changes at which the ledger says that the scenario fits; the mildest first.
+    Each is of one key, or of the engine's share and another where no key but more GPUs is enough.
+    Empty where its costs know of no memory."""
     cost = roofline_of(scenario.cost)
     if cost is None:
         return ()
@@ -67,9 +75,22 @@ def remedies(scenario: Sized, most: int = MOST) -> tuple[Remedy, ...]:
     for remedy, changed, used in _candidates(cost, batch):
         if len(found) == most:
             break
-        if remedy.key not in [one.key for one in found] and _fits(changed, used):
+        if remedy.keys not in [one.keys for one in found] and _fits(changed, used):
             found.append(remedy)
-    return tuple(found)
+    if all(_GPUS in one.keys for one in found):
+        found = [*_with_share(cost, batch), *found]
+    return tuple(found[:most])
+
+
+def _with_share(cost: RooflineCost, batch: Batch) -> Iterator[Remedy]:
+    """The mildest change beside a smaller share of the engine, if there is one that fits."""
+    for share, smaller, _ in _candidates(cost, batch):
+        if share.keys == (_SHARE,) and share.changes[0][1] < cost.kv_memory_utilization:
+            for other, changed, used in _candidates(smaller, batch):
+                alone = _GPUS not in other.keys and _SHARE not in other.keys
+                if alone and _fits(changed, used):
+                    yield Remedy((*share.changes, *other.changes))
+                    return
 
 
 def _fits(cost: RooflineCost, batch: Batch) -> bool:
@@ -92,7 +113,7 @@ def _candidates(cost: RooflineCost, batch: Batch) -> Iterator[tuple[Remedy, Roof
         now = _now(cost, batch, key)
         for value in _milder(offered[key].others(now), now, key) if key in offered else ():
             with suppress(ScenarioError):
-                yield Remedy(key, value), *_changed(cost, batch, key, value)
+                yield Remedy(((key, value),)), *_changed(cost, batch, key, value)
 
 
 def _now(cost: RooflineCost, batch: Batch, key: str) -> Any:
@@ -139,6 +160,7 @@ def _more_gpus(cost: RooflineCost, batch: Batch) -> Iterator[tuple[Remedy, Roofl
             if cost.placement == "colocated":
                 replicas = times * cost.replicas
                 changed = replace(cost, replicas=replicas, **more)
-                yield Remedy("cluster.replicas", replicas), changed, batch
+                both = (("cluster.replicas", replicas), (_GPUS, gpus))
+                yield Remedy(both), changed, batch
             else:
-                yield Remedy(_GPUS, gpus), replace(cost, **more), batch
+                yield Remedy(((_GPUS, gpus),)), replace(cost, **more), batch

@@ -63,11 +63,26 @@ def test_what_it_says_would_fit_does() -> None:
     found = remedies(scenario(), most=20)
     assert len(found) > 4
     for remedy in found:
-        fixed = scenario(f"{remedy.key}={json.dumps(remedy.value)}")
+        fixed = scenario(*(f"{key}={json.dumps(value)}" for key, value in remedy.changes))
         fixed.check_memory()
         ledger = ledger_of(fixed)
         assert ledger is not None
         assert ledger.fits, remedy
+
+
+def test_on_shared_gpus_it_names_every_key_that_has_to_change() -> None:
+    small = (
+        *("model=qwen2.5-3b", "gpu=a100-80gb", "cluster.replicas=1", "cluster.tensor_parallel=1"),
+        *("cluster.trainer_gpus=1", "cluster.placement=colocated", "cost.roofline.stack=verl-0.9"),
+        *("workload.max_new_tokens=256", "cost.roofline.offload_optimizer=false"),
+        "cost.roofline.trainer={weights: lora, microbatch_tokens: 65536}",
+    )
+    found = remedies(scenario(*small))
+    assert str(refused(*small)).count(" with ") == len(found) >= 2
+    assert [one.keys for one in found][-1] == ("cluster.replicas", "cluster.trainer_gpus")
+    for remedy in found:
+        changes = (f"{key}={json.dumps(value)}" for key, value in remedy.changes)
+        scenario(*small, *changes).check_memory()
 
 
 def test_a_pool_holds_one_rollout_at_the_cap() -> None:

@@ -212,6 +212,22 @@ def test_states_on_the_host_leave_the_gpu_and_come_over_its_link() -> None:
     assert near["log_prob"] - free["log_prob"] == pytest.approx(loaded)
 
 
+def test_a_backward_waits_for_gradients_that_are_added_on_the_host() -> None:
+    """All but a step's first microbatch, whatever else of the exchange is hidden; by hand."""
+    hidden = trainer(8, states_on_host=True, overlap=1.0, host_memory_bytes_per_s=1e12)
+    first, several = TrainLoad([(500, [3500] * 8)]), TrainLoad([(500, [3500] * 40)])
+    each_s = 4 * QWEN.parameters / 8 / ROOMY.host_link_bytes_per_s
+    each_s += 12 * QWEN.parameters / 1e12
+    once = replace(hidden, reduce_every_microbatch=False)
+    for one, load, seconds in (
+        (hidden, first, 0.0),
+        (hidden, several, 4 * each_s),
+        (once, several, 0.0),
+    ):
+        found = dict(one.train(load).phases_s)
+        assert found.get("gradient_exchange", 0.0) == pytest.approx(seconds)
+
+
 def test_what_is_shared_takes_less_memory_and_is_exchanged_more_often() -> None:
     kept = ("fsdp", "hybrid", "zero1", "none")
     one = [trainer(16, sharding=sharding) for sharding in kept]

@@ -123,7 +123,9 @@ class RooflineTrainer(TrainerMemory):
 
     @cached_property
     def _unloaded_s(self) -> float:
-        """Its shard of the gradients, to host memory and added to those that are there."""
+        """Its shard of the gradients, to host memory and added to those that are there. After a
+        step's first microbatch the backward waits for it: FSDP2 copies without blocking only where
+        nothing is added (torch.distributed.fsdp, foreach_reduce)."""
         if not self.states_on_host:
             return 0.0
         moved_s = GRADIENT_BYTES * self.layout.owned_parameters / self.gpu.host_link_bytes_per_s
@@ -347,9 +349,10 @@ class RooflineTrainer(TrainerMemory):
         if self.batching != "packed":  # bins of one size: stacks fill them better than `pack` does
             idle *= layout.stalls(stages_s)
         gather, exchange = (layout.gather_s + self._loaded_s) * count, 0.0
+        added = 0.0
         if self.weights == "full":
-            reduced = count if self.reduce_every_microbatch else 1
-            exchange = layout.exchange_s(count) + self._unloaded_s * reduced
+            exchange = layout.exchange_s(count) + self._unloaded_s
+            added = self._unloaded_s * (count - 1 if self.reduce_every_microbatch and count else 0)
         if self.recompute == "full":
             again = forward + talk
         again *= (self.recompute_layers or self.model.layers) / self.model.layers
@@ -361,7 +364,7 @@ class RooflineTrainer(TrainerMemory):
             "log_prob": ahead + _seen(gather, hidden, forward),
             "forward": ahead + offload + _seen(gather, hidden, forward),
             "backward": behind + offload + _seen(gathered_again, hidden, 2 * forward),
-            "gradient_exchange": _seen(exchange, hidden, 2 * forward),
+            "gradient_exchange": _seen(exchange, hidden, 2 * forward) + added,
             "optimizer": self._optimizer_s + self.step_fixed_s,
         }
 

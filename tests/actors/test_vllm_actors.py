@@ -41,7 +41,6 @@ from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from tests.engine.conftest import build_tiny
-from tests.engine.saves import read_tensors
 from tests.running import run
 
 CAP, STEPS = 24, 4
@@ -276,6 +275,8 @@ def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
         expected = ["switch", "switch", "sync"]
         assert [kind for kind in kinds if kind in ("switch", "sync")][:3] == expected
         ours = save_trainer(world, home / "trainer-2")
+        from tests.engine.saves import read_tensors
+
         assert len(ours.files) == 2
         assert ours.plain == kept.plain
         weights = [read_tensors(one.folder) for one in (ours, kept)]

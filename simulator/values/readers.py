@@ -121,6 +121,18 @@ class Number(Reader):
             raise wrong(field, self.wanted, value)
         return number
 
+    def read_all(self, values: Collection[object]) -> list[int | float] | None:
+        """What `read` makes of each, where all are plain numbers that it takes; else None."""
+        if not values or not {*map(type, values)} <= ({int} if self.whole else {int, float}):
+            return None
+        try:
+            numbers = [*values] if self.whole else [*map(float, cast(Any, values))]
+        except OverflowError:
+            return None
+        read = cast(list[int | float], numbers)
+        fit = self.whole or all(map(math.isfinite, read))
+        return read if fit and self.bounds.hold(min(read)) and self.bounds.hold(max(read)) else None
+
     def _taken(self, value: object) -> int | float | None:
         if isinstance(value, bool):
             return None
@@ -225,6 +237,10 @@ class Row(Reader):
         """The list; a tuple unless ``make`` builds another."""
         if not self._is_list(value):
             raise wrong(field, self.wanted, value)
+        if self.rest and isinstance(self.entries[0], Number):  # thousands in a file of a run
+            numbers = self.entries[0].read_all(value)
+            if numbers is not None:
+                return self.make(numbers)
         return self.make(
             reader.read(item, f"{field}[{i}]") for i, (reader, item) in self._pairs(value)
         )
@@ -235,7 +251,7 @@ class Row(Reader):
 
     def check_keys(self, value: object, field: str) -> None:
         """Looks into the entries."""
-        if self._is_list(value):
+        if any(entry.below() for entry in self.entries) and self._is_list(value):
             for i, (reader, item) in self._pairs(value):
                 reader.check_keys(item, f"{field}[{i}]")
 

@@ -77,7 +77,7 @@ def test_a_driver_that_is_stopped_is_resumed_by_another(
         while steps_saved(tmp_path) < steps:
             assert driver.poll() is None
             assert time.monotonic() < deadline
-            time.sleep(0.01)
+            time.sleep(0.1)
         driver.send_signal(number)
         code = driver.wait(PATIENCE_S)
         left = len([*ray_folders.iterdir()])

@@ -175,9 +175,9 @@ def test_a_release_has_the_keys_of_its_time() -> None:
     assert verl.name("run.mode", "0.9.1") == "trainer.v1.trainer_mode"
     with pytest.raises(KeyError, match=r"run\.mode"):
         verl.name("run.mode", "0.8")
-    for release in (None, "0.11", "0.12.1"):
+    for release in (None, "0.10.2", "0.12.1"):
         assert openrlhf.name("workload.batch_groups", release) == "--rollout.batch_size"
-    assert openrlhf.name("workload.batch_groups", "0.10.2") == "--rollout_batch_size"
+    assert openrlhf.name("workload.batch_groups", "0.10.1") == "--rollout_batch_size"
     assert openrlhf.defaults["workload.batch_groups"] == 1024
 
 
@@ -313,10 +313,12 @@ def test_a_run_keeps_its_spelling() -> None:
     assert openrlhf.written({"workload.group_size": 4}, run=new) == [
         "--rollout.n_samples_per_prompt 4"
     ]
-    for run, rows in ((old, 4), (new, 1)):
+    older = openrlhf.read([as_given("--generate_max_len 2048")])  # gone since 0.9.8
+    for run, rows in ((older, 4), (old, 1), (new, 1)):  # 4 before 0.10
         assert openrlhf.unsaid(run, HERE)["run.micro_batch_rollouts"].value == rows
-    assert openrlhf.unsaid(old, HERE)["workload.max_new_tokens"].value == 1024
-    assert "workload.max_new_tokens" not in openrlhf.unsaid(new, HERE)
+    assert openrlhf.unsaid(old, HERE, release="0.9")["workload.max_new_tokens"].value == 1024
+    for run in (old, new):
+        assert openrlhf.unsaid(run, HERE)["workload.max_new_tokens"].value is None
 
 
 def test_values_are_the_same_however_they_are_spelt() -> None:

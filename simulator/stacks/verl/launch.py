@@ -18,6 +18,9 @@ def implied(settings: Settings) -> Iterable[Setting]:
     yield from _bounded(settings)
     yield from _models(settings)
     yield from _batch(settings)
+    theirs, own = settings.get("run.offload_reference"), settings.get("run.offload_parameters")
+    if theirs is not None and theirs.value is None and own is not None:
+        yield own.implies("run.offload_reference", own.value)  # Megatron's, since 0.7
     packing = settings.get("run.packing")
     if packing is not None and packing.value is False:
         yield packing.implies("run.padding", "padded_to_cap")

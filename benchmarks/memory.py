@@ -114,7 +114,10 @@ def frozen(folder: Path = RESULTS, parts: Sequence[Part] = AFTERWARDS) -> Iterat
     for source, name, case in all_cases(memory_sources(), *parts):
         if name in verdicts:
             kept = verdicts[name]
-            yield Judged(source, name, case, kept["chance"], "", kept["forecast_bytes"])
+            chance, forecast = kept["chance"], kept["forecast_bytes"]
+            if case.on_host and case.outcome == "peak_gb":
+                chance = _near(forecast, case)
+            yield Judged(source, name, case, chance, "", forecast)
 
 
 def freeze(folder: Path = RESULTS) -> int:
@@ -158,10 +161,14 @@ def judge(source: str, name: str, case: MemoryCase) -> Judged:
 
 def _host_chance(ledger: Ledger, case: MemoryCase) -> float:
     """Chance that a node is enough; of a measured one, whether the forecast is within `FAR`."""
-    measured = case.figure_bytes or 0.0
     if case.outcome == "peak_gb":
-        return float(abs(ledger.host_total / measured - 1) <= FAR)
+        return _near(ledger.host_total, case)
     return ledger.host_chance
+
+
+def _near(forecast: float, case: MemoryCase) -> float:
+    """1 where a forecast is within `FAR` of what was measured, else 0."""
+    return float(abs(forecast / (case.figure_bytes or 1.0) - 1) <= FAR)
 
 
 def _counts(case: MemoryCase, place: tuple[MemoryPhase, str]) -> bool:

@@ -45,6 +45,7 @@ class Priced:
             "fits": change.ledger.fits,
             "fits_probability": change.ledger.fits_probability,
             "peak_bytes": round(change.ledger.fullest_gpu.bytes),
+            "host_bytes": round(change.ledger.host_total),
             "step_s": None if self.step is None else self.step.median,
             "trains_otherwise": change.trains_otherwise,
         }
@@ -88,6 +89,7 @@ class Answer:
             "peak": memory["peak"],
             "phases": memory["phases"],
             "host_bytes": memory["host_bytes"],
+            "host_capacity_bytes": memory["host_capacity_bytes"],
             "step_s": {
                 **_plain(found.step),
                 "as_if_it_fit": not self.fits,

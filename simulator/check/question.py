@@ -115,7 +115,8 @@ class Question:
         if scenario.gpu is None:
             return {}
         large = replace(scenario.gpu, memory_bytes=64 * scenario.gpu.memory_bytes)
-        return {"gpu": large, "engine.kv_tokens": scenario.engine.kv_tokens}
+        host = {"cost.roofline.host_memory_bytes": None}
+        return {"gpu": large, "engine.kv_tokens": scenario.engine.kv_tokens, **host}
 
     def with_keys(self, changes: Mapping[str, Any]) -> Scenario:
         """The scenario with other values of some keys. Raises ScenarioError as `built`."""

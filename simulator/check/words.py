@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from rollcast.simulator.check.answer import Answer, Priced
 from rollcast.simulator.check.forecast import MEAN_TOKENS, Seconds
 from rollcast.simulator.check.search import MOST_CHANGES
+from rollcast.simulator.costs.memory.ledger import ALWAYS_ON_HOST
 from rollcast.simulator.results.phases import bound_text
 from rollcast.simulator.results.text import (
     MEMORY_PHASES,
@@ -35,6 +36,17 @@ PART_WORDS: Mapping[str, str] = {
 }
 
 
+HOST_WORDS: Mapping[str, str] = {
+    "optimizer": "the optimiser's states",
+    "offloaded_states": "the trainer's states between steps",
+    "reference": "weights of models that wait for their passes",
+    "engine_weights": "weights of engines that sleep",
+    "gathered_weights": "weights gathered for the first sync",
+    "loading": "whole models while they are loaded",
+}
+HOST_MEMORY = "cost.roofline.host_memory_bytes"
+
+
 NOTHING = f"No change of up to {MOST_CHANGES} settings that is known here makes it fit."
 
 
@@ -44,9 +56,17 @@ def headline(answer: Answer) -> str:
     held, of = gigabytes(peak.bytes).removesuffix(" GB"), room(peak._asdict())
     where = MEMORY_PHASES[peak.phase]
     sure = answer.ledger.fits_probability
+    on_host = answer.ledger.host_decides
+    if on_host and not answer.fits:
+        likely = "" if sure <= 0.05 else f" ({1 - sure:.0%} likely)"
+        text = f"No{likely}: {_host_needs(answer)}."
+        if answer.fixes:
+            return f"{text} Add {_first(answer)}."
+        return f"{text} {NOTHING}" if answer.searched else text
     if answer.fits:
         likely = "" if sure >= 0.95 else f" ({sure:.0%} likely)"
-        text = f"Yes{likely}: at most {held} of {of}, {where}."
+        host = f"; {_host_needs(answer)}" if on_host and likely else ""
+        text = f"Yes{likely}: at most {held} of {of}, {where}{host}."
         return f"{text} To be surer, add {_first(answer)}." if answer.fixes else text
     part = PART_WORDS.get(peak.part, peak.part)
     likely = "" if sure <= 0.05 else f" ({1 - sure:.0%} likely)"
@@ -54,6 +74,36 @@ def headline(answer: Answer) -> str:
     if answer.fixes:
         return f"{text} Add {_first(answer)}."
     return f"{text} {NOTHING}" if answer.searched else text
+
+
+def _host_needs(answer: Answer) -> str:
+    """What a node needs of host memory, and what it may use."""
+    ledger = answer.ledger
+    most, limit = ledger.most_on_host, ledger.host_capacity_bytes
+    part = gigabytes(ledger.host_bytes.get(most, 0.0))
+    largest = f" ({part} of it {HOST_WORDS[most]})" if most else ""
+    needs = f"a node needs {gigabytes(ledger.host_total)} of host memory{largest}"
+    if limit is None:
+        return needs
+    has = ledger.host_memory_bytes or limit
+    ends = f", since Ray ends workers at {limit / has:.0%} of {gigabytes(has)}"
+    return f"{needs} and may use {gigabytes(limit)}{ends if limit < has else ''}"
+
+
+def on_host(answer: Answer) -> str:
+    """The sentence on host memory, where what waits there is most of it; '' elsewhere, or where the
+    headline has it."""
+    ledger = answer.ledger
+    told = ledger.host_decides and (not answer.fits or ledger.fits_probability < 0.95)
+    waits = sum(size for name, size in ledger.host_bytes.items() if name not in ALWAYS_ON_HOST)
+    if told or waits < ledger.host_total / 2:
+        return ""
+    needs = _host_needs(answer)
+    text = f"{needs[0].upper()}{needs[1:]}"
+    if ledger.host_capacity_bytes is not None:
+        return f"{text}."
+    flag = HOST_MEMORY if answer.question.read_as == "a scenario" else "--host-memory"
+    return f"{text}; give {flag} to have that checked."
 
 
 def to_fit(answer: Answer) -> str:
@@ -65,12 +115,17 @@ def _first(answer: Answer) -> str:
     """The lines of the first change, and what they do."""
     first = answer.fixes[0]
     lines = " ".join(f"`{line}`" for line in first.change.lines)
-    return f"{lines}: {effect(first, answer.forecast.step)}"
+    return f"{lines}: {effect(first, answer.forecast.step, host=answer.ledger.host_matters)}"
 
 
-def effect(priced: Priced, step: Seconds) -> str:
-    """What a change leaves of memory, and does to the time of a step."""
+def effect(priced: Priced, step: Seconds, *, host: bool = False) -> str:
+    """What a change leaves of memory, and does to the time of a step. host: of host memory too."""
     parts = [gigabytes(priced.change.ledger.fullest_gpu.bytes)]
+    if host:
+        parts = [
+            f"{gigabytes(priced.change.ledger.host_total)} of host memory",
+            f"{parts[0]} of a GPU",
+        ]
     if priced.step is not None and step.median > 0:
         ratio = priced.step.median / step.median - 1
         parts.append(
@@ -111,6 +166,8 @@ def sentences(answer: Answer) -> Iterator[str]:
         yield f"{text}{paid}."
     else:
         yield "How many steps the run has is not said: give --steps for its hours and cost."
+    if host := on_host(answer):
+        yield host
     bound = bound_text(found.summary, "simulated runs")
     if bound:
         yield bound

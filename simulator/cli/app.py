@@ -188,6 +188,7 @@ def plan(
     tornado: args.Tornado = False,
     gpu: args.LaunchGpu = None,
     gpus: args.PlanGpus = None,
+    host_memory: args.HostMemory = None,
     model: args.LaunchModel = None,
     mean_tokens: args.MeanTokens = None,
     prompt_tokens: args.PromptTokens = None,
@@ -211,7 +212,7 @@ def plan(
     if out is not None:
         check_target(out, force)
     options = LaunchOptions(
-        gpu, None, model, mean_tokens, prompt_tokens, None, stack, environment or ()
+        gpu, None, model, mean_tokens, prompt_tokens, None, stack, environment or (), host_memory
     )
     held = gpus_to_choose(gpus)
     found, dealt, notes = scenario_or_launch(scenario, options, held, trust(trust_modules))

@@ -188,6 +188,14 @@ LaunchModel = Annotated[
         help="Model: rollcast presets models, or a folder with its config.json.",
     ),
 ]
+HostMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--host-memory",
+        metavar="SIZE",
+        help="Host memory of a node, such as 512GB or 2TiB; without it none is checked.",
+    ),
+]
 MeanTokens = Annotated[
     float | None,
     typer.Option("--mean-tokens", metavar="N", help="Mean length of the responses in tokens."),

@@ -59,6 +59,7 @@ def check(
         int | None, typer.Option("--gpus", metavar="N", help="Number of GPUs in all.")
     ] = None,
     model: args.LaunchModel = None,
+    host_memory: args.HostMemory = None,
     mean_tokens: args.MeanTokens = None,
     prompt_tokens: args.PromptTokens = None,
     steps: Annotated[
@@ -108,7 +109,7 @@ def check(
 
         check_target(out, force)
     options = LaunchOptions(
-        gpu, gpus, model, mean_tokens, prompt_tokens, steps, stack, environment or ()
+        gpu, gpus, model, mean_tokens, prompt_tokens, steps, stack, environment or (), host_memory
     )
     raw = None
     if launch is not None and not command:

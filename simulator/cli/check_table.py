@@ -103,7 +103,9 @@ def _changes(screen: Console, title: str, changes: Iterable[Priced], answer: Ans
             screen.print(f"{title}:", style="bold")
         for line in one.change.lines:
             screen.print(f"    {line}", markup=False, style="cyan")
-        screen.print(f"  {effect(one, answer.forecast.step)}", markup=False)
+        screen.print(
+            f"  {effect(one, answer.forecast.step, host=answer.ledger.host_matters)}", markup=False
+        )
 
 
 def _listed(screen: Console, label: str, texts: Iterable[str]) -> None:

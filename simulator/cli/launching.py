@@ -36,6 +36,7 @@ class LaunchOptions:
     steps: int | None = None
     stack: str | None = None
     environment: Sequence[str] = ()
+    host_memory: str | None = None
 
     @property
     def given(self) -> list[str]:
@@ -74,7 +75,7 @@ def asked(
         options.steps,
         options.mean_tokens,
         options.prompt_tokens,
-        given(options.model, options.gpu),
+        given(options.model, options.gpu, options.host_memory),
     )
     return question(launch, more, settings)
 

@@ -1,5 +1,5 @@
-"""What the machine's own words say of a launch's GPUs: Slurm's headers, torchrun, srun, the
-environment."""
+"""What the machine's own words say of a launch's GPUs and host memory: Slurm's headers, torchrun,
+srun, the environment."""
 
 from __future__ import annotations
 
@@ -77,7 +77,20 @@ def environment(
     return {}
 
 
+_SLURM_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _slurm_bytes(text: str) -> int:
+    """Of ``--mem``, in MiB unless a unit follows; 0, which it also uses for all, where it is no
+    size."""
+    match = re.fullmatch(r"([0-9]{1,9})([KMGT]?)B?", text.upper())
+    return int(match[1]) * _SLURM_UNITS[match[2] or "M"] if match else 0
+
+
 def _take(found: dict[str, Setting], name: str, value: str, place: Place, before: str) -> None:
+    if name == "--mem" and (size := _slurm_bytes(value)):
+        key = "run.host_memory_bytes"
+        found[key] = Setting(key, size, f"{before}{name}", place)
     ours = _OURS.get(name)
     match = re.fullmatch(r"(?:gpu(?::[\w.-]+)?:|[\w-]+:)?(\d{1,5})", value)
     if ours and match:

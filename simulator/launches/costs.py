@@ -23,6 +23,7 @@ _RECOMPUTE = {"full": "full", "selective": "attention", "none": "none"}
 ZERO = {0: "none", 1: "zero1", 2: "zero2", 3: "fsdp"}
 _SAME: tuple[tuple[str, str, type], ...] = (
     ("run.cpu_optimizer", "optimizer_on_host", bool),
+    ("run.pinned_optimizer", "pinned_optimizer", bool),
     ("run.cpu_offload", "states_on_host", bool),
     ("run.offload_activations", "offload_activations", bool),
     ("run.reshard_after_forward", "reshard_after_forward", bool),
@@ -99,6 +100,13 @@ def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.free_engine", f"{ROOFLINE}.engine_sleep", own)
     if (whole(known, "run.engine_expert_parallel") or 1) > 1:
         yield _said(known, "run.engine_expert_parallel", f"{ROOFLINE}.expert_parallel", True)
+    if whole(known, "run.host_memory_bytes"):
+        yield _said(
+            known,
+            "run.host_memory_bytes",
+            f"{ROOFLINE}.host_memory_bytes",
+            float(whole(known, "run.host_memory_bytes") or 0),
+        )
     per_node = whole(known, "run.gpus_per_node")
     if per_node:
         for key in (f"{ROOFLINE}.gpus_per_node", f"{TRAINER}.gpus_per_node"):

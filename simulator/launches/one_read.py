@@ -86,6 +86,7 @@ class OneRead:
         if script is not None and self._stack.launch.calls:
             more, notes = settings(script.calls, self._stack.launch.calls, CONFIG)
             found.extend(more)
+            found.extend(self._deepspeed([item for item in more if self._is_there(item)]))
             self.notes.extend(notes)
         return found
 
@@ -125,6 +126,19 @@ class OneRead:
                 tree = self._file(Option("file", "deepspeed", None, named, item.place))
                 found.extend(Given(k, one.value, one.place, CONFIG) for k, one in leaves(tree))
         return found
+
+    def _is_there(self, item: Given) -> bool:
+        """Whether what a script of Python's names can be read; a note where it cannot, since only
+        a run knows from where the script would have found it."""
+        if item.key not in _DEEPSPEED or not isinstance(item.value, str):
+            return False
+        if _ZERO.fullmatch(item.value):
+            return True
+        named = known(item.value, item.place)
+        if self._sources.find(named, *self._folders) is not None:
+            return True
+        self.notes.append(f"{item.place}: {item.value} is not read: it is not there")
+        return False
 
     def of_tree(self, tree: Tree, given: Sequence[Option]) -> list[Given]:
         """Configurations with overrides put over them, and interpolations resolved."""

@@ -7,12 +7,15 @@ better later replaces parts (`replaced`) and leaves the rest.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.settings import Settings, whole
+from rollcast.simulator.values.words import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +35,12 @@ def why_assumed(source: str) -> str | None:
     return source.removeprefix("assumed").lstrip(":; ")
 
 
-def given(model: str | None = None, gpu: str | None = None) -> tuple[Part, ...]:
+def given(
+    model: str | None = None, gpu: str | None = None, host_memory: str | None = None
+) -> tuple[Part, ...]:
     """What the user says, which the log seldom does: presets, or for the model the path of a
-    config.json or its folder. Raises ScenarioError (``--model``, ``--gpu``) for anything else."""
+    config.json or its folder; and the host memory of a node, ``512GB``. Raises ScenarioError
+    (``--model``, ``--gpu``, ``--host-memory``) for anything else."""
     from rollcast.simulator.costs.presets.gpus import load_gpu, named_gpu
     from rollcast.simulator.costs.presets.models import load_model, model_presets
 
@@ -47,7 +53,27 @@ def given(model: str | None = None, gpu: str | None = None) -> tuple[Part, ...]:
         known = named_gpu(gpu) or gpu
         load_gpu(known, "--gpu")
         parts.append(Part("gpu", known, "given by --gpu"))
+    if host_memory is not None:
+        key, size = "cost.roofline.host_memory_bytes", _bytes_of(host_memory)
+        parts.append(Part(key, size, "given by --host-memory"))
     return tuple(parts)
+
+
+_SIZE = re.compile(r"(\d{1,7}(?:\.\d+)?)\s*(?:([GT])(i?)B?)?", re.IGNORECASE | re.ASCII)
+_LEAST_BYTES = 1e9
+
+
+def _bytes_of(text: str) -> float:
+    """Of ``512GB``, ``1.5TiB`` or ``512``, in GB. Raises ScenarioError (``--host-memory``)."""
+    match = _SIZE.fullmatch(text.strip())
+    if match:
+        base = 1024 if match[3] else 1000
+        size = float(match[1]) * base ** (4 if (match[2] or "G").upper() == "T" else 3)
+        if size >= _LEAST_BYTES:
+            return size
+    raise ScenarioError(
+        "--host-memory", f"{short(text)} is no memory of a node; give one such as 512GB or 2TiB"
+    )
 
 
 def setting_part(settings: Settings, key: str) -> Part | None:

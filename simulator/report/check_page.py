@@ -154,7 +154,8 @@ def _changes(title: str, changes: Sequence[Priced], answer: Answer) -> Content:
     for one in changes:
         cells.append(parts.code("\n".join(one.change.lines), "the lines"))
         words = "; ".join(one.change.words)
-        cells.append(tag("p", f"{effect(one, answer.forecast.step)}: {words}"))
+        does = effect(one, answer.forecast.step, host=answer.ledger.host_matters)
+        cells.append(tag("p", f"{does}: {words}"))
     return parts.section(title, joined(cells), about="In the stack's own words, ready to paste.")
 
 

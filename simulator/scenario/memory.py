@@ -78,6 +78,16 @@ def _refusal(scenario: Sized, ledger: Ledger) -> ScenarioError:
     """What does not fit, where, by how much, and what would."""
     from rollcast.simulator.scenario.remedies import remedies  # what a run that fits never needs
 
+    found = remedies(scenario)
+    instead = "no change of one key is known to make it fit"
+    if found:
+        instead = f"what would fit: {', or '.join(map(str, found))}"
+    if ledger.host_decides:
+        return ScenarioError(
+            "cost.roofline.host_memory_bytes",
+            f"out of host memory: a node needs {ledger.host_total / 1e9:.0f} GB and may use "
+            f"{(ledger.host_capacity_bytes or 0.0) / 1e9:.0f} GB; {instead}",
+        )
     phase, name = min(
         ledger.places,
         key=lambda at: (
@@ -92,10 +102,6 @@ def _refusal(scenario: Sized, ledger: Ledger) -> ScenarioError:
         for part, size in holding.bytes.items()
     ]
     held = ", ".join(words for _, words in sorted(parts, reverse=True)[:3])
-    found = remedies(scenario)
-    instead = "no change of one key is known to make it fit"
-    if found:
-        instead = f"what would fit: {', or '.join(map(str, found))}"
     cost = roofline_of(scenario.cost)
     model = "the model" if cost is None else cost.model.name
     share = "its share of " if name == "engine_share" else ""

@@ -101,6 +101,13 @@ def simulate(
 def beyond_memory(ledger: Ledger) -> str:
     """The sentence on a run that more likely does not fit than it does."""
     peak = ledger.peak
+    if ledger.host_decides:
+        limit = gigabytes(ledger.host_capacity_bytes or 0.0)
+        return (
+            f"memory: a node needs {gigabytes(ledger.host_total)} of host memory and may use "
+            f"{limit}; it more likely runs out of memory than not "
+            f"({1 - ledger.fits_probability:.0%})"
+        )
     return (
         f"memory: {gigabytes(peak.bytes)} of {room(peak._asdict())} {MEMORY_PHASES[peak.phase]}; "
         "it more likely runs "

@@ -88,6 +88,9 @@ UNCERTAIN: frozenset[str] = frozenset(
 )
 """The parts that no configuration fixes: their sum is taken to be log-normal."""
 
+ALWAYS_ON_HOST = frozenset({"processes", "system"})
+"""Parts of host memory that are there whatever waits in it."""
+
 REFUSED_BELOW = 0.1
 """A run is refused where the chance that it fits is below this, and only forecast above."""
 
@@ -97,8 +100,8 @@ class Ledger:
     """What every pool holds in every phase, and whether it fits.
 
     holdings: of every role by phase and pool. pools: by their names in ``holdings``. host_bytes:
-    of a node's host memory, by part. host_capacity_bytes: what of it may be in use, None if
-    unknown. host_spread: as ``spread``, of host memory.
+    of a node's host memory, by part. host_capacity_bytes: what of it may be in use, and
+    host_memory_bytes what the node has, None if unknown. host_spread: as ``spread``, of that.
     spread: standard deviation of the log of measured over forecast `UNCERTAIN` parts.
     configured_spread: that of the other parts, of which nobody knows every copy and buffer.
     unforeseen: chance that a run is out of memory by what no setting says.
@@ -113,6 +116,7 @@ class Ledger:
     configured_spread: float = 0.0
     unforeseen: float = 0.0
     host_spread: float = 0.0
+    host_memory_bytes: float | None = None
     likely: float | None = None
 
     def of(self, phase: MemoryPhase, pool: str) -> tuple[Holding, ...]:
@@ -190,6 +194,24 @@ class Ledger:
             self.host_total, self.host_capacity_bytes, self.host_spread or self.spread
         )
 
+    @property
+    def host_decides(self) -> bool:
+        """Whether host memory is less likely to be enough than that of any GPU."""
+        return self.host_chance < min([1.0, *(self.chance(*at) for at in self.places)])
+
+    @property
+    def host_matters(self) -> bool:
+        """Whether that is so, or a node has too little."""
+        return self.host_decides or self._host_left_bytes < 0
+
+    @property
+    def most_on_host(self) -> str:
+        """The largest part of what waits in host memory; '' where nothing does."""
+        waiting = {
+            name: size for name, size in self.host_bytes.items() if name not in ALWAYS_ON_HOST
+        }
+        return max(waiting, key=waiting.__getitem__, default="")
+
     def chance(self, phase: MemoryPhase, pool: str) -> float:
         """Chance that a phase fits on a pool, as `chance_of` says."""
         held = [holding.bytes for holding in self.of(phase, pool)]
@@ -218,6 +240,9 @@ class Ledger:
                 for holding in self.holdings
             ],
             "host_bytes": {part: round(size) for part, size in self.host_bytes.items()},
+            "host_capacity_bytes": None
+            if self.host_capacity_bytes is None
+            else round(self.host_capacity_bytes),
         }
 
 

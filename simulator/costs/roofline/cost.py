@@ -428,8 +428,8 @@ class RooflineCost(RooflineOptions, CostModel):
     @cached_property
     def _copied_s(self) -> Mapping[str, float]:
         """Seconds by phase of the trainer in which states come from host memory and go back."""
-        trainer, away = self.trainer_of, self.placement == "colocated" and self.offload_optimizer
-        if not away or trainer.states_copied == "switches":
+        trainer = self.trainer_of
+        if not self.offloads or trainer.states_copied == "switches":
             return {}
         rate = figures("trainer").pinned_bytes_per_s
         read_s = math.fsum(trainer.read_copies_s(rate))
@@ -438,11 +438,21 @@ class RooflineCost(RooflineOptions, CostModel):
             return {**copied_s, "reference": read_s, "forward": read_s}
         return {**copied_s, "forward": math.fsum(trainer.copies_s(rate))}
 
+    @property
+    def offloads(self) -> bool:
+        """Whether a colocated trainer's states leave its GPUs between steps. DeepSpeed moves none
+        whose optimiser is on the host (deepspeed/runtime/engine.py, offload_states, and OpenRLHF's
+        offload_deepspeed_states)."""
+        trainer = self.trainer_of
+        on_host = trainer.optimizer_on_host or trainer.states_on_host
+        stays = trainer.backend == "deepspeed" and on_host
+        return bool(self.placement == "colocated" and self.offload_optimizer and not stays)
+
     def _switch_s(self, back: bool) -> float:
         if self.placement != "colocated":
             return 0.0
         moved_s = 0.0
-        if self.offload_optimizer and self.trainer_of.states_copied == "switches":
+        if self.offloads and self.trainer_of.states_copied == "switches":
             moved_s = self.trainer_of.copies_s(self.offload_bytes_per_s)[back]
         stack_s = 0.5 * (self.fixed.switch or 0.0)
         return self.phase_factors.of("sync") * (self.switch_fixed_s + moved_s + stack_s)
@@ -541,8 +551,11 @@ class RooflineCost(RooflineOptions, CostModel):
                 "stages of a pipeline are taken to be even and their messages to hide nothing; no "
                 "engine with stages was measured"
             )
-        moved = self.placement == "colocated" and self.offload_optimizer
-        if moved and trainer.state_copies == "pageable" and isinstance(self.switch_fixed_s, Unsaid):
+        if (
+            self.offloads
+            and trainer.state_copies == "pageable"
+            and isinstance(self.switch_fixed_s, Unsaid)
+        ):
             sentences.append(
                 f"switches: the default switch_fixed_s, {self.switch_fixed_s:g} s, is of an engine "
                 "in TRL's loop; stacks that copy states to pageable memory, such as NeMo-RL, keep "

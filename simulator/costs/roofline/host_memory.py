@@ -194,7 +194,7 @@ def _states_bytes(trainer: RooflineTrainer, owned: float) -> float:
 
 def _offloaded_bytes(cost: RooflineCost) -> float:
     """Of what a colocated trainer takes off its GPUs between steps."""
-    if cost.placement != "colocated" or not cost.offload_optimizer:
+    if not cost.offloads:
         return 0.0
     trainer = cost.trainer_of
     held = trainer.resting()["trainer"]

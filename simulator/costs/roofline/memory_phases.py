@@ -129,6 +129,7 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
         known.configured_spread,
         known.unforeseen_share,
         known.host_spread,
+        cost.host_memory_bytes,
     )
 
 
@@ -185,7 +186,7 @@ def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -
     beside_bytes: of an engine on them."""
     trainer, colocated = cost.trainer_of, cost.placement == "colocated"
     use = use_of(trainer, batch)
-    away = bool(colocated and cost.offload_optimizer)
+    away = cost.offloads
     resting = trainer.resting(states=not away)
     for phase, roles in trainer.phases(use, beside_bytes, away).items():
         for role, parts in roles.items():

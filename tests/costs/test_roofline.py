@@ -159,13 +159,28 @@ def test_without_cuda_graphs_the_kernels_must_be_launched(
     model, gpu = load_model(name), load_gpu("h200-sxm")
     options = {"host_s": 1e-3, "host_per_rollout_s": 2e-5, "launch_s_per_layer": launch_s}
     options["recurrent_launch_s_per_layer"] = 3 * launch_s
-    launches_s = (model.layers + 2 * model.linear_layers) * launch_s
+    options["mixture_launch_s_per_layer"] = 2 * launch_s
+    others = model.sparse_layers * (1 - model.linear_layers / model.layers)  # 3 is more than 2
+    launches_s = (model.layers + 2 * model.linear_layers + others) * launch_s
     graphs = RooflineCost(model, gpu, 2, **options)
     eager = replace(graphs, cuda_graphs=False)
     host_s = 1e-3 + 2e-5 * rollouts
     for work in (Iteration(rollouts, context), prefill(rollouts, 1 + context % 1000)):
         expected = max(graphs.iteration_s(work) - host_s, launches_s) + host_s
         assert eager.iteration_s(work) == pytest.approx(expected, rel=1e-9)
+
+
+def test_older_hosts_launch_more_slowly_unless_it_is_said() -> None:
+    model = load_model("qwen3-8b")
+    newer, older = (
+        RooflineCost(model, load_gpu(name), cuda_graphs=False) for name in ("h20", "a100-80gb")
+    )
+    assert older.launch_s_per_layer > 2 * newer.launch_s_per_layer > 0
+    assert older.decode_curve(1).seconds(100) == pytest.approx(
+        model.layers * older.launch_s_per_layer + older.host_s + older.host_per_rollout_s
+    )
+    said = RooflineCost(model, load_gpu("a100-80gb"), cuda_graphs=False, launch_s_per_layer=2e-3)
+    assert said.launch_s_per_layer == replace(said, tensor_parallel=2).launch_s_per_layer == 2e-3
 
 
 @pytest.mark.parametrize("name", ["qwen3-8b", "qwen3.5-9b"])

@@ -76,8 +76,9 @@ class RooflineCost(RooflineOptions, CostModel):
     ``speculative`` an iteration is a share of one that verifies
     (`simulator.costs.engine.speculation`). Without ``cuda_graphs`` the host launches every kernel,
     and the GPU's part takes ``launch_s_per_layer`` a layer at least, or
-    ``recurrent_launch_s_per_layer``. Where the sync brings adapters, the engine computes them too:
-    ``adapter_s_per_layer`` more, and ``adapter_launch_s_per_layer`` more to launch.
+    ``recurrent_launch_s_per_layer``, and ``mixture_launch_s_per_layer`` one with experts. Where the
+    sync brings adapters, the engine computes them too: ``adapter_s_per_layer`` more, and
+    ``adapter_launch_s_per_layer`` more to launch.
 
     ``trainer`` prices the updates (default: :class:`RooflineTrainer` on ``trainer_gpus``).
     With adapters the frozen weights stay where they are unless the trainer ``parks_frozen``, and a
@@ -116,6 +117,11 @@ class RooflineCost(RooflineOptions, CostModel):
         if isinstance(self.reserve_bytes, Unsaid):
             reserve_bytes = unsaid_reserve_bytes(self.model, self.engine)
             object.__setattr__(self, "reserve_bytes", reserve_bytes)
+        if isinstance(self.launch_s_per_layer, Unsaid):
+            known = figures("roofline")
+            newer = self.gpu.host_link_bytes_per_s >= known.newer_host_bytes_per_s
+            launch_s = known.launch_s_per_layer if newer else known.older_launch_s_per_layer
+            object.__setattr__(self, "launch_s_per_layer", launch_s)
         super().__post_init__()
         if self.stack is not None and self.sync is None:
             object.__setattr__(self, "sync", self._sync_of_stack(STACKS[self.stack]))
@@ -291,13 +297,25 @@ class RooflineCost(RooflineOptions, CostModel):
             self.network_bytes_per_s,
             self.network_floor_s,
         )
-        recurrent, launch_s = model.recurrent_layers, 0.0
+        launch_s = 0.0
         if not self.with_graphs:
-            launch_s = (model.layers - recurrent) * self.launch_s_per_layer
-            launch_s += recurrent * self.recurrent_launch_s_per_layer
+            launch_s = self._launch_s(model)
             launch_s += adapted * model.layers * self.adapter_launch_s_per_layer
         added_s = adapted * model.layers * self.adapter_s_per_layer
         return ForwardPass(model, self.gpu, layout, queries, launch_s, added_s)
+
+    def _launch_s(self, model: Model) -> float:
+        """Seconds in which the host launches every kernel of a pass. Layers of experts are taken to
+        be spread evenly over recurrent and other ones."""
+        recurrent, mixed = model.recurrent_layers, model.sparse_layers / model.layers
+        least_s = self.mixture_launch_s_per_layer
+        return math.fsum(
+            layers * ((1 - mixed) * each_s + mixed * max(each_s, least_s))
+            for layers, each_s in (
+                (model.layers - recurrent, self.launch_s_per_layer),
+                (recurrent, self.recurrent_launch_s_per_layer),
+            )
+        )
 
     @cached_property
     def _pass(self) -> ForwardPass:

@@ -37,6 +37,7 @@ _UNSAID = {
         for key in ("host_s", "host_per_rollout_s", "switch_fixed_s", "rest_s")
     },
     "reserve_bytes": Unsaid(_F.reserve_bytes),
+    "launch_s_per_layer": Unsaid(_F.launch_s_per_layer),
     **{key: Unsaid(0.0) for key in ("loop_s", "loop_per_rollout_s")},
 }
 
@@ -95,10 +96,11 @@ class RooflineOptions(Options):
     launch_s_per_layer: Annotated[
         Seconds,
         Doc(
-            "minimum time per layer of an engine without CUDA graphs (kernel launches)",
+            "minimum time per layer of an engine without CUDA graphs (kernel launches); unless "
+            "given 0.8 ms on hosts whose link to the GPU is PCIe 4, which are older",
             unit="seconds",
         ),
-    ] = _F.launch_s_per_layer
+    ] = _UNSAID["launch_s_per_layer"]
     recurrent_launch_s_per_layer: Annotated[
         Seconds,
         Doc(
@@ -106,6 +108,13 @@ class RooflineOptions(Options):
             unit="seconds",
         ),
     ] = _F.recurrent_launch_s_per_layer
+    mixture_launch_s_per_layer: Annotated[
+        Seconds,
+        Doc(
+            "the least of layers with experts, which launch more kernels",
+            unit="seconds",
+        ),
+    ] = _F.mixture_launch_s_per_layer
     adapter_s_per_layer: Annotated[
         Seconds,
         Doc(
@@ -237,7 +246,7 @@ class RooflineOptions(Options):
                 if self.engine is not None:
                     seconds = getattr(engine_presets()[self.engine], name)
                 object.__setattr__(self, name, float(seconds) * self.host_factor)
-        names = ("switch_fixed_s", "reserve_bytes")
+        names = ("switch_fixed_s", "reserve_bytes", "launch_s_per_layer")
         unsaid = [name for name in names if isinstance(getattr(self, name), Unsaid)]
         super().__post_init__()
         for name in unsaid:  # a cost model, which knows the bytes, may still replace it

@@ -241,13 +241,15 @@ def load_gpu(spec: str | Mapping[str, Any] | Gpu, field: str = "gpu") -> Gpu:
     presets = gpu_presets()
     if spec.lower() not in presets:
         hint = nearest(spec, presets, "rollcast presets gpus")
-        raise ScenarioError(field, f"unknown GPU {spec!r}; {hint}")
+        own = "--set 'gpu={preset: a100-80gb, memory_bytes: 64e9}'"
+        raise ScenarioError(field, f"unknown GPU {spec!r}; {hint}; for figures of one's own: {own}")
     return presets[spec.lower()]
 
 
 _FORMS = ("pcie", "nvl", "3e", "server")  # that a name without them does not mean
+_LEFT_OUT = ("sxm", "rtx", *_FORMS)  # words that names may lack
 _OTHERS = ("laptop", "mobile", "max")  # variants of which there is no preset
-_GB = re.compile(r"(\d+)(?:gb|gib|g)")
+_GB = re.compile(r"\b(\d+)(?:gb|gib|g)\b")
 
 
 def named_gpu(text: str) -> str | None:
@@ -264,7 +266,9 @@ def named_gpu(text: str) -> str | None:
     found: dict[tuple[str, ...], str] = {}
     for name, gpu in presets.items():
         parts = name.split("-")
-        family = tuple(p for p in parts if p not in ("sxm", *_FORMS) and not _GB.fullmatch(p))
+        family = tuple(
+            p for p in parts if p not in ("sxm", "rtx", *_FORMS) and not _GB.fullmatch(p)
+        )
         if not set(family) <= set(words):
             continue
         if any((form in words) != (form in parts) for form in _FORMS):

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollcast.simulator.check import search
-from rollcast.simulator.check.forecast import LAST, Forecast, Seconds, forecast, over_lengths
+from rollcast.simulator.check.forecast import (
+    LAST,
+    Forecast,
+    Seconds,
+    fits_below,
+    forecast,
+    over_lengths,
+)
 from rollcast.simulator.check.question import Question
 from rollcast.simulator.check.search import Change
 from rollcast.simulator.core.spans import StepRecord
@@ -55,7 +62,8 @@ class Priced:
 class Answer:
     """forecast: as if it fit where it does not. fixes: changes that make it fit, or surer to.
     faster: changes that make it faster. oddities: what an expert would ask about. searched: whether
-    changes were looked for."""
+    changes were looked for. fits_below: the mean length of responses, in tokens, up to which it
+    fits, where that decides and nobody says it."""
 
     question: Question
     ledger: Ledger
@@ -64,6 +72,7 @@ class Answer:
     faster: tuple[Priced, ...] = ()
     oddities: tuple[Odd, ...] = ()
     searched: bool = True
+    fits_below: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -86,6 +95,7 @@ class Answer:
             "stack_version": launch.release,
             "fits": memory["fits"],
             "fits_probability": memory["fits_probability"],
+            "fits_below_mean_tokens": self.fits_below,
             "peak": memory["peak"],
             "phases": memory["phases"],
             "host_bytes": memory["host_bytes"],
@@ -151,7 +161,8 @@ def answer(question: Question, changes: bool = True, on_work: OnWork | None = No
         if ledger.fits:
             faster = _shorter(_priced(search.that_speed_up(question, on_try), found, base_s), found)
     oddities = tuple(odd(question, found, on_work)) if changes else ()
-    return Answer(question, ledger, found, tuple(fixes), tuple(faster), oddities, changes)
+    below = fits_below(question)
+    return Answer(question, ledger, found, tuple(fixes), tuple(faster), oddities, changes, below)
 
 
 def _priced(changes: Sequence[Change], found: Forecast, base_s: float) -> list[Priced]:

@@ -22,6 +22,7 @@ OnStep = Callable[[StepRecord], None] | None
 LAST = 0.03  # share of a step's responses whose wait is told
 ROUNDING = 1e-9  # share of a step that is no phase
 MEAN_TOKENS = "workload.lengths.mean_tokens"
+_HALVINGS = 6  # of the logarithm of a range of eight times: to 4 %
 _WEIGHTS = (0.63, 0.185, 0.185)
 
 
@@ -113,6 +114,30 @@ def over_lengths(question: Question, ledger: Ledger) -> Ledger:
         return ledger
     chance = sum(map(operator.mul, _WEIGHTS, chances))
     return replace(ledger, likely=max(chance, 0.5) if ledger.fits else min(chance, 0.49))
+
+
+def fits_below(question: Question) -> int | None:
+    """The mean length of responses up to which a question more likely fits than not, in tokens, to
+    two digits; None where somebody says the mean, or where it decides nothing."""
+    ends = _open_lengths(question)
+    if not ends:
+        return None
+    low, high = min(ends), max(ends)
+    if not _fits_with(question, low) or _fits_with(question, high):
+        return None
+    for _ in range(_HALVINGS):
+        middle = round(math.sqrt(low * high))
+        if _fits_with(question, middle):
+            low = middle
+        else:
+            high = middle
+    unit: int = 10 ** max(0, len(str(low)) - 2)
+    return low // unit * unit
+
+
+def _fits_with(question: Question, tokens: int) -> bool:
+    ledger = question.with_mean(tokens).scenario.ledger
+    return ledger is not None and ledger.fits
 
 
 def _open_lengths(question: Question) -> list[int]:

@@ -59,21 +59,29 @@ def headline(answer: Answer) -> str:
     on_host = answer.ledger.host_decides
     if on_host and not answer.fits:
         likely = "" if sure <= 0.05 else f" ({1 - sure:.0%} likely)"
-        text = f"No{likely}: {_host_needs(answer)}."
+        text = f"No{likely}{_unless(answer)}: {_host_needs(answer)}."
         if answer.fixes:
             return f"{text} Add {_first(answer)}."
         return f"{text} {NOTHING}" if answer.searched else text
     if answer.fits:
         likely = "" if sure >= 0.95 else f" ({sure:.0%} likely)"
         host = f"; {_host_needs(answer)}" if on_host and likely else ""
-        text = f"Yes{likely}: at most {held} of {of}, {where}{host}."
+        text = f"Yes{likely}{_unless(answer)}: at most {held} of {of}, {where}{host}."
         return f"{text} To be surer, add {_first(answer)}." if answer.fixes else text
     part = PART_WORDS.get(peak.part, peak.part)
     likely = "" if sure <= 0.05 else f" ({1 - sure:.0%} likely)"
-    text = f"No{likely}: {held} of {of} {where}, at {part}."
+    text = f"No{likely}{_unless(answer)}: {held} of {of} {where}, at {part}."
     if answer.fixes:
         return f"{text} Add {_first(answer)}."
     return f"{text} {NOTHING}" if answer.searched else text
+
+
+def _unless(answer: Answer) -> str:
+    """On which mean length of responses it hangs, where nobody says that; '' elsewhere."""
+    if answer.fits_below is None:
+        return ""
+    how = "as long as" if answer.fits else "unless"
+    return f", {how} responses have at most {answer.fits_below:,} tokens in the mean"
 
 
 def _host_needs(answer: Answer) -> str:

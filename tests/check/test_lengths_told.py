@@ -1,0 +1,60 @@
+"""Where it hangs on the mean length of responses whether a launch fits, the answer says up to
+which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from check.launches import VERL, asked, launched
+
+from rollcast.simulator.check.answer import answer
+from rollcast.simulator.check.forecast import fits_below
+from rollcast.simulator.check.question import Question, question
+from rollcast.simulator.check.words import headline
+
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
+_ACTOR = "actor_rollout_ref.actor"
+ROWS = {
+    **VERL,
+    f"{_ACTOR}.use_dynamic_bsz": False,
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": 4,
+    "actor_rollout_ref.model.use_remove_padding": True,
+    "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 4,
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 4,
+}
+"""Rows without padding, whose tokens are as many as responses are long."""
+
+
+def _question(**more: Any) -> Question:
+    return question(launched(ROWS), asked("h100-sxm", prompt_tokens=200, **more))
+
+
+def _fits(asks: Question, tokens: int) -> bool:
+    ledger = asks.with_mean(tokens).scenario.ledger
+    assert ledger is not None
+    return ledger.fits
+
+
+def test_it_fits_up_to_that_length_and_not_far_beyond() -> None:
+    asks = _question()
+    most = fits_below(asks)
+    assert most is not None
+    assert _fits(asks, most)
+    assert not _fits(asks, round(1.2 * most))
+    told = answer(asks, changes=False)
+    assert told.fits_below == told.plain()["fits_below_mean_tokens"] == most
+    how = "as long as" if told.fits else "unless"
+    assert f", {how} responses have at most {most:,} tokens in the mean:" in headline(told)
+
+
+def test_a_length_that_is_said_leaves_nothing_open() -> None:
+    assert fits_below(_question(mean_tokens=800.0)) is None
+
+
+def test_a_length_that_decides_nothing_is_not_told() -> None:
+    checked = {**ROWS, "actor_rollout_ref.model.enable_gradient_checkpointing": True}
+    asks = question(launched(checked), asked("h100-sxm", prompt_tokens=200))
+    assert fits_below(asks) is None

@@ -8,11 +8,27 @@ from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
-    """GPUs of either role, and which activations are computed again."""
+    """GPUs of either role, what a pass holds, and which activations are computed again."""
     yield from _placed(settings)
+    yield from _passes(settings)
     kind = settings.get("run.recompute_kind")
     if kind is not None and value(settings, "run.recompute") == "full" and kind.value:
         yield kind.implies("run.recompute", kind.value)
+
+
+def _passes(settings: Settings) -> Iterable[Setting]:
+    """Passes that are filled by tokens have room for their rows at the longest
+    (``train_mb_tokens`` and ``logprob_mb_tokens`` in examples/configs/grpo_math_1B.yaml)."""
+    longest = whole(settings, "run.max_total_tokens")
+    rows = settings.get("run.micro_batch_rollouts")
+    own = settings.get("run.log_prob_micro_rollouts")
+    if own is not None and own.value is None and rows is not None:
+        own = rows.implies("run.log_prob_micro_rollouts", rows.value)
+        yield own
+    filled = any(value(settings, f"run.{name}") is True for name in ("packing", "dynamic_batches"))
+    for tokens, of in (("run.max_pass_tokens", rows), ("run.log_prob_pass_tokens", own)):
+        if filled and longest and of and isinstance(of.value, int) and tokens not in settings:
+            yield of.implies(tokens, longest * of.value)
 
 
 def _placed(settings: Settings) -> Iterable[Setting]:

@@ -43,17 +43,18 @@ class StackPreset:
     engine: None for one of its own, of which nothing is known. colocated, disaggregated: how
     weights travel; per_tensor_s of that, the mechanism's where None, and apart_per_tensor_s to GPUs
     of their own, where it differs; export_per_tensor_s of Megatron's mixtures, where experts are
-    converted one by one. adapter, apart_adapter: how adapters travel. merged: placements in which
-    they are merged and all weights sent; in others the engine serves them. rest_s: of a step
-    outside every phase. loop_s, loop_per_rollout_s: that its loop adds to an engine's iteration,
-    beside the engine's own host. fixed, phase_factors: of the phases of a step. Spreads: factors
-    within which the truth is taken to lie. cuda_graphs: None if unknown. max_seqs: of an engine,
-    where the stack sets it. ray: whether Ray runs its workers. engine_in_trainer: whether a
-    colocated engine is in the trainer's process. process_a_role: whether models beside the policy
-    have processes of their own. loads: who has the whole model in host memory while it is loaded.
-    gathers_base: whether each process has the weights below adapters whole in host memory in the
-    first sync. sources: of the groups of figures, and ``settings`` of engine, graphs, sleep,
-    offload and sync. measured: whether any figure is from a run of the stack itself.
+    converted one by one; quantise_per_tensor_s where engines have fewer bits than the trainer.
+    adapter, apart_adapter: how adapters travel. merged: placements in which they are merged and all
+    weights sent; in others the engine serves them. rest_s: of a step outside every phase. loop_s,
+    loop_per_rollout_s: that its loop adds to an engine's iteration, beside the engine's own host.
+    fixed, phase_factors: of the phases of a step. Spreads: factors within which the truth is taken
+    to lie. cuda_graphs: None if unknown. max_seqs: of an engine, where the stack sets it. ray:
+    whether Ray runs its workers. engine_in_trainer: whether a colocated engine is in the trainer's
+    process. process_a_role: whether models beside the policy have processes of their own. loads:
+    who has the whole model in host memory while it is loaded. gathers_base: whether each process
+    has the weights below adapters whole in host memory in the first sync. sources: of the groups of
+    figures, and ``settings`` of engine, graphs, sleep, offload and sync. measured: whether any
+    figure is from a run of the stack itself.
     """
 
     engine: Engine | None
@@ -75,6 +76,7 @@ class StackPreset:
     per_tensor_s: float | None = None
     apart_per_tensor_s: float | None = None
     export_per_tensor_s: float = 0.0
+    quantise_per_tensor_s: float = 0.0
     adapter: Mechanism = "adapter"
     apart_adapter: Mechanism | None = None
     merged: Sequence[str] = ()

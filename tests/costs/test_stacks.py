@@ -222,13 +222,17 @@ def test_a_trainer_that_parks_frozen_weights_moves_them() -> None:
     assert full.trainer_of.copies_s() == cost(stack="slime").trainer_of.copies_s()
 
 
-def test_megatron_s_experts_are_converted_one_by_one_where_the_stack_does_so() -> None:
+def test_tensors_are_converted_or_quantised_one_by_one_where_the_stack_does_so() -> None:
     def sync(model: str, backend: str) -> WeightSync | None:
         options = {"stack": "skyrl", "trainer": {"backend": backend}}
         section = RooflineSection.from_mapping(options, "cost.roofline")
         return RooflineCost.from_options(load_model(model), GPU, section, trainer_gpus=8).sync
 
     plain = WeightSync("cuda_ipc")
+    eight = load_model({"preset": "qwen3-8b", "precision": "fp8"})
+    section = RooflineSection.from_mapping({"stack": "slime"}, "cost.roofline")
+    made = RooflineCost.from_options(eight, GPU, section, trainer_gpus=8).sync
+    assert made == replace(plain, per_tensor_s=6e-4)  # beside no time in SGLang's loader
     slow = replace(plain, per_tensor_s=8e-4 + plain.preset.per_tensor_s)
     assert sync("qwen3-30b-a3b", "megatron") == slow
     assert sync("qwen3-30b-a3b", "fsdp2") == sync("qwen3-8b", "megatron") == plain

@@ -61,6 +61,7 @@ from rollcast.simulator.values import AtLeast, choice, given, whole
 from rollcast.simulator.values.chance import Chance
 
 Placement = Literal["colocated", "disaggregated"]
+_NARROW = 1.8  # bytes a weight, below which the trainer's 16 bit weights are quantised for engines
 
 
 @dataclass(frozen=True)
@@ -143,11 +144,12 @@ class RooflineCost(RooflineOptions, CostModel):
         if self.placement != "colocated":
             apart_s = stack.apart_per_tensor_s
             mechanism, each_s = stack.disaggregated, each_s if apart_s is None else apart_s
-        sync = WeightSync(mechanism, per_tensor_s=each_s)
-        export_s = stack.export_per_tensor_s
-        if export_s and self.model.experts and self.trainer_of.backend == "megatron":
-            return replace(sync, per_tensor_s=sync.figures.per_tensor_s + export_s)
-        return sync
+        sync, made_s = WeightSync(mechanism, per_tensor_s=each_s), 0.0
+        if self.model.experts and self.trainer_of.backend == "megatron":
+            made_s += stack.export_per_tensor_s
+        if self.model.weight_bytes < _NARROW * self.model.parameters:
+            made_s += stack.quantise_per_tensor_s
+        return replace(sync, per_tensor_s=sync.figures.per_tensor_s + made_s) if made_s else sync
 
     def agree(self) -> None:
         """The model's heads and layers can be dealt to the GPUs of a replica, and options agree."""

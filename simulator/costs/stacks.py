@@ -156,6 +156,20 @@ STACKS: Mapping[str, StackPreset] = MappingProxyType(
 )
 """The presets by the same names."""
 
+
+def loop_of(name: str, engine: str | None) -> StackPreset:
+    """The preset whose loop a stack has around an engine: its own around the engine that it has by
+    default, whatever the version, else the prior over stacks: another engine runs otherwise."""
+    stack = STACKS[name]
+    own = stack.engine is None or engine is None or _kind(stack.engine) == _kind(engine)
+    return stack if own else STACKS[UNKNOWN]
+
+
+def _kind(engine: str) -> str:
+    """An engine without its version."""
+    return engine.partition("-")[0]
+
+
 ALIASES = frozenset(alias for _, entry in _ENTRIES.values() for alias in entry.get("also", ()))
 """Names of versions that share the preset of another name."""
 

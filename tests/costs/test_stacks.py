@@ -181,6 +181,23 @@ def test_what_is_given_stays() -> None:
     assert replace(slower, rest_s=1.0).loop_s == slower.loop_s
 
 
+def test_a_loop_is_that_around_the_engine_that_the_stack_has_by_default() -> None:
+    prior, inside = STACKS["unknown"], STACKS["verl-0.5"]
+    assert prior.loop_s > inside.loop_s == 0
+    for engine, expected in ((None, inside), ("vllm-0.5", inside), ("sglang", prior)):
+        found = cost(stack="verl-0.5", engine=engine)
+        assert (found.loop_s, found.loop_per_rollout_s) == (
+            expected.loop_s,
+            expected.loop_per_rollout_s,
+        )
+    rng, other = np.random.default_rng(3), cost(stack="verl-0.5", engine="sglang")
+    drawn = [other.with_figures_drawn(Drawn(rng)).loop_s / other.loop_s for _ in range(200)]
+    low, high = prior.loop_spread
+    assert low <= min(drawn) < 1.3 * low
+    assert high / 1.3 < max(drawn) <= high
+    assert cost(stack="verl-0.5", engine="sglang", loop_s=0.007).loop_s == 0.007
+
+
 @pytest.mark.parametrize(
     ("stack", "placement", "mechanism"),
     [

@@ -20,7 +20,7 @@ from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures, read_presets
 from rollcast.simulator.costs.scaled import SOURCES
-from rollcast.simulator.costs.stacks import STACKS, Stack
+from rollcast.simulator.costs.stacks import STACKS, Stack, loop_of
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.trainer.options import Kernels
 from rollcast.simulator.values import given
@@ -81,19 +81,16 @@ def cost_spreads(engine: Engine | None, sleep: Sleep | None = None) -> tuple[Spr
 def stack_spreads(stack: Stack, holder: object) -> tuple[Spread, ...]:
     """Of the figures that a cost model (``holder``) has of its stack; one that was given in the
     place of the stack's is taken to be known."""
-    preset = STACKS[stack]
-    groups = (
-        Spread(("rest_s",), *preset.rest_spread, "rest"),
-        Spread(("loop_s", "loop_per_rollout_s"), *preset.loop_spread, "host time"),
-    )
+    preset, loop = STACKS[stack], loop_of(stack, getattr(holder, "engine", None))
     factor = getattr(holder, "host_factor", 1.0)
-    own = {"loop_s": factor, "loop_per_rollout_s": factor}
+    groups = (
+        (Spread(("rest_s",), *preset.rest_spread, "rest"), preset, 1.0),
+        (Spread(("loop_s", "loop_per_rollout_s"), *loop.loop_spread, "host time"), loop, factor),
+    )
     known = []
-    for spread in groups:
+    for spread, whose, times_s in groups:
         names = tuple(
-            name
-            for name in spread.names
-            if getattr(holder, name) == own.get(name, 1.0) * getattr(preset, name)
+            name for name in spread.names if getattr(holder, name) == times_s * getattr(whose, name)
         )
         if names:
             known.append(replace(spread, names=names))

@@ -13,7 +13,7 @@ from rollcast.simulator.costs.engine.speculative_options import Speculative
 from rollcast.simulator.costs.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.presets.provenance import figures, sources
 from rollcast.simulator.costs.ranges import Factor, PositiveShare, Rate, Seconds, Tokens
-from rollcast.simulator.costs.stacks import STACKS, Stack, known_stack
+from rollcast.simulator.costs.stacks import STACKS, Stack, known_stack, loop_of
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.costs.trainer.options import TrainerOptions
@@ -265,13 +265,14 @@ class RooflineOptions(Options):
                 object.__setattr__(self, name, getattr(stack, name))
         if self.cuda_graphs is None:
             object.__setattr__(self, "cuda_graphs", "unknown")
-        for name, factor in (
-            ("rest_s", 1.0),
-            ("loop_s", self.host_factor),
-            ("loop_per_rollout_s", self.host_factor),
+        loop = loop_of(self.stack, self.engine)
+        for name, whose, factor in (
+            ("rest_s", stack, 1.0),
+            ("loop_s", loop, self.host_factor),
+            ("loop_per_rollout_s", loop, self.host_factor),
         ):
             if isinstance(getattr(self, name), Unsaid):
-                object.__setattr__(self, name, factor * getattr(stack, name))
+                object.__setattr__(self, name, factor * getattr(whose, name))
         for name, kind in (("fixed", FixedSeconds), ("phase_factors", PhaseFactors)):
             own = read(kind, getattr(self, name), f"{FIELD}.{name}")
             object.__setattr__(self, name, own.or_else(getattr(stack, name)))

@@ -174,21 +174,23 @@ def _states_bytes(trainer: RooflineTrainer, owned: float) -> float:
     """
     master, moments = master_bytes(trainer), moment_bytes(trainer)
     gradient = COMPUTE_BYTES if trainer.master_dtype == "bf16" else GRADIENT_BYTES
-    moved = moments * owned
-    if not trainer.pinned_optimizer:
-        return moved + (master + gradient) * owned
+    total, pinned = moments * owned, trainer.pinned_optimizer
+    copies = mean_rounding() if pinned else 1.0
     if trainer.backend != "deepspeed":
-        return moved + mean_rounding() * (master + gradient) * owned
-    in_16_bit = pinned_bytes(COMPUTE_BYTES * owned)
+        return total + copies * (master + gradient) * owned
+
+    def block(size: float) -> float:
+        return pinned_bytes(size) if pinned else size
+
+    total += block(COMPUTE_BYTES * owned)
     if trainer.kept not in ("fsdp", "hybrid"):
-        summed = mean_rounding() * COMPUTE_BYTES * owned
-        flat = pinned_bytes(master * owned) + pinned_bytes(gradient * owned)
-        return moved + in_16_bit + flat + summed
+        summed = copies * COMPUTE_BYTES * owned
+        return total + block(master * owned) + block(gradient * owned) + summed
     groups, rest = divmod(owned, SUB_GROUP)
-    total = moved + master * owned + groups * pinned_bytes(gradient * SUB_GROUP)
-    total += pinned_bytes(gradient * rest) + in_16_bit
-    if trainer.states_on_host:
-        total += in_16_bit + mean_rounding() * COMPUTE_BYTES * owned
+    total += master * owned + groups * block(gradient * SUB_GROUP) + block(gradient * rest)
+    if trainer.states_on_host:  # in one block that is always pinned
+        total += pinned_bytes(COMPUTE_BYTES * owned)
+        total += copies * COMPUTE_BYTES * owned if pinned else 0.0
     return total
 
 

@@ -84,8 +84,24 @@ def forecast(
             key: guesses[int(rng.integers(len(guesses)))] for key, guesses in run.unknown.items()
         }
         small = phases_s(simulated(with_effects(_small(run, chosen), effects), (number, draws)))
-        drawn.append({p: found[p] * small.get(p, 0.0) / base[p] for p in found if base.get(p)})
+        phases = {p: found[p] * small.get(p, 0.0) / base[p] for p in found if base.get(p)}
+        drawn.append({**phases, "step": step_s(run, phases, found)})
     return Forecast(dict(found), tuple(drawn), max(bounds, key=bounds.count))
+
+
+def step_s(run: PublishedRun, drawn: Seconds, found: Seconds) -> float:
+    """Seconds of a step whose phases take ``drawn`` rather than ``found``: they follow one another,
+    or where rollouts have GPUs of their own the longer side decides. A small step is no measure of
+    it: what a phase takes whatever its work is more of it."""
+    overlapped = run.scenario["policy"] and run.scenario["cluster"]["placement"] != "colocated"
+
+    def length(of: Seconds) -> float:
+        beside = {"step", "wait", "tail", "generation"}  # the tail is part of the generation
+        training = sum(seconds for phase, seconds in of.items() if phase not in beside)
+        generation = of.get("generation", 0.0)
+        return max(generation, training) if overlapped else generation + training
+
+    return found["step"] * length(drawn) / length(found)
 
 
 def simulated(keys: Mapping[str, Any], draw: tuple[int, int] | None = None) -> Mapping[str, Any]:

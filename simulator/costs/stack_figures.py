@@ -27,6 +27,10 @@ def stack_figures(name: str) -> Iterator[Figure]:
         value = getattr(stack, key)
         unknown = value is None and key == "cuda_graphs"
         yield Figure(key, "unknown" if unknown else _text(value), source["settings"])
+    share, apart = stack.kv_memory_utilization, stack.apart_kv_memory_utilization
+    if share is not None:
+        text = f"{share:g}" if apart is None else f"{share:g} colocated, {apart:g} apart"
+        yield Figure("kv_memory_utilization", text, source["settings"])
     sync = f"{stack.colocated} colocated, {stack.disaggregated} apart"
     yield Figure("sync", sync, source["settings"])
     for key in ("loop_s", "loop_per_rollout_s"):

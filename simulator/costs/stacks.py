@@ -48,11 +48,13 @@ class StackPreset:
     weights sent; in others the engine serves them. rest_s: of a step outside every phase. loop_s,
     loop_per_rollout_s: that its loop adds to an engine's iteration, beside the engine's own host.
     fixed, phase_factors: of the phases of a step. Spreads: factors within which the truth is taken
-    to lie. cuda_graphs: None if unknown. max_seqs: of an engine, where the stack sets it. ray:
-    whether Ray runs its workers. engine_in_trainer: whether a colocated engine is in the trainer's
-    process. process_a_role: whether models beside the policy have processes of their own. loads:
-    who has the whole model in host memory while it is loaded. gathers_base: whether each process
-    has the weights below adapters whole in host memory in the first sync. sources: of the groups of
+    to lie. cuda_graphs: None if unknown. max_seqs: of an engine, where the stack sets it.
+    kv_memory_utilization: its share of a GPU, where the stack has a default;
+    apart_kv_memory_utilization on GPUs of its own, where that differs. ray: whether Ray runs its
+    workers. engine_in_trainer: whether a colocated engine is in the trainer's process.
+    process_a_role: whether models beside the policy have processes of their own. loads: who has the
+    whole model in host memory while it is loaded. gathers_base: whether each process has the
+    weights below adapters whole in host memory in the first sync. sources: of the groups of
     figures, and ``settings`` of engine, graphs, sleep, offload and sync. measured: whether any
     figure is from a run of the stack itself.
     """
@@ -81,6 +83,8 @@ class StackPreset:
     apart_adapter: Mechanism | None = None
     merged: Sequence[str] = ()
     max_seqs: int | None = None
+    kv_memory_utilization: float | None = None
+    apart_kv_memory_utilization: float | None = None
     ray: bool = False
     engine_in_trainer: bool = False
     process_a_role: bool = False

@@ -85,6 +85,26 @@ def test_a_stack_sets_what_nobody_gave() -> None:
 
 
 @pytest.mark.parametrize(
+    ("stack", "placement", "share"),
+    [
+        ("verl-0.3", "colocated", 0.5),
+        ("verl", "disaggregated", 0.5),
+        ("nemo-rl", "colocated", 0.6),
+        ("skyrl", "colocated", 0.8),
+        ("trl", "colocated", 0.3),
+        ("trl", "disaggregated", 0.9),
+        ("slime", "colocated", 0.9),
+        (None, "colocated", 0.9),
+    ],
+)
+def test_an_engine_has_its_stack_s_share_of_a_gpu_unless_it_is_given(
+    stack: str, placement: str, share: float
+) -> None:
+    assert cost(placement, stack=stack).kv_memory_utilization == share
+    assert cost(placement, stack=stack, kv_memory_utilization=0.7).kv_memory_utilization == 0.7
+
+
+@pytest.mark.parametrize(
     ("stack", "given", "most"),
     [
         ("verl-0.5", "", 1024),

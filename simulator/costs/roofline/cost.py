@@ -107,6 +107,12 @@ class RooflineCost(RooflineOptions, CostModel):
             whole(getattr(self, name), f"cluster.{name}", AtLeast(1))
         choice(self.placement, "cluster.placement", get_args(Placement))
         self._take_stack()
+        if isinstance(self.kv_memory_utilization, Unsaid) and self.stack is not None:
+            stack = STACKS[self.stack]
+            share, apart = stack.kv_memory_utilization, stack.apart_kv_memory_utilization
+            share = apart if apart and self.placement != "colocated" else share
+            if share is not None:
+                object.__setattr__(self, "kv_memory_utilization", share)
         if self.engine_sleep is not None and isinstance(self.switch_fixed_s, Unsaid):
             choice(self.engine_sleep, f"{FIELD}.engine_sleep", get_args(Sleep))
             level: Sleep = self.engine_sleep

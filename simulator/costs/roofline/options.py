@@ -36,8 +36,10 @@ _UNSAID = {
         key: Unsaid(getattr(_F, key))
         for key in ("host_s", "host_per_rollout_s", "switch_fixed_s", "rest_s")
     },
-    "reserve_bytes": Unsaid(_F.reserve_bytes),
-    "launch_s_per_layer": Unsaid(_F.launch_s_per_layer),
+    **{
+        key: Unsaid(getattr(_F, key))
+        for key in ("kv_memory_utilization", "reserve_bytes", "launch_s_per_layer")
+    },
     **{key: Unsaid(0.0) for key in ("loop_s", "loop_per_rollout_s")},
 }
 
@@ -55,8 +57,8 @@ class RooflineOptions(Options):
         Stack | None,
         Doc(
             "training stack; it sets engine, cuda_graphs, sync, engine_sleep, offload_optimizer, "
-            "rest_s, loop_s, loop_per_rollout_s, fixed, phase_factors and the trainer's options "
-            "where they are not given; unknown: an average over stacks",
+            "kv_memory_utilization, rest_s, loop_s, loop_per_rollout_s, fixed, phase_factors and "
+            "the trainer's options where they are not given; unknown: an average over stacks",
             source="rollcast presets stacks",
         ),
     ] = None
@@ -182,7 +184,7 @@ class RooflineOptions(Options):
     ] = field(default_factory=PhaseFactors)
     kv_memory_utilization: Annotated[
         PositiveShare, Doc("share of a GPU's memory that the engine may use", unit="share")
-    ] = _F.kv_memory_utilization
+    ] = _UNSAID["kv_memory_utilization"]
     reserve_bytes: Annotated[
         float,
         Between(0, 1e30),
@@ -246,7 +248,10 @@ class RooflineOptions(Options):
                 if self.engine is not None:
                     seconds = getattr(engine_presets()[self.engine], name)
                 object.__setattr__(self, name, float(seconds) * self.host_factor)
-        names = ("switch_fixed_s", "reserve_bytes", "launch_s_per_layer")
+        names = (
+            *("switch_fixed_s", "kv_memory_utilization"),
+            *("reserve_bytes", "launch_s_per_layer"),
+        )
         unsaid = [name for name in names if isinstance(getattr(self, name), Unsaid)]
         super().__post_init__()
         for name in unsaid:  # a cost model, which knows the bytes, may still replace it

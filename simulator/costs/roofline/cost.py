@@ -128,6 +128,8 @@ class RooflineCost(RooflineOptions, CostModel):
             known = figures("roofline")
             newer = self.gpu.host_link_bytes_per_s >= known.newer_host_bytes_per_s
             launch_s = known.launch_s_per_layer if newer else known.older_launch_s_per_layer
+            if self.stack is not None and self.engine is None:
+                launch_s = known.own_launch_s_per_layer
             object.__setattr__(self, "launch_s_per_layer", launch_s)
         super().__post_init__()
         if self.stack is not None and self.sync is None:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rollcast.calibration.fits import placeholders
 from rollcast.calibration.fits.generation import Engines
 from rollcast.calibration.fits.steps import Steps
@@ -103,11 +101,10 @@ def cost_parts(log: RunLog, steps: Steps, parts: Sequence[Part]) -> list[Part]:
     known, preset = log.settings, preset_of(log.stack, log.releases.since)
     size = int(setting(parts, "workload.group_size"))
     rollouts = int(setting(parts, "workload.batch_groups")) * size
-    tokens = np.nan_to_num([steps.median(f"mean_{of}_tokens") for of in ("prompt", "new")]).sum()
     said = {key: setting for key, setting in known.items() if not setting.implied}
     found = [
         *engine_parts(said, preset),
-        *pass_parts(known, Step(rollouts, size, max(float(tokens), 1.0))),
+        *pass_parts(known, Step(rollouts, size)),
         *role_parts(known, preset),
     ]
     seen = []

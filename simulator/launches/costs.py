@@ -59,11 +59,10 @@ def _ordered(version: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a step works on. rollouts: of its batch. mean_tokens: of a prompt and its response."""
+    """What a step works on. rollouts: of its batch."""
 
     rollouts: int
     group_size: int
-    mean_tokens: float
 
 
 def cost_parts(known: Settings, preset: str, step: Step) -> Iterator[Part]:
@@ -209,17 +208,15 @@ def pass_parts(known: Settings, step: Step) -> Iterator[Part]:
         elif padding:
             yield _said(known, "run.padding", f"{TRAINER}.batching", padding)
     elif rows and packs is True:
-        source = f"{known['run.micro_batch_rollouts'].source}, of mean length, without padding"
-        tokens = max(round(rows * step.mean_tokens), 1)
-        yield Part(f"{TRAINER}.microbatch_tokens", tokens, source)
         yield _said(known, "run.packing", f"{TRAINER}.batching", "packed")
+        yield _said(known, "run.micro_batch_rollouts", f"{TRAINER}.microbatch_rollouts", rows)
     elif rows:
         key = "run.padding" if padding else "run.micro_batch_rollouts"
         yield _said(known, key, f"{TRAINER}.batching", padding or "padded")
         yield _said(known, "run.micro_batch_rollouts", f"{TRAINER}.microbatch_rollouts", rows)
     elif padding:
         yield _said(known, "run.padding", f"{TRAINER}.batching", padding)
-    yield from _log_prob_passes(known, step)
+    yield from _log_prob_passes(known)
     critic = value(known, "run.critic") is True
     critic_packs = value(known, "run.critic_packing") if critic else None
     cap = whole(known, "run.max_prompt_tokens")
@@ -229,7 +226,7 @@ def pass_parts(known: Settings, step: Step) -> Iterator[Part]:
         yield _said(known, "run.critic_packing", f"{TRAINER}.critic_batching", "packed")
 
 
-def _log_prob_passes(known: Settings, step: Step) -> Iterator[Part]:
+def _log_prob_passes(known: Settings) -> Iterator[Part]:
     """What a microbatch of the passes before the update holds."""
     tokens, rows = "run.log_prob_pass_tokens", "run.log_prob_micro_rollouts"
     key = f"{TRAINER}.log_prob_microbatch_tokens"
@@ -238,9 +235,6 @@ def _log_prob_passes(known: Settings, step: Step) -> Iterator[Part]:
         yield _said(known, tokens, key, room)
     elif most and value(known, "run.dynamic_batches") is True:
         return  # as large as the update's
-    elif most and value(known, "run.packing") is True:
-        source = f"{known[rows].source}, of mean length, without padding"
-        yield Part(key, max(round(most * step.mean_tokens), 1), source)
     elif most:
         yield _said(known, rows, f"{TRAINER}.log_prob_microbatch_rollouts", most)
 

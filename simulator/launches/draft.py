@@ -74,7 +74,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     preset = preset_of(launch.stack, launch.release, value(known, "run.mode"))
     overlapped = overlaps(known)
     responses = _responses(int(cap.value), asked)
-    step = Step(int(batch.value) * int(size.value), int(size.value), usual + responses.value)
+    step = Step(int(batch.value) * int(size.value), int(size.value))
     parts = [
         model_part(_with_model(launch, known), WHAT),
         setting_part(known, "gpu") or nobody("gpu", "gpus", WHAT),

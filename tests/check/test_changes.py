@@ -145,9 +145,9 @@ def test_passes_by_tokens_are_those_of_the_log_probabilities_too() -> None:
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 16,
         "actor_rollout_ref.model.use_remove_padding": True,
     }
-    key = f"{TRAINER}.log_prob_microbatch_tokens"
+    key = f"{TRAINER}.log_prob_microbatch_rollouts"
     rows = _asked(said)
-    assert rows.value(key) == 16 * 500
+    assert rows.value(key) == 16
     changed = rows.with_settings({"run.dynamic_batches": True, "run.max_pass_tokens": 4096})
     assert changed.value(key) is None
 

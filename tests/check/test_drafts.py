@@ -147,11 +147,12 @@ def test_a_gpu_of_trls_engine_is_told_before_the_default_of_its_mode() -> None:
 
 @pytest.mark.parametrize("padding", [True, False])
 def test_fixed_rows_a_pass(padding: bool) -> None:
-    """Padded to the caps, or end to end: then as many tokens as they have on average."""
+    """Padded to the caps, or end to end: as many of them either way, in every pass."""
     values = _values(
         {
             "actor_rollout_ref.actor.use_dynamic_bsz": False,
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
+            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 8,
             "actor_rollout_ref.model.use_remove_padding": not padding,
         },
         mean_tokens=600.0,
@@ -161,11 +162,13 @@ def test_fixed_rows_a_pass(padding: bool) -> None:
     if padding:
         assert values[f"{trainer}.batching"] == "padded_to_cap"
         assert values[f"{trainer}.padded_prompt_tokens"] == VERL["data.max_prompt_length"]
-        assert values[f"{trainer}.microbatch_rollouts"] == 4
-        assert f"{trainer}.microbatch_tokens" not in values
     else:
         assert values[f"{trainer}.batching"] == "packed"
-        assert values[f"{trainer}.microbatch_tokens"] == 4 * 700
+    assert values[f"{trainer}.microbatch_rollouts"] == 4
+    assert values[f"{trainer}.log_prob_microbatch_rollouts"] == 8
+    assert not {f"{trainer}.microbatch_tokens", f"{trainer}.log_prob_microbatch_tokens"} & set(
+        values
+    )
 
 
 @pytest.mark.parametrize("packs", [None, True])

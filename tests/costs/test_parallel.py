@@ -191,6 +191,24 @@ def test_sequence_parallel_messages_are_those_of_their_paper() -> None:
     assert rings == sorted(rings)
 
 
+@pytest.mark.parametrize("parts", [1, 2, 8])
+def test_adapters_of_megatron_gather_what_row_parallel_ones_make(parts: int) -> None:
+    """Half an all-reduce more for attention, and for a dense layer's MLP."""
+    gpu = replace(ROOMY, all_reduce_floor_s=0.0)
+    whole, adapters, others = (
+        trainer(
+            8, gpu=gpu, tensor_parallel=parts, sharding="none", backend=backend, weights=weights
+        ).layout.talk_s(10_000)
+        for backend, weights in (("megatron", "full"), ("megatron", "lora"), ("ddp", "lora"))
+    )
+    assert others == whole
+    assert adapters == pytest.approx((1.5 * whole.attention, 1.5 * whole.mlp, 0.0))
+    mixture = trainer(
+        8, MIXTURE, gpu, tensor_parallel=parts, sharding="none", backend="megatron", weights="lora"
+    ).layout.talk_s(10_000)
+    assert mixture.mlp == pytest.approx(mixture.attention / 1.5)
+
+
 def test_states_on_the_host_leave_the_gpu_and_come_over_its_link() -> None:
     here, away = trainer(8), trainer(8, states_on_host=True)
     assert away.state_bytes_per_gpu == 0 < here.state_bytes_per_gpu

@@ -326,7 +326,7 @@ def test_what_a_log_says_of_its_costs_is_in_the_scenario(tmp_path: Path) -> None
     assert roofline["kv_memory_utilization"] == 0.6
     trainer = roofline["trainer"]
     assert trainer["critic"] is True
-    assert (trainer["batching"], trainer["microbatch_tokens"]) == ("packed", 4 * 501)
+    assert (trainer["batching"], trainer["microbatch_rollouts"]) == ("packed", 4)
     assert "reward_passes" not in trainer
     assert found.step is not None
     assert found.step.seconds == pytest.approx(19.1, rel=0.05)

@@ -242,6 +242,12 @@ class Layout:
         if tensor > 1:  # two all-reduces a layer, or as many halves (arXiv 2205.05198)
             rate, floor_s = self.rate_bytes_per_s(tensor), self.gpu.all_reduce_floor_s
             attention = mlp = layers * all_reduce_s(state_bytes * here, tensor, rate, floor_s)
+            if options.weights == "lora" and options.backend == "megatron":
+                # what adapters of row-parallel matrices make is gathered in whole, beside what the
+                # matrices make (Megatron-Bridge, peft/utils.py: lin_out_gather_output)
+                made = layers * gather_s(state_bytes * here, tensor, rate)
+                attention += made
+                mlp += made * model.dense_layers / model.layers
         if context > 1:  # keys and values of all the others (ring attention, arXiv 2310.01889)
             kv_bytes = COMPUTE_BYTES * model.kv_width / tensor
             rate = self.rate_bytes_per_s(tensor * context)

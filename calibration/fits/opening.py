@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from rollcast.calibration.fits.robust import FloatArray, nonnegative
+from rollcast.calibration.fits.robust import FloatArray, each_nonnegative
 from rollcast.calibration.fits.steps import Flags
 from rollcast.simulator.costs.opening import Opening
 
@@ -57,7 +57,7 @@ def opening_of(
     shares = np.linspace(0.0, min(_FAR * usual, _MOST), _POINTS)
     logs = -0.5 * ((shares / usual - 1) / _PRIOR_SD) ** 2
     if len(y) > X.shape[1] + 2:
-        logs += [_likelihood(X, y, share * whole_s, late_s) for share in shares.tolist()]
+        logs += _likelihoods(X, y, shares * whole_s, late_s)
     if level_sd is not None:
         rest = np.maximum(y - whole_s * shares[:, None], 1e-3 * y)
         logs -= 0.5 * (np.log(np.median(rest / X[:, 0], axis=1)) / level_sd) ** 2
@@ -70,20 +70,20 @@ def opening_of(
     return Opening(mean * whole_s, begun, sd * whole_s, (1 - mean) * whole_s)
 
 
-def _likelihood(X: FloatArray, y: FloatArray, opening_s: float, late_s: float) -> float:
-    """Log of the likelihood of an opening, whatever the coefficients and the steps' scatter:
+def _likelihoods(X: FloatArray, y: FloatArray, openings_s: FloatArray, late_s: float) -> FloatArray:
+    """Log of the likelihood of each opening, whatever the coefficients and the steps' scatter:
     Student's t about the fitted time, relative to it."""
     logs = []
     middle = float(np.median(y))
-    fitted, weights = np.full(len(y), middle), np.ones(len(y))
-    for scale in _SCALES[::-1]:
+    opened, rest = openings_s[:, None], y - openings_s[:, None]
+    fitted, weights = np.full(rest.shape, middle), np.ones(rest.shape)
+    for scale in _SCALES[::-1].tolist():
         for _ in range(_ROUNDS):
             sds = np.sqrt((scale * fitted) ** 2 + late_s**2 / 12)
-            values = nonnegative(X, y - opening_s, np.sqrt(weights) / sds)
-            fitted = np.maximum(opening_s + X @ values, 0.05 * middle)
+            values = each_nonnegative(X, rest, np.sqrt(weights) / sds)
+            fitted = np.maximum(opened + values @ X.T, 0.05 * middle)
             z = (y - fitted) / sds
             weights = (_TAILS + 1) / (_TAILS + z**2)
         t = -0.5 * (_TAILS + 1) * np.log1p(z**2 / _TAILS) - np.log(sds)
-        logs.append(float(t.sum()) + np.count_nonzero(values) * math.log(scale))
-    top = max(logs)
-    return top + math.log(sum(math.exp(log - top) for log in logs))
+        logs.append(t.sum(axis=1) + np.count_nonzero(values, axis=1) * math.log(scale))
+    return np.asarray(np.logaddexp.reduce(logs, axis=0))

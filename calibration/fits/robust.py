@@ -157,6 +157,20 @@ def nonnegative(X: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray
     return np.asarray(solution / size)
 
 
+def each_nonnegative(X: FloatArray, ys: FloatArray, weights: FloatArray) -> FloatArray:
+    """`nonnegative` of each row of ``ys`` and ``weights``, shape (rows, observations); (rows,
+    terms). Only where plain least squares has a coefficient below 0 is one looked for."""
+    A = X * weights[:, :, None]
+    size = np.maximum(np.sqrt((A**2).sum(axis=1)), 1e-300)
+    A = A / size[:, None, :]
+    across = A.transpose(0, 2, 1)
+    gram = across @ A + 1e-12 * np.eye(X.shape[1])
+    values = np.linalg.solve(gram, across @ (ys * weights)[:, :, None])[:, :, 0] / size
+    for row in np.flatnonzero((values < 0).any(axis=1)).tolist():
+        values[row] = nonnegative(X, ys[row], weights[row])
+    return np.asarray(values)
+
+
 def _loss(y: FloatArray, fitted: FloatArray, scale: float) -> float:
     """Tukey's bounded loss, in units where a normal residual of one scale costs 1/2."""
     u = np.minimum(np.abs(y - fitted) / (fitted * scale * _TUKEY), 1.0)

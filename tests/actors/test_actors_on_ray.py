@@ -24,6 +24,7 @@ from actor_fakes import (
     signed,
 )
 from actor_threads import ray_started
+from ray_actors import Echo, Placed
 from running_actors import CAP, PLAN, STEPS, drive, made, make, rows
 
 from rollcast.engine.actors.fleet import Recipe
@@ -57,15 +58,6 @@ def reserving(ray_transport: Any) -> Iterator[Any]:
     ray_transport.end_actors()
     ray.util.remove_placement_group(ray_transport._group)
     ray_transport._group, ray_transport._places = None, []
-
-
-class Placed:
-    def group(self) -> str | None:
-        found = ray.util.get_current_placement_group()
-        return None if found is None else str(found.id.hex())
-
-    def devices(self) -> list[str]:
-        return [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
 
 
 def groups(state: str) -> dict[str, Any]:
@@ -124,20 +116,6 @@ def world_of(
     recipes = Recipes([Recipe(start)] * 2, trainer)
     shape = ClusterShape(2, 1, ranks, colocated=False)
     return EngineWorld(lent, recipes, shape, FakeTask(CAP), 3, heartbeat_s=heartbeat_s)
-
-
-class Echo:
-    def say(self, value: Any) -> Any:
-        return value
-
-    def both(self) -> tuple[int, Any]:
-        return 1, np.arange(5)
-
-    def fail(self) -> None:
-        raise ValueError("no")
-
-    def die(self) -> None:
-        os._exit(1)
 
 
 def test_what_crosses(lent: Any) -> None:

@@ -40,8 +40,8 @@ _SAME: tuple[tuple[str, str, type], ...] = (
 
 def preset_of(stack: str, release: str | None, mode: object = None) -> str:
     """The preset of a stack's costs: that of a way in which it runs, if there is one, else that of
-    the release, else the newest one before it, else the stack's own; ``unknown`` for a stack
-    without costs."""
+    the release, else the newest one before it, or the oldest where none is, else the stack's own;
+    ``unknown`` for a stack without costs."""
     if f"{stack}-{mode}" in FOLDERS:
         return f"{stack}-{mode}"
     names = [name for name, folder in FOLDERS.items() if folder.name == stack]
@@ -49,8 +49,9 @@ def preset_of(stack: str, release: str | None, mode: object = None) -> str:
     if release is None or plain is None:
         return plain or (names[0] if names else "unknown")
     versions = {_ordered(name.rpartition("-")[2]): name for name in names if name != plain}
-    before = [version for version in versions if version and version <= _ordered(release)]
-    return versions[max(before)] if before else plain
+    known = sorted(version for version in versions if version)
+    before = [version for version in known if version <= _ordered(release)]
+    return versions[(before or known[:1])[-1]] if known else plain
 
 
 def _ordered(version: str) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from rollcast.simulator.costs.memory.pinned import fused_matrices, pinned_bytes,
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.stacks import STACKS
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.costs import preset_of
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.studies.simulate import from_raw
@@ -97,6 +98,14 @@ def test_each_release_keeps_what_its_source_says() -> None:
     assert not backends_of("openrlhf-0.7")["deepspeed"].options["reshard_after_forward"]
     assert "reshard_after_forward" not in backends_of("openrlhf-0.8")["deepspeed"].options
     assert "reshard_after_forward" not in backends_of("openrlhf")["deepspeed"].options
+
+
+def test_a_release_before_all_that_are_known_is_as_the_oldest() -> None:
+    assert preset_of("verl", "0.2") == "verl-0.3"
+    assert preset_of("verl", "0.5.1") == "verl-0.5"
+    assert preset_of("openrlhf", "0.12") == "openrlhf-0.11"
+    assert preset_of("openrlhf", None) == "openrlhf"
+    assert preset_of("nemo_rl", "0.1") == "nemo-rl"
 
 
 def test_a_model_is_whole_in_each_process_while_zero_2_flattens_it() -> None:

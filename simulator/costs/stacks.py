@@ -54,7 +54,8 @@ class StackPreset:
     workers. engine_in_trainer: whether a colocated engine is in the trainer's process.
     process_a_role: whether models beside the policy have processes of their own. loads: who has the
     whole model in host memory while it is loaded. gathers_base: whether each process has the
-    weights below adapters whole in host memory in the first sync. sources: of the groups of
+    weights below adapters whole in host memory in the first sync. swaps_reference: whether the
+    policy's weights wait there too where the reference's are swapped in. sources: of the groups of
     figures, and ``settings`` of engine, graphs, sleep, offload and sync. measured: whether any
     figure is from a run of the stack itself.
     """
@@ -90,6 +91,7 @@ class StackPreset:
     process_a_role: bool = False
     loads: Loads = "nobody"
     gathers_base: bool = False
+    swaps_reference: bool = False
 
 
 def _preset(name: str, own: Mapping[str, Any]) -> StackPreset:

@@ -117,6 +117,22 @@ def test_a_model_is_whole_in_each_process_while_zero_2_flattens_it() -> None:
     assert once["loading"] == pytest.approx(8 * whole)
 
 
+def test_gradients_that_are_freed_are_not_in_host_memory() -> None:
+    """Megatron in verl: 2 + 12 bytes a parameter are copied, of 2 + 4 + 12."""
+    away = {"offload_optimizer": True}
+    copied = ledger("verl", {"backend": "megatron", "drops_gradients": False}, **away)
+    freed = ledger("verl", {"backend": "megatron"}, **away)
+    states = (copied.host_bytes["offloaded_states"], freed.host_bytes["offloaded_states"])
+    owned = load_model("qwen2.5-7b", "model").parameters
+    assert states[0] - states[1] == pytest.approx(1.44 * 8 * 4 * owned, rel=0.01)
+
+
+def test_the_policy_waits_too_where_the_reference_is_swapped_in() -> None:
+    trainer = {"backend": "megatron", "log_prob_passes": 2, "reference_on_host": True}
+    swapped, apart = (ledger(stack, trainer).host_bytes["reference"] for stack in ("slime", "verl"))
+    assert swapped == pytest.approx(2 * apart)
+
+
 def test_ray_ends_workers_where_a_twentieth_is_left() -> None:
     assert ledger("verl", host_memory_bytes=1e12).host_capacity_bytes == pytest.approx(0.95e12)
     assert ledger("trl", host_memory_bytes=1e12).host_capacity_bytes == 1e12

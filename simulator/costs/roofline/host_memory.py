@@ -98,7 +98,7 @@ def _tenants(cost: RooflineCost) -> Iterator[_Tenant]:
     steady = {
         "optimizer": _optimizer_bytes(trainer, with_guests=True),
         "offloaded_states": _offloaded_bytes(cost),
-        "reference": _reference_bytes(trainer),
+        "reference": _reference_bytes(cost),
         "gathered_weights": _base_bytes(cost) if colocated else 0.0,
     }
     yield _Tenant(trainer.gpus, own | steady, own | {"loading": whole * (1 + guests)})
@@ -200,7 +200,8 @@ def _offloaded_bytes(cost: RooflineCost) -> float:
         return 0.0
     trainer = cost.trainer_of
     held = trainer.resting()["trainer"]
-    total = math.fsum(size for name, size in held.items() if name != "context")
+    stays = {"context", "gradients"} if trainer.drops_gradients else {"context"}
+    total = math.fsum(size for name, size in held.items() if name not in stays)
     total -= trainer.bucket_bytes if keeps_buckets(trainer) else 0.0
     rounded = trainer.rounded_copies
     if rounded is None:
@@ -219,13 +220,14 @@ def _copied_rounding(trainer: RooflineTrainer) -> float:
     return rounding([(model.layers, each * layer), (1, each * root)])
 
 
-def _reference_bytes(trainer: RooflineTrainer) -> float:
+def _reference_bytes(cost: RooflineCost) -> float:
     """Of weights that wait for their passes, pinned."""
+    trainer = cost.trainer_of
     if not (trainer.reference_on_host and trainer.log_prob_passes > 1):
         return 0.0
     if trainer.weights != "full":
         return 0.0
-    copies = 2 if trainer.working_copy else 1
+    copies = 2 if _stack(cost).swaps_reference and trainer.working_copy else 1
     size = frozen_parts(trainer.layout, trainer, COMPUTE_BYTES)
     return copies * size * _copied_rounding(trainer)
 

@@ -449,6 +449,10 @@ class TrainerOptions(Options):
             "two; null: where state_copies is pinned"
         ),
     ] = None
+    drops_gradients: Annotated[
+        bool,
+        Doc("whether gradients are freed rather than copied when the other states are offloaded"),
+    ] = False
     pinned_optimizer: Annotated[
         bool,
         Doc(

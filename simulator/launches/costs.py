@@ -107,6 +107,9 @@ def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
             f"{ROOFLINE}.host_memory_bytes",
             float(whole(known, "run.host_memory_bytes") or 0),
         )
+    if value(known, "run.engine_data_attention") is True:
+        key = f"{ROOFLINE}.data_parallel_attention"
+        yield _said(known, "run.engine_data_attention", key, True)
     per_node = whole(known, "run.gpus_per_node")
     if per_node:
         for key in (f"{ROOFLINE}.gpus_per_node", f"{TRAINER}.gpus_per_node"):
@@ -195,6 +198,15 @@ def minibatches(known: Settings, rollouts: int, group_size: int) -> Part | None:
     return None
 
 
+def sequence_split(known: Settings) -> int:
+    """GPUs that share a pass, where its tokens are those of each of them; else 1."""
+    if value(known, "run.pass_tokens_each") is not True:
+        return 1
+    return math.prod(
+        whole(known, f"{TRAINER}.{how}_parallel") or 1 for how in ("context", "sequence")
+    )
+
+
 def pass_parts(known: Settings, step: Step) -> Iterator[Part]:
     """Optimiser steps of an update, and what a microbatch holds."""
     if (part := minibatches(known, step.rollouts, step.group_size)) is not None:
@@ -203,7 +215,8 @@ def pass_parts(known: Settings, step: Step) -> Iterator[Part]:
     room, rows = whole(known, "run.max_pass_tokens"), whole(known, "run.micro_batch_rollouts")
     padding = value(known, "run.padding")
     if room and dynamic is not False:
-        yield _said(known, "run.max_pass_tokens", f"{TRAINER}.microbatch_tokens", room)
+        tokens = room * sequence_split(known)
+        yield _said(known, "run.max_pass_tokens", f"{TRAINER}.microbatch_tokens", tokens)
         if packs is not False:
             yield _said(known, "run.max_pass_tokens", f"{TRAINER}.batching", "packed")
         elif padding:
@@ -233,7 +246,7 @@ def _log_prob_passes(known: Settings) -> Iterator[Part]:
     key = f"{TRAINER}.log_prob_microbatch_tokens"
     room, most = whole(known, tokens), whole(known, rows)
     if room and value(known, "run.dynamic_batches") is not False:
-        yield _said(known, tokens, key, room)
+        yield _said(known, tokens, key, room * sequence_split(known))
     elif most and value(known, "run.dynamic_batches") is True:
         return  # as large as the update's
     elif most:

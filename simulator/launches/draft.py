@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from rollcast.simulator.costs.presets.models import model_presets
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.costs import Step, cost_parts, preset_of
@@ -90,7 +91,23 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         Part("seed", 0, "assumed", True),
     ]
     steps = asked.steps or whole(known, "run.steps")
-    return Drafted(replaced(parts, asked.parts), known, steps)
+    said = replaced(parts, asked.parts)
+    if longest is not None:
+        said = tuple(_extended(part, longest, longest + int(cap.value)) for part in said)
+    return Drafted(said, known, steps)
+
+
+def _extended(part: Part, prompt: int, tokens: int) -> Part:
+    """A part of the scenario; of a model's preset whose positions end before the longest prompt,
+    with as many as the launch needs: a preset stands for every model of its shape, of which some
+    have longer contexts (Qwen3's of 2507, Qwen3-Coder)."""
+    if part.key != "model" or not isinstance(part.value, str):
+        return part
+    preset = model_presets().get(part.value)
+    if preset is None or preset.max_positions is None or prompt < preset.max_positions:
+        return part
+    changed = {"preset": part.value, "max_positions": tokens}
+    return replace(part, value=changed, source=f"{part.source}; for its {tokens} tokens")
 
 
 _CHOICE = Place("the choice")

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollcast.simulator.launches.costs import ROOFLINE, TRAINER, ZERO, trainer_gpus
+from rollcast.simulator.launches.costs import (
+    ROOFLINE,
+    TRAINER,
+    ZERO,
+    sequence_split,
+    trainer_gpus,
+)
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole
 
 LORA_RANK = 32
@@ -31,7 +38,7 @@ def _sleep(wanted: Any, known: Settings) -> Mapping[str, Any]:
 
 
 def _pass_tokens(wanted: Any, known: Settings) -> Mapping[str, Any]:
-    tokens = {"run.max_pass_tokens": wanted}
+    tokens = {"run.max_pass_tokens": math.ceil(wanted / sequence_split(known))}
     if value(known, "run.dynamic_batches") is True or "run.dynamic_batches" not in known:
         return tokens
     return {"run.dynamic_batches": True, **tokens}

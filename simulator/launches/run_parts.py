@@ -144,7 +144,7 @@ def _in_flight(known: Settings, rules: Mapping[str, Any]) -> dict[str, float]:
 
 _HUB = re.compile(r"(?:^|/)models--[^/]+?--([^/]+)(?:/|$)")
 """A folder of Hugging Face's cache."""
-_OTHER_SHAPE = re.compile(r"\d-?layers?|draft|eagle|distill|tiny|random|embedding")
+_OTHER_SHAPE = re.compile(r"\d-?layers?|draft|eagle|distill|tiny|random|embedding|flash")
 """In names of models that are no longer of the shape that they are named after."""
 
 

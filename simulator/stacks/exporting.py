@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -82,6 +83,13 @@ class Planned:
     def rollout_gpus(self) -> int:
         """GPUs of all replicas."""
         return self.shape.replicas * self.shape.gpus_per_replica
+
+    @property
+    def sequence_split(self) -> int:
+        """GPUs of the trainer that share a sequence, and the tokens of a pass."""
+        keys = (f"cost.roofline.trainer.{how}_parallel" for how in ("context", "sequence"))
+        said = {**self.parallel, **self.memory}
+        return math.prod(int(str(said.get(key, 1))) for key in keys)
 
     @property
     def passes(self) -> dict[str, object]:

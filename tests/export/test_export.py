@@ -327,7 +327,7 @@ def test_verl_is_told_the_size_of_passes(tmp_path: Path) -> None:
     longer, longest = ({"workload": {"max_new_tokens": cap}} for cap in (40_000, 80_000))
     split = {"cost": {"roofline": {"trainer": {"sequence_parallel": 4}}}}
     split |= {**MEMORY, "cluster": COLOCATED}
-    cases = (({}, 16384), (longer, 40_003), (longer | split, 16384), (longest | split, 20001))
+    cases = (({}, 16384), (longer, 40_003), (longer | split, 16384), (longest | split, 20_001))
     for number, (given, size) in enumerate(cases):
         said = arguments("april", "verl", tmp_path / str(number), **given)
         assert {"actor_rollout_ref.actor.use_dynamic_bsz=True", f"{tokens}={size}"} <= set(said)

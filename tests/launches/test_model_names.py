@@ -20,6 +20,8 @@ NAMED = {
     "OpenRLHF/Llama-3-8b-sft-mixture": "llama-3.1-8b",
     "/models/Qwen3-4B_torch_dist": "qwen3-4b",
     "zai-org/GLM-4.5-Air": "glm-4.5-air",
+    "zai-org/GLM-4.7-Flash": "glm-4.7-flash",
+    "moonshotai/Kimi-K2.5": "kimi-k2-thinking",
     "/data/models--Qwen--Qwen2.5-0.5B-Instruct/snapshots/ab12/": "qwen2.5-0.5b",
     "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
     "Qwen/Qwen3-VL-4B-Instruct": "qwen3-vl-4b",
@@ -29,7 +31,7 @@ NAMED = {
     "deepseek-ai/DeepSeek-R1-Distill-Yi-9B": None,
     "/models/GLM-5_4layer": None,
     "zai-org/GLM-5.2": None,
-    "moonshotai/Kimi-K2.5": None,
+    "zai-org/GLM-4.6-Flash": None,
     "./models": None,
 }
 

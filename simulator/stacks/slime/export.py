@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from rollcast.simulator.core.plan import EnoughGroups, Filter, StepPlan
@@ -139,8 +140,16 @@ def _settings(plan: Planned, launch: Launch) -> list[str]:
         "engine.max_batched_tokens": plan.max_batched_tokens,
         "engine.prefix_caching": plan.prefix_caching,
         **plan.passes,
+        **_each(plan),
     }
     return [f"--sglang-server-concurrency {plan.max_seqs}", *launch.written(settings, run=plan.run)]
+
+
+def _each(plan: Planned) -> dict[str, object]:
+    """The tokens of a pass of each GPU that shares it (``slime/utils/dp_schedule.py``)."""
+    if plan.microbatch_tokens is None:
+        return {}
+    return {"run.max_pass_tokens": math.ceil(plan.microbatch_tokens / plan.sequence_split)}
 
 
 def _notes(plan: Planned, hooked: bool) -> tuple[str, ...]:

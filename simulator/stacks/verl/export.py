@@ -51,8 +51,6 @@ MEGATRON = "model_engine=megatron"
 ENGINE = (
     "verl has no engine of its own choice: give `actor_rollout_ref.rollout.name`, vllm or sglang."
 )
-SPLIT_SEQUENCES = tuple(f"cost.roofline.trainer.{how}_parallel" for how in ("context", "sequence"))
-"""Degrees by which verl multiplies the tokens of a pass."""
 SEARCH = "hydra.searchpath=[pkg://verl.trainer.config]"
 """The recipes' configurations look for verl's own below the working folder (``file://``)."""
 
@@ -238,7 +236,8 @@ def _passes(plan: Planned) -> dict[str, object]:
     passes = plan.passes
     if "run.micro_batch_rollouts" in passes and plan.microbatch_tokens is None:
         return {**passes, "run.log_prob_micro_rollouts": passes["run.micro_batch_rollouts"]}
-    split = math.prod(int(str(passes.get(key, 1))) for key in SPLIT_SEQUENCES)
-    longest = math.ceil((plan.max_prompt_tokens + plan.max_new_tokens) / split)
-    tokens = max(plan.microbatch_tokens or PASS_TOKENS, longest)
+    split = plan.sequence_split
+    longest = plan.max_prompt_tokens + plan.max_new_tokens
+    passes_hold = plan.microbatch_tokens or PASS_TOKENS * split
+    tokens = math.ceil(max(passes_hold, longest) / split)
     return {**passes, "run.dynamic_batches": True, "run.max_pass_tokens": tokens}

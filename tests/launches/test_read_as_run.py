@@ -1,0 +1,92 @@
+"""What a launch says of passes, contexts and engines, read as its stack runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rollcast.simulator.check.question import Question, question
+from rollcast.simulator.launches.draft import Asked
+from rollcast.simulator.launches.parts import given
+from rollcast.simulator.launches.read import read_launch
+
+TRAINER = "cost.roofline.trainer"
+VERL = (
+    "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B "
+    "data.train_batch_size=64 trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.n=8 "
+    "actor_rollout_ref.actor.use_dynamic_bsz=True"
+)
+SLIME = (
+    "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --colocate "
+    "--hf-checkpoint Qwen/Qwen3-4B --rollout-batch-size 8 --n-samples-per-prompt 8 "
+    "--rollout-max-response-len 4096 --rollout-num-gpus-per-engine 8"
+)
+
+
+def asked(command: str, *more: str) -> Question:
+    launch = read_launch(None, [*command.split(), *more])
+    return question(launch, Asked(parts=given(None, "h200-sxm")))
+
+
+@pytest.mark.parametrize("split", [1, 2, 4])
+def test_verl_multiplies_the_tokens_of_a_pass_by_the_gpus_that_share_it(split: int) -> None:
+    """``ppo_max_token_len_per_gpu * ulysses_sequence_parallel_size`` (dp_actor.py)."""
+    found = asked(
+        VERL,
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=10000",
+        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=20000",
+        f"actor_rollout_ref.actor.ulysses_sequence_parallel_size={split}",
+    )
+    assert found.value(f"{TRAINER}.microbatch_tokens") == 10_000 * split
+    assert found.value(f"{TRAINER}.log_prob_microbatch_tokens") == 20_000 * split
+    back = found.saying(f"{TRAINER}.microbatch_tokens", 5_000 * split)
+    assert back["run.max_pass_tokens"] == 5_000
+
+
+def test_slime_does_so_by_context_parallel_alone() -> None:
+    """``max_tokens_per_gpu * cp_size`` (slime/utils/dp_schedule.py)."""
+    flags = ["--use-dynamic-batch-size", "--max-tokens-per-gpu", "9216"]
+    split = ["--context-parallel-size", "4", "--tensor-model-parallel-size", "2"]
+    found = asked(SLIME, *flags, *split, "--sequence-parallel")
+    assert found.value(f"{TRAINER}.microbatch_tokens") == 4 * 9216
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "wanted"),
+    [
+        ([], "cost.roofline.data_parallel_attention", None),
+        (["--sglang-enable-dp-attention"], "cost.roofline.data_parallel_attention", True),
+    ],
+)
+def test_each_gpu_of_an_engine_may_attend_for_itself(
+    flags: list[str], key: str, wanted: Any
+) -> None:
+    assert asked(SLIME, *flags).value(key) is wanted
+
+
+def test_a_shape_has_as_many_positions_as_the_launch_needs() -> None:
+    """Qwen3-Coder and the models of 2507 have longer contexts than others of their shape."""
+    short, long = (
+        asked(VERL, f"data.max_prompt_length={tokens}", "data.max_response_length=4096")
+        for tokens in (2_048, 120_000)
+    )
+    assert short.value("model") == "qwen3-8b"
+    assert long.value("model") == {"preset": "qwen3-8b", "max_positions": 124_096}
+    assert long.scenario.ledger is not None
+
+
+AUTOMODEL = (
+    "python examples/run_grpo.py policy.model_name=Qwen/Qwen3-30B-A3B "
+    "policy.dtensor_cfg.enabled=true policy.dtensor_cfg.expert_parallel_size=8 "
+    "policy.megatron_cfg.enabled=false grpo.num_prompts_per_step=32 "
+    "grpo.num_generations_per_prompt=16 policy.train_global_batch_size=512 "
+    "cluster.num_nodes=2 cluster.gpus_per_node=8 policy.max_total_sequence_length=4096"
+)
+
+
+def test_automodel_deals_experts_out_to_gpus() -> None:
+    launch = read_launch(None, AUTOMODEL.split(), "nemo_rl")
+    found = question(launch, Asked(parts=given(None, "h100-sxm")))
+    assert found.value(f"{TRAINER}.expert_parallel") == 8
+    assert found.scenario.ledger is not None

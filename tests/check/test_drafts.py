@@ -211,7 +211,7 @@ def test_gpus_that_make_no_nodes_are_refused(gpus: int, message: str) -> None:
 
 def test_a_preset_of_the_release() -> None:
     assert preset_of("verl", "0.7.1") == "verl-0.7"
-    assert preset_of("verl", "0.2") == "verl"
+    assert preset_of("verl", "0.2") == "verl-0.3"  # the oldest that is known
     assert preset_of("verl", "1.3") == "verl-0.9"
     assert preset_of("verl", None) == "verl"
     assert preset_of("nemo_rl", None) == "nemo-rl"

@@ -153,6 +153,8 @@ def completed(launch: Launched, gpus: int | None = None) -> Settings:
     if gpus is not None:
         said |= _gpus_of(launch.settings, gpus)
     taken = Place(f"{launch.stack}'s defaults")
+    decided = launch.settings.keys() & stack.launch.conditions  # said or implied
+    said |= {key: launch.settings[key] for key in decided - said.keys()}
     known = {**stack.launch.unsaid(said, taken, release=launch.release), **said}
     if stack.implied is not None:
         known |= {setting.key: setting for setting in stack.implied(known)}

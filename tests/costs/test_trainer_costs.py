@@ -22,6 +22,7 @@ from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.trainer.options import LOADED_BYTES_PER_S
 from rollcast.simulator.costs.trainer.packing import (
+    Work,
     dense_work,
     pack,
     prefix_work,
@@ -177,6 +178,30 @@ def test_adapters_that_are_gathered_one_by_one_take_their_launches_but_for_a_ref
     assert found["reference"] == before["reference"]
     full = replace(apart, weights="full", log_prob_passes=1)
     assert phases(full, load) == phases(replace(full, adapter_gather_launch_s_per_layer=0.0), load)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "heads", "tokens", "ms"),
+    [
+        ("h20", 96, 8192, 3.1985),
+        ("h20", 64, 8192, 2.0062),
+        ("b200", 64, 8192, 0.797),
+        ("b200", 64, 32768, 3.096),
+        ("gb200", 96, 8192, 1.2792),
+        ("gb200", 64, 8192, 0.8857),
+        ("h100-sxm", 8, 65536, 1.954),
+        ("h100-sxm", 8, 32768, 0.997),
+    ],
+)
+def test_kernels_of_gated_delta_nets_take_what_others_measured(
+    gpu: str, heads: int, tokens: int, ms: float
+) -> None:
+    """A forward of flash-linear-attention with heads of 128 (BENCHMARK_H20.md and _GB200.md of
+    FlashKDA, pull requests 3866 and 4078 of FlashInfer), projections aside."""
+    model = load_model("qwen3.5-9b")
+    kernels = RooflineTrainer(model, load_gpu(gpu), 1)._attention_s(Work(tokens, 0, 0.0))
+    each_s = kernels / (model.linear_layers * model.linear_value_heads)
+    assert heads * each_s == pytest.approx(1e-3 * ms, rel=0.15)
 
 
 @settings(max_examples=examples(40), deadline=None)

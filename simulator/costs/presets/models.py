@@ -17,6 +17,11 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import join, nearest, read
 
 LINEAR_CHUNK = 64  # tokens that linear layers take at once in training (arXiv 2412.06464)
+LINEAR_MOVED = 80
+"""Bytes for each element of a head that a kernel of gated delta nets moves. Fitted to
+flash-linear-attention on H20 (96 heads, 8,192 tokens: 3.20 ms; FlashKDA's benchmark) and B200 (64
+heads: 0.80 ms; FlashInfer pull request 4078). Not used: H20 with 64 heads, GB200, H100 (pull
+request 3866), met within 13 %."""
 CONVOLVED_TOKENS = 3  # before one, in the short convolution of linear layers
 SMALL_BYTES = 2  # norms, biases and what is convolved: 16 bit
 
@@ -352,6 +357,13 @@ class Model(ModelOptions):
         head = 10 * LINEAR_CHUNK * width + 6 * width * width
         spaces = self.state_space.flop_per_token if self.state_space else 0
         return self.linear_layers * self.linear_value_heads * head + spaces
+
+    @property
+    def linear_attention_bytes_per_token(self) -> int:
+        """What kernels of gated delta nets move of one token in training: beside what they are
+        given and make, the inverse of a chunk, its corrected keys and values, and a state for each
+        chunk go to memory and back (flash-linear-attention)."""
+        return self.linear_layers * self.linear_value_heads * LINEAR_MOVED * self.linear_head_dim
 
     @property
     def attention_elements_per_token(self) -> float:

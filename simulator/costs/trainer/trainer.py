@@ -169,7 +169,12 @@ class RooflineTrainer(TrainerMemory):
             launched_expert=model.sparse_layers * self.expert_launch_s,
             pair=far / attention,
             near_pair=near / attention,
-            attention_token=(1 + again) * model.linear_attention_flop_per_token / attention,
+            attention_token=(1 + again)
+            * (
+                model.linear_attention_flop_per_token / attention
+                + model.linear_attention_bytes_per_token
+                / (gpu.bandwidth_bytes_per_s * layout.share)
+            ),
             attention_product_share=2 * model.attention_parameters / model.linear_flop_per_token,
             attention_moved_share=(kept.stream / 2 + kept.attention) / kept.whole,
             prompt_token=model.vision_flop_per_prompt_token / products,

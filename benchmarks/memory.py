@@ -148,7 +148,8 @@ def judge(source: str, name: str, case: MemoryCase) -> Judged:
     try:
         scenario.check_memory()
     except ScenarioError as error:
-        refused = str(error)
+        beside = case.role == "trainer" and scenario.no_pool is not None  # its engine is none
+        refused = "" if beside else str(error)
     places = [place for place in ledger.places if _counts(case, place)]
     chance = ledger.of_chances(ledger.chance(*place) for place in places)
     if case.launch is not None:  # as the user is told it

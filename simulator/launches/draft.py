@@ -16,6 +16,7 @@ from rollcast.simulator.launches.dealt import check_batches, check_engines
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
 from rollcast.simulator.launches.run_parts import cluster_parts, model_part, policy_part
+from rollcast.simulator.launches.sglang import share_part
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.values.words import short
@@ -76,9 +77,11 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     overlapped = overlaps(known)
     responses = _responses(int(cap.value), asked)
     step = Step(int(batch.value) * int(size.value), int(size.value))
+    own = setting_part(known, "gpu") or nobody("gpu", "gpus", WHAT)
+    gpu = next((part.value for part in asked.parts if part.key == "gpu"), own.value)
     parts = [
         model_part(_with_model(launch, known), WHAT),
-        setting_part(known, "gpu") or nobody("gpu", "gpus", WHAT),
+        own,
         *_cluster(known, overlapped),
         *_engine(known),
         batch,
@@ -88,6 +91,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         responses,
         policy_part(known, overlapped, launch.stack, _rules(launch)),
         *cost_parts(known, preset, step),
+        *share_part(known, preset, gpu),
         Part("seed", 0, "assumed", True),
     ]
     steps = asked.steps or whole(known, "run.steps")

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from rollcast.simulator.check.question import Question, question
-from rollcast.simulator.launches.draft import Asked
+from rollcast.simulator.launches.draft import Asked, completed
 from rollcast.simulator.launches.parts import given
 from rollcast.simulator.launches.read import read_launch
+from rollcast.simulator.launches.settle import of_release
 
 TRAINER = "cost.roofline.trainer"
 VERL = (
@@ -90,3 +91,45 @@ def test_automodel_deals_experts_out_to_gpus() -> None:
     found = question(launch, Asked(parts=given(None, "h100-sxm")))
     assert found.value(f"{TRAINER}.expert_parallel") == 8
     assert found.scenario.ledger is not None
+
+
+SHARE = "cost.roofline.kv_memory_utilization"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "flags", "share"),
+    [
+        ("h200-sxm", [], 0.897),  # 14,848 of 143,771 MiB
+        ("h200-sxm", ["--sglang-chunked-prefill-size", "16384"], 0.811),
+        ("h200-sxm", ["--sglang-speculative-algorithm", "EAGLE"], 0.882),
+        ("h200-sxm", ["--sglang-mem-fraction-static", "0.6"], 0.6),
+        ("b200", [], 0.852),
+    ],
+)
+def test_sglang_takes_what_the_gpu_leaves_where_a_launch_does_not_say(
+    gpu: str, flags: list[str], share: float
+) -> None:
+    """``_handle_gpu_memory_settings`` (sglang/srt/server_args.py), worked out by hand."""
+    launch = read_launch(None, [*SLIME.split(), *flags])
+    found = question(launch, Asked(parts=given(None, gpu)))
+    assert found.value(SHARE) == pytest.approx(share, abs=0.004)
+
+
+def test_what_a_layout_implies_decides_which_defaults_hold() -> None:
+    """AReaL's trainer is FSDP by its layout; before 2.0 it stepped weights of ``actor.dtype``."""
+    launch = read_launch(
+        None,
+        [
+            "areal",
+            "train",
+            "rollout.backend=sglang:d4",
+            "actor.backend=fsdp:d4",
+            "actor.path=Qwen/Qwen3-8B",
+            "actor.dtype=bfloat16",
+            "train_dataset.batch_size=8",
+        ],
+        stack="areal",
+    )
+    for release, dtype in (("1.0", "bf16"), ("2.0", "fp32")):
+        held = completed(of_release(launch, release))
+        assert held["run.trainer_dtype"].value == dtype

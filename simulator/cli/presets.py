@@ -169,6 +169,7 @@ _COLUMNS: dict[str, tuple[Callable[[], Mapping[Any, Any]], Callable[[Any], dict[
             "loop, ms": f"{1e3 * stack.loop_s:g}",
             "us a rollout": f"{1e6 * stack.loop_per_rollout_s:g}",
             "rest, s": f"{stack.rest_s:g}",
+            "us a token": f"{1e6 * stack.rest_per_token_s:g}",
             "its steps": "measured" if stack.measured else "never measured",
         },
     ),

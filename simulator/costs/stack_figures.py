@@ -41,7 +41,9 @@ def stack_figures(name: str) -> Iterator[Figure]:
     for key, value in given(stack.phase_factors).items():
         if value is not None:
             yield Figure(f"phase_factors.{key}", _text(value), source["phase_factors"])
-    yield Figure("rest_s", _text(stack.rest_s, stack.rest_spread), source["rest"])
+    for key in ("rest_s", "rest_per_token_s"):
+        if key == "rest_s" or getattr(stack, key):
+            yield Figure(key, _text(getattr(stack, key), stack.rest_spread), source["rest"])
 
 
 def trainer_figures(name: str, backend: Backend) -> Iterator[Figure]:

@@ -45,19 +45,19 @@ class StackPreset:
     of their own, where it differs; export_per_tensor_s of Megatron's mixtures, where experts are
     converted one by one; quantise_per_tensor_s where engines have fewer bits than the trainer.
     adapter, apart_adapter: how adapters travel. merged: placements in which they are merged and all
-    weights sent; in others the engine serves them. rest_s: of a step outside every phase. loop_s,
-    loop_per_rollout_s: that its loop adds to an engine's iteration, beside the engine's own host.
-    fixed, phase_factors: of the phases of a step. Spreads: factors within which the truth is taken
-    to lie. cuda_graphs: None if unknown. max_seqs: of an engine, where the stack sets it.
-    kv_memory_utilization: its share of a GPU, where the stack has a default;
-    apart_kv_memory_utilization on GPUs of its own, where that differs. ray: whether Ray runs its
-    workers. engine_in_trainer: whether a colocated engine is in the trainer's process.
-    process_a_role: whether models beside the policy have processes of their own. loads: who has the
-    whole model in host memory while it is loaded. gathers_base: whether each process has the
-    weights below adapters whole in host memory in the first sync. swaps_reference: whether the
-    policy's weights wait there too where the reference's are swapped in. sources: of the groups of
-    figures, and ``settings`` of engine, graphs, sleep, offload and sync. measured: whether any
-    figure is from a run of the stack itself.
+    weights sent; in others the engine serves them. rest_s: of a step outside every phase;
+    rest_per_token_s: of it, each token of the batch. loop_s, loop_per_rollout_s: that its loop adds
+    to an engine's iteration, beside the engine's own host. fixed, phase_factors: of the phases of a
+    step. Spreads: factors within which the truth is taken to lie. cuda_graphs: None if unknown.
+    max_seqs: of an engine, where the stack sets it. kv_memory_utilization: its share of a GPU,
+    where the stack has a default; apart_kv_memory_utilization on GPUs of its own, where that
+    differs. ray: whether Ray runs its workers. engine_in_trainer: whether a colocated engine is in
+    the trainer's process. process_a_role: whether models beside the policy have processes of their
+    own. loads: who has the whole model in host memory while it is loaded. gathers_base: whether
+    each process has the weights below adapters whole in host memory in the first sync.
+    swaps_reference: whether the policy's weights wait there too where the reference's are swapped
+    in. sources: of the groups of figures, and ``settings`` of engine, graphs, sleep, offload and
+    sync. measured: whether any figure is from a run of the stack itself.
     """
 
     engine: Engine | None
@@ -90,6 +90,7 @@ class StackPreset:
     engine_in_trainer: bool = False
     process_a_role: bool = False
     loads: Loads = "nobody"
+    rest_per_token_s: float = 0.0
     gathers_base: bool = False
     swaps_reference: bool = False
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollcast.simulator.costs import RooflineCost, RooflineTrainer, stacks
-from rollcast.simulator.costs.base import Extremes
+from rollcast.simulator.costs.base import Extremes, TrainLoad
 from rollcast.simulator.costs.engine.hosts import engine_presets
 from rollcast.simulator.costs.phase_figures import FixedSeconds
 from rollcast.simulator.costs.presets.gpus import load_gpu
@@ -276,6 +276,23 @@ def test_tensors_are_converted_or_quantised_one_by_one_where_the_stack_does_so()
     slow = replace(plain, per_tensor_s=8e-4 + plain.preset.per_tensor_s)
     assert sync("qwen3-30b-a3b", "megatron") == slow
     assert sync("qwen3-30b-a3b", "fsdp2") == sync("qwen3-8b", "megatron") == plain
+
+
+def test_verl_s_rest_grows_with_the_tokens_of_a_batch_unless_it_is_given() -> None:
+    def rest_s(load: TrainLoad, **said: object) -> float:
+        return dict(cost(stack="verl", **said).train(load).phases_s).get("rest", 0.0)
+
+    small, large = TrainLoad([(100, [300, 100])]), TrainLoad([(100, [300, 100])] * 2000)
+    assert rest_s(large) == pytest.approx(2000 * rest_s(small)) == pytest.approx(1.2)
+    assert rest_s(small, rest_s=3.0) == rest_s(large, rest_s=3.0) == 3.0
+    assert rest_s(small, rest_s=0.0) == 0.0
+    assert rest_s(large, rest_s=3.0, rest_per_token_s=1e-5) == pytest.approx(15.0)
+    rng = np.random.default_rng(3)
+    drawn = [cost(stack="verl").with_figures_drawn(Drawn(rng)) for _ in range(99)]
+    assert {one.rest_s for one in drawn} == {0.0}
+    assert len({one.rest_per_token_s for one in drawn}) > 50
+    own = cost(stack="verl", rest_s=3.0).with_figures_drawn(Drawn(rng))
+    assert (own.rest_s, own.rest_per_token_s) == (3.0, 0.0)
 
 
 def test_its_own_figures_are_drawn_within_its_spreads() -> None:

@@ -426,7 +426,8 @@ class RooflineCost(RooflineOptions, CostModel):
             added_s += copied_s.get(name, 0.0)
             phases.append((name, factors.of(of) * seconds + added_s))
         update_s = fixed.update or 0.0 if phases else 0.0
-        after = (("overhead", update_s), ("rest", factors.of("rest") * self.rest_s))
+        rest_s = self.rest_s + self.rest_per_token_s * load.tokens
+        after = (("overhead", update_s), ("rest", factors.of("rest") * rest_s))
         phases += [(name, seconds) for name, seconds in after if seconds]
         return replace(cost, phases_s=tuple(phases))
 

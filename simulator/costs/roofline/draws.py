@@ -83,8 +83,9 @@ def stack_spreads(stack: Stack, holder: object) -> tuple[Spread, ...]:
     place of the stack's is taken to be known."""
     preset, loop = STACKS[stack], loop_of(stack, getattr(holder, "engine", None))
     factor = getattr(holder, "host_factor", 1.0)
+    rest = ("rest_s", "rest_per_token_s") if preset.rest_per_token_s else ("rest_s",)
     groups = (
-        (Spread(("rest_s",), *preset.rest_spread, "rest"), preset, 1.0),
+        (Spread(rest, *preset.rest_spread, "rest"), preset, 1.0),
         (Spread(("loop_s", "loop_per_rollout_s"), *loop.loop_spread, "host time"), loop, factor),
     )
     known = []

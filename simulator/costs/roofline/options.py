@@ -34,7 +34,10 @@ _F = figures("roofline")
 _UNSAID = {
     **{
         key: Unsaid(getattr(_F, key))
-        for key in ("host_s", "host_per_rollout_s", "switch_fixed_s", "rest_s")
+        for key in (
+            *("host_s", "host_per_rollout_s", "switch_fixed_s"),
+            *("rest_s", "rest_per_token_s"),
+        )
     },
     **{
         key: Unsaid(getattr(_F, key))
@@ -57,8 +60,9 @@ class RooflineOptions(Options):
         Stack | None,
         Doc(
             "training stack; it sets engine, cuda_graphs, sync, engine_sleep, offload_optimizer, "
-            "kv_memory_utilization, rest_s, loop_s, loop_per_rollout_s, fixed, phase_factors and "
-            "the trainer's options where they are not given; unknown: an average over stacks",
+            "kv_memory_utilization, rest_s, rest_per_token_s, loop_s, loop_per_rollout_s, fixed, "
+            "phase_factors and the trainer's options where they are not given; unknown: an average "
+            "over stacks",
             source="rollcast presets stacks",
         ),
     ] = None
@@ -172,6 +176,13 @@ class RooflineOptions(Options):
             "time of a step outside all other phases (rewards, data, validation), after the update"
         ),
     ] = _UNSAID["rest_s"]
+    rest_per_token_s: Annotated[
+        Seconds,
+        Doc(
+            "the same per token of the batch, whose responses become text for their rewards; 0 "
+            "where rest_s alone is given"
+        ),
+    ] = _UNSAID["rest_per_token_s"]
     fixed: Annotated[
         FixedSeconds,
         Doc("seconds a step that a phase takes whatever its work; null: the stack's, else 0"),
@@ -273,6 +284,7 @@ class RooflineOptions(Options):
             object.__setattr__(self, "cuda_graphs", "unknown")
         loop = loop_of(self.stack, self.engine)
         for name, whose, factor in (
+            ("rest_per_token_s", stack, float(isinstance(self.rest_s, Unsaid))),
             ("rest_s", stack, 1.0),
             ("loop_s", loop, self.host_factor),
             ("loop_per_rollout_s", loop, self.host_factor),

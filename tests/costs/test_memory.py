@@ -113,3 +113,20 @@ def test_a_shared_prefix_is_judged_as_it_is_trained() -> None:
     assert shared is not None
     assert shared.total("update", "trainer") < dense.total("update", "trainer")
     assert shared.fits_probability > dense.fits_probability
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+def test_zero_3_gathers_all_weights_where_adapters_are_merged_at_once(gathers: bool) -> None:
+    """As TRL does before a sync (generation/vllm_generation.py)."""
+    trainer = {
+        "backend": "deepspeed",
+        "sharding": "fsdp",
+        "weights": "lora",
+        "gathers_to_merge": gathers,
+    }
+    settings = [f"cost.roofline.trainer.{key}={value}" for key, value in trainer.items()]
+    found = ledger_of(scenario("cost.roofline.stack=trl", *settings))
+    assert found is not None
+    (held,) = found.of("sync", "trainer")
+    weights = 2 * 32.76e9 if gathers else 0.0
+    assert held.bytes.get("gathered_weights", 0.0) == pytest.approx(weights, rel=0.01)

@@ -471,9 +471,12 @@ class TrainerMemory(TrainerOptions):
 
     @cached_property
     def sync_bytes(self) -> float:
-        """Bytes of the largest weight, gathered in fp32 and cast, while weights are sent."""
-        if self.weights == "lora" or self.kept not in ("fsdp", "hybrid"):
+        """Bytes of the largest weight, gathered in fp32 and cast, while weights are sent; of all
+        weights of the base where adapters are merged into them at once."""
+        if self.kept not in ("fsdp", "hybrid"):
             return 0.0
+        if self.weights == "lora":
+            return self.base_bits / 8 * self._whole_parameters if self.gathers_to_merge else 0.0
         return (master_bytes(self) + COMPUTE_BYTES) * max(
             float(self.model.head_parameters), self._layer_parameters
         )

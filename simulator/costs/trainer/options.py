@@ -122,6 +122,9 @@ class TrainerOptions(Options):
     logits_of_prompts: Annotated[
         bool, Doc("whether logits of prompts are computed too; false: of responses alone")
     ] = True
+    gathers_to_merge: Annotated[
+        bool, Doc("whether all weights are gathered at once to merge adapters before a sync")
+    ] = False
     exchange_bytes_per_parameter: Annotated[
         float,
         Above(0, 1e6),

@@ -13,7 +13,7 @@ import termios
 from collections.abc import Sequence
 from pathlib import Path
 
-ROLLCAST = [sys.executable, "-m", "rollcast.simulator.cli.app"]
+ROLLCAST = [sys.executable, "-m", "rollcast"]
 
 
 def started(argv: Sequence[str]) -> subprocess.Popen[str]:

@@ -45,7 +45,7 @@ def served(scenario: Path, log: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "rollcast.simulator.cli.app", "explore", str(scenario)]
+    command = [sys.executable, "-m", "rollcast", "explore", str(scenario)]
     # NiceGUI has ways of its own below pytest, and nobody else starts it there
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     environment["PYTHONPATH"] = str(ROOT)

@@ -279,7 +279,7 @@ def test_a_killed_process_is_resumed_by_another(home: Home, whole: Outcome) -> N
         [
             sys.executable,
             "-m",
-            "rollcast.simulator.cli.app",
+            "rollcast",
             "run",
             scenario,
             "--out",

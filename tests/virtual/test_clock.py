@@ -195,7 +195,7 @@ def _race(seed: int) -> tuple[int, list[str]]:
 
 
 def test_the_same_seed_is_the_same_run_and_other_seeds_find_races() -> None:
-    runs = {seed: _race(seed) for seed in range(12)}
+    runs = {seed: _race(seed) for seed in range(6)}
     assert all(_race(seed) == run for seed, run in runs.items())
     assert runs[0][0] == 12
     assert {count for count, _ in runs.values()} > {12}

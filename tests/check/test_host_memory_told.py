@@ -3,12 +3,14 @@ decides, and lifted by the changes that are shown."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from check.launches import VERL, launched
 
+from rollcast.simulator.check import search
 from rollcast.simulator.check.answer import Answer, answer
 from rollcast.simulator.check.question import question
 from rollcast.simulator.check.words import headline, on_host
@@ -57,6 +59,14 @@ def test_the_change_that_is_offered_lifts_it(short: Answer) -> None:
     assert first.ledger.host_total < (first.ledger.host_capacity_bytes or 0.0)
     assert first.ledger.fits
     assert "of host memory" in headline(short).partition("Add")[2]
+
+
+def test_what_brings_a_node_nearer_to_its_host_memory_helps(short: Answer) -> None:
+    """Sets of changes are made of those that leave less over, on GPUs and hosts together."""
+    ledger = short.ledger
+    over = ledger.host_total - (ledger.host_capacity_bytes or 0.0)
+    assert search._excess(ledger) == pytest.approx(over)
+    assert search._excess(replace(ledger, host_capacity_bytes=None)) == 0
 
 
 def test_it_is_timed_as_if_it_fit(short: Answer) -> None:

@@ -22,7 +22,7 @@ ROOMY = replace(H100, name="roomy", memory_bytes=1e12)
 # Links that take no time, so that what is left is computation.
 FREE = replace(ROOMY, interconnect_bytes_per_s=1e29, all_reduce_floor_s=0.0)
 LOAD = TrainLoad([(500, [3500] * 16)])
-PINNED = figures("trainer").pinned_bytes_per_s
+PINNED = figures("roofline").offload_bytes_per_s
 
 
 def trainer(gpus: int = 8, model: Any = QWEN, gpu: Any = ROOMY, **options: Any) -> RooflineTrainer:
@@ -383,6 +383,9 @@ def test_states_are_copied_in_switches_or_in_the_phases_that_need_them(kind: Any
     assert not any(more.values())
     moved_s = switches.switch_to_train_s + switches.switch_to_rollout_s - 2.0
     assert moved_s == pytest.approx(weights_s + moments_s)
+    slower = replace(in_phases, offload_bytes_per_s=PINNED / 2)
+    own_s = dict(slower.train(LOAD).phases_s)["log_prob"] - before["log_prob"]
+    assert own_s == pytest.approx((2 if kind == "pinned" else 1) * weights_s)
     kept = replace(in_phases, offload_optimizer=False)
     apart = replace(in_phases, placement="disaggregated")
     for cost in (kept, apart):

@@ -460,7 +460,7 @@ class RooflineCost(RooflineOptions, CostModel):
         trainer = self.trainer_of
         if not self.offloads or trainer.states_copied == "switches":
             return {}
-        rate = figures("trainer").pinned_bytes_per_s
+        rate = self.offload_bytes_per_s
         read_s = math.fsum(trainer.read_copies_s(rate))
         copied_s = {"log_prob": read_s, "values": read_s}
         if trainer.weights == "lora":  # the reference is the same model

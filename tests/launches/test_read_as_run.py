@@ -133,3 +133,24 @@ def test_what_a_layout_implies_decides_which_defaults_hold() -> None:
     for release, dtype in (("1.0", "bf16"), ("2.0", "fp32")):
         held = completed(of_release(launch, release))
         assert held["run.trainer_dtype"].value == dtype
+
+
+@pytest.mark.parametrize(
+    ("more", "tensor"),
+    [
+        ("", 2),  # as the trainer is split
+        (" policy.generation.mcore_generation_config.tensor_model_parallel_size=4", 4),
+    ],
+)
+def test_an_engine_of_megatron_is_split_as_megatron_is(more: str, tensor: int) -> None:
+    """And not as the settings of vLLM beside it say."""
+    command = AUTOMODEL.replace("dtensor_cfg.enabled=true", "dtensor_cfg.enabled=false").replace(
+        "megatron_cfg.enabled=false", "megatron_cfg.enabled=true"
+    )
+    command += (
+        " policy.megatron_cfg.tensor_model_parallel_size=2 policy.generation.backend=megatron"
+        " policy.generation.vllm_cfg.tensor_parallel_size=1"
+    )
+    launch = read_launch(None, (command + more).split(), "nemo_rl")
+    found = question(launch, Asked(parts=given(None, "h100-sxm")))
+    assert found.value("cluster.tensor_parallel") == tensor

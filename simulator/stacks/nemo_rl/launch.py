@@ -11,9 +11,20 @@ def implied(settings: Settings) -> Iterable[Setting]:
     """GPUs of either role, what a pass holds, and which activations are computed again."""
     yield from _placed(settings)
     yield from _passes(settings)
+    yield from _engine(settings)
     kind = settings.get("run.recompute_kind")
     if kind is not None and value(settings, "run.recompute") == "full" and kind.value:
         yield kind.implies("run.recompute", kind.value)
+
+
+def _engine(settings: Settings) -> Iterable[Setting]:
+    """An engine of Megatron is split as the trainer is, unless it has settings of its own."""
+    own = settings.get("cluster.tensor_parallel")
+    split = settings.get("cost.roofline.trainer.tensor_parallel")
+    if value(settings, "run.engine") != "megatron" or split is None:
+        return
+    if own is None or "mcore" not in own.theirs:
+        yield split.implies("cluster.tensor_parallel", split.value)
 
 
 def _passes(settings: Settings) -> Iterable[Setting]:

@@ -16,9 +16,6 @@ DEMO_POLICIES := --policy sync --policy 'april(over_sampling=2)' --policy sagc \
 
 # A test that hangs ends its worker, and is tried again by the next: without a bound, for ever.
 TWO := -n 2 --max-worker-restart 2
-# The tests that run vLLM and torch in their own process: one process imports these, of three for
-# two cores, since tests of real runs wait a fifth of their time, for processes, Ray and signals.
-WITH_ENGINES := tests/engine tests/conformance
 
 .PHONY: demo demo-engine demo-overlap test test-core test-lowest test-virtual test-verl laws check bench evidence measure memory-proof architectures kills notebook clean
 
@@ -47,12 +44,7 @@ demo-overlap: $(ENGINE)/.installed  ## Rollout beside training, on two cores, an
 
 test: $(ENGINE)/.installed  ## All tests, those with real vLLM and torch included
 	$(ENGINE)/bin/python -m compileall -q -j 2 benchmarks calibration engine rollcast simulator
-	@export OMP_NUM_THREADS=1; tests="$(ENGINE)/bin/python -m pytest --max-worker-restart 2"; \
-	printed=$$(mktemp); trap 'kill $$engines 2>/dev/null; rm -f $$printed' EXIT; trap 'exit 130' INT TERM; \
-	$$tests -n 1 -p no:cacheprovider $(WITH_ENGINES) > $$printed 2>&1 & engines=$$!; \
-	$$tests -n 2 --dist loadfile --no-loadscope-reorder $(WITH_ENGINES:%=--ignore %); others=$$?; \
-	wait $$engines; failed=$$?; echo "Tests with vLLM and torch in their process:"; cat $$printed; \
-	exit $$((others ? others : failed))
+	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m tests.all
 
 test-core: $(VENV)/.installed  ## The tests that need no engine
 	$(VENV)/bin/python -m pytest $(TWO) --ignore tests/engine

@@ -1,0 +1,72 @@
+"""``make test``: the tests that run vLLM and torch in their own process, beside two workers that
+run all others; one summary of both. Arguments go to both (``-k ...``).
+
+pytest's workers all import what they collect, so one process alone imports engines. Three processes
+serve two cores, since tests of real runs wait a fifth of their time for processes, Ray and signals.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+ENGINES = ("tests/engine", "tests/conformance")
+NO_TESTS = 5  # pytest's exit code where arguments leave none
+
+
+def counted(report: Path) -> dict[str, int]:
+    """How many tests of a JUnit report ended in which way."""
+    suites = ET.parse(report).getroot().iter("testsuite") if report.exists() else ()
+    ways = {"failed": 0, "passed": 0, "skipped": 0, "errors": 0}
+    for suite in suites:
+        tests, failed, errors, skipped = (
+            int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")
+        )
+        ended = (failed, tests - failed - errors - skipped, skipped, errors)
+        ways = {way: ways[way] + count for way, count in zip(ways, ended, strict=True)}
+    return ways
+
+
+def main(arguments: list[str]) -> int:
+    """Runs both; the worse of their exit codes."""
+    begun = time.monotonic()
+    pytest = [sys.executable, "-m", "pytest", "--max-worker-restart", "2"]
+    rest = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+    with tempfile.TemporaryDirectory() as folder:
+        reports = [Path(folder) / f"{name}.xml" for name in ("engines", "others")]
+        asked = [[*arguments, "--junitxml", str(report)] for report in reports]
+        printed = Path(folder) / "engines.txt"
+        with printed.open("wb") as into:
+            engines = subprocess.Popen(
+                [*pytest, "-n", "1", "-p", "no:cacheprovider", *asked[0], *ENGINES],
+                stdout=into,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                ignored = [f"--ignore={folder}" for folder in ENGINES]
+                codes = [
+                    subprocess.run([*pytest, *rest, *asked[1], *ignored], check=False).returncode
+                ]
+                codes.append(engines.wait())
+            except KeyboardInterrupt:
+                return 130
+            finally:
+                engines.terminate()
+                engines.wait()
+        print("Tests with vLLM and torch in their process:")
+        print(printed.read_text("utf-8", errors="replace"))
+        one, other = (counted(report) for report in reports)
+    both = {way: one[way] + other[way] for way in one}
+    seconds = time.monotonic() - begun
+    said = ", ".join(f"{count} {way}" for way, count in both.items() if count)
+    print(f" {said or 'no tests ran'} in {seconds:.2f}s ({seconds / 60:.0f} min) ".center(80, "="))
+    failed = [code for code in codes if code not in (0, NO_TESTS)]
+    return max(failed) if failed else min(codes)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -213,7 +213,7 @@ def memory_table(folder: Path) -> str:
     rows = [(words, *(cell(column) for column in columns)) for words, cell in kinds]
     late = [
         title
-        for found in ("found afterwards", "found later", "found last then", "found last")
+        for found in ("found first afterwards", "found second", "found third", "found fourth")
         for title in (f"{found}, blind", "the same, now")
     ]
     return markdown_table(("published runs", "seen, now", *late), rows)

@@ -14,6 +14,7 @@ from rollcast.simulator.check.forecast import (
     Forecast,
     Seconds,
     fits_below,
+    fits_to,
     forecast,
     over_lengths,
 )
@@ -63,7 +64,8 @@ class Answer:
     """forecast: as if it fit where it does not. fixes: changes that make it fit, or surer to.
     faster: changes that make it faster. oddities: what an expert would ask about. searched: whether
     changes were looked for. fits_below: the mean length of responses, in tokens, up to which it
-    fits, where that decides and nobody says it."""
+    fits, where that decides and nobody says it. fits_to: the longest response, in tokens, with
+    which it fits, where its cap does not and no mean decides."""
 
     question: Question
     ledger: Ledger
@@ -73,6 +75,7 @@ class Answer:
     oddities: tuple[Odd, ...] = ()
     searched: bool = True
     fits_below: int | None = None
+    fits_to: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -96,6 +99,7 @@ class Answer:
             "fits": memory["fits"],
             "fits_probability": memory["fits_probability"],
             "fits_below_mean_tokens": self.fits_below,
+            "fits_to_tokens": self.fits_to,
             "peak": memory["peak"],
             "phases": memory["phases"],
             "host_bytes": memory["host_bytes"],
@@ -162,7 +166,10 @@ def answer(question: Question, changes: bool = True, on_work: OnWork | None = No
             faster = _shorter(_priced(search.that_speed_up(question, on_try), found, base_s), found)
     oddities = tuple(odd(question, found, on_work)) if changes else ()
     below = fits_below(question)
-    return Answer(question, ledger, found, tuple(fixes), tuple(faster), oddities, changes, below)
+    longest = None if ledger.fits or below is not None else fits_to(question)
+    return Answer(
+        question, ledger, found, tuple(fixes), tuple(faster), oddities, changes, below, longest
+    )
 
 
 def _priced(changes: Sequence[Change], found: Forecast, base_s: float) -> list[Priced]:

@@ -14,6 +14,7 @@ from rollcast.simulator.check.question import Question
 from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.costs.presets.provenance import figures
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.phases import PHASES, PhaseName
 from rollcast.simulator.studies.simulate import Result, simulate
 from rollcast.simulator.studies.uncertainty import add_intervals
@@ -22,7 +23,10 @@ OnStep = Callable[[StepRecord], None] | None
 LAST = 0.03  # share of a step's responses whose wait is told
 ROUNDING = 1e-9  # share of a step that is no phase
 MEAN_TOKENS = "workload.lengths.mean_tokens"
+CAP = "workload.max_new_tokens"
 _HALVINGS = 6  # of the logarithm of a range of eight times: to 4 %
+_LEAST_OF_CAP = 1 / 64  # of the longest responses that are tried
+_ABOVE_MEAN = 1.25  # times a mean length that somebody says, the shortest of these
 _WEIGHTS = (0.63, 0.185, 0.185)
 
 
@@ -122,22 +126,51 @@ def fits_below(question: Question) -> int | None:
     ends = _open_lengths(question)
     if not ends:
         return None
-    low, high = min(ends), max(ends)
-    if not _fits_with(question, low) or _fits_with(question, high):
+
+    def fits(tokens: int) -> bool:
+        ledger = question.with_mean(tokens).scenario.ledger
+        return ledger is not None and ledger.fits
+
+    return _most(fits, min(ends), max(ends))
+
+
+def fits_to(question: Question) -> int | None:
+    """The longest response with which a question more likely fits than not, in tokens, to two
+    digits; None where its cap fits, or where shorter responses do not help."""
+    parts = {part.key: part for part in question.parts}
+    if CAP not in parts:  # of a scenario whose lengths have none
+        return None
+    mean, cap = parts.get(MEAN_TOKENS), int(parts[CAP].value)
+    assumed = mean is not None and mean.assumed
+    least = max(round(_LEAST_OF_CAP * cap), 1)
+    if mean is not None and not assumed:
+        least = math.ceil(_ABOVE_MEAN * mean.value)
+
+    def fits(tokens: int) -> bool:
+        keys: dict[str, Any] = {CAP: tokens}
+        if assumed:
+            keys[MEAN_TOKENS] = max(round(figures("launches").mean_of_cap * tokens), 1)
+        try:
+            ledger = question.with_keys(keys).ledger
+        except ScenarioError:
+            return False
+        return ledger is not None and ledger.fits
+
+    return _most(fits, least, cap) if least < cap else None
+
+
+def _most(fits: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The most tokens that fit, to two digits; None where ``low`` does not fit or ``high`` does."""
+    if not fits(low) or fits(high):
         return None
     for _ in range(_HALVINGS):
         middle = round(math.sqrt(low * high))
-        if _fits_with(question, middle):
+        if fits(middle):
             low = middle
         else:
             high = middle
     unit: int = 10 ** max(0, len(str(low)) - 2)
     return low // unit * unit
-
-
-def _fits_with(question: Question, tokens: int) -> bool:
-    ledger = question.with_mean(tokens).scenario.ledger
-    return ledger is not None and ledger.fits
 
 
 def _open_lengths(question: Question) -> list[int]:
@@ -146,7 +179,7 @@ def _open_lengths(question: Question) -> list[int]:
     lengths = next((part for part in question.parts if part.key == MEAN_TOKENS), None)
     if lengths is None or not lengths.assumed:
         return []
-    own, cap = figures("launches"), question.value("workload.max_new_tokens")
+    own, cap = figures("launches"), question.value(CAP)
     return [max(round(share * cap), 1) for share in (own.least_mean_of_cap, own.most_mean_of_cap)]
 
 

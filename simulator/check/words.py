@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from rollcast.simulator.check.answer import Answer, Priced
-from rollcast.simulator.check.forecast import MEAN_TOKENS, Seconds
+from rollcast.simulator.check.forecast import CAP, MEAN_TOKENS, Seconds
 from rollcast.simulator.check.search import MOST_CHANGES
 from rollcast.simulator.costs.memory.ledger import ALWAYS_ON_HOST
 from rollcast.simulator.results.phases import bound_text
@@ -70,7 +70,7 @@ def headline(answer: Answer) -> str:
         return f"{text} To be surer, add {_first(answer)}." if answer.fixes else text
     part = PART_WORDS.get(peak.part, peak.part)
     likely = "" if sure <= 0.05 else f" ({1 - sure:.0%} likely)"
-    text = f"No{likely}{_unless(answer)}: {held} of {of} {where}, at {part}."
+    text = f"No{likely}{_unless(answer)}: {held} of {of} {where}, at {part}{_at_cap(answer)}."
     if answer.fixes:
         return f"{text} Add {_first(answer)}."
     return f"{text} {NOTHING}" if answer.searched else text
@@ -82,6 +82,14 @@ def _unless(answer: Answer) -> str:
         return ""
     how = "as long as" if answer.fits else "unless"
     return f", {how} responses have at most {answer.fits_below:,} tokens in the mean"
+
+
+def _at_cap(answer: Answer) -> str:
+    """On which length of the longest response it hangs; '' where on none."""
+    if answer.fits_to is None:
+        return ""
+    cap = answer.question.value(CAP)
+    return f", when a response reaches {cap:,} tokens (up to {answer.fits_to:,} fit)"
 
 
 def _host_needs(answer: Answer) -> str:

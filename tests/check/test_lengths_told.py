@@ -1,5 +1,5 @@
-"""Where it hangs on the mean length of responses whether a launch fits, the answer says up to
-which."""
+"""Where it hangs on the mean length of responses, or on the longest one, whether a launch fits, the
+answer says up to which."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from check.launches import VERL, asked, launched
 
 from rollcast.simulator.check.answer import answer
-from rollcast.simulator.check.forecast import fits_below
+from rollcast.simulator.check.forecast import fits_below, fits_to
 from rollcast.simulator.check.question import Question, question
 from rollcast.simulator.check.words import headline
 
@@ -58,3 +58,40 @@ def test_a_length_that_decides_nothing_is_not_told() -> None:
     checked = {**ROWS, "actor_rollout_ref.model.enable_gradient_checkpointing": True}
     asks = question(launched(checked), asked("h100-sxm", prompt_tokens=200))
     assert fits_below(asks) is None
+
+
+ONE_ROW = {
+    **ROWS,
+    f"{_ACTOR}.ppo_micro_batch_size_per_gpu": 1,
+    "actor_rollout_ref.model.enable_gradient_checkpointing": True,
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 1,
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 1,
+    "data.max_response_length": 131072,
+}
+
+
+@pytest.mark.parametrize("mean", [None, 3000.0])
+def test_the_longest_response_that_fits_is_told(mean: float | None) -> None:
+    asks = question(launched(ONE_ROW), asked("h100-sxm", prompt_tokens=200, mean_tokens=mean))
+    told = answer(asks, changes=False)
+    most = told.fits_to
+    assert most is not None
+    assert told.plain()["fits_to_tokens"] == most
+    assert f"reaches 131,072 tokens (up to {most:,} fit)" in headline(told)
+    for tokens, fits in ((most, True), (round(1.2 * most), False)):
+        shorter = {**ONE_ROW, "data.max_response_length": tokens}
+        again = asked("h100-sxm", prompt_tokens=200, mean_tokens=mean)
+        ledger = question(launched(shorter), again).scenario.ledger
+        assert ledger is not None
+        assert ledger.fits is fits
+
+
+def test_a_cap_that_fits_or_decides_nothing_is_not_told() -> None:
+    short = question(launched({**ONE_ROW, "data.max_response_length": 2048}), asked("h100-sxm"))
+    assert fits_to(short) is None
+    packed = {
+        **ROWS,
+        f"{_ACTOR}.use_dynamic_bsz": True,
+        f"{_ACTOR}.ppo_max_token_len_per_gpu": 200_000,
+    }
+    assert fits_to(question(launched(packed), asked("h100-sxm", mean_tokens=500.0))) is None

@@ -409,7 +409,7 @@ def test_figures_of_stacks_are_those_of_the_phases_they_are_fitted_to() -> None:
         found = phases.forecast_s(phases.keys_of(row))
         assert found["generation"] == pytest.approx(row.generation_s, rel=0.3)
         if row in fitted and row.framework == "nemo":
-            assert found["refit"] == pytest.approx(row.refit_s, rel=0.2)  # reruns take longer
+            assert found["refit"] == pytest.approx(row.refit_s, rel=0.3)  # reruns take longer
             own_s = found["log_prob"] / STACKS["nemo-rl"].phase_factors.log_prob
             assert own_s == pytest.approx(row.log_prob_s, rel=0.05)
 

@@ -44,7 +44,7 @@ demo-overlap: $(ENGINE)/.installed  ## Rollout beside training, on two cores, an
 
 test: $(ENGINE)/.installed  ## All tests, those with real vLLM and torch included
 	$(ENGINE)/bin/python -m compileall -q -j 2 benchmarks calibration engine rollcast simulator
-	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m tests.all
+	OMP_NUM_THREADS=1 $(ENGINE)/bin/python -m tests.gate
 
 test-core: $(VENV)/.installed  ## The tests that need no engine
 	$(VENV)/bin/python -m pytest $(TWO) --ignore tests/engine

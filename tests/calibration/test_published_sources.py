@@ -349,7 +349,8 @@ def test_a_mixture_adds_training_and_switches_to_its_generation() -> None:
         beside_s = row.forecast_s - row.overlapped_step_s - row.training_s
         assert beside_s == pytest.approx(row.switches_s + row.sync_more_s)
         # Handles of 16 bit weights inside a node against buckets between nodes: 20e9 and 32e9.
-        assert row.sync_more_s == pytest.approx(2 * parameters / 20e9 - 2 * parameters / 32e9)
+        more_s = 2 * parameters / 20e9 - 2 * parameters / 32e9
+        assert row.sync_more_s == pytest.approx(row.cost.phase_factors.of("sync") * more_s)
         # The one-step-off step is generation's: training alone is far shorter.
         assert row.training_s < 0.3 * row.overlapped_step_s
 
@@ -521,7 +522,7 @@ def test_every_source_is_in_the_committed_results_and_none_in_bulk() -> None:
     assert not any(source["skipped"] for source in committed().values())
     for key in ("engine_grid", "kernel_tables", "trainer_baselines"):
         assert committed()[key]["cases"] == []
-    assert sum(path.stat().st_size for path in OUT.rglob("*") if path.is_file()) < 700_000
+    assert sum(path.stat().st_size for path in OUT.rglob("*") if path.is_file()) < 800_000
 
 
 def test_nine_of_ten_held_out_figures_lie_inside_their_intervals() -> None:

@@ -256,7 +256,8 @@ def test_a_trainer_that_parks_frozen_weights_moves_them() -> None:
     left = cost(stack="slime", trainer={"weights": "lora", "parks_frozen": False})
     down, up = parked.trainer_of.copies_s()
     assert left.trainer_of.copies_s() == (0, 0)
-    assert parked.switch_to_rollout_s - left.switch_to_rollout_s == pytest.approx(2.0 * 0.89 * down)
+    moved_s = parked.switch_to_rollout_s - left.switch_to_rollout_s
+    assert moved_s == pytest.approx(parked.phase_factors.of("sync") * down)
     assert up < down
     full = cost(stack="slime", trainer={"weights": "full", "parks_frozen": False})
     assert full.trainer_of.copies_s() == cost(stack="slime").trainer_of.copies_s()

@@ -14,7 +14,7 @@ import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-ENGINES = ("tests/engine", "tests/conformance")
+ENGINES = ("tests/engine", "tests/conformance", "tests/actors")
 NO_TESTS = 5  # pytest's exit code where arguments leave none
 
 

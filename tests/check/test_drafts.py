@@ -20,6 +20,8 @@ from rollcast.simulator.scenario.knobs import knobs_of
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.workload.base import longest_rollout
 
+TRAINER_GPUS = "cluster.trainer_gpus"
+
 
 def _values(said: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     parts = drafted(launched({**VERL, **said}), asked(**more)).parts
@@ -293,6 +295,12 @@ def test_what_is_missing_is_asked_for(without: str | None, gpu: str | None, word
     said = {key: value for key, value in VERL.items() if key != without}
     with pytest.raises(ScenarioError, match=words):
         question(launched(said), asked(gpu))
+
+
+def test_what_says_the_gpus_is_named_once() -> None:
+    """The user's number stands for nodes and for GPUs of each."""
+    (trainer,) = (p for p in drafted(launched(), asked(gpus=16)).parts if p.key == TRAINER_GPUS)
+    assert trainer.source == "--gpus in the command line"
 
 
 def test_gpus_are_asked_for_where_a_launch_names_none() -> None:

@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
                 stderr=subprocess.STDOUT,
             )
             try:
-                ignored = [f"--ignore={folder}" for folder in ENGINES]
+                ignored = [f"--ignore={tests}" for tests in ENGINES]
                 codes = [
                     subprocess.run([*pytest, *rest, *asked[1], *ignored], check=False).returncode
                 ]

@@ -12,7 +12,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.draft import Asked, Drafted, asks_for, drafted
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.overrides import overrides, strategy_of
-from rollcast.simulator.launches.parts import Part, missing, nested, replaced
+from rollcast.simulator.launches.parts import HOST_MEMORY, Part, missing, nested, replaced
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.stacks.settings import Place, Setting, meanings
@@ -115,7 +115,7 @@ class Question:
         if scenario.gpu is None:
             return {}
         large = replace(scenario.gpu, memory_bytes=64 * scenario.gpu.memory_bytes)
-        host = {"cost.roofline.host_memory_bytes": None}
+        host = {HOST_MEMORY: None}
         return {"gpu": large, "engine.kv_tokens": scenario.engine.kv_tokens, **host}
 
     def with_keys(self, changes: Mapping[str, Any]) -> Scenario:

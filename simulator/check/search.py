@@ -105,9 +105,7 @@ def _most(found: Iterable[Change], change: Change, least: float) -> float:
 def _excess(ledger: Ledger) -> float:
     """Bytes by which phases are over what the GPUs hold, and a node over its host memory, all
     together."""
-    host = 0.0 if ledger.host_capacity_bytes is None else ledger.host_capacity_bytes
-    over = max(0.0, ledger.host_total - host) if host else 0.0
-    return over + sum(
+    return max(0.0, -ledger.host_left_bytes) + sum(
         max(0.0, ledger.total(phase, pool) - ledger.pools[pool].capacity_bytes)
         for phase, pool in ledger.places
     )

@@ -8,6 +8,7 @@ from rollcast.simulator.check.answer import Answer, Priced
 from rollcast.simulator.check.forecast import CAP, MEAN_TOKENS, Seconds
 from rollcast.simulator.check.search import MOST_CHANGES
 from rollcast.simulator.costs.memory.ledger import ALWAYS_ON_HOST
+from rollcast.simulator.launches.parts import HOST_MEMORY
 from rollcast.simulator.results.phases import bound_text
 from rollcast.simulator.results.text import (
     MEMORY_PHASES,
@@ -44,7 +45,6 @@ HOST_WORDS: Mapping[str, str] = {
     "gathered_weights": "weights gathered for the first sync",
     "loading": "whole models while they are loaded",
 }
-HOST_MEMORY = "cost.roofline.host_memory_bytes"
 
 
 NOTHING = f"No change of up to {MOST_CHANGES} settings that is known here makes it fit."
@@ -57,20 +57,15 @@ def headline(answer: Answer) -> str:
     where = MEMORY_PHASES[peak.phase]
     sure = answer.ledger.fits_probability
     on_host = answer.ledger.host_decides
-    if on_host and not answer.fits:
-        likely = "" if sure <= 0.05 else f" ({1 - sure:.0%} likely)"
-        text = f"No{likely}{_unless(answer)}: {_host_needs(answer)}."
-        if answer.fixes:
-            return f"{text} Add {_first(answer)}."
-        return f"{text} {NOTHING}" if answer.searched else text
     if answer.fits:
         likely = "" if sure >= 0.95 else f" ({sure:.0%} likely)"
         host = f"; {_host_needs(answer)}" if on_host and likely else ""
         text = f"Yes{likely}{_unless(answer)}: at most {held} of {of}, {where}{host}."
         return f"{text} To be surer, add {_first(answer)}." if answer.fixes else text
-    part = PART_WORDS.get(peak.part, peak.part)
     likely = "" if sure <= 0.05 else f" ({1 - sure:.0%} likely)"
-    text = f"No{likely}{_unless(answer)}: {held} of {of} {where}, at {part}{_at_cap(answer)}."
+    part = PART_WORDS.get(peak.part, peak.part)
+    why = f"{held} of {of} {where}, at {part}{_at_cap(answer)}"
+    text = f"No{likely}{_unless(answer)}: {_host_needs(answer) if on_host else why}."
     if answer.fixes:
         return f"{text} Add {_first(answer)}."
     return f"{text} {NOTHING}" if answer.searched else text

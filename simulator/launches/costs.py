@@ -11,7 +11,7 @@ from typing import Any, get_args
 from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.stacks import FOLDERS, STACKS
 from rollcast.simulator.costs.trainer.options import MasterDtype, Optimizer
-from rollcast.simulator.launches.parts import Part
+from rollcast.simulator.launches.parts import HOST_MEMORY, Part
 from rollcast.simulator.stacks.settings import Settings, value, whole
 
 ROOFLINE = "cost.roofline"
@@ -100,13 +100,8 @@ def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.free_engine", f"{ROOFLINE}.engine_sleep", own)
     if (whole(known, "run.engine_expert_parallel") or 1) > 1:
         yield _said(known, "run.engine_expert_parallel", f"{ROOFLINE}.expert_parallel", True)
-    if whole(known, "run.host_memory_bytes"):
-        yield _said(
-            known,
-            "run.host_memory_bytes",
-            f"{ROOFLINE}.host_memory_bytes",
-            float(whole(known, "run.host_memory_bytes") or 0),
-        )
+    if size := whole(known, "run.host_memory_bytes"):
+        yield _said(known, "run.host_memory_bytes", HOST_MEMORY, float(size))
     if value(known, "run.engine_data_attention") is True:
         key = f"{ROOFLINE}.data_parallel_attention"
         yield _said(known, "run.engine_data_attention", key, True)

@@ -17,6 +17,8 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.settings import Settings, whole
 from rollcast.simulator.values.words import short
 
+HOST_MEMORY = "cost.roofline.host_memory_bytes"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -54,8 +56,7 @@ def given(
         load_gpu(known, "--gpu")
         parts.append(Part("gpu", known, "given by --gpu"))
     if host_memory is not None:
-        key, size = "cost.roofline.host_memory_bytes", _bytes_of(host_memory)
-        parts.append(Part(key, size, "given by --host-memory"))
+        parts.append(Part(HOST_MEMORY, _bytes_of(host_memory), "given by --host-memory"))
     return tuple(parts)
 
 

@@ -160,10 +160,12 @@ class Ledger:
     def fits(self) -> bool:
         """Whether the forecast is within every pool's capacity, and within host memory if that is
         known."""
-        return self.peak.left_bytes >= 0 and self._host_left_bytes >= 0
+        return self.peak.left_bytes >= 0 and self.host_left_bytes >= 0
 
     @property
-    def _host_left_bytes(self) -> float:
+    def host_left_bytes(self) -> float:
+        """What a node's processes leave of its host memory; infinite where nobody says what it
+        has."""
         if self.host_capacity_bytes is None:
             return math.inf
         return self.host_capacity_bytes - self.host_total
@@ -202,7 +204,7 @@ class Ledger:
     @property
     def host_matters(self) -> bool:
         """Whether that is so, or a node has too little."""
-        return self.host_decides or self._host_left_bytes < 0
+        return self.host_decides or self.host_left_bytes < 0
 
     @property
     def most_on_host(self) -> str:

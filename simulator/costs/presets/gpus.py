@@ -266,9 +266,7 @@ def named_gpu(text: str) -> str | None:
     found: dict[tuple[str, ...], str] = {}
     for name, gpu in presets.items():
         parts = name.split("-")
-        family = tuple(
-            p for p in parts if p not in ("sxm", "rtx", *_FORMS) and not _GB.fullmatch(p)
-        )
+        family = tuple(p for p in parts if p not in _LEFT_OUT and not _GB.fullmatch(p))
         if not set(family) <= set(words):
             continue
         if any((form in words) != (form in parts) for form in _FORMS):

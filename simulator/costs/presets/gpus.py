@@ -242,7 +242,7 @@ def load_gpu(spec: str | Mapping[str, Any] | Gpu, field: str = "gpu") -> Gpu:
     if spec.lower() not in presets:
         hint = nearest(spec, presets, "rollcast presets gpus")
         own = "--set 'gpu={preset: a100-80gb, memory_bytes: 64e9}'"
-        raise ScenarioError(field, f"unknown GPU {spec!r}; {hint}; for figures of one's own: {own}")
+        raise ScenarioError(field, f"unknown GPU {spec!r}; {hint} (figures of your own: {own})")
     return presets[spec.lower()]
 
 

@@ -117,11 +117,11 @@ def peak(
     engine's. None for a model whose family is unknown."""
     try:
         model = load_model(folder)
-        priced = _priced(model, trainer, dtype, devices)
+        trainer_cost = priced(model, trainer, dtype, devices)
     except ScenarioError:
         return None
     tokens = trainer.microbatch_tokens
-    phases = priced.phases(Use(tokens, tokens, 0, accumulates=True))
+    phases = trainer_cost.phases(Use(tokens, tokens, 0, accumulates=True))
     every = [
         {
             f"{role} {name}".removeprefix("trainer "): size
@@ -134,7 +134,9 @@ def peak(
     return max(every, key=lambda parts: math.fsum(parts.values()))
 
 
-def _priced(model: Model, trainer: TrainerConfig, dtype: str, devices: Devices) -> RooflineTrainer:
+def priced(model: Model, trainer: TrainerConfig, dtype: str, devices: Devices) -> RooflineTrainer:
+    """The trainer of these settings as the simulator prices it, on GPUs whose memory never ends.
+    dtype: the engine's."""
     tokens, lora, ranks = trainer.microbatch_tokens, trainer.lora, devices.ranks
     chunk = trainer.head_chunk_tokens
     if chunk is None:

@@ -8,8 +8,10 @@ apart. Positions begin anew with each sequence.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -107,10 +109,19 @@ def _varlen(
         longest,
         scale=scale,
         window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=q.shape[1] != k.shape[1],
+        **({"enable_gqa": q.shape[1] != k.shape[1]} if _asks_for_gqa() else {}),
     )
     found: Tensor = out[None]
     return found
+
+
+@cache
+def _asks_for_gqa() -> bool:
+    """Whether the kernel wants to be told of fewer key-value heads; torch 2.11's takes them anyhow
+    and has no such argument."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 def packable(model: Any) -> bool:

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import NamedTuple
@@ -91,14 +91,14 @@ class Judged(NamedTuple):
         return math.log(left / forecast) if left > 0 and forecast > 0 else None
 
 
-AFTERWARDS: tuple[Part, ...] = ("blind", "held")
-"""The parts that were found after the formulas were done."""
-LATER: tuple[Part, ...] = ("later",)
-"""The part that was found after those had been used."""
-FRESH: tuple[Part, ...] = ("fresh",)
-"""The part that was found after that one had been used, too."""
-NEWEST: tuple[Part, ...] = ("newest",)
-"""The part that was found after that one had been used, too."""
+ROUNDS: Mapping[str, tuple[Part, ...]] = {
+    "first afterwards": ("blind", "held"),
+    "second": ("later",),
+    "third": ("fresh",),
+    "fourth": ("newest",),
+    "fifth": ("last",),
+}
+"""The parts that were found after the formulas were done, by the round in which they were."""
 
 
 def judged(*parts: Part) -> Iterator[Judged]:
@@ -107,7 +107,7 @@ def judged(*parts: Part) -> Iterator[Judged]:
         yield judge(source, name, case)
 
 
-def frozen(folder: Path = RESULTS, parts: Sequence[Part] = AFTERWARDS) -> Iterator[Judged]:
+def frozen(folder: Path, parts: Sequence[Part]) -> Iterator[Judged]:
     """Every case of parts that were found afterwards, beside what the ledger said when it was
     found."""
     verdicts = read_json(folder / FROZEN, {})
@@ -125,7 +125,7 @@ def freeze(folder: Path = RESULTS) -> int:
     verdicts = read_json(folder / FROZEN, {})
     new = {
         name: {"chance": round(one.chance, 4), "forecast_bytes": one.forecast_bytes}
-        for source, name, case in all_cases(memory_sources(), *AFTERWARDS, *LATER, *FRESH, *NEWEST)
+        for source, name, case in all_cases(memory_sources(), *chain(*ROUNDS.values()))
         if name not in verdicts
         for one in [judge(source, name, case)]
     }
@@ -199,7 +199,7 @@ def memory_table(folder: Path) -> str:
     """Verdicts by what the runs did, and how far forecast peaks are off: of the cases that were
     seen while the formulas were made, and of those found afterwards, then and now."""
     columns = [list(judged("seen"))]
-    for parts in (AFTERWARDS, LATER, FRESH, NEWEST):
+    for parts in ROUNDS.values():
         columns += [list(frozen(folder, parts)), list(judged(*parts))]
     kinds: tuple[tuple[str, Callable[[Sequence[Judged]], str]], ...] = (
         ("ran, or their peak was measured: said not to fit", partial(_wrong, fits=True)),
@@ -211,11 +211,7 @@ def memory_table(folder: Path) -> str:
         ("ran out of host memory, or did not: wrongly told", partial(_wrong, host=True)),
     )
     rows = [(words, *(cell(column) for column in columns)) for words, cell in kinds]
-    late = [
-        title
-        for found in ("found first afterwards", "found second", "found third", "found fourth")
-        for title in (f"{found}, blind", "the same, now")
-    ]
+    late = [title for found in ROUNDS for title in (f"found {found}, blind", "the same, now")]
     return markdown_table(("published runs", "seen, now", *late), rows)
 
 

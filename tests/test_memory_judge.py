@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.memory import (
-    FRESH,
-    LATER,
-    NEWEST,
+    ROUNDS,
     Judged,
     brier,
     freeze,
@@ -22,6 +20,7 @@ from benchmarks.memory import (
     judged,
     reliability,
 )
+from benchmarks.runner import RESULTS
 from benchmarks.validation.memory_cases import PARTS, LaunchCase, MemoryCase
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of
@@ -106,12 +105,11 @@ def test_a_verdict_is_kept_as_it_was(tmp_path: Path) -> None:
     verdicts[one]["chance"] = 0.123
     path.write_text(json.dumps(verdicts), "utf-8")
     assert freeze(tmp_path) == 0
-    everything = frozen(tmp_path, ("blind", "held", "later", "fresh", "newest"))
+    everything = frozen(tmp_path, PARTS)
     assert [kept.chance for kept in everything if kept.name == one] == [0.123]
-    assert {kept.name for kept in frozen()} == now["blind"] | now["held"]
-    assert {kept.name for kept in frozen(parts=LATER)} == now["later"]
-    for part in (FRESH, NEWEST):
-        assert {kept.name for kept in frozen(parts=part)} == now[part[0]]
+    for parts in ROUNDS.values():
+        found = {name for part in parts for name in now[part]}
+        assert {kept.name for kept in frozen(RESULTS, parts)} == found
 
 
 def test_chances_are_held_against_what_came() -> None:
@@ -126,7 +124,7 @@ def test_chances_are_held_against_what_came() -> None:
     ]
     assert brier(cases) == pytest.approx((3 * 0.25**2 + 0.75**2 + 0.05**2) / 5)
     assert reliability(cases) == [(0.05, 0, 1), (0.75, 3, 4)]
-    everything = on_gpus(*(part for part in PARTS if part != "newest"))
+    everything = on_gpus(*(part for part in PARTS if part not in ("newest", "last")))
     assert brier(everything) < 0.11
     for said, fits, of in reliability(everything):  # as far apart as chance makes it
         assert abs(fits - of * said) < 1 + 2.6 * math.sqrt(of * said * (1 - said)), said

@@ -1,0 +1,1 @@
+"""What `benchmarks.gpu_cases` forecasts and measures."""

@@ -1,0 +1,86 @@
+"""Measures the cases that it is told to, one after the other in this process: ``python -m
+benchmarks.gpu.child LINES DEVICE TINY NAME...``. Appends a line of JSON to LINES when a case begins
+and when it ends. Exit code 3: the device is of no more use to this process, the rest is left."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.cases import Case, all_cases
+
+SPENT = 3
+_LEFT_BYTES = 10**9
+
+
+def main() -> int:
+    lines, device_name, tiny, *names = sys.argv[1:]
+    wanted = {case.name: case for case in all_cases(tiny == "1")}
+
+    def tell(**told: Any) -> None:
+        with Path(lines).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(told) + "\n")
+
+    began_s = time.perf_counter()
+    import torch
+
+    from benchmarks.gpu import ceilings, updates
+
+    device = torch.device(device_name)
+    if device.type == "cuda":
+        torch.cuda.init()
+    tell(import_s=time.perf_counter() - began_s)
+    for name in names:
+        case = wanted[name]
+        module = ceilings if hasattr(ceilings, case.kind) else updates
+        tell(begin=name)
+        began_s = time.perf_counter()
+        result, spent = _one(case, getattr(module, case.kind), device)
+        result["seconds"] = time.perf_counter() - began_s
+        tell(end=name, result=result)
+        if spent:
+            return SPENT
+    return 0
+
+
+def _one(case: Case, measure: Callable[[Case, Any], Any], device: Any) -> tuple[Any, bool]:
+    """(outcome, values or error; whether the process is of no more use)."""
+    import torch
+
+    from benchmarks.gpu import models
+
+    models.tidy(device)
+    result: dict[str, Any]
+    try:
+        result = {"outcome": "ok", "values": measure(case, device)}
+    except torch.OutOfMemoryError as error:
+        result = {"outcome": "out_of_memory", "error": str(error)[:600]}
+        result["values"] = {"peak_bytes": torch.cuda.max_memory_allocated(device)}
+    except Exception as error:
+        result = {"outcome": "failed", "error": _where(error)}
+    if result["outcome"] == "ok":
+        models.tidy(device)
+        return result, False
+    try:
+        models.forget(device)
+        spent = device.type == "cuda" and torch.cuda.memory_allocated(device) > _LEFT_BYTES
+    except Exception:  # an error of CUDA stays with the process
+        spent = True
+    return result, spent
+
+
+def _where(error: Exception) -> str:
+    """What was raised, and the last lines of ours that led there."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
+    places = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]
+    return f"{type(error).__name__}: {str(error)[:500]} ({' > '.join(places)})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

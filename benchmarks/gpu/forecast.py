@@ -1,0 +1,181 @@
+"""What rollcast says of each case beforehand, from its presets alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from benchmarks.gpu.cases import Case
+from benchmarks.gpu.shapes import ATTENTION, BATCHES, products
+from rollcast.engine.room import Devices, priced
+from rollcast.simulator.costs import RooflineTrainer
+from rollcast.simulator.costs.base import TrainLoad
+from rollcast.simulator.costs.memory.ledger import chance_of
+from rollcast.simulator.costs.presets.gpus import Gpu
+from rollcast.simulator.costs.presets.provenance import figures
+from rollcast.simulator.costs.sync.state_copies import copy_bytes_per_s
+from rollcast.simulator.costs.trainer.memory import Use
+from rollcast.simulator.costs.trainer.options import TrainerOptions
+from rollcast.simulator.costs.trainer.trainer import FP32_SHARE, STREAM_EFFICIENCY
+
+Values = dict[str, float]
+NOT_ALLOCATED = ("context", "fragmentation")
+
+
+def forecast(case: Case, gpu: Gpu) -> Values:
+    """By the names of what is measured; none where rollcast says nothing."""
+    if case.kind in ("update", "plain"):
+        return _update(case, gpu)
+    if case.kind == "log_prob":
+        return _log_prob(case, gpu)
+    if case.kind in _OF_PARTS:
+        return _OF_PARTS[case.kind](case, gpu)
+    return {}
+
+
+def _trainer(case: Case, gpu: Gpu) -> RooflineTrainer:
+    """Ours, or as a stack without fused heads has it: rows padded, all logits at once, an optimiser
+    that works on lists of tensors."""
+    room = Devices(round(gpu.memory_bytes), 0.0)
+    trainer = priced(case.spec, case.config(), case.passes, room)
+    if case.passes == "float32":
+        trainer = replace(trainer, precision="fp32")
+    if case.kind == "plain":
+        trainer = replace(
+            trainer,
+            batching="padded",
+            logits_chunk_tokens=None,
+            logit_bytes=TrainerOptions.logit_bytes,
+            foreach_optimizer=True,
+        )
+    return trainer
+
+
+def _load(case: Case) -> TrainLoad:
+    prompt, response = case.prompt, case.response
+    if case.kind == "plain":  # logits of prompts are computed, too
+        prompt, response = 1, prompt + response - 1
+    return TrainLoad([(prompt, [response] * case.rollouts)] * case.groups, case.shared)
+
+
+def _use(case: Case) -> Use:
+    response = case.rows * case.response
+    if case.shared:
+        return Use(response, response, case.prompt - 1, accumulates=True)
+    tokens = case.rows * (case.prompt + case.response - 1)
+    logits = tokens if case.kind == "plain" else response
+    return Use(tokens, logits, 0, accumulates=case.microbatches > 1)
+
+
+def _update(case: Case, gpu: Gpu) -> Values:
+    trainer = _trainer(case, gpu)
+    phases = dict(trainer.train(_load(case)).phases_s)
+    found = {f"{name}_s": phases[name] for name in ("forward", "backward", "optimizer")}
+    if "log_prob" in phases:
+        found["log_prob_s"] = phases.pop("log_prob")
+    found["update_s"] = math.fsum(phases.values())
+    on_it = replace(trainer, gpu=gpu)
+    held = on_it.phases(_use(case))
+    roles = {phase: dict(parts["trainer"]) for phase, parts in held.items()}
+    sums = {phase: _allocated(parts) for phase, parts in roles.items()}
+    found["peak_passes_bytes"] = max(sums["update"], sums.get("log_prob", 0.0))
+    found["peak_optimizer_bytes"] = sums["optimizer_step"]
+    fullest = max(roles, key=lambda phase: math.fsum(roles[phase].values()))
+    found["peak_bytes"] = max(sums.values())
+    most = roles[fullest]
+    found["reserved_bytes"] = sums[fullest] + most.get("fragmentation", 0.0)
+    found["used_bytes"] = math.fsum(most.values())
+    resting = on_it.resting()["trainer"]
+    found["resting_bytes"] = _allocated(resting)
+    for name, size in roles["update"].items():
+        if name not in NOT_ALLOCATED:
+            found[f"part {name} bytes"] = size
+    known = figures("memory")
+    found["fits_chance"] = min(
+        chance_of(parts.values(), on_it._budget_bytes, known.spread, known.configured_spread)
+        for parts in held.values()
+    )
+    return found
+
+
+def _allocated(parts: Mapping[str, float]) -> float:
+    return math.fsum(size for name, size in parts.items() if name not in NOT_ALLOCATED)
+
+
+def _log_prob(case: Case, gpu: Gpu) -> Values:
+    """Of a model that has weights alone."""
+    trainer = replace(_trainer(case, gpu), log_prob_passes=1)
+    phases = dict(trainer.train(_load(case)).phases_s)
+    parts = trainer.phases(_use(case))["log_prob"]["trainer"]
+    held = ("weights", "master_weights", "activations", "logits", "gathered_weights")
+    return {
+        "log_prob_s": phases["log_prob"],
+        "peak_bytes": math.fsum(parts.get(name, 0.0) for name in held),
+    }
+
+
+def _matmul(case: Case, gpu: Gpu) -> Values:
+    found: Values = {}
+    for name, (rows, inner, columns), dtype in products():
+        share = 1.0 if dtype == "bfloat16" else FP32_SHARE
+        width = 2 if dtype == "bfloat16" else 4
+        flop = 2.0 * rows * inner * columns
+        by_flop = flop / (gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency * share)
+        read = width * inner * columns
+        by_bytes = read / (gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency)
+        found[f"{name} flop_per_s"] = flop / max(by_flop, by_bytes)
+    return found
+
+
+def _copies(case: Case, gpu: Gpu) -> Values:
+    """on_gpu: bytes read and written a second."""
+    pinned, pageable = copy_bytes_per_s(True, gpu), copy_bytes_per_s(False, gpu)
+    streamed = gpu.bandwidth_bytes_per_s * STREAM_EFFICIENCY
+    return {
+        "on_gpu bytes_per_s": streamed,
+        "adam bytes_per_s": streamed,
+        "pinned down bytes_per_s": pinned[0],
+        "pinned up bytes_per_s": pinned[1],
+        "pageable down bytes_per_s": pageable[0],
+        "pageable up bytes_per_s": pageable[1],
+    }
+
+
+def attention_flop(sequences: int, heads: int, tokens: int, width: int) -> float:
+    """Of a forward and backward over the causal half, as three forwards."""
+    return 3 * 4.0 * sequences * heads * width * tokens * tokens / 2
+
+
+def _attention(case: Case, gpu: Gpu) -> Values:
+    reached = gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency
+    return {f"{name} default flop_per_s": reached for name in ATTENTION}
+
+
+def _layers(case: Case, gpu: Gpu) -> Values:
+    """One layer's forward by a few tokens, replayed: its weights are read, and the floor."""
+    model = case.spec
+    each = (model.parameters - model.head_parameters * (1 if model.tied_embeddings else 2)) / (
+        model.layers
+    )
+    read_s = 2 * each / (gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency)
+    return {f"{tokens} tokens graph_s": read_s + gpu.layer_floor_s for tokens in BATCHES}
+
+
+def _weights(case: Case, gpu: Gpu) -> Values:
+    moved = 2.0 * case.spec.parameters
+    return {"weights_s": moved / copy_bytes_per_s(False, gpu)[0]}
+
+
+def _host_adam(case: Case, gpu: Gpu) -> Values:
+    return {"host_adam_bytes_per_s": float(TrainerOptions.host_memory_bytes_per_s)}
+
+
+_OF_PARTS: Mapping[str, Callable[[Case, Gpu], Values]] = {
+    "matmul": _matmul,
+    "copies": _copies,
+    "attention": _attention,
+    "layers": _layers,
+    "host_adam": _host_adam,
+    "weights": _weights,
+}

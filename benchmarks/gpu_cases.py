@@ -1,0 +1,248 @@
+"""Forecasts of updates on one GPU, then the measurements.
+
+    python -m benchmarks.gpu_cases forecast --gpu h100-sxm -o forecasts.json
+    python -m benchmarks.gpu_cases measure -o measured.json [--limit-s 150]
+    python -m benchmarks.gpu_cases table forecasts.json measured.json
+
+``forecast`` needs no GPU: for each case what rollcast says from its presets, written down before
+anything is measured. ``measure`` runs the cases in their order (`benchmarks.gpu.cases`) on random
+weights, as many in one process as its device survives; running out of memory is a result. What is
+done is saved after each case. ``table`` shows both, and measured over forecast.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.cases import Case, all_cases
+from benchmarks.gpu.forecast import forecast
+from benchmarks.runner import ROOT, fails_in_words, markdown_table, parser, progress, write_json
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.errors import ScenarioError
+
+CASE_S, IMPORT_S = 30.0, 90.0  # limits of a case, and of imports
+DONE, SPENT = 0, 3
+GB = 1e9
+
+
+def forecasts(gpu: str, tiny: bool) -> dict[str, Any]:
+    """Of every case."""
+    known = load_gpu(gpu)
+    cases = {case.name: {"values": forecast(case, known)} for case in all_cases(tiny)}
+    commit = _says("git", "-C", str(ROOT), "rev-parse", "HEAD")
+    return {"gpu": gpu, "commit": commit, "date": date.today().isoformat(), "cases": cases}
+
+
+class Measurement:
+    """All cases in their order. limit_s: of all. case_s: of one."""
+
+    def __init__(self, out: Path, limit_s: float, device: str, cases: Sequence[Case]) -> None:
+        self.out, self.device, self.cases = out, device, cases
+        self.until = time.monotonic() + limit_s
+        self.told: dict[str, Any] = {
+            "device": device,
+            "commit": _says("git", "-C", str(ROOT), "rev-parse", "HEAD"),
+            "before": _gpu_now(),
+            "import_s": [],
+            "cases": {case.name: {"outcome": "not_run"} for case in cases},
+        }
+        self.tiny = any(case.tiny for case in cases)
+
+    def run(self) -> None:
+        """Until all are done, or time is up."""
+        began_s = time.monotonic()
+        write_json(self.out, self.told)
+        while (left := self._left()) and time.monotonic() < self.until:
+            if not self._child(left):
+                break
+        self.told |= {"after": _gpu_now(), "seconds": time.monotonic() - began_s}
+        write_json(self.out, self.told)
+
+    def _left(self) -> list[str]:
+        rows = self.told["cases"].items()
+        return [name for name, row in rows if row["outcome"] == "not_run"]
+
+    def _child(self, names: Sequence[str]) -> bool:
+        """One process, for as many of these cases as it can; whether another may go on."""
+        with tempfile.TemporaryDirectory() as folder:
+            lines, errors = Path(folder) / "lines", Path(folder) / "errors"
+            lines.touch()
+            path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+            more = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+            words = ["-m", "benchmarks.gpu.child", str(lines), self.device, str(int(self.tiny))]
+            with errors.open("w") as stream:
+                child = subprocess.Popen(
+                    [sys.executable, *words, *names],
+                    env={**os.environ, **more},
+                    stdout=stream,
+                    stderr=stream,
+                )
+                try:
+                    at, stopped = self._follow(child, lines)
+                finally:
+                    if child.poll() is None:
+                        child.kill()
+                    child.wait()
+            said = errors.read_text(errors="replace")[-1500:]
+        if at is not None:
+            outcome = {"timed_out": "timed_out", "cut": "not_run"}.get(stopped, "crashed")
+            self.told["cases"][at] = {"outcome": outcome, "error": said}
+        elif child.returncode not in (DONE, SPENT) and not stopped:
+            self.told["error"] = said
+            progress(said)
+            return False
+        write_json(self.out, self.told)
+        return stopped != "cut" and child.returncode != DONE
+
+    def _follow(self, child: subprocess.Popen[bytes], lines: Path) -> tuple[str | None, str]:
+        """(the case that had begun and not ended, why the process was stopped)."""
+        seen, at, limit = 0, None, time.monotonic() + IMPORT_S
+        while True:
+            ended = child.poll() is not None
+            text = lines.read_text(encoding="utf-8")
+            for line in text[seen : text.rfind("\n") + 1].splitlines():
+                told = json.loads(line)
+                if "begin" in told:
+                    at, limit = told["begin"], time.monotonic() + CASE_S
+                elif "end" in told:
+                    self._ended(told["end"], told["result"])
+                    at, limit = None, time.monotonic() + CASE_S
+                else:
+                    self.told["import_s"].append(told["import_s"])
+            seen = max(seen, text.rfind("\n") + 1)
+            if ended:
+                return at, ""
+            if time.monotonic() >= self.until:
+                return at, "cut"
+            if time.monotonic() >= limit:
+                return at, "timed_out"
+            time.sleep(0.05)
+
+    def _ended(self, name: str, result: Mapping[str, Any]) -> None:
+        self.told["cases"][name] = result
+        write_json(self.out, self.told)
+        progress(f"{result['seconds']:6.1f} s  {result['outcome']:13} {name}")
+
+
+def _gpu_now() -> str | None:
+    """Clocks, heat and power."""
+    asked = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,power.draw,"
+    asked += "power.limit,memory.used"
+    return _says("nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader")
+
+
+def _says(*words: str) -> str | None:
+    """The first line that a program prints; None where it is not there or fails."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.strip().splitlines() if done.returncode == 0 else []
+    return lines[0] if lines else None
+
+
+def table(beforehand: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
+    """Every value that was forecast or measured, case by case."""
+    rows: list[tuple[str, ...]] = []
+    for name, was in measured["cases"].items():
+        said = beforehand["cases"].get(name, {}).get("values", {})
+        found = was.get("values", {})
+        chance = said.get("fits_chance")
+        words = was["outcome"].replace("_", " ")
+        if chance is not None:
+            words += f"; chance to fit {chance:.2f}"
+        rows.append((name, words, "", "", ""))
+        for key in [*said, *(key for key in found if key not in said)]:
+            if key == "fits_chance":
+                continue
+            before, after = said.get(key), found.get(key)
+            ratio = ""
+            if _is_number(before) and _is_number(after) and before:
+                ratio = f"{after / before:.2f}"
+            rows.append(("", key, _shown(key, before), _shown(key, after), ratio))
+    head = ("case", "value", "forecast", "measured", "measured / forecast")
+    return markdown_table(head, rows)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(key: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(_shown(key, one) for one in value)
+    if not _is_number(value):
+        return str(value).replace("|", "/").replace("\n", " ")
+    if key.endswith("flop_per_s"):
+        return f"{value / 1e12:,.1f} TFLOP/s"
+    if key.endswith("bytes_per_s"):
+        return f"{value / GB:,.1f} GB/s"
+    if "bytes" in key:
+        return f"{value / GB:,.2f} GB"
+    if key.endswith(("_s", " s")):
+        return f"{value * 1e6:,.1f} us" if value < 1e-3 else f"{value * 1e3:,.1f} ms"
+    return f"{value:,.4g}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        raise ScenarioError(str(path), "is no JSON") from None
+    if not isinstance(told, dict) or not isinstance(told.get("cases"), dict):
+        raise ScenarioError(str(path), "has no cases; forecast and measure write such files")
+    return told
+
+
+@fails_in_words
+def main() -> int:
+    """One verb; 2 for a user's mistake."""
+    options = parser(__doc__)
+    verbs = options.add_subparsers(dest="verb", required=True)
+    before = verbs.add_parser("forecast", help="what rollcast says beforehand")
+    before.add_argument("--gpu", default="h100-sxm", help="a preset: rollcast presets gpus")
+    run = verbs.add_parser("measure", help="on the GPU of this machine")
+    run.add_argument("--limit-s", type=float, default=150.0, help="seconds of all cases")
+    run.add_argument("--device", help="of torch; default: cuda, or with --tiny cpu")
+    run.add_argument("--only", action="append", help="cases whose names begin so")
+    for verb in (before, run):
+        verb.add_argument("-o", "--out", type=Path, required=True)
+        verb.add_argument("--tiny", action="store_true", help="tiny models, for a test on CPUs")
+    shown = verbs.add_parser("table", help="forecasts beside measurements, as Markdown")
+    shown.add_argument("forecasts", type=Path)
+    shown.add_argument("measured", type=Path)
+    return _do(options.parse_args())
+
+
+def _do(given: Namespace) -> int:
+    if given.verb == "forecast":
+        write_json(given.out, forecasts(given.gpu, given.tiny))
+    elif given.verb == "table":
+        print(table(_read(given.forecasts), _read(given.measured)), end="")
+    else:
+        cases = [
+            case
+            for case in all_cases(given.tiny)
+            if not given.only or case.name.startswith(tuple(given.only))
+        ]
+        if not cases:
+            raise ScenarioError("--only", f"no case begins with {' or '.join(given.only)}")
+        device = given.device or ("cpu" if given.tiny else "cuda")
+        Measurement(given.out.resolve(), given.limit_s, device, cases).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

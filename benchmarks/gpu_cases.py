@@ -31,7 +31,7 @@ from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.errors import ScenarioError
 
 CASE_S, IMPORT_S = 30.0, 90.0  # limits of a case, and of imports
-DONE, SPENT = 0, 3
+DONE = 0
 GB = 1e9
 
 
@@ -97,7 +97,7 @@ class Measurement:
         if at is not None:
             outcome = {"timed_out": "timed_out", "cut": "not_run"}.get(stopped, "crashed")
             self.told["cases"][at] = {"outcome": outcome, "error": said}
-        elif child.returncode not in (DONE, SPENT) and not stopped:
+        elif not stopped and self._left() == [*names]:  # it did not come to its first case
             self.told["error"] = said
             progress(said)
             return False

@@ -16,7 +16,7 @@ from torch.nn import functional
 import rollcast.engine.trainer.trainer as trainer_module
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.ceilings import synchronize
-from benchmarks.gpu.models import build
+from benchmarks.gpu.models import build, forget
 from rollcast.engine.edges import SampledGroup, SampledRollout
 from rollcast.engine.trainer.clock import Clock
 from rollcast.engine.trainer.passes import Work
@@ -44,7 +44,15 @@ class PeakClock(Clock):
         _peaks[phase] = max(_peaks[phase], torch.cuda.max_memory_allocated(self.device))
 
 
-trainer_module.Clock = PeakClock  # type: ignore[misc, attr-defined]
+@contextmanager
+def _with_peaks() -> Iterator[None]:
+    """Trainers within use such clocks."""
+    before = trainer_module.Clock  # type: ignore[attr-defined]
+    trainer_module.Clock = PeakClock  # type: ignore[misc, attr-defined]
+    try:
+        yield
+    finally:
+        trainer_module.Clock = before  # type: ignore[misc, attr-defined]
 
 
 def groups_of(case: Case) -> list[SampledGroup]:
@@ -108,7 +116,8 @@ def update(case: Case, device: torch.device) -> Values:
             "log_prob_s": float(told.log_prob_s),
         }
 
-    found |= _steps(step, device)
+    with _with_peaks():
+        found |= _steps(step, device)
     for name in ("computed_tokens", "padding_tokens", "microbatches", "mfu", "loss", "grad_norm"):
         found[name] = getattr(told, name)
     return found
@@ -226,6 +235,8 @@ def plain(case: Case, device: torch.device) -> Values:
     finally:
         if case.checkpoint == "all":
             model.gradient_checkpointing_disable()
+        if case.rows_masked:  # rows that see nothing may have made weights that are no numbers
+            forget(device)
 
 
 def gradients(case: Case, device: torch.device) -> Values:

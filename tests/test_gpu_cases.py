@@ -1,0 +1,94 @@
+"""`benchmarks.gpu_cases` without a GPU: its forecasts, its table, and what becomes of cases whose
+process dies."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_cases
+from benchmarks.gpu.cases import all_cases
+from benchmarks.gpu.forecast import forecast
+from rollcast.simulator.costs.presets.gpus import load_gpu
+
+CHILD = """#!{python}
+import json, os, sys
+_, _, _, lines, _, _, *names = sys.argv
+with open(lines, "a", buffering=1) as file:
+    for name in names:
+        print(json.dumps({{"begin": name}}), file=file)
+        if name == "matmul":
+            os._exit(9)
+        result = {{"outcome": "ok", "seconds": 0.0, "values": {{}}}}
+        print(json.dumps({{"end": name, "result": result}}), file=file)
+        if name == "copies":
+            sys.exit(3)
+"""
+
+
+def test_every_update_has_a_forecast_of_seconds_and_bytes() -> None:
+    cases, gpu = all_cases(), load_gpu("h100-sxm")
+    assert len({case.name for case in cases}) == len(cases)
+    for case in (one for one in cases if one.kind in ("update", "plain")):
+        said = forecast(case, gpu)
+        assert said["update_s"] > 0
+        assert 0 < said["resting_bytes"] <= said["peak_bytes"] <= said["used_bytes"]
+
+
+def test_a_prefix_and_recomputation_lower_a_forecast_of_bytes_and_fewer_tokens_one_of_seconds() -> (
+    None
+):
+    gpu, by_name = load_gpu("h100-sxm"), {case.name: case for case in all_cases()}
+    dense, shared = (forecast(by_name[f"1.5b 2048x16 {w}"], gpu) for w in ("dense", "shared"))
+    assert shared["update_s"] < dense["update_s"]
+    every, none = (forecast(by_name[f"1.5b 16k {w}"], gpu) for w in ("all", "none"))
+    assert every["peak_bytes"] < none["peak_bytes"]
+
+
+def test_cases_go_on_in_another_process_after_one_has_died_or_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, out = tmp_path / "child", tmp_path / "measured.json"
+    child.write_text(CHILD.format(python=sys.executable))
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    gpu_cases.Measurement(out, 60.0, "cpu", all_cases()[:5]).run()
+    outcomes = {name: row["outcome"] for name, row in json.loads(out.read_text())["cases"].items()}
+    assert outcomes.pop("matmul") == "crashed"
+    assert set(outcomes.values()) == {"ok"}
+
+
+def test_a_process_that_comes_to_no_case_ends_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    out = tmp_path / "measured.json"
+    gpu_cases.Measurement(out, 60.0, "cpu", all_cases()[:2]).run()
+    told = json.loads(out.read_text())
+    assert "error" in told
+    assert {row["outcome"] for row in told["cases"].values()} == {"not_run"}
+
+
+def test_a_table_has_measured_over_forecast() -> None:
+    before = {"cases": {"a": {"values": {"update_s": 2.0, "fits_chance": 0.5}}}}
+    after = {"cases": {"a": {"outcome": "ok", "values": {"update_s": 3.0}}}}
+    shown = gpu_cases.table(before, after)
+    assert "| a | ok; chance to fit 0.50 |" in shown
+    assert "| update_s | 2,000.0 ms | 3,000.0 ms | 1.50 |" in shown
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_a_file_without_cases_is_refused_in_words(
+    content: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "measured.json"
+    file.write_text(content)
+    monkeypatch.setattr(sys, "argv", ["gpu_cases", "table", str(file), str(file)])
+    assert gpu_cases.main() == 2
+    assert "measured.json" in capsys.readouterr().err

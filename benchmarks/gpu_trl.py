@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer on one H100 80 GB against what ``rollcast check`` said of its launch scripts.
 
-    python -m benchmarks.gpu_trl forecast --work DIR [--out forecasts.json]   # no GPU
+    python -m benchmarks.gpu_trl forecast --work DIR --out forecasts.json     # no GPU
     python benchmarks/gpu_trl.py measure --work DIR --out measured.json       # there; no rollcast
     python -m benchmarks.gpu_trl table forecasts.json measured.json
 
@@ -135,19 +135,19 @@ CASES: tuple[Case, ...] = (
     Case("1.5b-bf16", Q15, 8, 128, BF16),
     Case("1.5b-no-checkpointing-8x1024", Q15, 8, 1024, PLAIN, made=True),
     Case("1.5b-no-checkpointing-16x1024", Q15, 16, 1024, PLAIN, made=True),
-    Case("1.7b-lora-no-checkpointing-16x768", Q17, 16, 768, {**BF16, **PLAIN}, True, lora=16),
     Case("1.7b-reference-16x4096", Q17, 16, 4096, {"beta": "0.04"}, made=True),
+    Case("1.7b-lora-no-checkpointing-24x768", Q17, 24, 768, {**BF16, **PLAIN}, True, lora=16),
     Case(
         "0.5b-accumulated",
         *(Q05, 8, 128),
         {"gradient_accumulation_steps": "8", "num_generations": "16"},
         steps=2,
     ),
-    Case("1.7b-bf16-no-checkpointing-8x1536", Q17, 8, 1536, {**BF16, **PLAIN}, made=True),
+    Case("1.7b-bf16-no-checkpointing-16x1024", Q17, 16, 1024, {**BF16, **PLAIN}, made=True),
+    Case("0.5b-no-checkpointing-48x1024", Q05, 48, 1024, {**BF16, **PLAIN}, made=True),
     Case("1.5b-two-iterations-32x1024", Q15, 32, 1024, {"num_iterations": "2"}, made=True, steps=4),
     Case("1.7b-wide", Q17, 64, 128, BF16, steps=2),
     Case("1.5b-lora-64x2048", Q15, 64, 2048, BF16, made=True, lora=64, steps=2),
-    Case("0.5b-no-checkpointing-32x1024", Q05, 32, 1024, {**BF16, **PLAIN}, made=True),
     Case("0.5b-64x2048", Q05, 64, 2048, {}, made=True, steps=2),
 )
 VLLM = {"use_vllm": "True", "vllm_mode": '"colocate"', "vllm_gpu_memory_utilization": "0.3"}

@@ -524,6 +524,18 @@ def test_a_script_of_python_is_read_and_not_run(tmp_path: Path) -> None:
     assert told["model_name_or_path"] == "m"
 
 
+@pytest.mark.parametrize("dtype", ['"bfloat16"', "torch.bfloat16"])
+def test_a_dict_that_is_given_has_keys_of_its_own(tmp_path: Path, dtype: str) -> None:
+    text = (
+        "import torch\nfrom trl import GRPOConfig\n"
+        f'GRPOConfig(model_init_kwargs={{"dtype": {dtype}, "other": {{"deep": 1}}}})\n'
+    )
+    launch = launched(tmp_path, text, "train.py")
+    found = launch.settings["run.trainer_dtype"]
+    assert (found.value, str(found.place)) == ("bf16", "train.py, line 3")
+    assert [one.key for one in launch.unknown] == ["model_init_kwargs.other"]
+
+
 def test_python_that_cannot_be_parsed_names_its_line(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"^train\.py, line 2: is no Python"):
         launched(tmp_path, "import trl\nx = (\n", "train.py")

@@ -161,3 +161,19 @@ def test_each_release_takes_its_own_defaults(
     read = found.launch.read([Given(key, its, here) for key, its in said.items()], found.implied)
     held = {**found.launch.unsaid(read, here, found.implied, release), **read}
     assert (held[ours].value if ours in held else None) == taken
+
+
+@pytest.mark.parametrize(
+    ("release", "flag", "fused"),
+    [
+        ("1.14.0", "", False),
+        ("1.14.0", "--use_liger_kernel true", True),
+        ("1.15.0", "", True),
+        ("1.15.0", "--use_liger_kernel false", True),
+    ],
+)
+def test_trl_has_no_whole_logits_since_1_15(
+    tmp_path: Path, release: str, flag: str, fused: bool
+) -> None:
+    launch = launched(tmp_path, f"pip install trl=={release}\ntrl grpo --beta 0.1 {flag}\n")
+    assert launch.known["run.fused_head"].value is fused

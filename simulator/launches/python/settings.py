@@ -66,7 +66,11 @@ class _Taker:
                 if _table(self._calls, value.name) is None:
                     self._put(named, Unknown(f"{value.name}(...)", "a call that is not run"), place)
                 continue
-            self._put(named, value, place)
+            inner = value.items() if isinstance(value, Mapping) else ()
+            for key, one in inner:
+                self._put(f"{named}.{key}", one, place)
+            if not inner:
+                self._put(named, value, place)
 
     def _put(self, key: str, value: Any, place: Place) -> None:
         had = self.given.get(key)

@@ -28,6 +28,8 @@ from typing import Any
 
 PROMPT = 128
 """Tokens of each prompt: characters, as the tokenizer has a token a byte."""
+H100_BYTES, CONTEXT_BYTES = 84.92e9, 0.6e9
+"""Of an H100 80 GB, to which a larger GPU is limited; what PyTorch's limit does not count."""
 LIMIT_S = 30.0
 VLLM_LIMIT_S = 110.0
 IMPORT_S = 90.0
@@ -256,6 +258,8 @@ def measure(cases: Sequence[Case], given: argparse.Namespace) -> None:
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     waiting: dict[str, subprocess.Popen[str]] = {}
     for case in cases:
+        for left in ("ready", "json"):
+            (work / f"{case.name}.{left}").unlink(missing_ok=True)
         (work / f"{case.name}.py").write_text(case.script(given.tiny))
         with (work / f"{case.name}.log").open("w") as log:
             waiting[case.name] = subprocess.Popen(
@@ -381,10 +385,14 @@ def run_case(work: Path, case: Case) -> None:
     sys.stdin.readline()
     os.chdir(work)
     meter = Meter(torch, lambda told: _write(result, told))
+    limited = meter.cuda and (total := torch.cuda.mem_get_info()[1]) > 1.1 * H100_BYTES
+    if limited:  # a larger GPU of the same chip
+        torch.cuda.set_per_process_memory_fraction((H100_BYTES - CONTEXT_BYTES) / total)
     about = {
         "device": torch.cuda.get_device_name() if meter.cuda else "CPU",
         "versions": [torch.__version__, transformers.__version__, trl.__version__],
         "gpu_before_go": early,
+        "limited_to_bytes": H100_BYTES if limited else None,
     }
     instrument(GRPOTrainer, transformers.TrainerCallback, meter, case, torch)
     outcome, words = "fits", ""
@@ -506,7 +514,11 @@ def make_models(work: Path, names: Sequence[str], tiny: bool) -> None:
             pad_token_id=tokenizer.pad_token_id,
             bos_token_id=None,
         )
-        with torch.device(device):
+        try:
+            with torch.device(device):
+                model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        except Exception as error:  # slower, but made
+            print(f"{name} is made on the CPU: {error}", flush=True)
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         folder = work / name
         model.save_pretrained(folder)

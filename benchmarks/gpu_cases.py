@@ -208,7 +208,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 @fails_in_words
 def main() -> int:
-    """One verb; 2 for a user's mistake."""
+    """One verb; 1 where a measurement came to no case, 2 for a user's mistake."""
     options = parser(__doc__)
     verbs = options.add_subparsers(dest="verb", required=True)
     before = verbs.add_parser("forecast", help="what rollcast says beforehand")
@@ -240,7 +240,9 @@ def _do(given: Namespace) -> int:
         if not cases:
             raise ScenarioError("--only", f"no case begins with {' or '.join(given.only)}")
         device = given.device or ("cpu" if given.tiny else "cuda")
-        Measurement(given.out.resolve(), given.limit_s, device, cases).run()
+        measurement = Measurement(given.out.resolve(), given.limit_s, device, cases)
+        measurement.run()
+        return int("error" in measurement.told)
     return 0
 
 

@@ -492,7 +492,10 @@ def make_models(work: Path, names: Sequence[str], tiny: bool) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {letter: place for place, letter in enumerate(letters)}
+    size = 1024 if tiny else 151936
+    # Each id that a random model draws has a text; the last two are the special tokens'.
+    made = [f"<{place}>" for place in range(len(letters), size - 2)]
+    vocabulary = {token: place for place, token in enumerate([*letters, *made])}
     bare = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bare.decoder = decoders.ByteLevel()
@@ -508,7 +511,7 @@ def make_models(work: Path, names: Sequence[str], tiny: bool) -> None:
         kind, shape = MODELS[name]
         config = getattr(transformers, kind)(
             **{**shape, **(TINY if tiny else {})},
-            vocab_size=1024 if tiny else 151936,
+            vocab_size=size,
             max_position_embeddings=32768,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,

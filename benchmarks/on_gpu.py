@@ -28,7 +28,14 @@ from typing import Any
 import yaml
 
 from benchmarks.measure import keep
-from benchmarks.runner import ROOT, fails_in_words, parser, progress, write_json
+from benchmarks.runner import (
+    ROOT,
+    fails_in_words,
+    parser,
+    progress,
+    python_path,
+    write_json,
+)
 from rollcast.calibration.fits.machine_speed import MachineSpeed
 from rollcast.calibration.folder import RunFolder
 from rollcast.engine.doctor import child
@@ -91,7 +98,7 @@ class Campaign:
         left_s = min(limit_s, self.until - time.monotonic())
         if left_s < 5:
             raise StageError("no time was left for it")
-        more = {"PYTHONPATH": str(ROOT)}
+        more = {"PYTHONPATH": python_path()}
         more |= {"OMP_NUM_THREADS": "1"} if self.device == "cpu" else {}
         done = child.python([str(word) for word in words], left_s, more=more)
         if done.code != 0 and not (done.code == 1 and words[2:3] == ("doctor",)):
@@ -177,7 +184,9 @@ def make_model(folder: Path, large: bool) -> None:
         "tie_word_embeddings=False, bos_token_id=None, eos_token_id=tokenizer.END_ID,"
         "pad_token_id=tokenizer.PAD_ID)).to(torch.bfloat16).save_pretrained(folder)"
     )
-    done = child.python(["-c", code, str(folder), str(large)], 120, more={"PYTHONPATH": str(ROOT)})
+    done = child.python(
+        ["-c", code, str(folder), str(large)], 120, more={"PYTHONPATH": python_path()}
+    )
     if done.code != 0:
         raise ScenarioError("--model", f"no random model could be made: {done.reason}")
 
@@ -395,7 +404,7 @@ def provenance(device: str) -> dict[str, Any]:
         "import json; from rollcast.engine.provenance import provenance;"
         f"print(json.dumps(provenance({device!r})))"
     )
-    done = child.python(["-c", code], 120, more={"PYTHONPATH": str(ROOT)})
+    done = child.python(["-c", code], 120, more={"PYTHONPATH": python_path()})
     found: dict[str, Any] = {}
     if done.code == 0:
         found = json.loads(done.out.strip().splitlines()[-1])

@@ -75,13 +75,18 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
+def python_path() -> str:
+    """The value of PYTHONPATH for a process of its own: this repository, then what is there."""
+    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+
+
 def python(*words: object, **options: Any) -> str:
     """What ``python ...`` prints, run at the repository's root with one thread: a second one waits
     for the first, and on a shared machine for everyone else.
 
     options: of `subprocess.run`. Raises RunError with the last error line where it fails.
     """
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": python_path()}
     command = [sys.executable, *map(str, words)]
     options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, **options}
     done = subprocess.run(command, **options)

@@ -132,7 +132,7 @@ def forecast(case: Case, gpu: str) -> dict[str, Any]:
     for group, _, tokens in sorted(
         zip(*(rows[key] for key in ("group", "index", "new_tokens")), strict=True)
     ):
-        groups[int(group)].append(int(tokens))
+        groups[group].append(tokens)
     seconds = {key: told[key] for key in ("s", "low_s", "high_s") if key in told}
     return {"generation": seconds, "lengths": [groups[group] for group in sorted(groups)]}
 

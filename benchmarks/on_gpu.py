@@ -474,7 +474,7 @@ def main() -> int:
         engine = given.engine or ready[0]
         asked = scenario(device, engine, model, given.quick)
         campaign.scenario.write_text(yaml.safe_dump(asked, sort_keys=False))
-        run_all(campaign, engine, 15.0 if given.quick else 60.0)
+        run_all(campaign, engine, 15.0 if given.quick else 30.0 if device == "cuda" else 60.0)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     print(table(campaign.lines))

@@ -28,7 +28,12 @@ from benchmarks.validation.memory_cases import (
     all_cases,
     memory_sources,
 )
-from rollcast.simulator.costs.memory.ledger import UNCERTAIN, Ledger, MemoryPhase
+from rollcast.simulator.costs.memory.ledger import (
+    REFUSED_BELOW,
+    UNCERTAIN,
+    Ledger,
+    MemoryPhase,
+)
 from rollcast.simulator.errors import ScenarioError
 
 TRAINS: tuple[MemoryPhase, ...] = ("log_prob", "update", "optimizer_step")
@@ -149,7 +154,8 @@ def judge(source: str, name: str, case: MemoryCase) -> Judged:
         scenario.check_memory()
     except ScenarioError as error:
         beside = case.role == "trainer" and scenario.no_pool is not None  # its engine is none
-        refused = "" if beside else str(error)
+        told = case.launch is not None and ledger.fits_probability >= REFUSED_BELOW
+        refused = "" if beside or told else str(error)
     places = [place for place in ledger.places if _counts(case, place)]
     chance = ledger.of_chances(ledger.chance(*place) for place in places)
     if case.launch is not None:  # as the user is told it

@@ -16,6 +16,7 @@ from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.phases import PHASES, PhaseName
+from rollcast.simulator.scenario.ledger import roofline_of
 from rollcast.simulator.studies.simulate import Result, simulate
 from rollcast.simulator.studies.uncertainty import add_intervals
 
@@ -109,15 +110,32 @@ def forecast(question: Question, fits: bool, on_step: OnStep = None) -> Forecast
 
 
 def over_lengths(question: Question, ledger: Ledger) -> Ledger:
-    """A question's ledger, whose chance to fit is over how long responses may be on average where
-    nobody says it: of a median and the ends of a 90 % interval (Keefer and Bodily, 1983), on the
-    side of the answer."""
+    """A question's ledger, whose chance to fit is over what nobody says of responses, on the side
+    of the answer: over their mean length, of a median and the ends of a 90 % interval (Keefer and
+    Bodily, 1983), and, where they do not fit, over whether any comes near its cap."""
     ends = [question.with_mean(tokens).scenario.ledger for tokens in _open_lengths(question)]
     chances = [one.fits_probability for one in (ledger, *ends) if one is not None]
-    if len(chances) < len(_WEIGHTS):
+    short = None if ledger.fits else _short(question)
+    if len(chances) < len(_WEIGHTS) and short is None:
         return ledger
-    chance = sum(map(operator.mul, _WEIGHTS, chances))
+    chance = chances[0]
+    if len(chances) == len(_WEIGHTS):
+        chance = sum(map(operator.mul, _WEIGHTS, chances))
+    if short is not None:
+        share = figures("launches").short_share
+        chance += share * max(0.0, short.fits_probability - chance)
     return replace(ledger, likely=max(chance, 0.5) if ledger.fits else min(chance, 0.49))
+
+
+def _short(question: Question) -> Ledger | None:
+    """The ledger if no response is longer than a part of its cap; None where all are padded to it,
+    or somebody says a mean that is."""
+    least = _shortest_cap(question)
+    cost = roofline_of(question.scenario.cost) if least else None
+    if cost is None or cost.trainer_of.batching == "padded_to_cap":
+        return None
+    tokens = round(figures("launches").short_of_cap * question.value(CAP))
+    return _up_to(question, tokens) if least <= tokens else None
 
 
 def fits_below(question: Question) -> int | None:
@@ -137,26 +155,41 @@ def fits_below(question: Question) -> int | None:
 def fits_to(question: Question) -> int | None:
     """The longest response with which a question more likely fits than not, in tokens, to two
     digits; None where its cap fits, or where shorter responses do not help."""
-    parts = {part.key: part for part in question.parts}
-    if CAP not in parts:  # of a scenario whose lengths have none
+    least = _shortest_cap(question)
+    if not least:
         return None
-    mean, cap = parts.get(MEAN_TOKENS), int(parts[CAP].value)
-    assumed = mean is not None and mean.assumed
-    least = max(round(_LEAST_OF_CAP * cap), 1)
-    if mean is not None and not assumed:
-        least = math.ceil(_ABOVE_MEAN * mean.value)
+    cap = question.value(CAP)
 
     def fits(tokens: int) -> bool:
-        keys: dict[str, Any] = {CAP: tokens}
-        if assumed:
-            keys[MEAN_TOKENS] = max(round(figures("launches").mean_of_cap * tokens), 1)
-        try:
-            ledger = question.with_keys(keys).ledger
-        except ScenarioError:
-            return False
+        ledger = _up_to(question, tokens)
         return ledger is not None and ledger.fits
 
     return _most(fits, least, cap) if least < cap else None
+
+
+def _shortest_cap(question: Question) -> int:
+    """The least cap of responses that is tried, in tokens; 0 of a scenario whose lengths have
+    none."""
+    parts = {part.key: part for part in question.parts}
+    if CAP not in parts:
+        return 0
+    mean = parts.get(MEAN_TOKENS)
+    if mean is not None and not mean.assumed:
+        return math.ceil(_ABOVE_MEAN * float(mean.value))
+    return max(round(_LEAST_OF_CAP * float(parts[CAP].value)), 1)
+
+
+def _up_to(question: Question, tokens: int) -> Ledger | None:
+    """The ledger with another cap of responses, and their mean as much of it where it is assumed;
+    None where such a scenario cannot be."""
+    keys: dict[str, Any] = {CAP: tokens}
+    mean = next((part for part in question.parts if part.key == MEAN_TOKENS), None)
+    if mean is not None and mean.assumed:
+        keys[MEAN_TOKENS] = max(round(figures("launches").mean_of_cap * tokens), 1)
+    try:
+        return question.with_keys(keys).ledger
+    except ScenarioError:
+        return None
 
 
 def _most(fits: Callable[[int], bool], low: int, high: int) -> int | None:

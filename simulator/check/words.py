@@ -58,7 +58,7 @@ def headline(answer: Answer) -> str:
     sure = answer.ledger.fits_probability
     on_host = answer.ledger.host_decides
     if answer.fits:
-        likely = "" if sure >= 0.95 else f" ({sure:.0%} likely)"
+        likely = "" if answer.ledger.sure else f" ({sure:.0%} likely)"
         host = f"; {_host_needs(answer)}" if on_host and likely else ""
         text = f"Yes{likely}{_unless(answer)}: at most {held} of {of}, {where}{host}."
         return f"{text} To be surer, add {_first(answer)}." if answer.fixes else text
@@ -105,7 +105,7 @@ def on_host(answer: Answer) -> str:
     """The sentence on host memory, where what waits there is most of it; '' elsewhere, or where the
     headline has it."""
     ledger = answer.ledger
-    told = ledger.host_decides and (not answer.fits or ledger.fits_probability < 0.95)
+    told = ledger.host_decides and (not answer.fits or not ledger.sure)
     waits = sum(size for name, size in ledger.host_bytes.items() if name not in ALWAYS_ON_HOST)
     if told or waits < ledger.host_total / 2:
         return ""

@@ -12,6 +12,7 @@ from rollcast.simulator.check.answer import answer
 from rollcast.simulator.check.forecast import fits_below, fits_to
 from rollcast.simulator.check.question import Question, question
 from rollcast.simulator.check.words import headline
+from rollcast.simulator.costs.presets.provenance import figures
 
 pytestmark = pytest.mark.usefixtures("quick_intervals")
 
@@ -84,6 +85,20 @@ def test_the_longest_response_that_fits_is_told(mean: float | None) -> None:
         ledger = question(launched(shorter), again).scenario.ledger
         assert ledger is not None
         assert ledger.fits is fits
+
+
+def test_no_answer_is_sure_of_a_cap_that_no_response_may_reach() -> None:
+    """Rows as long as they are: the chance is over whether any comes near it; padded ones do."""
+    settings = {**ONE_ROW, "data.max_response_length": 65536}
+    asks = asked("h100-sxm", prompt_tokens=200)
+    told = answer(question(launched(settings), asks), changes=False)
+    assert not told.fits
+    share = figures("launches").short_share
+    assert 0.9 * share < told.ledger.fits_probability < 0.5
+    assert "% likely" in headline(told)
+    padded = {**settings, "actor_rollout_ref.model.use_remove_padding": False}
+    certain = answer(question(launched(padded), asks), changes=False)
+    assert certain.ledger.fits_probability < 0.1
 
 
 def test_a_cap_that_fits_or_decides_nothing_is_not_told() -> None:

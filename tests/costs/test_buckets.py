@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from rollcast.simulator.costs import RooflineTrainer
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
-from rollcast.simulator.costs.trainer.buckets import bucket_bytes, fetched_parameters
+from rollcast.simulator.costs.trainer.buckets import (
+    bucket_bytes,
+    fetched_parameters,
+    sent_bytes,
+    step_bytes,
+)
 from rollcast.simulator.costs.trainer.memory import Use
 from tests.laws import examples
 
@@ -59,6 +64,65 @@ def test_no_more_than_the_next_layer_is_fetched_ahead(bucket: int, layer: float)
     fetched = fetched_parameters(trainer(prefetch_bucket=bucket), MODEL, layer)
     assert 0 < fetched <= layer
     assert fetched_parameters(trainer(backend="fsdp"), MODEL, layer) == layer
+
+
+def stepped(stage: int, weights: float, summed: int, *, foreach: bool) -> float:
+    """Peak of a step beyond what is there before, by its allocations in order: stage_1_and_2.py and
+    stage3.py of DeepSpeed, torch's Adam; ``summed`` bytes of a gradient."""
+    here = peak = 0.0
+
+    def takes(size: float) -> None:
+        nonlocal here, peak
+        here += size
+        peak = max(peak, here)
+
+    left = weights
+    while left > 0:
+        group = left if stage < 3 else min(left, 1e9)
+        takes(summed * group)  # flatten
+        if summed < 4:
+            takes(4 * group)  # .to(fp32)
+            here -= summed * group  # the flat copy
+        if stage < 3:
+            here -= summed * group  # averaged_gradients
+        takes(4 * group * foreach)  # square roots of the second moments
+        here -= 4 * group * (1 + foreach)  # these, and the gradients
+        left -= group
+    return peak
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(
+    weights=st.floats(1e6, 2e10),
+    stage=st.sampled_from((1, 2, 3)),
+    dtype=st.sampled_from(("bf16", "fp32")),
+    foreach=st.booleans(),
+)
+def test_a_step_is_as_large_as_what_it_allocates(
+    weights: float, stage: int, dtype: str, foreach: bool
+) -> None:
+    one = trainer(
+        sharding={1: "zero1", 2: "zero2", 3: "fsdp"}[stage],
+        gradient_dtype=dtype,
+        foreach_optimizer=foreach,
+    )
+    slow = stepped(stage, weights, 2 if dtype == "bf16" else 4, foreach=foreach)
+    assert step_bytes(one, weights) == pytest.approx(slow)
+
+
+def test_zero_2_has_a_microbatch_s_gradients_beside_the_sum() -> None:
+    """Of its part, once two are summed, where the sum is on the GPU; else a buffer to send one."""
+    buffer = 2 * MODEL.vocab * MODEL.hidden
+    two = trainer(sharding="zero2", gradient_dtype="bf16")
+    for one, own in ((two, 2 * MODEL.parameters / 8), (replace(two, optimizer_on_host=True), 0.0)):
+        summed, first = (
+            one._update(Use(1, 1, accumulates=sums), 0.0)["gradients"] for sums in (True, False)
+        )
+        assert own - buffer <= summed - first <= own + 1  # the head's own, at another moment
+        assert bool(summed - first) == bool(own)
+    assert sent_bytes(two, MODEL.head_parameters) == 0
+    assert sent_bytes(replace(two, optimizer_on_host=True), MODEL.head_parameters) == buffer
+    assert sent_bytes(trainer(optimizer_on_host=True), MODEL.head_parameters) == 0
 
 
 def test_without_mixed_precision_activations_are_twice_as_large_and_products_slow() -> None:

@@ -97,6 +97,8 @@ def test_each_release_keeps_what_its_source_says() -> None:
     assert STACKS["verl-0.6"].engine_sleep == "discard"
     assert not backends_of("openrlhf-0.7")["deepspeed"].options["reshard_after_forward"]
     assert "reshard_after_forward" not in backends_of("openrlhf-0.8")["deepspeed"].options
+    sums = [backends_of(f"openrlhf-0.{n}")["deepspeed"].options["gradient_dtype"] for n in (4, 6)]
+    assert sums == ["fp32", "bf16"]
     assert "reshard_after_forward" not in backends_of("openrlhf")["deepspeed"].options
 
 

@@ -183,6 +183,11 @@ class Ledger:
             return self.likely
         return self.of_chances([*(self.chance(*at) for at in self.places), self.host_chance])
 
+    @property
+    def sure(self) -> bool:
+        """Whether it fits but for what no setting says."""
+        return self.fits_probability >= 1 - self.unforeseen - 1e-9
+
     def of_chances(self, chances: Iterable[float]) -> float:
         """Chance that several things go well of which the least likely decides."""
         return min(1 - self.unforeseen, *chances)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollcast.simulator.costs.memory.kv_pool import kv_bytes_per_token, weight_bytes_per_gpu
 from rollcast.simulator.costs.memory.ledger import ENGINE_SHARE, Holding, Ledger, MemoryPhase, Pool
@@ -52,6 +52,9 @@ class Batch:
 def use_of(trainer: RooflineTrainer, batch: Batch) -> Use:
     """The largest microbatch of an update: the tokens that are set, or as many padded rows as are
     set, of the longest rollout each; where neither is set, one such rollout."""
+    if trainer.padded_prompt_tokens and not batch.prefix_tokens:
+        prompt = max(batch.prompt_tokens, trainer.padded_prompt_tokens)
+        batch = replace(batch, prompt_tokens=prompt)
     longest = batch.longest
     rows = math.ceil(batch.rollouts / trainer.minibatches / trainer.layout.data_parallel)
     tokens = _pass_tokens(

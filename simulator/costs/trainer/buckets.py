@@ -1,4 +1,4 @@
-"""Buffers in which DeepSpeed's ZeRO gathers gradients and fetches weights.
+"""Buffers in which DeepSpeed's ZeRO gathers gradients, fetches weights and steps.
 
 As in deepspeed/runtime/zero.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
+from rollcast.simulator.costs.trainer.states import gradient_bytes, master_bytes
 
 _ZERO = ("zero1", "zero2", "fsdp", "hybrid")
+_STEPPED = 1e9  # weights of a rank that stage 3 updates at once (sub_group_size)
 _PREFETCHED = 0.9  # of a hidden width squared, where transformers or accelerate fill "auto" in
 
 
@@ -31,6 +33,22 @@ def bucket_bytes(options: TrainerOptions, model: Model) -> float:
     return COMPUTE_BYTES * (options.reduce_bucket or model.hidden**2) * (2 if two else 1)
 
 
+def summed_bytes(options: TrainerOptions, owned: float) -> float:
+    """Bytes of a microbatch's own gradients of a rank's part, ``owned`` weights, beside those that
+    stages 1 and 2 have summed before (stage_1_and_2.py: copy_grads_in_partition); none where the
+    optimiser, and so the sum, is on the host."""
+    if not has_buckets(options) or keeps_buckets(options) or options.optimizer_on_host:
+        return 0.0
+    return COMPUTE_BYTES * owned
+
+
+def sent_bytes(options: TrainerOptions, largest: float) -> float:
+    """Bytes of the buffer through which stages 1 and 2 send gradients to the host, of the
+    ``largest`` weight (stage_1_and_2.py: temp_grad_buffer_for_gpu_offload)."""
+    sends = has_buckets(options) and not keeps_buckets(options) and options.optimizer_on_host
+    return COMPUTE_BYTES * largest * sends
+
+
 def reduced_bytes(options: TrainerOptions, model: Model, trained: float) -> float:
     """Bytes of the copy that stage 3 makes of a bucket, with each rank's part together
     (coalesced_collectives.py). trained: parameters whose gradients are reduced, at most a bucket
@@ -47,3 +65,17 @@ def fetched_parameters(options: TrainerOptions, model: Model, layer: float) -> f
         return layer
     bucket = options.prefetch_bucket or _PREFETCHED * model.hidden**2
     return min(layer, bucket + model.hidden * (model.intermediate or model.moe_intermediate))
+
+
+def step_bytes(options: TrainerOptions, updated: float) -> float:
+    """Bytes of what a step makes of ``updated`` weights of a rank for a while: of gradients one
+    flat copy, and of that one in the precision of the optimiser's weights, beside which its own
+    kernels work. Stages 1 and 2 step all weights at once and have freed the summed gradients by
+    then; stage 3 keeps these and steps a group after the other (stage_1_and_2.py, stage3.py: step).
+    """
+    narrow, wide = gradient_bytes(options), master_bytes(options)
+    kernels = wide if options.foreach_optimizer else 0
+    cast = narrow + (wide if wide > narrow else 0)
+    if keeps_buckets(options):
+        return min(updated, _STEPPED) * max(cast, max(narrow, wide) + kernels)
+    return updated * max(cast, max(narrow, wide) - narrow + kernels)

@@ -24,6 +24,9 @@ from rollcast.simulator.costs.trainer.buckets import (
     has_buckets,
     keeps_buckets,
     reduced_bytes,
+    sent_bytes,
+    step_bytes,
+    summed_bytes,
 )
 from rollcast.simulator.costs.trainer.options import (
     COMPUTE_BYTES,
@@ -146,7 +149,9 @@ class TrainerMemory(TrainerOptions):
     def _states(self) -> Parts:
         """Weights, gradients and optimiser states of the model, with all gradients in place."""
         if self.weights == "full":
-            return state_parts(self.layout, self)
+            parts = state_parts(self.layout, self)
+            parts["gradients"] += sent_bytes(self, self._head_parameters)
+            return parts
         parts = {"weights": frozen_parts(self.layout, self, self.base_bits / 8)}
         if self.adapted and not self.states_on_host:
             split = self.tensor_parallel * self.pipeline_parallel
@@ -379,6 +384,9 @@ class TrainerMemory(TrainerOptions):
         moments = [loss, of_head, first, last, end]
         if has_buckets(self):
             copied = reduced_bytes(self, self.model, self._trained_parameters)
+            if use.accumulates and full:
+                own = summed_bytes(self, self.layout.owned_parameters)
+                last["gradients"] += own
             for parts in moments:
                 parts["gradients"] += self.bucket_bytes
                 parts["communication"] = copied * (parts is not loss and parts is not of_head)
@@ -437,6 +445,8 @@ class TrainerMemory(TrainerOptions):
         updated = self._states.get("gradients", 0.0) / gradient_bytes(self)
         if self.weights == "full":
             updated = self.layout.owned_parameters
+        if has_buckets(self):
+            return step_bytes(self, updated)
         wider = max(0, master_bytes(self) - gradient_bytes(self))
         return updated * (wider + (master_bytes(self) if self.foreach_optimizer else 0))
 

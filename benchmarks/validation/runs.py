@@ -155,20 +155,21 @@ def _rollouts(run: PublishedRun) -> int:
 
 
 def measured_bound(run: PublishedRun) -> str | None:
-    """What bounds a published step: the side of the phase that the source names, else the longest
-    side of a synchronous step whose generation and update were measured; None where two sides are
-    within `TIED` of each other, or that is open."""
-    if run.bound is not None:
-        return _side(run.bound)
+    """What bounds a published step: in turns the longest side, by the phases that were measured,
+    whichever side the rest of the step belongs to; otherwise the side of the phase that the source
+    names, and None where it names none or two sides are within `TIED` of each other."""
+    said = None if run.bound is None else _side(run.bound)
     phases = {part for name in run.measured for part in parts(name)}
     if run.scenario["policy"] or not {"generation", "update"} <= phases:
-        return None
+        return said
     seconds = dict.fromkeys(SIDES, 0.0)
     for name, measured in run.measured.items():
         if name != "step":
             seconds[_side(parts(name)[0])] += measured
+    whole = run.measured.get("step", math.fsum(seconds.values()) if "sync" in phases else math.inf)
+    rest = max(whole - math.fsum(seconds.values()), 0.0)
     first, second = sorted(seconds, key=lambda side: -seconds[side])[:2]
-    return first if seconds[second] < (1.0 - TIED) * seconds[first] else None
+    return first if seconds[second] + rest < (1.0 - TIED) * seconds[first] else said
 
 
 def _side(phase: str) -> Side:

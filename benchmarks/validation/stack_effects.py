@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from rollcast.simulator.errors import ScenarioError
 
 Array = NDArray[np.float64]
-_LEAST_SD = 0.02
+_LEAST_SDS = (0.02, 0.1, 0.02)  # of stacks, sources and the rest: no source is met more closely
+_UNUSUAL_SD = 0.7  # of the logarithm of what the scale of unusual models is beyond 1, around 1
 _WIDEST = 1.1  # logarithm of what the scale of unusual models is beyond 1
 _LEAST_WIDENED = 0.1
 FREEDOM = 4.0  # degrees of a source's t
@@ -124,7 +125,9 @@ class StackEffects:
 
 def fit(observed: Sequence[Observed]) -> StackEffects:
     """By maximum likelihood: variances with the sources' weights as they are, and weights with the
-    variances as they are, in turn.
+    variances as they are, in turn. Where the forecasts' own draws explain most of what is left, the
+    data hardly tell how much further unusual models are off: it is taken to be about twice as far,
+    so that no single source decides it.
 
     Raises ScenarioError for fewer than three sources.
     """
@@ -137,14 +140,15 @@ def fit(observed: Sequence[Observed]) -> StackEffects:
     free = 4 if several else 3
 
     def scales(found: Array) -> tuple[Array, float]:
-        sds = np.exp(np.clip(found[:3], math.log(_LEAST_SD), 2.0))
+        sds = np.exp(np.clip(found[:3], np.log(_LEAST_SDS), 2.0))
         return sds, 1.0 + float(np.exp(min(found[3], _WIDEST))) if several else 1.0
 
     def loss(found: Array, weights: Array) -> float:
         sds, unusual = scales(found)
         factor = np.linalg.cholesky(design.covariance(sds**2, unusual, weights))
         scaled = np.linalg.solve(factor, logs)
-        return float(np.log(np.diag(factor)).sum() + 0.5 * scaled @ scaled)
+        prior = 0.5 * (found[3] / _UNUSUAL_SD) ** 2 if several else 0.0
+        return float(np.log(np.diag(factor)).sum() + 0.5 * scaled @ scaled + prior)
 
     fits: list[tuple[float, StackEffects]] = []
     for start in ([-0.5, -2.5, -1.5, 0.0], [-2.5, -0.5, -1.5, 0.0]):  # one alone may stay behind

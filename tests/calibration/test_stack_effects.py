@@ -15,7 +15,7 @@ from benchmarks import run_tables
 from benchmarks.runner import ROOT
 from benchmarks.validation.published_runs import PublishedRun
 from benchmarks.validation.run_phases import Forecast
-from benchmarks.validation.runs import UNUSUAL, Row, group_of, left_out
+from benchmarks.validation.runs import UNUSUAL, Row, group_of, left_out, measured_bound
 from benchmarks.validation.stack_effects import Observed, fit
 from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.costs.stacks import FOLDERS, STACKS, told_of
@@ -115,6 +115,17 @@ def test_intervals_of_heavy_tails_and_of_unusual_models_hold_nine_of_ten() -> No
     assert alike.unusual < 1.5
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_no_single_source_decides_how_far_off_unusual_models_are(seed: int) -> None:
+    """Where the forecasts' own draws explain what is left, nothing is known of it."""
+    logs = np.random.default_rng(seed).normal(0.0, 0.3, 24)
+    observed = [
+        Observed("a", str(n), math.exp(log), 0.35, n % 4 == 0) for n, log in enumerate(logs)
+    ]
+    found = [fit([one for one in observed if one.source != left]).unusual for left in "048"]
+    assert all(1.5 < unusual < 3.0 for unusual in found)
+
+
 def test_two_sources_say_nothing_about_a_spread() -> None:
     with pytest.raises(ScenarioError, match="fewer than three sources"):
         fit([Observed("a", "a", 1.0, 0.1), Observed("a", "b", 1.0, 0.1)])
@@ -175,3 +186,31 @@ def test_figures_that_mix_groups_have_no_effect() -> None:
     assert group_of("sync+switch") == "sync"
     assert group_of("log_prob+update") is None
     assert group_of("step") is None
+
+
+@pytest.mark.parametrize(
+    ("measured", "policy", "said", "bound"),
+    [
+        (
+            {"generation": 100, "reference": 90, "update": 40, "step": 235},
+            (),
+            "generation",
+            "trainer",
+        ),
+        ({"generation": 9, "reference": 8, "update": 4, "step": 21}, (), "generation", "trainer"),
+        ({"generation": 100, "update": 80, "step": 185}, (), None, "generation"),
+        ({"generation": 100, "update": 80, "step": 200}, (), None, None),  # whose are the others?
+        ({"generation": 100, "update": 80}, (), None, None),
+        ({"generation": 100, "update": 80, "sync+switch": 5}, (), None, "generation"),
+        ({"generation": 100, "update": 95, "sync": 1}, (), None, None),
+        ({"generation": 100, "update": 95, "sync": 1}, (), "update", "trainer"),
+        ({"wait": 1, "update": 95}, ("one_step_off",), "generation", "generation"),
+        ({"generation": 100, "step": 120}, (), "generation", "generation"),
+    ],
+)
+def test_a_published_step_is_bound_by_its_longest_side(
+    measured: dict[str, float], policy: tuple[str, ...], said: str | None, bound: str | None
+) -> None:
+    """The source's word counts where the phases do not tell."""
+    run = PublishedRun({"policy": policy}, measured, bound=said)
+    assert measured_bound(run) == bound

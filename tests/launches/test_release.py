@@ -140,6 +140,7 @@ DEFAULTS = [
     ("skyrl", "0.3", {}, "run.logits_chunk_tokens", 1024),
     ("prime_rl", "0.5", {}, "run.max_staleness", 1),
     ("prime_rl", "0.6", {}, "run.max_staleness", 8),
+    ("prime_rl", "0.5", {}, "policy", [{"pipeline_rl": {"in_flight": 1.0, "queue": 1.0}}]),
     ("areal", "1.0", {"actor.backend": "fsdp:d8"}, "run.trainer_dtype", "bf16"),
     ("areal", "1.0", {"actor.backend": "megatron:d8"}, "run.trainer_dtype", None),
     ("areal", "2.0", {"actor.backend": "fsdp:d8"}, "run.trainer_dtype", "fp32"),

@@ -130,8 +130,9 @@ def _exported(known: Settings) -> Part | None:
 
 
 def _in_flight(known: Settings, rules: Mapping[str, Any]) -> dict[str, float]:
-    """Batches in flight, where nothing else limits what is started."""
-    if rules["exceeded"] != "window":
+    """Batches in flight, where nothing else limits what is started, or verl's fully asynchronous
+    servers have so many prompts each."""
+    if rules["exceeded"] != "window" and "run.staleness_share" not in known:
         return {}
     sizes = [whole(known, key) for key in ("workload.batch_groups", "workload.group_size")]
     most = whole(known, "run.in_flight_rollouts")

@@ -80,3 +80,5 @@ def test_what_is_in_flight_is_counted_in_batches(flights: int, expected: float) 
     assert policy("trl", **sizes, **{"run.in_flight_rollouts": flights})["in_flight"] == expected
     capacity = policy("areal", **sizes, **{"run.in_flight_rollouts": flights})
     assert "in_flight" not in capacity  # it counts something else there
+    counted = {**sizes, "run.in_flight_rollouts": flights, "run.staleness_share": 0.5}
+    assert policy("verl", **counted).get("in_flight") == (expected if flights else None)

@@ -117,6 +117,14 @@ def test_the_user_says_it_over_the_launch(tmp_path: Path) -> None:
 
 MEGATRON = {"actor_rollout_ref.actor.strategy": "megatron"}
 TRAINER = "cost.roofline.trainer"
+FULLY_ASYNC = {
+    "async_training.staleness_threshold": 0.5,
+    "async_training.trigger_parameter_sync_step": 4,
+    "rollout.nnodes": 8,
+    "rollout.n_gpus_per_node": 8,
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": 4,
+    "actor_rollout_ref.rollout.n": 16,
+}
 DEFAULTS = [
     ("verl", "0.5", MEGATRON, "cluster.tensor_parallel", 1),
     ("verl", "0.5", {}, "cluster.tensor_parallel", 2),
@@ -139,6 +147,8 @@ DEFAULTS = [
     ("skyrl", "0.2", {}, "run.enforce_eager", True),
     ("skyrl", "0.3", {}, "run.logits_chunk_tokens", 1024),
     ("prime_rl", "0.5", {}, "run.max_staleness", 1),
+    ("verl", None, FULLY_ASYNC, "run.max_staleness", 5),
+    ("verl", None, FULLY_ASYNC, "run.in_flight_rollouts", 16 * 16 * 16),
     ("prime_rl", "0.6", {}, "run.max_staleness", 8),
     ("prime_rl", "0.5", {}, "policy", [{"pipeline_rl": {"in_flight": 1.0, "queue": 1.0}}]),
     ("areal", "1.0", {"actor.backend": "fsdp:d8"}, "run.trainer_dtype", "bf16"),

@@ -9,6 +9,7 @@ from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 _COLOCATED = {"sync": True, "colocate_async": True, "separate_async": False}
 _MEGATRON = "actor_rollout_ref.actor.megatron."
+_GROUPS = 16  # of a server in fully_async_rollouter.py
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
@@ -50,12 +51,19 @@ def _placed(settings: Settings) -> Iterable[Setting]:
 
 def _bounded(settings: Settings) -> Iterable[Setting]:
     """``staleness_threshold`` is how many more rollouts than one synchronisation's updates train on
-    may be started between two of them (fully_async_policy, ``max_required_samples``)."""
+    may be started between two of them (fully_async_policy, ``max_required_samples``); a server has
+    so many prompts at once (``max_concurrent_samples``)."""
     share, every = value(settings, "run.staleness_share"), whole(settings, "run.sync_every")
     if isinstance(share, int | float) and share >= 0 and every:
         bound = math.ceil((1 + share) * every - 1e-9) - 1
         yield settings["run.staleness_share"].implies("run.max_staleness", bound)
         yield settings["run.staleness_share"].implies("run.asynchronous", True)
+        keys = ("rollout_nodes", "rollout_gpus_per_node")
+        gpus = math.prod(whole(settings, f"run.{key}") or 0 for key in keys)
+        servers = gpus // (whole(settings, "cluster.tensor_parallel") or 1)
+        each = whole(settings, "run.in_flight_groups") or _GROUPS
+        if most := servers * each * (whole(settings, "workload.group_size") or 0):
+            yield settings["run.staleness_share"].implies("run.in_flight_rollouts", most)
 
 
 def _models(settings: Settings) -> Iterable[Setting]:

@@ -52,9 +52,12 @@ class HeldOut:
         return (measured.past if self.history else measured.runs)(self.data)
 
     def fitted(self) -> Fitted:
-        """The calibration: the runs, and the campaign's probe of engine and trainer."""
+        """The calibration: the runs, and the campaign's probe of engine and trainer if it has
+        one."""
         folder = self.folder()
-        return calibrate([folder / name for name in self.calibration], folder / "probe.json")
+        probe = folder / "probe.json"
+        runs = [folder / name for name in self.calibration]
+        return calibrate(runs, probe if probe.is_file() else None)
 
     def names(self, pattern: str) -> list[str]:
         """Runs of a pattern without those of the calibration, in order."""
@@ -79,6 +82,8 @@ CAMPAIGNS: Mapping[str, HeldOut] = {
     "several": HeldOut("two replicas", "overlap/several", _SYNC),
     "turns": HeldOut("one process", "turns/runs", _SYNC, history=True),
     "beside": HeldOut("trainer beside", "turns/beside", _SYNC, history=True),
+    "gpu": HeldOut("calibrated on seed 0", "gpu/runs", ("sync-0",)),
+    "gpu-swapped": HeldOut("calibrated on seed 1", "gpu/runs", ("sync-1",)),
 }
 
 

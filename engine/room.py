@@ -27,7 +27,7 @@ _BYTES = {"float32": 4, "bfloat16": 2}
 _TRAINER_COPIES = 4
 _SLACK = 0.1  # of the ledger
 _NOT_COUNTED = ("context", "fragmentation")
-_LOGIT_BYTES = 12.0  # float32 logits, their softmax and gradient
+_LOGIT_BYTES = 12.0  # float32 logits, their softmax and gradient; those of 16 bit beside
 _GB = 1e9
 
 
@@ -154,10 +154,10 @@ def priced(model: Model, trainer: TrainerConfig, dtype: str, devices: Devices) -
         lora_rank=1 if lora is None else lora.rank,
         base_bits=8 * _BYTES[dtype],
         master_dtype="bf16" if trainer.dtype == "bfloat16" else "fp32",
-        working_copy=ranks == 1 and bool(trainer.autocast),
+        sharding="none" if ranks == 1 else "fsdp",
         recompute="full" if full else "none",
         logits_chunk_tokens=chunk,
-        logit_bytes=_LOGIT_BYTES,
+        logit_bytes=_LOGIT_BYTES + (2 if trainer.autocast or trainer.dtype == "bfloat16" else 0),
         log_prob_passes=2 if compares else passes,
         reference_on_host=trainer.reference_offload,
         states_on_host=trainer.offload,
@@ -166,15 +166,13 @@ def priced(model: Model, trainer: TrainerConfig, dtype: str, devices: Devices) -
 
 
 def state_bytes(count: int, trainer: TrainerConfig, ranks: int) -> float:
-    """Bytes that a rank's GPU holds of a trainer's state: its shards, gradients included; without
-    ranks and with bfloat16 passes over float32 weights, the cast weights too. With adapters, the
-    model's own weights in 16 bits at least."""
+    """Bytes that a rank's GPU holds of a trainer's state in the optimiser's step: its shards,
+    gradients included. With adapters, the model's own weights in 16 bits at least."""
     if trainer.offload:
         return 0.0
     if trainer.lora is not None:
         return _BYTES["bfloat16"] * count / ranks
-    cast = _BYTES["bfloat16"] * count if ranks == 1 and trainer.autocast else 0
-    return _TRAINER_COPIES * _BYTES[trainer.dtype] * count / ranks + cast
+    return _TRAINER_COPIES * _BYTES[trainer.dtype] * count / ranks
 
 
 def _said(size: float) -> str:

@@ -46,10 +46,16 @@ def _trainer(case: Case, gpu: Gpu) -> RooflineTrainer:
             trainer,
             batching="padded",
             logits_chunk_tokens=None,
-            logit_bytes=TrainerOptions.logit_bytes,
+            logit_bytes=_kept_logit_bytes(case),
             foreach_optimizer=True,
         )
     return trainer
+
+
+def _kept_logit_bytes(case: Case) -> float:
+    """In ``plain``, of a logit: all in fp32, and of those of responses a copy in rows and its
+    log-softmax."""
+    return 4 + 8 * case.response / (case.prompt + case.response)
 
 
 def _load(case: Case) -> TrainLoad:
@@ -62,7 +68,7 @@ def _load(case: Case) -> TrainLoad:
 def _use(case: Case) -> Use:
     response = case.rows * case.response
     if case.shared:
-        return Use(response, response, case.prompt - 1, accumulates=True)
+        return Use(response, response, case.prompt - 1, accumulates=case.microbatches > 1)
     tokens = case.rows * (case.prompt + case.response - 1)
     logits = tokens if case.kind == "plain" else response
     return Use(tokens, logits, 0, accumulates=case.microbatches > 1)

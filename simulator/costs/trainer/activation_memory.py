@@ -3,7 +3,8 @@
 What a layer's backward keeps is counted by operation, as PyTorch's autograd saves it: a linear
 layer saves its input, a product both factors, flash attention its four arguments (Dao, arXiv
 2205.14135), a norm its input. A norm of several kernels (transformers' and torchtune's) works in
-fp32: it saves that copy and the normalised 16 bit one beside.
+fp32: it saves that copy and the normalised 16 bit one beside. Under autocast (`casts`) the residual
+stream and its norms are in fp32 throughout, and each product casts its input for itself.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES, Recompute
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.routing import busiest_share
 from rollcast.simulator.costs.presets.vision import VisionTower
+from rollcast.simulator.costs.trainer.casts import autocasts
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
 from rollcast.simulator.costs.trainer.parallel import Layout
 
 NORM_BYTES = 6  # of an element of an eager norm: its input in fp32, its normalised output in 16 bit
 SCALED_BYTES = 8
+INPUTS_CAST = 5  # under autocast: those of queries, keys and values, of gate and values
 WIDTHS_AT_WORK = 0.75  # of what an MLP keeps, as gradients: of its gate, its values, their product
 
 
@@ -77,11 +80,14 @@ def kept_layer(
     scaled_in_fp32: bool = True,
     scaled_inside: bool = False,
     busiest: float = 1.0,
+    stream: Literal["16 bit", "autocast", "fp32"] = "16 bit",
 ) -> KeptLayer:
     """Of a model whose elementwise operations run one by one, or fused. scaled_in_fp32: whether
     outputs of routed experts are in fp32 while their scores scale them (torchtitan, prime-rl).
     scaled_inside: whether the activation is scaled instead, and no output kept (Megatron).
-    busiest: tokens of the GPU whose experts get most, over the mean."""
+    busiest: tokens of the GPU whose experts get most, over the mean. stream: what the
+    residual stream is in: as the products, in fp32 between those of 16 bit, or in fp32 as they are,
+    of which bytes are counted as if all were in 16 bit."""
     made = layer_bytes(model)
     hidden = ACTIVATION_BYTES * model.hidden
     queries = ACTIVATION_BYTES * model.heads * model.head_dim
@@ -94,7 +100,8 @@ def kept_layer(
     if model.qk_norm:
         norms += attending * (queries + keys)
     if kernels == "eager":
-        eager = NORM_BYTES / ACTIVATION_BYTES - 1  # the copies take the place of the input
+        # the copies take the place of the input; what is in fp32 already is not copied
+        eager = 1.0 if stream == "fp32" else NORM_BYTES / ACTIVATION_BYTES - 1
         norms += 2 * eager * hidden
         if model.qk_norm:
             norms += attending * eager * (queries + keys)
@@ -109,8 +116,12 @@ def kept_layer(
         mlp -= ACTIVATION_BYTES * (widths + model.dense_layers / model.layers * model.intermediate)
     if scaled_inside:
         mlp -= sent * hidden
+    entry = hidden
+    if stream == "autocast":
+        entry *= 2
+        norms += 2 * hidden + (INPUTS_CAST - 2) * hidden
     selected = attending * (2 * queries + keys) + hidden + made.mlp / (model.mlp_matrices + 1)
-    return KeptLayer(norms, attention, mlp, graded, min(selected, attention + mlp), hidden)
+    return KeptLayer(norms, attention, mlp, graded, min(selected, attention + mlp), entry)
 
 
 def tower_layer_bytes(tower: VisionTower) -> float:
@@ -155,7 +166,14 @@ class ActivationMemory:
             scaled_in_fp32=not megatron and not options.expert_launch_s,
             scaled_inside=megatron,
             busiest=busiest,
+            stream=self._stream,
         )
+
+    @property
+    def _stream(self) -> Literal["16 bit", "autocast", "fp32"]:
+        if self.options.precision == "fp32":
+            return "fp32"
+        return "autocast" if autocasts(self.options) else "16 bit"
 
     def _here(self, whole: float, stream: float) -> float:
         """Of bytes of a whole layer, of which ``stream`` are of norms and the residual stream,

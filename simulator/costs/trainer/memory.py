@@ -28,6 +28,7 @@ from rollcast.simulator.costs.trainer.buckets import (
     step_bytes,
     summed_bytes,
 )
+from rollcast.simulator.costs.trainer.casts import Casts, casts_of
 from rollcast.simulator.costs.trainer.options import (
     COMPUTE_BYTES,
     FIELD,
@@ -301,16 +302,18 @@ class TrainerMemory(TrainerOptions):
             return self.compute_bytes * self._whole_parameters
         if sharded or (self.base_bits < 16 and self.weights == "lora"):
             return self.compute_bytes * (two + units)
-        if has_working_copy(self) or self.weights == "lora" or self.master_dtype == "bf16":
-            return 0.0
-        if self.precision == "fp32":
-            return 0.0
-        return self.compute_bytes * self._whole_parameters  # autocast keeps a copy of what it casts
+        return 0.0  # of autocast's casts see `_casts`
 
     @property
     def working_weights(self) -> float:
         """Bytes of 16 bit weights that a forward without gradients needs beside the states."""
-        return self._gathered(max(self._root_parameters, self._head_parameters))
+        gathered = self._gathered(max(self._root_parameters, self._head_parameters))
+        return gathered + self._casts.whole
+
+    @cached_property
+    def _casts(self) -> Casts:
+        sizes = (self._whole_parameters, self._layer_parameters, self._head_parameters)
+        return casts_of(self, self.model, *sizes)
 
     @property
     def _alone(self) -> bool:
@@ -348,23 +351,42 @@ class TrainerMemory(TrainerOptions):
         graded = COMPUTE_BYTES * full
         by_layer = sharded and not self._alone and not has_buckets(self)
         reduced = gradient_bytes(self) * full * by_layer
+        casts = self._casts
+        beside = (casts.graph - casts.head) * bool(use.prefix_tokens)  # the prefix's, of its graph
+        ungraded, chunk = self.logit_bytes - MASTER_BYTES, self.logits_chunk_tokens
+        inside = chunk is not None  # logits that are whole leave autocast's context
+        # of the head, over the chunks before; under DeepSpeed a chunk is a row, which has no others
+        summed = inside and not has_buckets(self) and use.logit_tokens > (chunk or 0)
         loss: Parts = {
             **states,
-            "gradients": gradients,
+            "gradients": gradients + graded * head * summed,
             "activations": kept / self.pipeline_parallel,
             "logits": self._logit_bytes(use, self.logit_bytes),
-            "gathered_weights": self._gathered(max(head, root) - layer),
+            "gathered_weights": self._gathered(max(head, root) - layer) + casts.graph + beside,
+        }
+        logits: Parts = {  # before the loss: logits that are whole leave autocast's context
+            **loss,
+            "gradients": gradients,
+            "logits": self._logit_bytes(use, max(0.0, ungraded) if inside else COMPUTE_BYTES),
+            "gathered_weights": loss["gathered_weights"] + casts.whole - casts.graph,
         }
         of_head: Parts = {
             **loss,
             "gradients": gradients + graded * head,
             "logits": self._logit_bytes(use, min(self.logit_bytes, HEAD_LOGIT_BYTES)),
         }
+        widened: Parts = {
+            **of_head,
+            "gradients": gradients + casts.graded * full * head,
+            "logits": 0.0,
+        }
         first: Parts = {
             **states,
             "gradients": gradients + graded * (layer + waits),
             "activations": kept + working,
-            "gathered_weights": self._gathered(root),
+            "gathered_weights": self._gathered(root)
+            + max(casts.graph - casts.head, casts.layer)
+            + beside,
             "communication": reduced * (layer if root else max(head, layer)),
         }
         last: Parts = {
@@ -372,25 +394,33 @@ class TrainerMemory(TrainerOptions):
             "gradients": states.get("gradients", 0.0) + graded * (layer + waits),
             "activations": max(working, (made.image_kept + made.image_working) * images)
             + beside_bytes,
-            "gathered_weights": self._gathered(root),
+            "gathered_weights": self._gathered(root) + casts.layer + beside,
             "communication": reduced * layer,
         }
         end: Parts = {
             **states,
-            "gradients": states.get("gradients", 0.0) + graded * root,
+            "gradients": states.get("gradients", 0.0) + graded * root + self._embedded(use) * head,
             "activations": beside_bytes,
             "communication": reduced * root,
         }
-        moments = [loss, of_head, first, last, end]
+        before, after = [logits, loss, of_head, widened], [first, last, end]
         if has_buckets(self):
             copied = reduced_bytes(self, self.model, self._trained_parameters)
             if use.accumulates and full:
                 own = summed_bytes(self, self.layout.owned_parameters)
                 last["gradients"] += own
-            for parts in moments:
+            for parts in before + after:
                 parts["gradients"] += self.bucket_bytes
-                parts["communication"] = copied * (parts is not loss and parts is not of_head)
-        return max(moments, key=lambda parts: math.fsum(parts.values()))
+            for parts in after:
+                parts["communication"] = copied
+        return max(before + after, key=lambda parts: math.fsum(parts.values()))
+
+    def _embedded(self, use: Use) -> int:
+        """Bytes of a weight that a dense gradient of the embeddings takes before it is added to
+        what is there, of the head or of an earlier microbatch, where nothing is shared."""
+        adds = use.accumulates or self.model.tied_embeddings
+        kept = self.kept != "none" or has_working_copy(self) or self.weights != "full"
+        return 0 if kept or not adds else gradient_bytes(self)
 
     @cached_property
     def _read(self) -> Parts:
@@ -406,7 +436,8 @@ class TrainerMemory(TrainerOptions):
         shared = shared_kv_bytes(self.model, prefix) / self.layout.share
         update = self._update(use, shared + self._activations.kept * prefix)
         if prefix:  # phases A and C: the prefix as a microbatch, K/V among its activations
-            alone = self._update(use._replace(tokens=prefix, logit_tokens=0), shared / 2)
+            ended = use._replace(tokens=prefix, logit_tokens=0, prefix_tokens=0, accumulates=True)
+            alone = self._update(ended, shared / 2)
             update = max(update, alone, key=lambda parts: math.fsum(parts.values()))
         step = dict(self._states)
         if not self.reduce_every_microbatch and self.kept in ("fsdp", "hybrid"):
@@ -430,7 +461,7 @@ class TrainerMemory(TrainerOptions):
         forward = held | {
             "activations": max(made.forward, made.image_working * use.image_share) * scored.tokens,
             "logits": self._logit_bytes(scored, ungraded),
-            "gathered_weights": self._gathered(head),
+            "gathered_weights": self._gathered(head) + self._casts.whole,
         }
         phases: dict[MemoryPhase, Parts] = {}
         if self.log_prob_passes:

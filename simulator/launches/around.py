@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rollcast.simulator.launches.pieces import Text, cut, place_of, plain, shown
+from rollcast.simulator.launches.pieces import Text, cut, known, place_of, plain, shown
 from rollcast.simulator.stacks.launch import Launch
 from rollcast.simulator.stacks.settings import Place, Setting
 
@@ -35,7 +35,8 @@ LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
 
 
 def options(words: Sequence[Text], default: Place) -> Iterator[tuple[str, Text, Place]]:
-    """Options with their values, hyphens as underscores, ``--a b`` and ``--a=b`` alike."""
+    """Options with their values, hyphens as underscores, ``--a b`` and ``--a=b`` alike; one without
+    a value is true."""
     for at, text in enumerate(words):
         name = shown(text)
         if not name.startswith("--") or (text and text[0].why):
@@ -46,6 +47,8 @@ def options(words: Sequence[Text], default: Place) -> Iterator[tuple[str, Text, 
             yield key.replace("-", "_"), cut(text, len(key) + 3)[1], place
         elif at + 1 < len(words) and not shown(words[at + 1]).startswith("--"):
             yield key.replace("-", "_"), words[at + 1], place
+        else:
+            yield key.replace("-", "_"), known("true", place), place
 
 
 def launchers(words: Sequence[Text], default: Place) -> Mapping[str, Setting]:

@@ -76,9 +76,21 @@ def programs(words: Sequence[Text]) -> Iterator[Program]:
     yield from (one for one in found if one not in scripts)
 
 
+# Of accelerate (commands/launch.py), torchrun (torch/distributed/run.py) and DeepSpeed's launcher
+_SWITCHES = frozenset(
+    f"--{name}"
+    for name in (
+        *("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "cpu", "debug", "quiet"),
+        *("standalone", "force_multi", "bind_cores_to_rank"),
+    )
+)
+
+
 def _takes(text: str | None) -> bool:
     """Whether a word is an option whose value comes next."""
-    return text is not None and text.startswith("--") and len(text) > 2 and "=" not in text
+    if text is None or text.replace("-", "_").replace("__", "--", 1) in _SWITCHES:
+        return False
+    return text.startswith("--") and len(text) > 2 and "=" not in text
 
 
 def _is_option(text: str | None) -> bool:

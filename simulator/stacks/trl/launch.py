@@ -22,7 +22,9 @@ def implied(settings: Settings) -> Iterable[Setting]:
     trainer's split by its launcher."""
     yield from _placed(settings)
     yield from _sized(settings)
-    yield from _split(settings)
+    split = list(_split(settings))
+    yield from split
+    yield from _stepped({**settings, **{one.key: one for one in split}})
 
 
 def _placed(settings: Settings) -> Iterable[Setting]:
@@ -114,7 +116,20 @@ def _split(settings: Settings) -> Iterable[Setting]:
         yield stage.implies("run.strategy", "deepspeed")
     elif version is not None and version.value == 2:
         yield version.implies("run.strategy", "fsdp2")
+    elif (split := settings.get("run.strategy")) and split.theirs == "accelerate.use_deepspeed":
+        yield split.implies("run.zero_stage", 2)  # accelerate's own
     elif "run.strategy" not in settings:
         gpus = _processes(settings)
         launched = gpus is not None and gpus.theirs != "--gpus"
         yield gpus.implies("run.strategy", "ddp") if gpus and launched else _COPIES
+
+
+def _stepped(settings: Settings) -> Iterable[Setting]:
+    """DeepSpeed's ZeRO and FSDP under mixed precision step weights of fp32, however these were
+    loaded (DeepSpeed's stage_1_and_2.py and stage3.py, accelerate's accelerator.py from 0.26 and
+    fsdp_utils.py); copies on each GPU stay as they are."""
+    dtype, strategy = settings.get("run.trainer_dtype"), value(settings, "run.strategy")
+    zero = strategy == "deepspeed" and value(settings, "run.zero_stage") != 0
+    mixed = value(settings, "run.mixed_precision") not in (False, "no")
+    if dtype is not None and (zero or (strategy in ("fsdp", "fsdp2") and mixed)):
+        yield settings["run.strategy"].implies("run.trainer_dtype", "fp32")

@@ -203,7 +203,12 @@ def plan(
     The question is the scenario's section plan, changed by these options; what neither says gets a
     sensible default. Exits with 3 if no choice meets the limits, and names the nearest one.
     """
-    from rollcast.simulator.cli.launching import LaunchOptions, gpus_to_choose, scenario_or_launch
+    from rollcast.simulator.cli.launching import (
+        LaunchOptions,
+        gpus_to_choose,
+        lines_of,
+        scenario_or_launch,
+    )
     from rollcast.simulator.cli.plan import show_plan, with_flags
     from rollcast.simulator.planner import planner
     from rollcast.simulator.results.folder import check_target
@@ -215,8 +220,8 @@ def plan(
         gpu, None, model, mean_tokens, prompt_tokens, None, stack, environment or (), host_memory
     )
     held = gpus_to_choose(gpus)
-    found, dealt, notes = scenario_or_launch(scenario, options, held, trust(trust_modules))
-    for note in notes:
+    found, dealt, launch = scenario_or_launch(scenario, options, held, trust(trust_modules))
+    for note in () if launch is None else launch.launch.notes:
         print(f"note: {note}", file=sys.stderr)
     raw = override(found, settings or (), seed)
     raw = with_flags(raw, run, choose or (), limit or (), objective, quality or (), held, target)
@@ -236,7 +241,9 @@ def plan(
     bars = _tornado_of(planned, raw) if tornado else None
     if out is not None:
         _write_plan(planned, raw, out, force, policy or (), bars or ())
-    show_plan(planned, as_json, bars)
+    best = planned.chosen
+    lines = () if launch is None or best is None else lines_of(launch, best.choice.unasked)
+    show_plan(planned, as_json, bars, lines)
     print_where(out)
     if planned.recommended is None:
         raise typer.Exit(NOTHING_MEETS)

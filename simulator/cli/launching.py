@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollcast.simulator.errors import ScenarioError
 
@@ -104,9 +105,9 @@ def scenario_in(path: Path, options: LaunchOptions, trust_modules: Trust) -> Raw
 
 def scenario_or_launch(
     path: Path, options: LaunchOptions, gpus: Sequence[int | str], trust_modules: Trust
-) -> tuple[RawScenario, Check | None, Sequence[str]]:
+) -> tuple[RawScenario, Check | None, Question | None]:
     """A scenario's file as it is, or the scenario of a launch, with a check of what is chosen and
-    sentences on how the launch was read.
+    what is asked of the launch.
 
     gpus: to choose from, as in ``plan.choose.gpus``. trust_modules, errors: of `scenario_in`.
     """
@@ -114,7 +115,7 @@ def scenario_or_launch(
     from rollcast.simulator.scenario.file import RawScenario
 
     if (raw := scenario_in(path, options, trust_modules)) is not None:
-        return raw, None, ()
+        return raw, None, None
     counted = [_counted(value) for value in gpus]
     if options.gpu is None and counted:
         options = replace(options, gpu=counted[0][1])
@@ -126,7 +127,17 @@ def scenario_or_launch(
     plan = {} if steps is None or steps >= NO_LIMIT else {"run": {"steps": steps}}
     sources = {part.key: part.source for part in found.parts}
     raw = RawScenario({**data, "plan": plan} if plan else data, {}, found.name, Path(), sources)
-    return raw, partial(check_chosen, found.launch, found.draft.settings), found.launch.notes
+    return raw, partial(check_chosen, found.launch, found.draft.settings), found
+
+
+def lines_of(launch: Question, keys: Mapping[str, Any]) -> Sequence[str]:
+    """Keys of the scenario in the words of the launch's stack; empty where it lacks one."""
+    settings: dict[str, Any] = {}
+    for key, value in keys.items():
+        settings |= launch.saying(key, value)
+    with suppress(KeyError, ScenarioError):
+        return launch.lines(settings)
+    return ()
 
 
 def _counted(value: int | str) -> tuple[int, str | None]:

@@ -149,10 +149,15 @@ _WIDE = 4.0
 """An interval that ends at more times its figure is shown by its ends."""
 
 
-def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | None = None) -> None:
+def show_plan(
+    planned: Planned,
+    as_json: bool = False,
+    bars: Sequence[Bar] | None = None,
+    lines: Sequence[str] = (),
+) -> None:
     """Prints the answer in sentences, a row per notable choice, and causes of impossible ones.
 
-    bars: the tornado of the recommended choice.
+    bars: the tornado of the recommended choice. lines: of a launch, which make that fit its memory.
     """
     if as_json:
         added = {} if bars is None else {"tornado": [asdict(bar) for bar in bars]}
@@ -163,6 +168,10 @@ def show_plan(planned: Planned, as_json: bool = False, bars: Sequence[Bar] | Non
         screen.print(planned.narrowed, markup=False)
     for sentence in planned.sentences:
         screen.print(sentence, markup=False, style="bold" if planned.recommended else "yellow")
+    if lines:
+        screen.print("In the launch:", markup=False)
+        for line in lines:
+            screen.print(f"    {line}", markup=False)
     screen.print()
     shown = planned.notable(_MOST_ROWS // 2)[:_MOST_ROWS]
     known = {
@@ -209,6 +218,8 @@ def _notes(
         note += f" Pays up to: {NAMED['break_even'].meaning}."
     if any(row.chances for row in shown):
         note += " Meets limits: share of draws within the limits of hours and cost."
+    if told := words.unasked(shown):
+        note += f" {told}"
     if left_out:
         labels = ", ".join(one_line(_HEADINGS[name]) for name in left_out)
         note += f" For {labels}, make the terminal wider."
@@ -228,7 +239,7 @@ def _table(rows: Sequence[Row], columns: Sequence[str], width: int) -> Table:
     from rich.text import Text
 
     grid = Table(padding=(0, 0, 0, 1))
-    names = [", ".join(filter(None, (row.choice.policy, words.others(row)))) for row in rows]
+    names = [words.called(row) for row in rows]
     named_column(grid, "policy", names, width)
     for name in columns:
         grid.add_column(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
@@ -97,7 +98,8 @@ class Row:
 
 def _chosen(choice: Choice, setup: Setup) -> dict[str, Any]:
     chosen = {f"chosen_{key}": value for key, value in choice.chosen.items()}
-    return {**chosen, "policy": choice.policy, **asdict(setup)}
+    unasked = "; ".join(f"{key}: {json.dumps(value)}" for key, value in choice.unasked.items())
+    return {**chosen, "policy": choice.policy, **asdict(setup), "unasked": unasked}
 
 
 @dataclass(frozen=True, slots=True)

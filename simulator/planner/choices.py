@@ -44,11 +44,13 @@ MOST_SPLITS = 32
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One combination. chosen: values by key of ``plan.choose``. settings: resulting keys of the
-    scenario, in order. policy: its spelling, with its label."""
+    scenario, in order. policy: its spelling, with its label. unasked: those of the settings that
+    nobody chose and without which it would not fit its memory."""
 
     chosen: Mapping[str, Any]
     settings: Mapping[str, Any]
     policy: str
+    unasked: Mapping[str, Any] = field(default_factory=dict)
 
     def applied(self, raw: RawScenario) -> RawScenario:
         """The scenario with the settings. Raises ScenarioError (``plan.choose``)."""
@@ -60,6 +62,10 @@ class Choice:
         key = Same(raw), json.dumps(dict(self.settings))
         return _built(Held(key, (raw, self))).with_policy(self.policy)
 
+    def fitting(self, unasked: Mapping[str, Any]) -> Choice:
+        """With these settings beside the chosen ones."""
+        return replace(self, settings={**self.settings, **unasked}, unasked=unasked)
+
     @property
     def synchronous(self) -> bool:
         """Whether the policy is the synchronous one, under whatever label."""
@@ -68,10 +74,10 @@ class Choice:
     @property
     def name(self) -> str:
         """The chosen values and the policy."""
-        return _text(self.chosen, self.policy)
+        return _text({**self.chosen, **self.unasked}, self.policy)
 
 
-@lru_cache(maxsize=1)  # choices come policy by policy
+@lru_cache(maxsize=2)  # choices come policy by policy, some as chosen and so that they fit
 def _built(choice: Held) -> Scenario:
     """The scenario of a choice under no policy."""
     raw, one = choice.held

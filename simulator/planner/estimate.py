@@ -6,8 +6,10 @@ that drains if a step waits for every rollout, a constant number in flight if ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,8 @@ HIDES = 1.1  # A longer update hides the rollouts of an overlapped step: step ti
 class Estimate:
     """Seconds of a mean step: rollouts, update, and syncs and switches between them. overlaps:
     whether rollouts and update overlap. taken, used, trained, needs: see `measure.Measured`; needs
-    as if no token were older than its update."""
+    as if no token were older than its update. unasked: settings by key, without which the choice
+    would not fit its memory."""
 
     setup: Setup
     rollout_s: float
@@ -42,6 +45,7 @@ class Estimate:
     used: float
     trained: float
     needs: Needs | None = None
+    unasked: Mapping[str, Any] = field(default_factory=dict)
 
     def step_s(self, factor: float = 1.0) -> float:
         """Seconds of a step with rollouts ``factor`` times as long as estimated."""
@@ -73,11 +77,32 @@ class Estimate:
 
 
 def estimate(raw: RawScenario, choice: Choice) -> Estimate | Failure:
-    """The estimate of a choice, or why it cannot run."""
+    """The estimate of a choice, with settings that make it fit its memory where it does not by
+    itself; or why it cannot run."""
     try:
-        return estimated(choice.scenario(raw))
+        scenario = choice.scenario(raw)
+        unasked = _unasked(Held((_in_memory(scenario), *choice.settings), (scenario, choice)))
+        if unasked:
+            scenario = choice.fitting(unasked).scenario(raw)
+        return replace(estimated(scenario), unasked=unasked)
     except RollcastError as error:
         return Failure(str(error))
+
+
+def _in_memory(scenario: Scenario) -> tuple[Same, object, bool]:
+    """What the memory of a scenario depends on."""
+    plan = scenario.policy.plan(scenario.plan, scenario.policy.init())
+    return Same(scenario.cost), plan.batch, plan.layout == "shared_prefix"
+
+
+@lru_cache(maxsize=64)
+def _unasked(asked: Held) -> dict[str, Any]:
+    scenario, choice = asked.held
+    if scenario.ledger is None or scenario.ledger.fits:
+        return {}
+    from rollcast.simulator.scenario.remedies import unasked  # what fits never needs it
+
+    return unasked(scenario, frozenset(choice.settings))
 
 
 def estimated(scenario: Scenario) -> Estimate:
@@ -86,7 +111,7 @@ def estimated(scenario: Scenario) -> Estimate:
     plan.check()
     batch, cost = plan.batch, scenario.cost
     shared = plan.layout == "shared_prefix"
-    refused = _refused(Held((Same(cost), batch, shared), scenario))
+    refused = _refused(Held(_in_memory(scenario), scenario))
     if refused is not None:
         raise refused
     prompts, lengths = _sample(scenario, batch.group_size)

@@ -147,7 +147,11 @@ class Search:
                 self.impossible.append((unknown, choice.name))
             else:
                 assert isinstance(choice, Choice)
-                self.choices.append(choice)
+                fitting = self._checked(choice.fitting(outcome.unasked))
+                if isinstance(fitting, Refused):
+                    self.impossible.append((fitting.problem, choice.name))
+                    continue
+                self.choices.append(fitting)
                 self.estimates.append(outcome)
 
     def _candidate(self, i: int) -> Candidate:

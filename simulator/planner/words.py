@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -59,6 +60,23 @@ def others(row: Row) -> str:
     return ", ".join(f"{k} {v}" for k, v in row.choice.chosen.items() if k not in known)
 
 
+def called(row: Row) -> str:
+    """A choice in a table: its policy, what else was chosen, in short what makes it fit."""
+    told = [row.choice.policy, others(row)]
+    for key, value in row.choice.unasked.items():
+        name = key.rpartition(".")[2]
+        told.append(f"+{name}" if value is True else f"+{name} {value}")
+    return ", ".join(filter(None, told))
+
+
+def unasked(rows: Sequence[Row]) -> str:
+    """What the short names of settings that nobody chose stand for; empty where there are none."""
+    keys = dict.fromkeys(key for row in rows for key in row.choice.unasked)
+    if not keys:
+        return ""
+    return f"+: {', '.join(keys)}, without which it would not fit its memory."
+
+
 def chance(row: Row) -> str:
     """The chance that it meets the limits, for a table; empty where it is not known."""
     if row.chance is None:
@@ -85,6 +103,9 @@ def recommendation(
     """Two or three sentences: what to run, what it takes, and how near the others are."""
     more = others(row)
     first = f"Run {choice(row)}{', ' + more if more else ''}."
+    if row.choice.unasked:
+        said = " and ".join(f"{k}: {json.dumps(v)}" for k, v in row.choice.unasked.items())
+        first += f" Set {said}, without which it would not fit its memory."
     assumed = ", an assumed length (say yours with --run, or plan.run)," if work.assumed else ""
     quality = ""
     if abs(row.quality - 1) >= _ALIKE:

@@ -82,6 +82,22 @@ def remedies(scenario: Sized, most: int = MOST) -> tuple[Remedy, ...]:
     return tuple(found[:most])
 
 
+def unasked(scenario: Sized, kept: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """The mildest settings of trainer and engine at which a scenario more likely fits than not:
+    those that its stack has, and on which nothing of what is learned depends. kept: keys that stay.
+    Empty where it fits as it is, where no such setting makes it fit, and where its costs know of
+    no memory."""
+    cost, ledger = roofline_of(scenario.cost), scenario.ledger
+    if cost is None or ledger is None or ledger.fits:
+        return {}
+    offered = knobs_of(cost.stack, cost.trainer_of.backend, cost.placement, cost.model)
+    free = {knob.key for knob in offered if knob.effect != "training"} - kept - {_GPUS}
+    for remedy in remedies(scenario, len(_MILDEST_FIRST)):
+        if free.issuperset(remedy.keys):
+            return dict(remedy.changes)
+    return {}
+
+
 def _with_share(cost: RooflineCost, batch: Batch) -> Iterator[Remedy]:
     """The mildest change beside a smaller share of the engine, if there is one that fits."""
     for share, smaller, _ in _candidates(cost, batch):

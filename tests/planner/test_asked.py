@@ -67,7 +67,7 @@ def test_a_policy_alone_leaves_the_gpus_open() -> None:
 
 
 def test_the_fewest_gpus_are_those_of_the_chosen_kind() -> None:
-    small = question(RAW, read(PlanSection, {"choose": {"gpu": ["l40s"]}}, "plan"), ["sync"])
+    small = question(RAW, read(PlanSection, {"choose": {"gpu": ["t4"]}}, "plan"), ["sync"])
     large = question(RAW, read(PlanSection, {"choose": {"gpu": ["b200"]}}, "plan"), ["sync"])
     assert large.choose["gpus"][0] < small.choose["gpus"][0]
     assert auto.SCHEDULES

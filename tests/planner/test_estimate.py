@@ -182,15 +182,21 @@ def test_which_limits_are_broken() -> None:
 def test_estimates_in_a_row_are_those_of_each_alone() -> None:
     raw = parse_scenario(SCENARIO)
     wide = {"cluster.placement": "colocated", "cluster.trainer_gpus": 4}
-    small = {"gpu": "rtx-5090", **wide}  # does not fit
+    small = {"gpu": "rtx-5090", **wide}  # fits with its states away
+    tiny = {
+        "gpu": {"preset": "l4", "memory_bytes": 4e9},
+        "cluster.placement": "colocated",
+        "cluster.trainer_gpus": 1,
+    }
     policies = ("sync", "pods(keep=2)", "prefix_reuse", "sync+pods(keep=2)", "april")
     choices = [
         Choice({}, settings, policy)
-        for settings in ({}, wide, small, {"workload.group_size": 8})
+        for settings in ({}, wide, small, tiny, {"workload.group_size": 8})
         for policy in policies
     ]
     in_a_row = [estimate(raw, choice) for choice in choices]
     assert any(isinstance(one, Failure) for one in in_a_row)
+    assert any(isinstance(one, Estimate) and one.unasked for one in in_a_row)
     for choice, known in zip(choices, in_a_row, strict=True):
         alone = estimate(parse_scenario(SCENARIO), choice)  # another object: nothing is shared
         assert alone == known

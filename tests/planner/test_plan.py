@@ -281,6 +281,35 @@ def test_a_scenario_that_does_not_fit_as_it_is_can_be_planned(tmp_path: Path) ->
     assert found.recommended.setup.gpus >= 8
 
 
+@pytest.mark.parametrize(
+    ("gpus", "setting"),
+    [
+        (2, {"cost.roofline.offload_optimizer": True}),
+        (1, {"cost.roofline.trainer.states_on_host": True}),
+    ],
+)
+def test_what_it_recommends_fits_by_a_setting_that_nobody_chose(
+    gpus: int, setting: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "s.yaml"
+    stack = "cost: {roofline: {stack: verl-0.9}}\n"
+    path.write_text(SCENARIO.replace("qwen3-8b", "qwen2.5-7b") + stack)
+    choose = {"gpus": [gpus], "placement": ["colocated"], "tensor_parallel": [1]}
+    found = plan(path, {"choose": choose}, ["sync"], workers=1, intervals=False)
+    best, scenario = found.recommended, found.scenario
+    assert best is not None
+    assert scenario is not None
+    assert best.measured.memory is not None
+    assert best.measured.memory["fits_probability"] > 0.5
+    assert dict(best.choice.unasked) == setting
+    [(key, value)] = setting.items()
+    assert f"{key}: true, without which it would not fit" in found.sentences[0]
+    place = scenario
+    for part in key.split("."):
+        place = place[part]
+    assert place is value  # in recommended.yaml, too
+
+
 # An interrupted plan
 
 

@@ -3,11 +3,13 @@
     python -m benchmarks.gpu_cases forecast --gpu h100-sxm -o forecasts.json
     python -m benchmarks.gpu_cases measure -o measured.json [--limit-s 150]
     python -m benchmarks.gpu_cases table forecasts.json measured.json
+    python -m benchmarks.gpu_cases judge measured.json --gpu h200-sxm [--fit]
 
 ``forecast`` needs no GPU: for each case what rollcast says from its presets, written down before
 anything is measured. ``measure`` runs the cases in their order (`benchmarks.gpu.cases`) on random
 weights, as many in one process as its device survives; running out of memory is a result. What is
-done is saved after each case. ``table`` shows both, and measured over forecast.
+done is saved after each case. ``table`` shows both, and measured over forecast. ``judge`` holds
+today's forecasts of our own trainer's passes against measured ones; ``--fit`` fits their figures.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import judge
 from benchmarks.gpu.cases import Case, all_cases
 from benchmarks.gpu.forecast import forecast
 from benchmarks.runner import ROOT, fails_in_words, markdown_table, parser, progress, write_json
@@ -223,6 +226,10 @@ def main() -> int:
     shown = verbs.add_parser("table", help="forecasts beside measurements, as Markdown")
     shown.add_argument("forecasts", type=Path)
     shown.add_argument("measured", type=Path)
+    held = verbs.add_parser("judge", help="today's forecasts of our trainer against measurements")
+    held.add_argument("measured", type=Path)
+    held.add_argument("--gpu", required=True, help="the preset of the GPU that was measured")
+    held.add_argument("--fit", action="store_true", help="fit the figures again")
     return _do(options.parse_args())
 
 
@@ -231,6 +238,11 @@ def _do(given: Namespace) -> int:
         write_json(given.out, forecasts(given.gpu, given.tiny))
     elif given.verb == "table":
         print(table(_read(given.forecasts), _read(given.measured)), end="")
+    elif given.verb == "judge":
+        measured, gpu = _read(given.measured), load_gpu(given.gpu)
+        print(judge.table(judge.judged(measured, gpu)), end="")
+        if given.fit:
+            print(f"\nfitted: {judge.fit(measured, gpu)}")
     else:
         cases = [
             case

@@ -10,6 +10,7 @@ from benchmarks.gpu.cases import Case
 from benchmarks.gpu.shapes import ATTENTION, BATCHES, products
 from rollcast.engine.room import Devices, priced
 from rollcast.simulator.costs import RooflineTrainer
+from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.costs.memory.ledger import chance_of
 from rollcast.simulator.costs.presets.gpus import Gpu
@@ -21,6 +22,12 @@ from rollcast.simulator.costs.trainer.trainer import FP32_SHARE, STREAM_EFFICIEN
 
 Values = dict[str, float]
 NOT_ALLOCATED = ("context", "fragmentation")
+OURS = backends_of("rollcast")["fsdp2"].options
+OF_TIME = (
+    *("traffic_per_activation_byte", "traffic_per_logit", "graded_traffic_per_logit"),
+    *("launch_s_per_layer", "shared_launch_s_per_layer", "step_fixed_s", "attention"),
+)
+"""Figures of our trainer's seconds, which ``stack: rollcast`` sets."""
 
 
 def forecast(case: Case, gpu: Gpu) -> Values:
@@ -34,11 +41,17 @@ def forecast(case: Case, gpu: Gpu) -> Values:
     return {}
 
 
-def _trainer(case: Case, gpu: Gpu) -> RooflineTrainer:
+def trainer_of(case: Case, gpu: Gpu) -> RooflineTrainer:
     """Ours, or as a stack without fused heads has it: rows padded, all logits at once, an optimiser
-    that works on lists of tensors."""
+    that works on lists of tensors. On a GPU whose memory never ends."""
     room = Devices(round(gpu.memory_bytes), 0.0)
-    trainer = priced(case.spec, case.config(), case.passes, room)
+    trainer = replace(
+        priced(case.spec, case.config(), case.passes, room),
+        gpu=replace(gpu, memory_bytes=1e15),
+        microbatch_tokens=case.microbatch,
+    )
+    if case.kind != "plain":
+        trainer = replace(trainer, **{key: OURS[key] for key in OF_TIME if key in OURS})
     if case.passes == "float32":
         trainer = replace(trainer, precision="fp32")
     if case.kind == "plain":
@@ -58,7 +71,7 @@ def _kept_logit_bytes(case: Case) -> float:
     return 4 + 8 * case.response / (case.prompt + case.response)
 
 
-def _load(case: Case) -> TrainLoad:
+def load_of(case: Case) -> TrainLoad:
     prompt, response = case.prompt, case.response
     if case.kind == "plain":  # logits of prompts are computed, too
         prompt, response = 1, prompt + response - 1
@@ -75,8 +88,8 @@ def _use(case: Case) -> Use:
 
 
 def _update(case: Case, gpu: Gpu) -> Values:
-    trainer = _trainer(case, gpu)
-    phases = dict(trainer.train(_load(case)).phases_s)
+    trainer = trainer_of(case, gpu)
+    phases = dict(trainer.train(load_of(case)).phases_s)
     found = {f"{name}_s": phases[name] for name in ("forward", "backward", "optimizer")}
     if "log_prob" in phases:
         found["log_prob_s"] = phases.pop("log_prob")
@@ -111,8 +124,8 @@ def _allocated(parts: Mapping[str, float]) -> float:
 
 def _log_prob(case: Case, gpu: Gpu) -> Values:
     """Of a model that has weights alone."""
-    trainer = replace(_trainer(case, gpu), log_prob_passes=1)
-    phases = dict(trainer.train(_load(case)).phases_s)
+    trainer = replace(trainer_of(case, gpu), log_prob_passes=1)
+    phases = dict(trainer.train(load_of(case)).phases_s)
     parts = trainer.phases(_use(case))["log_prob"]["trainer"]
     held = ("weights", "master_weights", "activations", "logits", "gathered_weights")
     return {

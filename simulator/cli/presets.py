@@ -186,7 +186,10 @@ _COLUMNS: dict[str, tuple[Callable[[], Mapping[Any, Any]], Callable[[Any], dict[
     ),
     "kernels": (
         lambda: {f"{kernel} on {gpu}": speed for (kernel, gpu), speed in kernel_presets().items()},
-        lambda speed: {"of the bf16 peak": f"{speed.share:.1%}", **_sources(speed.provenance)},
+        lambda speed: {
+            "of the bf16 peak": "gpu's" if speed.share is None else f"{speed.share:.1%}",
+            **_sources(speed.provenance),
+        },
     ),
     "lengths": (
         length_presets,

@@ -56,7 +56,7 @@ def test_a_version_takes_the_preset_nearest_to_it() -> None:
 
 
 def test_a_stack_that_is_only_priced_is_neither_read_nor_exported() -> None:
-    alone = {"unknown", "unirl", "torchforge", "deepspeed_chat"}
+    alone = {"unknown", "unirl", "torchforge", "deepspeed_chat", "rollcast"}
     assert alone <= priced().keys()
     for known in (all_stacks(), logged(), exporters()):
         assert alone.isdisjoint(known)

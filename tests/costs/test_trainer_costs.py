@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.costs import (
+    RooflineCost,
     RooflineTrainer,
     TrainLoad,
 )
@@ -20,6 +22,7 @@ from rollcast.simulator.costs.memory.training import (
 )
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.roofline.options import RooflineSection
 from rollcast.simulator.costs.trainer.options import LOADED_BYTES_PER_S
 from rollcast.simulator.costs.trainer.packing import (
     Work,
@@ -301,6 +304,53 @@ def test_shared_prefix_saves_exactly_the_repeated_prompt(prompt: int, lengths: l
     assert sum(w.tokens for w in dense) - sum(w.tokens for w in shared) == (n - 1) * prompt
     saved_pairs = sum(w.pairs for w in dense) - sum(w.pairs for w in shared)
     assert saved_pairs == pytest.approx((n - 1) * prompt**2 / 2)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(
+    groups=st.lists(
+        st.tuples(st.integers(1, 40), st.lists(st.integers(1, 30), min_size=1, max_size=6)),
+        min_size=1,
+        max_size=4,
+    ),
+    budget=st.integers(30, 90),
+)
+def test_every_pass_of_a_shared_prefix_takes_its_launches_at_least(
+    groups: list[tuple[int, list[int]]], budget: int
+) -> None:
+    """A group has one for its prompt, and its responses share no microbatch with another's."""
+    passes = 0
+    for _, lengths in groups:
+        passes, left = passes + 1, 0
+        for length in lengths:
+            if length > left:
+                passes, left = passes + 1, budget
+            left -= length
+    keys = {"microbatch_tokens": budget, "recompute": "none"}
+    trainer = RooflineTrainer(QWEN, ROOMY, shared_launch_s_per_layer=10.0, **keys)  # type: ignore[arg-type]
+    shared = phases(trainer, TrainLoad(groups, shared_prefix=True))
+    assert shared["forward"] == pytest.approx(10 * QWEN.layers * passes)
+    assert shared["backward"] == pytest.approx(2 * shared["forward"])
+    dense = TrainLoad(groups)
+    assert phases(trainer, dense) == phases(RooflineTrainer(QWEN, ROOMY, **keys), dense)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stack", [None, "verl", "slime", "nemo-rl", "trl", "rollcast"])
+def test_a_shared_prefix_pays_on_a_gpu_where_prompts_are_long(stack: str | None) -> None:
+    """As on an H200 (benchmarks/data/gpu): not with 512 tokens and eight responses of 256."""
+    options: dict[str, Any] = {"recompute": "none", "batching": "packed", "microbatch_tokens": 8192}
+    keys = {"trainer": options} | ({"stack": stack} if stack else {})
+    section = RooflineSection.from_mapping(keys, "cost.roofline")
+    model, gpu = load_model("qwen2.5-1.5b"), load_gpu("h200-sxm")
+    cost = RooflineCost.from_options(model, gpu, section, trainer_gpus=1)
+
+    def gain(prompt: int, rollouts: int, groups: int) -> float:
+        load = [(prompt, [256] * rollouts)] * groups
+        dense, shared = (cost.trainer_of.train(TrainLoad(load, s)).total_s for s in (False, True))
+        return dense / shared
+
+    assert gain(512, 8, 2) < 1
+    assert 2 < gain(2048, 16, 1) < gain(4096, 16, 1)
 
 
 def test_speed_up_of_a_shared_prefix_stays_below_its_token_bound() -> None:

@@ -17,13 +17,15 @@ from rollcast.simulator.costs.presets.provenance import Provenance, preset_of, r
 from rollcast.simulator.errors import ScenarioError
 
 FIGURE = "trainer_attention_flop_efficiency"
+OTHERS = "others"
+"""The generation of GPUs that are of none."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSpeed:
-    """A share of the bf16 peak, and where it is from."""
+    """A share of the bf16 peak, and where it is from; None: the GPU's own figure."""
 
-    share: float
+    share: float | None
     provenance: Provenance
 
 
@@ -48,13 +50,15 @@ def with_kernel(gpu: Gpu, kernel: AttentionKernel, field: str) -> Gpu:
     """The GPU as that kernel finds it. Raises ScenarioError naming ``field`` where no speed of the
     kernel on it is known."""
     presets, generations = kernel_presets(), read_presets("attention_kernels.yaml")["generations"]
-    generation = next((name for name, gpus in generations.items() if gpu.name in gpus), "")
+    generation = next((name for name, gpus in generations.items() if gpu.name in gpus), OTHERS)
     speed = presets.get((kernel, generation))
     if speed is None:
-        known = [name for name, where in presets if where == generation]
+        known = [name for (name, where), its in presets.items() if where == generation and its.share]
         instead = f"known there: {', '.join(known)}" if known else "nor of any other"
         raise ScenarioError(
             field, f"no speed of {kernel} on {gpu.name} is known, {instead}; or give gpu.{FIGURE}"
         )
+    if speed.share is None:
+        return gpu
     provenance = {**gpu.provenance, FIGURE: speed.provenance}
     return replace(gpu, trainer_attention_flop_efficiency=speed.share, provenance=provenance)

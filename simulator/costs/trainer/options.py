@@ -293,6 +293,14 @@ class TrainerOptions(Options):
             unit="seconds",
         ),
     ] = _F.launch_s_per_layer
+    shared_launch_s_per_layer: Annotated[
+        Seconds,
+        Doc(
+            "the same of each pass of the layout with a shared prefix (the prefix of a group, and "
+            "every microbatch of what follows it), where it is more than launch_s_per_layer",
+            unit="seconds",
+        ),
+    ] = _F.shared_launch_s_per_layer
     gather_launch_s_per_layer: Annotated[
         Seconds,
         Doc(

@@ -1,7 +1,8 @@
 """What an update costs, dense or with a shared prefix.
 
 Shared-prefix training follows arXiv 2606.01143: phase A computes the prompt of a group once, phase
-B the responses in microbatches that read its keys and values, phase C the prompt's backward.
+B the responses in microbatches that read its keys and values, phase C the prompt's backward. Each
+group has passes of its own, of which each takes the time to launch its kernels at least.
 """
 
 from __future__ import annotations
@@ -419,6 +420,8 @@ class RooflineTrainer(TrainerMemory):
         """
         if not load.rollouts:
             return TrainCost(())
+        if load.shared_prefix and self.launch_s_per_layer < self.shared_launch_s_per_layer:
+            return self._sharing.train(load)
         per_gpu, prefix = self._microbatches(load)
         phases = self._slowest(per_gpu, by_length=load.shared_prefix)
         if self._scorer is not None:
@@ -435,6 +438,11 @@ class RooflineTrainer(TrainerMemory):
             phases = beside(phases, costs)
         known = tuple((name, s) for name, s in phases.items() if s > 0)
         return TrainCost(known, self.peak_bytes(largest, prefix), count)
+
+    @cached_property
+    def _sharing(self) -> RooflineTrainer:
+        """As it launches the passes of the layout with a shared prefix."""
+        return replace(self, launch_s_per_layer=self.shared_launch_s_per_layer)
 
     @cached_property
     def _scorer(self) -> RooflineTrainer | None:

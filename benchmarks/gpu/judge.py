@@ -1,0 +1,121 @@
+"""Our trainer's forecast seconds against the measured ones: ``python -m benchmarks.gpu_cases judge``.
+
+Of the updates whose passes are in bf16, in the order of the cases, the figures of ``stack: rollcast``
+are fitted to every first two of four (a pair of layouts stays together), and judged on the others
+and on the one in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import fmean, median
+from typing import Any
+
+from benchmarks.gpu.cases import Case, all_cases
+from benchmarks.gpu.forecast import load_of, trainer_of
+from benchmarks.runner import markdown_table
+from rollcast.simulator.costs.presets.gpus import Gpu
+
+GRID: Mapping[str, Sequence[float]] = {
+    "traffic_per_activation_byte": [step / 2 for step in range(1, 13)],
+    "traffic_per_logit": range(0, 80, 10),
+    "launch_s_per_layer": [step * 1e-4 for step in range(14, 26)],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An update. Seconds of forward and backward. fitted: whether figures are fitted to it."""
+
+    case: Case
+    fitted: bool
+    forecast_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        """The log of measured over forecast."""
+        return math.log(self.measured_s / self.forecast_s)
+
+
+def passes_s(case: Case, gpu: Gpu, **figures: float) -> float:
+    """Forecast seconds of forward and backward; figures: in place of the stack's, in both layouts
+    one to launch a layer."""
+    if "launch_s_per_layer" in figures:
+        figures["shared_launch_s_per_layer"] = figures["launch_s_per_layer"]
+    trainer = replace(trainer_of(case, gpu), **figures)  # type: ignore[arg-type]
+    phases = dict(trainer.train(load_of(case)).phases_s)
+    return phases["forward"] + phases["backward"]
+
+
+def updates(measured: Mapping[str, Any]) -> Iterator[tuple[Case, bool, float]]:
+    """Of our trainer, those that were measured: whether figures are fitted to it, and seconds of
+    forward and backward."""
+    place = 0
+    for case in all_cases():
+        told = measured["cases"].get(case.name, {})
+        if case.kind != "update" or told.get("outcome") != "ok":
+            continue
+        bf16 = case.passes == "bfloat16"
+        values = told["values"]
+        yield case, bf16 and place % 4 < 2, values["forward_s"] + values["backward_s"]
+        place += bf16
+
+
+def judged(measured: Mapping[str, Any], gpu: Gpu) -> list[Judged]:
+    """Every measured update of our trainer."""
+    found = updates(measured)
+    return [Judged(case, fitted, passes_s(case, gpu), seconds) for case, fitted, seconds in found]
+
+
+def fit(measured: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
+    """The figures of `GRID` that meet the fitted half best, by least squares of the log."""
+    half = [(case, seconds) for case, fitted, seconds in updates(measured) if fitted]
+
+    def squares(figures: Mapping[str, float]) -> float:
+        errors = (math.log(seconds / passes_s(case, gpu, **figures)) for case, seconds in half)
+        return math.fsum(error * error for error in errors)
+
+    every = (dict(zip(GRID, values, strict=True)) for values in product(*GRID.values()))
+    return min(every, key=squares)
+
+
+def gains(rows: Sequence[Judged]) -> dict[str, tuple[float, float]]:
+    """By prompt and rollouts of a group: dense over shared seconds, forecast and measured."""
+    by_name = {row.case.name: row for row in rows}
+    found = {}
+    for name, dense in by_name.items():
+        shared = by_name.get(f"{name.removesuffix('dense')}shared")
+        if name.endswith(" dense") and shared is not None:
+            found[name.removesuffix(" dense")] = (
+                dense.forecast_s / shared.forecast_s,
+                dense.measured_s / shared.measured_s,
+            )
+    return found
+
+
+def table(rows: Sequence[Judged]) -> str:
+    """The updates as Markdown, the error of both halves, and what a shared prefix gains."""
+    cells = [
+        (
+            row.case.name,
+            "fitted" if row.fitted else "judged",
+            f"{1e3 * row.forecast_s:,.0f}",
+            f"{1e3 * row.measured_s:,.0f}",
+            f"{row.measured_s / row.forecast_s:.2f}",
+        )
+        for row in rows
+    ]
+    head = ("update", "half", "forecast, ms", "measured, ms", "measured / forecast")
+    lines = [markdown_table(head, cells)]
+    for name, half in (("fitted", True), ("judged", False)):
+        errors = [abs(row.error) for row in rows if row.fitted == half]
+        lines.append(f"{name}: off by {median(errors):.0%} (median), {fmean(errors):.0%} (mean)")
+    gained = [
+        (name, f"{said:.2f}", f"{found:.2f}") for name, (said, found) in gains(rows).items()
+    ]
+    head = ("prompt x rollouts", "dense / shared, forecast", "measured")
+    return "\n".join([*lines, "", markdown_table(head, gained)])

@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from benchmarks import gpu_cases
+from benchmarks.gpu import judge
 from benchmarks.gpu.cases import all_cases
-from benchmarks.gpu.forecast import forecast
+from benchmarks.gpu.forecast import OURS, forecast
 from rollcast.simulator.costs.presets.gpus import load_gpu
 
 CHILD = """#!{python}
@@ -72,6 +74,45 @@ def test_forecasts_of_bytes_are_those_measured_on_a_gpu() -> None:
         assert abs(off["peak_optimizer_bytes"]) < 0.04, case.name
         assert abs(off["resting_bytes"]) < 0.04, case.name
     assert told == 24
+
+
+def test_forecasts_of_passes_are_those_measured_on_a_gpu() -> None:
+    """Under ``stack: rollcast``, also where its figures were not fitted; and whether a shared
+    prefix is faster."""
+    rows = judge.judged(json.loads(MEASURED.read_text()), load_gpu("h200-sxm"))
+    fitted, others = ([abs(r.error) for r in rows if r.fitted == half] for half in (True, False))
+    assert len(fitted) == len(others) == 10
+    assert median(fitted) < 0.07
+    assert median(others) < 0.11
+    assert max(others) < 0.4
+    gains = judge.gains(rows)
+    assert len(gains) == 4
+    for said, measured in gains.values():
+        assert (said > 1) == (measured > 1)
+
+
+def test_figures_of_our_trainer_are_those_that_the_fit_finds() -> None:
+    """No step of the grid to either side is better."""
+    measured, gpu = json.loads(MEASURED.read_text()), load_gpu("h200-sxm")
+    own = {name: OURS[name] for name in judge.GRID}
+    least = judge.squares(measured, gpu, own)
+    for name, values in judge.GRID.items():
+        place = [round(value, 9) for value in values].index(own[name])
+        for other in (values[place - 1], values[place + 1]):
+            assert judge.squares(measured, gpu, {**own, name: other}) > least
+
+
+def test_the_passes_of_an_update_are_held_against_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["gpu_cases", "judge", str(MEASURED), "--gpu", "h200-sxm"]
+    monkeypatch.setattr(sys, "argv", words)
+    assert gpu_cases.main() == 0
+    told = capsys.readouterr().out
+    assert "| 1.5b 512x8 shared | judged |" in told
+    assert "| 1.5b 2048x16 | 3.00 | 3.18 |" in told
+    monkeypatch.setattr(sys, "argv", [*words[:-1], "h2000"])
+    assert gpu_cases.main() == 2
 
 
 def test_cases_go_on_in_another_process_after_one_has_died_or_given_up(

@@ -1,8 +1,8 @@
-"""Our trainer's forecast seconds against the measured ones: ``python -m benchmarks.gpu_cases judge``.
+"""Our trainer's forecast seconds against measured ones: ``python -m benchmarks.gpu_cases judge``.
 
-Of the updates whose passes are in bf16, in the order of the cases, the figures of ``stack: rollcast``
-are fitted to every first two of four (a pair of layouts stays together), and judged on the others
-and on the one in float32.
+Of the updates whose passes are in bf16, in the order of the cases, the figures of ``stack:
+rollcast`` are fitted to every first two of four (a pair of layouts stays together), and judged on
+the others and on the one in float32.
 """
 
 from __future__ import annotations
@@ -71,16 +71,17 @@ def judged(measured: Mapping[str, Any], gpu: Gpu) -> list[Judged]:
     return [Judged(case, fitted, passes_s(case, gpu), seconds) for case, fitted, seconds in found]
 
 
+def squares(measured: Mapping[str, Any], gpu: Gpu, figures: Mapping[str, float]) -> float:
+    """Of the fitted half, the sum of squared logs of measured over forecast."""
+    half = ((case, seconds) for case, fitted, seconds in updates(measured) if fitted)
+    errors = [math.log(seconds / passes_s(case, gpu, **figures)) for case, seconds in half]
+    return math.fsum(error * error for error in errors)
+
+
 def fit(measured: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
-    """The figures of `GRID` that meet the fitted half best, by least squares of the log."""
-    half = [(case, seconds) for case, fitted, seconds in updates(measured) if fitted]
-
-    def squares(figures: Mapping[str, float]) -> float:
-        errors = (math.log(seconds / passes_s(case, gpu, **figures)) for case, seconds in half)
-        return math.fsum(error * error for error in errors)
-
+    """The figures of `GRID` whose squares are least."""
     every = (dict(zip(GRID, values, strict=True)) for values in product(*GRID.values()))
-    return min(every, key=squares)
+    return min(every, key=lambda figures: squares(measured, gpu, figures))
 
 
 def gains(rows: Sequence[Judged]) -> dict[str, tuple[float, float]]:
@@ -109,13 +110,11 @@ def table(rows: Sequence[Judged]) -> str:
         )
         for row in rows
     ]
-    head = ("update", "half", "forecast, ms", "measured, ms", "measured / forecast")
-    lines = [markdown_table(head, cells)]
+    names = ("update", "half", "forecast, ms", "measured, ms", "measured / forecast")
+    lines = [markdown_table(names, cells)]
     for name, half in (("fitted", True), ("judged", False)):
         errors = [abs(row.error) for row in rows if row.fitted == half]
         lines.append(f"{name}: off by {median(errors):.0%} (median), {fmean(errors):.0%} (mean)")
-    gained = [
-        (name, f"{said:.2f}", f"{found:.2f}") for name, (said, found) in gains(rows).items()
-    ]
+    gained = [(name, f"{said:.2f}", f"{found:.2f}") for name, (said, found) in gains(rows).items()]
     head = ("prompt x rollouts", "dense / shared, forecast", "measured")
     return "\n".join([*lines, "", markdown_table(head, gained)])

@@ -15,7 +15,6 @@ from rollcast.simulator.costs.memory.training import (
 from rollcast.simulator.costs.presets.gpus import gpu_presets, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import read_presets
-from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.costs.trainer.attention_kernels import kernel_presets
 from rollcast.simulator.costs.trainer.memory import Use
 from rollcast.simulator.costs.trainer.packing import (
@@ -26,6 +25,7 @@ from rollcast.simulator.costs.trainer.packing import (
     prefix_work,
     suffix_work,
 )
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values.chance import Drawn
 
 QWEN, NEXT = load_model("qwen3-8b"), load_model("qwen3-next-80b-a3b")

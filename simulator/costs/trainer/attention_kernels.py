@@ -53,7 +53,9 @@ def with_kernel(gpu: Gpu, kernel: AttentionKernel, field: str) -> Gpu:
     generation = next((name for name, gpus in generations.items() if gpu.name in gpus), OTHERS)
     speed = presets.get((kernel, generation))
     if speed is None:
-        known = [name for (name, where), its in presets.items() if where == generation and its.share]
+        known = [
+            name for (name, where), its in presets.items() if where == generation and its.share
+        ]
         instead = f"known there: {', '.join(known)}" if known else "nor of any other"
         raise ScenarioError(
             field, f"no speed of {kernel} on {gpu.name} is known, {instead}; or give gpu.{FIGURE}"

@@ -83,7 +83,8 @@ def test_a_peak_is_no_larger_than_the_gpu() -> None:
     for name, case in cases():
         if case.outcome == "peak_gb" and not case.on_host:
             assert case.figure_bytes is not None, name
-            gpu = load_gpu(case.scenario["gpu"], "gpu")
+            said = case.scenario["gpu"] if case.launch is None else case.launch.gpu
+            gpu = load_gpu(said, "gpu")
             assert 1e9 < case.figure_bytes <= gpu.memory_bytes, name
 
 

@@ -88,7 +88,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         size,
         cap,
         *_prompts(known, asked, longest),
-        responses,
+        *responses,
         policy_part(known, overlapped, launch.stack, _rules(launch)),
         *cost_parts(known, preset, step),
         *share_part(known, preset, gpu),
@@ -306,11 +306,17 @@ def _prompts(known: Settings, asked: Asked, longest: int | None) -> Iterable[Par
     yield Part(f"{key}.max_tokens", longest, known["run.max_prompt_tokens"].source)
 
 
-def _responses(cap: int, asked: Asked) -> Part:
-    """How long responses are on average, of which a launch says only the longest."""
+def _responses(cap: int, asked: Asked) -> list[Part]:
+    """How long responses are on average, of which a launch says only the longest; of a mean that is
+    the cap, that every one of them reaches it."""
     key, own = "workload.lengths.mean_tokens", figures("launches")
+    if asked.mean_tokens == cap:
+        why = "given by --mean-tokens: every response reaches the cap"
+        lengths = {"family": "lognormal", "median_tokens": cap, "between_sd": 0.0}
+        lengths |= {"within_sd": 0.0, "runaway": 1.0}
+        return [Part(f"workload.lengths.{name}", its, why) for name, its in lengths.items()]
     if asked.mean_tokens is not None:
-        return Part(key, asked.mean_tokens, "given by --mean-tokens")
+        return [Part(key, asked.mean_tokens, "given by --mean-tokens")]
     mean = max(round(own.mean_of_cap * cap), 1)
     said = f"assumed: {own.mean_of_cap:.0%} of the cap; give --mean-tokens"
-    return Part(key, mean, said, True)
+    return [Part(key, mean, said, True)]

@@ -78,7 +78,9 @@ def settled(
         told=release.words,
         defaults=defaults,
         given=given,
-        unknown=tuple(item for item in given if item.key not in launch.ours),
+        unknown=tuple(
+            item for item in given if item.key not in launch.ours and not launch.ignores(item.key)
+        ),
         unresolved=unresolved,
         entry=entry,
         files=tuple(sources.files),

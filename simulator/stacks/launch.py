@@ -41,6 +41,7 @@ folder::
       "*execute_train": {arguments: train_args, script: train_script, default: train.py}
     classes: {"*TrainConfig": {num_nodes: 1}}    # that scripts inherit from: fields, defaults
     constants: {"*GPUS_OF": {H100: 8}}           # of its modules
+    harmless: [report_to, "*_name"]              # keys that change neither memory nor time
 
 Ours are those of `simulator.stacks.settings.meanings`; in ``values``, ``where`` and ``also`` their
 values are ours too, those of ``default`` the stack's.
@@ -51,6 +52,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
@@ -226,7 +228,8 @@ class Launch:
     names of configurations that come with the stack. calls: keys by the arguments of calls. starts,
     classes, constants: what the stack gives to scripts of Python that launch it. implies: rules of
     what follows from settings. deals: batches that it refuses. packages: its names where packages,
-    images and repositories are named. versions: files of its own sources that say their version."""
+    images and repositories are named. versions: files of its own sources that say their version.
+    harmless: patterns of keys that change neither memory nor time."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]
@@ -243,6 +246,11 @@ class Launch:
     deals: tuple[Deal, ...] = ()
     packages: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
+    harmless: tuple[str, ...] = ()
+
+    def ignores(self, theirs: str) -> bool:
+        """Whether a key of theirs is known to change neither memory nor time."""
+        return any(fnmatchcase(theirs.replace("-", "_"), known) for known in self.harmless)
 
     @cached_property
     def ours(self) -> Mapping[str, tuple[str, int, Key]]:
@@ -576,7 +584,7 @@ def load_launch(path: Path) -> Launch:
                 raise ValueError(f"{where}: {said}")
     lists: dict[str, Any] = {
         name: tuple(map(str, data.get(name, ())))
-        for name in ("entries", "shipped", "packages", "versions")
+        for name in ("entries", "shipped", "packages", "versions", "harmless")
     }
     tables: dict[str, Any] = {
         name: data.get(name, {}) for name in ("calls", "starts", "classes", "constants")

@@ -73,6 +73,19 @@ def test_a_gate_fails_over_a_share(call: Call) -> None:
     assert call(*words, "--fail-over", round(used - 0.01, 3))[0] == 3
 
 
+def test_every_response_may_reach_the_cap_but_none_is_longer(call: Call) -> None:
+    words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--json", "--mean-tokens")
+    code, _, error = call(*words, 10**6)
+    assert code == 2
+    cap = int(re.findall(r"cut at ([\d,]+) tokens", error)[0].replace(",", ""))
+    steps = []
+    for tokens in (cap, cap // 2):
+        code, out, error = call(*words, tokens)
+        assert code in (0, 3), error
+        steps.append(json.loads(out)["step_s"]["median"])
+    assert steps[0] > steps[1]
+
+
 def test_what_does_not_fit_exits_with_three_and_says_what_to_add(call: Call) -> None:
     launch = EXAMPLE.read_text("utf-8").replace(f"batch_size={PROMPTS}", "batch_size=64")
     Path("half.sh").write_text(launch, "utf-8")

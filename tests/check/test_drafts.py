@@ -196,6 +196,16 @@ def test_what_the_user_adds_goes_before_the_launch() -> None:
     )
 
 
+def test_a_mean_that_is_the_cap_says_that_every_response_reaches_it() -> None:
+    values = _values({})
+    cap = values["workload.max_new_tokens"]
+    at_cap, below = (_values({}, mean_tokens=tokens) for tokens in (float(cap), cap - 1.0))
+    assert "workload.lengths.mean_tokens" not in at_cap
+    assert at_cap["workload.lengths.runaway"] == 1
+    assert at_cap["workload.lengths.median_tokens"] == cap
+    assert below["workload.lengths.mean_tokens"] == cap - 1
+
+
 def test_lengths_that_nobody_says_are_assumed_and_told() -> None:
     draft = drafted(launched(), asked())
     assumed = {part.key: part.source for part in draft.assumed}

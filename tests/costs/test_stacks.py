@@ -243,6 +243,15 @@ def test_adapters_are_sent_alone_unless_the_stack_merges_them(
     assert found.serves_adapters == (mechanism != "cuda_ipc")
 
 
+@pytest.mark.parametrize("weights", ["full", "lora"])
+def test_weights_of_the_trainer_itself_are_not_sent(weights: str) -> None:
+    trained = {"weights": weights, "backend": "ddp"}
+    alone, served = (cost(stack=of, trainer=trained) for of in ("trl-transformers", "trl"))
+    assert alone.sync_s == 0 < served.sync_s
+    assert alone.serves_adapters == (weights == "lora")
+    assert alone.rest_s == served.rest_s
+
+
 def test_an_engine_that_serves_adapters_keeps_the_weights_that_they_are_of() -> None:
     full, lora = (cost(stack="slime", trainer={"weights": w}) for w in ("full", "lora"))
     assert full.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "discard")

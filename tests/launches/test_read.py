@@ -206,6 +206,21 @@ def test_unknown_keys_are_told_apart(tmp_path: Path) -> None:
     assert [item.key for item in launch.unknown] == ["data.brand_new"]
 
 
+def test_keys_that_change_neither_memory_nor_time_are_not_told(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "trl grpo --model_name_or_path m --learning-rate 1e-6 --report_to none --new 1\n"
+    )
+    assert [item.key for item in read_launch(path, []).unknown] == ["new"]
+
+
+@pytest.mark.parametrize("stack", sorted(all_stacks()))
+def test_no_key_with_a_meaning_is_called_harmless(stack: str) -> None:
+    launch = all_stacks()[stack].launch
+    assert launch is not None
+    assert not [key for key in launch.ours if launch.ignores(key)]
+
+
 def test_what_is_not_known_is_unresolved_and_no_default_takes_its_place(tmp_path: Path) -> None:
     script = f"{VERL} data.train_batch_size=8 trainer.nnodes=$NODES rollout.n=$((X * 2))\n"
     launch = launched(tmp_path, script)

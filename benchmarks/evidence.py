@@ -25,6 +25,7 @@ import yaml
 
 from benchmarks import run_tables, side_by_side
 from benchmarks.claims.common import Row, Section
+from benchmarks.gpu import from_presets, judge
 from benchmarks.held_out import CAMPAIGNS
 from benchmarks.learning import pages as learning
 from benchmarks.memory import memory_table
@@ -42,7 +43,7 @@ DOCUMENTS = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("control_planes", "evidence", "importing", "intervals", "learning")
+        for name in ("control_planes", "evidence", "gpus", "importing", "intervals", "learning")
     ),
 )
 FAR_OFF = ROOT / "simulator" / "costs" / "presets" / "far_off.yaml"
@@ -369,6 +370,9 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "overlap": partial(held_out, ["overlap", "idle", "several"]),
     "overlap-runs": partial(held_out_runs, ["overlap", "idle", "several"]),
     "slowdown": slowdown,
+    "gpu-run": from_presets.table,
+    "gpu-updates": lambda folder: judge.table(judge.kept()),
+    "gpu-prefix": lambda folder: judge.gains_table(judge.kept()),
     "turns": partial(held_out, ["turns", "beside"]),
     "pearl": pearl,
     "memory": memory_table,

@@ -240,7 +240,7 @@ def _do(given: Namespace) -> int:
         print(table(_read(given.forecasts), _read(given.measured)), end="")
     elif given.verb == "judge":
         measured, gpu = _read(given.measured), load_gpu(given.gpu)
-        print(judge.table(judge.judged(measured, gpu)), end="")
+        print(judge.told(judge.judged(measured, gpu)), end="")
         if given.fit:
             print(f"\nfitted: {judge.fit(measured, gpu)}")
     else:

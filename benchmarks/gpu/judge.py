@@ -7,6 +7,7 @@ the others and on the one in float32.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +17,8 @@ from typing import Any
 
 from benchmarks.gpu.cases import Case, all_cases
 from benchmarks.gpu.forecast import load_of, trainer_of
-from benchmarks.runner import markdown_table
-from rollcast.simulator.costs.presets.gpus import Gpu
+from benchmarks.runner import ROOT, markdown_table
+from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 
 GRID: Mapping[str, Sequence[float]] = {
     "traffic_per_activation_byte": [step / 2 for step in range(1, 13)],
@@ -99,7 +100,7 @@ def gains(rows: Sequence[Judged]) -> dict[str, tuple[float, float]]:
 
 
 def table(rows: Sequence[Judged]) -> str:
-    """The updates as Markdown, the error of both halves, and what a shared prefix gains."""
+    """The updates as Markdown."""
     cells = [
         (
             row.case.name,
@@ -110,11 +111,27 @@ def table(rows: Sequence[Judged]) -> str:
         )
         for row in rows
     ]
-    names = ("update", "half", "forecast, ms", "measured, ms", "measured / forecast")
-    lines = [markdown_table(names, cells)]
+    return markdown_table(
+        ("update", "half", "forecast, ms", "measured, ms", "measured / forecast"), cells
+    )
+
+
+def gains_table(rows: Sequence[Judged]) -> str:
+    """What a shared prefix gains, as Markdown."""
+    cells = [(name, f"{said:.2f}", f"{found:.2f}") for name, (said, found) in gains(rows).items()]
+    return markdown_table(("prompt x rollouts of a group", "forecast", "measured"), cells)
+
+
+def told(rows: Sequence[Judged]) -> str:
+    """Both tables, and the errors of both halves in words."""
+    lines = [table(rows)]
     for name, half in (("fitted", True), ("judged", False)):
         errors = [abs(row.error) for row in rows if row.fitted == half]
         lines.append(f"{name}: off by {median(errors):.0%} (median), {fmean(errors):.0%} (mean)")
-    gained = [(name, f"{said:.2f}", f"{found:.2f}") for name, (said, found) in gains(rows).items()]
-    head = ("prompt x rollouts", "dense / shared, forecast", "measured")
-    return "\n".join([*lines, "", markdown_table(head, gained)])
+    return "\n".join([*lines, "", "Dense over shared seconds:", "", gains_table(rows)])
+
+
+def kept() -> list[Judged]:
+    """The measurements that are here, on one H200."""
+    measured = json.loads((ROOT / "benchmarks/data/gpu/updates.json").read_text("utf-8"))
+    return judged(measured, load_gpu("h200-sxm"))

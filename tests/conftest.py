@@ -81,6 +81,15 @@ def quick_intervals() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def one_core() -> Iterator[None]:
+    """Tests keep all cores busy by themselves: a fork of all that they have imported takes a sixth
+    of an import's processor time, and ends it no sooner."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rollcast.calibration.judge.beside.cores", lambda: 1)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_command_line() -> Iterator[None]:
     """The command line is built once, as in a process of its own, and not for every command."""
     build, built = typer.main.get_command, dict[tuple[typer.Typer, int], Any]()

@@ -32,6 +32,7 @@ LEAST_POLICIES = 6
 differ counts as so many runs."""
 _OWN = 2  # parameters of an origin: log_speed, slowing
 _STEPS = (0.4, 0.4, 1.0, 0.3, 1.0)  # typical sizes of a change, by parameter
+_DIFFERENCE = float(np.sqrt(np.finfo(float).eps))
 
 VAGUE_MEAN = np.array([-2.0, 0.5, 3.0, 0.8, 0.0])
 VAGUE_SD = np.array([2.0, 0.5, 2.0, 0.4, 1.5])
@@ -161,39 +162,55 @@ def fit(
     measured = np.concatenate([run.accuracy for run in runs])
     answers = np.concatenate([run.answers for run in runs])
     count = _OWN * len(origins)
+    several = columns.times(count + len(mean) - _OWN)
 
-    def accuracy(x: FloatArray, away: float = 0.0, level: float = 0.0) -> FloatArray:
-        own, shared = x[:count].reshape(-1, _OWN), x[count:]
-        speed = np.exp(own[origin, 0] + shared[1] * factors + away)
+    def accuracies(sets: FloatArray, away: float = 0.0, level: float = 0.0) -> FloatArray:
+        """Of each of several sets of parameters, each a row: shape (sets, answers)."""
+        own, shared = sets[:, :count].reshape(len(sets), -1, _OWN), sets[:, count:]
+        noise, power, staleness = (np.repeat(column, len(runs)) for column in shared.T)
         z = progress(
-            columns,
-            start,
-            speed,
-            own[origin, 1],
-            np.exp(shared[:1]),
-            shared[1:2],
-            np.exp(shared[2:3]),
+            columns if len(sets) == 1 else several,
+            np.tile(start, len(sets)),
+            np.exp(own[:, origin, 0] + shared[:, 1:2] * factors + away).ravel(),
+            own[:, origin, 1].ravel(),
+            np.exp(noise),
+            power,
+            np.exp(staleness),
         )
-        gained = z[at, updates] - start[at]
+        gained = z.reshape(len(sets), len(runs), -1)[:, at, updates] - start[at]
         return np.asarray(1.0 / (1.0 + np.exp(-start[at] - gained * np.exp(level))))
 
-    def residuals(x: FloatArray, away: float = 0.0, level: float = 0.0) -> FloatArray:
-        p = accuracy(x, away, level)
+    def residuals_of(p: FloatArray) -> FloatArray:
         return np.asarray((p - measured) / np.sqrt(p * (1.0 - p) / answers + MODEL_SD**2))
 
-    def before_too(x: FloatArray) -> FloatArray:
+    def residuals(x: FloatArray, away: float = 0.0, level: float = 0.0) -> FloatArray:
+        return residuals_of(accuracies(x[np.newaxis], away, level)[0])
+
+    def from_before(x: FloatArray) -> FloatArray:
+        """How far the parameters are from what was known before."""
         own = x[:count].reshape(-1, _OWN)
         each = [np.concatenate((row, x[count:])) for row in own]
         # What all share is known once, not once an origin.
         weight = np.array([1.0, 1.0, *[len(each) ** -0.5] * 3])
-        known = [whiten @ ((row - mean) * weight) for row in each]
-        return np.concatenate([residuals(x), *known])
+        return np.concatenate([whiten @ ((row - mean) * weight) for row in each])
+
+    def before_too(x: FloatArray) -> FloatArray:
+        return np.concatenate([residuals(x), from_before(x)])
+
+    def slopes(x: FloatArray) -> FloatArray:
+        """Of `before_too`, by differences; all runs under all changed parameters go on together."""
+        by = np.copysign(_DIFFERENCE * np.maximum(1.0, np.abs(x)), x)
+        changed = x + np.diag(by)
+        found = residuals_of(accuracies(changed))
+        known = np.array([from_before(each) for each in changed])
+        differences = np.concatenate((found, known), axis=1) - before_too(x)
+        return np.asarray(differences.T / by)
 
     first = np.concatenate((np.tile(mean[:_OWN], len(origins)), mean[_OWN:]))
     scale = np.concatenate((np.tile(_STEPS[:_OWN], len(origins)), _STEPS[_OWN:]))
-    found = least_squares(before_too, first, x_scale=scale, loss="soft_l1")
+    found = least_squares(before_too, first, slopes, x_scale=scale, loss="soft_l1")
     spread = np.linalg.pinv(found.jac.T @ found.jac)
-    small, left, p = 1e-3, residuals(found.x), accuracy(found.x)
+    small, left, p = 1e-3, residuals(found.x), accuracies(found.x[np.newaxis])[0]
     noise = 1.0 / (1.0 + MODEL_SD**2 * answers / (p * (1.0 - p)))  # share of the variance
     slope, level = ((residuals(found.x, *by) - left) / small for by in ((small, 0), (0, small)))
     runs_ = partial(_of_runs, at=at, noise=noise, count=len(runs))

@@ -56,17 +56,18 @@ def updates_to_target(
     if min(map(len, curves)) < LEAST_UPDATES or not _rises(curves[0]):
         return None
     smooth = [_smooth(curve) for curve in curves]
-    factor = _stretch(*smooth)
+    [factor] = _stretch(*(curve[np.newaxis] for curve in smooth)).tolist()
     rng = np.random.default_rng(seed)
     rest = [curve - fitted for curve, fitted in zip(curves, smooth, strict=True)]
-    drawn = []
-    for _ in range(_DRAWS):
-        again = [
+    drawn = [
+        [
             _smooth(fitted + left[block_rows(len(left), len(left), 1, rng)[0]])
             for fitted, left in zip(smooth, rest, strict=True)
         ]
-        drawn.append(_stretch(*again))
-    low, high = (factor * (end / factor) ** _WIDER for end in ends(drawn).tolist())
+        for _ in range(_DRAWS)
+    ]
+    again = _stretch(*(np.array(each) for each in zip(*drawn, strict=True)))
+    low, high = (factor * (end / factor) ** _WIDER for end in ends(again.tolist()).tolist())
     return Quality(factor, min(low, factor), max(high, factor))
 
 
@@ -103,23 +104,31 @@ def _smooth(curve: FloatArray) -> FloatArray:
     return np.convolve(padded, np.full(width, 1 / width), mode="valid")
 
 
-def _stretch(reference: FloatArray, policy: FloatArray) -> float:
-    """The factor for which ``policy[t]`` is nearest to ``reference[t / factor]`` on average."""
-    factor = _nearest(reference, policy, _FACTORS)
+def _stretch(reference: FloatArray, policy: FloatArray) -> FloatArray:
+    """The factor for which ``policy[t]`` is nearest to ``reference[t / factor]`` on average, of
+    each pair of curves; each of shape (pairs, updates)."""
+    factors = _nearest(reference, policy, _FACTORS)
     apart = _FACTORS[1] / _FACTORS[0]
-    return _nearest(reference, policy, np.geomspace(factor / apart, factor * apart, 15))
+    for factor in np.unique(factors):
+        of = factors == factor
+        near = np.geomspace(factor / apart, factor * apart, 15)
+        factors[of] = _nearest(reference[of], policy[of], near)
+    return factors
 
 
-def _nearest(reference: FloatArray, policy: FloatArray, factors: FloatArray) -> float:
-    updates = np.arange(len(policy), dtype=float)
-    best, nearest = np.inf, 1.0
-    for factor in factors:
-        at = updates / factor
-        inside = at <= len(reference) - 1
-        if inside.sum() < max(LEAST_UPDATES // 2, len(policy) // 3):
+def _nearest(reference: FloatArray, policy: FloatArray, factors: FloatArray) -> FloatArray:
+    pairs, updates = policy.shape
+    last = reference.shape[1] - 1
+    best, nearest = np.full(pairs, np.inf), np.ones(pairs)
+    for factor in factors.tolist():
+        at = np.arange(updates) / factor
+        at = at[at <= last]
+        if len(at) < max(LEAST_UPDATES // 2, updates // 3):
             continue
-        off = policy[inside] - np.interp(at[inside], np.arange(len(reference)), reference)
-        error = float(np.mean(off**2))
-        if error < best:
-            best, nearest = error, float(factor)
+        before = np.minimum(at.astype(np.int64), last - 1)
+        left, right = reference[:, before], reference[:, before + 1]
+        off = policy[:, : len(at)] - (left + (right - left) * (at - before))
+        error = np.mean(off * off, axis=1)
+        better = error < best
+        best[better], nearest[better] = error[better], factor
     return nearest

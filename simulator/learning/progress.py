@@ -19,7 +19,7 @@ The log-odds z of a right answer grow in an update by
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,11 @@ class Columns:
     row: IntArray
     signal: FloatArray
     mixed: FloatArray
+
+    def times(self, count: int) -> Columns:
+        """All runs so many times, one time after another."""
+        by_run = ("rollouts", "age", "minibatches", "pushes", "row")
+        return replace(self, **{name: np.tile(getattr(self, name), (count, 1)) for name in by_run})
 
 
 def columns_of(runs: Sequence[Signals], concentration: float) -> Columns:
@@ -102,22 +107,27 @@ def progress(
     width = columns.signal.shape[1]
     tables = np.stack((columns.signal.ravel(), columns.mixed.ravel()))
     slowing = np.maximum(slowing, 0.0)
-    plain = (columns.pushes == 1.0).all(axis=0)
+    plain: list[bool] = np.all(columns.pushes == 1.0, axis=0).tolist()
+    fresh: list[bool] = np.all(columns.age == 0.0, axis=0).tolist()
+    trained: list[bool] = np.all(columns.rollouts > 0.0, axis=0).tolist()
+    rows = columns.row * width
 
     def gain(z: FloatArray, u: int) -> FloatArray:
         """What update ``u`` adds to log-odds z, each of shape (n,)."""
         place = np.minimum(np.maximum((z - _FIRST) / _WIDTH, 0.0), width - 1.000001)
         below = place.astype(np.int64)
-        at, part = columns.row[:, u] * width + below, place - below
-        signal, mixed = tables[:, at] * (1.0 - part) + tables[:, at + 1] * part
+        at, part = rows[:, u] + below, place - below
+        signal, mixed = tables.take(at, 1) * (1.0 - part) + tables.take(at + 1, 1) * part
         steps, rollouts = columns.minibatches[:, u], columns.rollouts[:, u]
         noisy = noise * steps / np.maximum(rollouts * mixed, 1e-6)
         step = speed * np.exp(-slowing * np.maximum(z - start, 0.0))
         if not plain[u]:
             step = step * columns.pushes[:, u] ** power
-        step = np.minimum(step * signal / np.sqrt(signal**2 + noisy), _LAST)
-        drift = staleness * columns.age[:, u] * step
-        return np.asarray(np.where(rollouts > 0, step / np.sqrt(1.0 + drift**2), 0.0))
+        step = np.minimum(step * signal / np.sqrt(signal * signal + noisy), _LAST)
+        if not fresh[u]:
+            drift = staleness * columns.age[:, u] * step
+            step = step / np.sqrt(1.0 + drift * drift)
+        return np.asarray(step if trained[u] else np.where(rollouts > 0, step, 0.0))
 
     for u, count in enumerate([1] * updates if together is None else together.tolist()):
         added = gain(z, u)

@@ -29,6 +29,16 @@ def test_the_truth_is_found(factor: float) -> None:
     assert inside >= 4
 
 
+@pytest.mark.parametrize("factor", [0.71, 1.03, 1.31])
+def test_the_truth_is_found_to_half_a_percent_where_there_is_no_luck(factor: float) -> None:
+    t = np.arange(240.0)
+    found = updates_to_target(
+        [1 / (1 + np.exp(3 - t / 30))], [1 / (1 + np.exp(3 - t / 30 / factor))]
+    )
+    assert found is not None
+    assert found.factor == pytest.approx(factor, rel=0.005)
+
+
 def test_more_runs_say_more() -> None:
     one = updates_to_target([curve(1.0)], [curve(1.3, seed=9)])
     many = updates_to_target(

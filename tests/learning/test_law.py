@@ -61,6 +61,14 @@ def test_age_never_helps_and_rollouts_never_harm(start: float, updates: int, age
     assert fresh[0] == pytest.approx(start)
 
 
+def test_an_update_without_rollouts_changes_nothing() -> None:
+    run = signals(6, age=2.0)
+    run.rollouts[3] = 0
+    curve = prior().best(run, 0.3)
+    assert curve[4] == curve[3]
+    assert (np.diff(curve)[[0, 1, 2, 4, 5]] > 0).all()
+
+
 @given(
     st.floats(0.1, 0.8),
     st.integers(16, 512),

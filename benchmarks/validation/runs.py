@@ -46,6 +46,7 @@ WIDTH = 2.2  # of the median interval, from low to high
 SIZE = 0.2  # of a ratio that is forecast well
 TIED = 0.1  # sides of a step as long as each other
 UNUSUAL = "mixtures and recurrent layers add"
+BARE_DRAWS = 12
 BARE_STEPS = 4  # of synchronous forecasts to which effects are fitted
 
 
@@ -232,10 +233,9 @@ def stack_texts(effects: Mapping[str, StackEffects]) -> Iterator[str]:
 
 
 def _bare(run: PublishedRun) -> Forecast | str:
-    """The forecast without effects, to which they are fitted, or why there is none. It has as many
-    draws as one that is judged: fewer, the same for all runs, would tell of too wide a spread."""
+    """The forecast without effects, to which they are fitted, or why there is none."""
     steps = STEPS if run.scenario["policy"] else BARE_STEPS
-    return _tried(run, None, steps=steps, seeds=1)
+    return _tried(run, None, steps=steps, seeds=1, draws=BARE_DRAWS)
 
 
 def _tried(run: PublishedRun, effects: Effects | None, **most: int) -> Forecast | str:

@@ -163,3 +163,16 @@ def test_a_launch_that_is_refused_is_told_wrongly_whatever_it_did() -> None:
         verdict = judge("thread", "case", replace(broken, outcome=outcome))
         assert not verdict.right
         assert "many" in verdict.refused
+
+
+OWN = {"own-trl-1.5b": 0.01, "own-trl-1.5b-bf16": 0.01, "own-trl-0.5b-accumulated": 0.18}
+"""Measured launches of TRL 1.16, whose fused head makes smaller tiles than are counted."""
+
+
+def test_launches_measured_on_a_gpu_are_met() -> None:
+    found = {one.name: one for one in judged_now()["seen"] if one.name in OWN}
+    assert found.keys() == OWN.keys()
+    for name, one in found.items():
+        assert one.right
+        assert one.error is not None
+        assert abs(one.error) < OWN[name], name

@@ -353,21 +353,19 @@ class TrainerMemory(TrainerOptions):
         reduced = gradient_bytes(self) * full * by_layer
         casts = self._casts
         beside = (casts.graph - casts.head) * bool(use.prefix_tokens)  # the prefix's, of its graph
-        ungraded, chunk = self.logit_bytes - MASTER_BYTES, self.logits_chunk_tokens
-        inside = chunk is not None  # logits that are whole leave autocast's context
-        # of the head, over the chunks before; under DeepSpeed a chunk is a row, which has no others
-        summed = inside and not has_buckets(self) and use.logit_tokens > (chunk or 0)
+        made_bytes = float(COMPUTE_BYTES)  # before a loss outside autocast's context, or in it
+        if self.logits_chunk_tokens is not None:
+            made_bytes = max(0.0, self.logit_bytes - MASTER_BYTES)
         loss: Parts = {
             **states,
-            "gradients": gradients + graded * head * summed,
+            "gradients": gradients,
             "activations": kept / self.pipeline_parallel,
             "logits": self._logit_bytes(use, self.logit_bytes),
             "gathered_weights": self._gathered(max(head, root) - layer) + casts.graph + beside,
         }
-        logits: Parts = {  # before the loss: logits that are whole leave autocast's context
+        logits: Parts = {
             **loss,
-            "gradients": gradients,
-            "logits": self._logit_bytes(use, max(0.0, ungraded) if inside else COMPUTE_BYTES),
+            "logits": self._logit_bytes(use, made_bytes),
             "gathered_weights": loss["gathered_weights"] + casts.whole - casts.graph,
         }
         of_head: Parts = {

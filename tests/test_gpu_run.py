@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from benchmarks.gpu import from_presets
+from benchmarks.runner import ROOT
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.studies.simulate import from_raw, simulate
 
 
 def test_a_run_that_nothing_was_fitted_to_is_forecast_by_our_own_stack() -> None:
@@ -32,3 +37,12 @@ def test_the_loop_s_time_is_what_the_first_run_adds_to_an_engine_s() -> None:
     slope = ((rollouts - rollouts.mean()) * rest).sum() / ((rollouts - rollouts.mean()) ** 2).sum()
     assert rest.mean() - slope * rollouts.mean() == pytest.approx(ours.loop_s, rel=0.1)
     assert abs(slope) < 0.1 * alone.host_per_rollout_s
+
+
+def test_the_scenario_of_the_page_takes_as_long_as_the_runs_did() -> None:
+    page = (ROOT / "docs" / "gpus.md").read_text("utf-8")
+    scenarios = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (text,) = [scenario for scenario in scenarios if "stack: rollcast" in scenario]
+    makespan_s = simulate(from_raw(parse_scenario(text))).summary["makespan_s"]
+    assert f"says {makespan_s:.1f} s of it" in page
+    assert makespan_s == pytest.approx((19.51 + 19.89) / 2, rel=0.05)

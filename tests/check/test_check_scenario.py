@@ -119,9 +119,9 @@ def test_modules_that_a_file_names_are_not_imported(call: Call, path: Path) -> N
 
 
 def test_the_scenario_of_the_page_on_gpus_fits(call: Call, path: Path) -> None:
-    (scenario,) = re.findall(
-        r"```yaml\n(.*?)```", (ROOT / "docs" / "gpus.md").read_text("utf-8"), re.DOTALL
-    )
+    page = (ROOT / "docs" / "gpus.md").read_text("utf-8")
+    scenarios = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (scenario,) = [text for text in scenarios if "device: cuda" in text]
     workload: dict[str, Any] = {"batch_groups": 8, "group_size": 8, "max_new_tokens": 4096}
     workload["prompt_tokens"] = 256
     workload["lengths"] = {"mean_tokens": 1200}

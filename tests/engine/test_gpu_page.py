@@ -28,7 +28,8 @@ TEXT = (Path(__file__).parents[2] / "docs" / "gpus.md").read_text("utf-8")
 
 
 def spec(*settings: str) -> RunSpec:
-    (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    scenarios = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    (text,) = [scenario for scenario in scenarios if "device: cuda" in scenario]
     task = [
         "engine.task={prompts: p.jsonl, reward: 'a:b'}",
         "workload.batch_groups=4",

@@ -27,6 +27,7 @@ _SAME: tuple[tuple[str, str, type], ...] = (
     ("run.cpu_offload", "states_on_host", bool),
     ("run.offload_activations", "offload_activations", bool),
     ("run.reshard_after_forward", "reshard_after_forward", bool),
+    ("run.merges_at_once", "gathers_to_merge", bool),
     ("run.overlap_comm", "overlap_comm", bool),
     ("cost.roofline.trainer.tensor_parallel", "tensor_parallel", int),
     ("cost.roofline.trainer.pipeline_parallel", "pipeline_parallel", int),

@@ -69,6 +69,8 @@ Switches = Literal["bare", "valued", "negated"]
 ``--key`` or ``--no-key``."""
 ENTRY = "(entry)"
 """As a key of theirs: the module or script that is launched, of which keys name a part."""
+FORK = "run.fork"
+"""Our key of the fork that a launch is of, which the keys that it alone has hang on."""
 Implied = Callable[[Settings], Iterable[Setting]]
 """Settings that others imply, as a stack's ``launch.py`` has them: they count before those."""
 _OURS = re.compile(r"\{([\w.]+)\}")
@@ -276,6 +278,11 @@ class Launch:
         """Ours that decide whether others count."""
         return frozenset(ours for keys in self.keys.values() for key in keys for ours in key.where)
 
+    @cached_property
+    def _absent(self) -> Mapping[str, Any]:
+        """What nothing says of a run that no fork's key shows: it is the stack's own."""
+        return {FORK: None} if FORK in self.keys else {}
+
     def read(self, given: Iterable[Given], implied: Implied | None = None) -> Settings:
         """The settings that a run was given, by our key; see `conflicts` for what is said twice."""
         read = {key: setting for key, (_, setting) in self._ranked(given)[0].items()}
@@ -320,6 +327,9 @@ class Launch:
         span = self._span(said)
         found = []
         for ours, setting in taken.items():
+            holds = self._defaulting(ours, None, span, known) if ours in self.keys else None
+            if holds is not None and holds.where and holds.since is holds.until is None:
+                continue  # of every release
             older = [
                 key
                 for key in self.keys.get(ours, ())
@@ -408,9 +418,9 @@ class Launch:
         settings: dict[str, tuple[tuple[int, int], Setting]] = {}
         conflicts = []
         said = [(item, *meaning) for item in given for meaning in self.meanings.get(item.key, ())]
-        said.sort(key=lambda one: one[1] not in self.conditions)
+        said.sort(key=lambda one: (one[1] not in self.conditions, bool(one[3].where)))
         for item, key, at, theirs in said:
-            known = {ours: one.value for ours, (_, one) in settings.items()}
+            known = {**self._absent, **{ours: one.value for ours, (_, one) in settings.items()}}
             if theirs.counts(known) is False or not theirs.says(item.value):
                 continue
             setting = Setting(key, theirs.ours(item.value), item.key, item.place)
@@ -436,7 +446,8 @@ class Launch:
         that says so. python: as arguments of a call, where the launch is one, of
         what a command line would have behind dashes. Raises KeyError for one that the release,
         or such a run, has no key for, as `name` does, or whose value the stack does not take."""
-        known = {ours: one.value for ours, one in (run or {}).items()} | dict(settings)
+        known = {**self._absent, **{ours: one.value for ours, one in (run or {}).items()}}
+        known |= settings
         said: list[tuple[Key, Any]] = []
         for ours, value in settings.items():
             first = self._key(ours, release, run or {}, known, value)

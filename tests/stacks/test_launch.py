@@ -258,6 +258,12 @@ def test_lines_of_yaml_share_their_beginning() -> None:
             ],
         ),
         (
+            "trl",
+            {"run.lora_rank": 8},
+            {"run.fork": "ms-swift"},
+            ["--lora_rank 8", "--train_type lora"],
+        ),
+        (
             "nemo_rl",
             {"run.strategy": "megatron", "run.lora_rank": 8},
             {},

@@ -24,6 +24,14 @@ def implied(settings: Settings) -> Iterable[Setting]:
     yield from _sized(settings)
     split = list(_split(settings))
     yield from split
+    weights = settings.get("run.cpu_parameters")
+    if weights is not None and weights.value is True and value(settings, "run.zero_stage") == 3:
+        yield weights.implies("run.cpu_offload", True)  # with the optimiser's states, as usual
+    batches, adapters = settings.get("run.sync_batches"), settings.get("run.sends_adapters")
+    if (whole(settings, "run.sync_batches") or 1) > 1 and batches is not None:
+        yield batches.implies("run.merges_at_once", False)
+    elif adapters is not None and adapters.value is True:
+        yield adapters.implies("run.merges_at_once", False)
     yield from _stepped({**settings, **{one.key: one for one in split}})
 
 

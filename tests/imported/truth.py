@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from rollcast.simulator.core.spans import TRAINED, Run
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
@@ -59,7 +60,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "apart": {"cluster": APART},
     "overlapped": {
         "cluster": APART,
-        "policy": ["one_step_off"],
+        "policy": [{"pipeline_rl": {"in_flight": 1.0, "queue": 1.0}}],  # of prime-rl
         "cost": {"roofline": {"trainer": {"log_prob_passes": 0}}, "scale": SCALE},
     },
     "padded": {"cost": {"linear": LINEAR}},
@@ -67,23 +68,36 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 """How a stack's runs differ from `SCENARIO`."""
 
 
+def _trained(made: Run, step: int) -> list[tuple[list[int], list[float]]]:
+    """Tokens and rewards of the rollouts that a step trains on, by group, as they were launched."""
+    rows = made.segments
+    chosen = (rows["outcome"] == TRAINED) & (rows["trained_step"] == step)
+    columns = [rows[key][chosen].tolist() for key in ("group", "index", "total_tokens", "reward")]
+    groups: dict[int, tuple[list[int], list[float]]] = {}
+    for group, _, tokens, reward in sorted(zip(*columns, strict=True)):
+        members = groups.setdefault(group, ([], []))
+        members[0].append(tokens)
+        members[1].append(reward)
+    return list(groups.values())
+
+
 @cache
 def run(variant: str = "colocated", first: int = 1) -> tuple[Truth, ...]:
     """The steps of the truth. ``sync_s`` is all that brings the weights to the engine: the sync and
     both switches."""
     scenario = from_raw(RawScenario({**SCENARIO, **VARIANTS[variant]}))
-    records = simulate(scenario).run.steps
+    made = simulate(scenario).run
     found = []
-    for i, record in enumerate(records):
-        groups = [scenario.workload.draw(i * GROUPS + g, SIZE, version=i) for g in range(GROUPS)]
-        load = TrainLoad([(g.prompt_tokens, g.new_tokens) for g in groups])
+    for i, record in enumerate(made.steps):
+        groups = _trained(made, i)
+        load = TrainLoad([(PROMPT, tokens) for tokens, _ in groups])
         phases = dict(scenario.cost.train(load).phases_s)
         grade = phases.pop("log_prob", 0.0)
         found.append(
             Truth(
                 i + first,
-                tuple(tuple(int(n) for n in g.new_tokens) for g in groups),
-                tuple(tuple(float(r) for r in g.rewards) for g in groups),
+                tuple(tuple(tokens) for tokens, _ in groups),
+                tuple(tuple(rewards) for _, rewards in groups),
                 record.rollout_s,
                 grade,
                 sum(phases.values()),

@@ -157,7 +157,10 @@ def test_what_settings_imply_counts_before_them() -> None:
         (
             "prime_rl",
             "--orchestrator.max_off_policy_steps 1",
-            {"policy": ["one_step_off"], "run.asynchronous": True},
+            {
+                "policy": [{"pipeline_rl": {"in_flight": 1.0, "queue": 1.0}}],
+                "run.asynchronous": True,
+            },
         ),
         ("prime_rl", "--orchestrator.max_off_policy_steps 2", {"run.asynchronous": True}),
         ("prime_rl", "--orchestrator.max_off_policy_steps 0", {"run.asynchronous": False}),

@@ -6,7 +6,9 @@ The gate runs the same examples each time, so that it answers for the change and
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +21,11 @@ from tests.running import exit_code
 settings.register_profile("gate", deadline=None, derandomize=True, max_examples=examples(100))
 settings.register_profile("search", deadline=None, print_blob=True, max_examples=examples(100))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
+
+if "torch" not in sys.modules:  # else tensorboardX imports it, for figures that no test gives it
+    with pytest.MonkeyPatch.context() as hidden, suppress(ImportError):
+        hidden.setitem(sys.modules, "torch", None)
+        import tensorboardX  # noqa: F401
 
 gc.disable()  # vLLM and all tests are imported: what is alive would be searched again and again
 

@@ -113,8 +113,10 @@ def _solve(
     X: FloatArray, y: FloatArray, rounds: int = _ROUNDS
 ) -> tuple[FloatArray, FloatArray, float]:
     """Coefficients, fitted times and relative scale."""
-    values = nonnegative(X, y, 1.0 / np.maximum(y, np.median(y)))
-    fitted = _positive(X @ values, y)
+    middle = np.median(y)
+    least = 1e-3 * float(middle)
+    values = nonnegative(X, y, 1.0 / np.maximum(y, middle))
+    fitted = np.maximum(X @ values, least)
     scale = 1.0
     for i in range(rounds):
         huber = i < rounds // 3
@@ -129,14 +131,10 @@ def _solve(
         )
         before = values
         values = nonnegative(X, y, np.sqrt(weights) / fitted)
-        fitted = _positive(X @ values, y)
-        if not huber and np.allclose(values, before, rtol=1e-6, atol=1e-18):
+        fitted = np.maximum(X @ values, least)
+        if not huber and (np.abs(values - before) <= 1e-18 + 1e-6 * np.abs(before)).all():
             break
     return values, fitted, scale
-
-
-def _positive(fitted: FloatArray, y: FloatArray) -> FloatArray:
-    return np.maximum(fitted, 1e-3 * float(np.median(y)))
 
 
 def spread(values: FloatArray) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import chain, pairwise
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -108,15 +108,25 @@ ROUNDS: Mapping[str, tuple[Part, ...]] = {
 
 def judged(*parts: Part) -> Iterator[Judged]:
     """Every case beside what the ledger says now, or those of these parts."""
-    for source, name, case in all_cases(memory_sources(), *parts):
-        yield judge(source, name, case)
+    for _, name, _ in all_cases(_sources(), *parts):
+        yield _judged_now(name)
+
+
+_sources = cache(memory_sources)  # the committed ones
+
+
+@cache
+def _judged_now(name: str) -> Judged:
+    """A committed case beside what the ledger says now."""
+    [found] = (one for one in all_cases(_sources()) if one[1] == name)
+    return judge(*found)
 
 
 def frozen(folder: Path, parts: Sequence[Part]) -> Iterator[Judged]:
     """Every case of parts that were found afterwards, beside what the ledger said when it was
     found."""
     verdicts = read_json(folder / FROZEN, {})
-    for source, name, case in all_cases(memory_sources(), *parts):
+    for source, name, case in all_cases(_sources(), *parts):
         if name in verdicts:
             kept = verdicts[name]
             chance, forecast = kept["chance"], kept["forecast_bytes"]
@@ -130,9 +140,9 @@ def freeze(folder: Path = RESULTS) -> int:
     verdicts = read_json(folder / FROZEN, {})
     new = {
         name: {"chance": round(one.chance, 4), "forecast_bytes": one.forecast_bytes}
-        for source, name, case in all_cases(memory_sources(), *chain(*ROUNDS.values()))
+        for _, name, _ in all_cases(_sources(), *chain(*ROUNDS.values()))
         if name not in verdicts
-        for one in [judge(source, name, case)]
+        for one in [_judged_now(name)]
     }
     write_json(folder / FROZEN, verdicts | new)
     return len(new)

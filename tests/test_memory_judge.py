@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import evidence
 from benchmarks.memory import (
     ROUNDS,
     Judged,
@@ -39,6 +40,9 @@ ROOM = {
     },
     "cost": {"roofline": {}},
 }
+
+
+DOCUMENT = evidence.ROOT / "docs" / "evidence.md"
 
 
 @cache
@@ -176,3 +180,10 @@ def test_launches_measured_on_a_gpu_are_met() -> None:
         assert one.right
         assert one.error is not None
         assert abs(one.error) < OWN[name], name
+
+
+def test_tables_of_its_document_are_those_of_the_results() -> None:
+    """Here, where all cases are judged already; other documents' are in test_evidence.py."""
+    text = DOCUMENT.read_text("utf-8")
+    assert "<!-- table: memory -->" in text
+    assert evidence.filled(text, DOCUMENT.name) == text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from benchmarks.held_out import CAMPAIGNS, DRAWS, PATH, HeldOut, figures
 from benchmarks.runner import read_json
 from rollcast.calibration.calibrate import Fitted
-from rollcast.calibration.validate import Check, validate
+from rollcast.calibration.forecast import Forecast, forecast
+from rollcast.calibration.validate import Check, Validation, validate
 
 KEPT: dict[str, Any] = read_json(PATH, {})["campaigns"]
 
@@ -31,6 +34,17 @@ def kept_of(name: str, run: str) -> dict[str, Any]:
     return dict(kept)
 
 
+def replayed(fitted: Fitted, folders: Sequence[Path], **options: Any) -> Validation:
+    """The runs replayed, for what hangs on no draw of the parameters: none is simulated."""
+
+    def undrawn(fitted: Any, run: Any, mode: Any, draws: int, **options: Any) -> Forecast:
+        return forecast(fitted, run, mode, 0, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rollcast.calibration.validate.forecast", undrawn)
+        return validate(fitted, folders, "replay", draws=1, **options)
+
+
 def is_the_kept_replay(name: str, check: Check) -> None:
     """In all that one draw, which is not of the noise, gives as well as many."""
     kept, found = kept_of(name, check.run.name), figures(check)
@@ -41,7 +55,7 @@ def is_the_kept_replay(name: str, check: Check) -> None:
 
 def is_replayed_as_kept(name: str, run: str) -> None:
     folder = CAMPAIGNS[name].folder() / run
-    [check] = validate(fitted(name), [folder], "replay", 1).checks
+    [check] = replayed(fitted(name), [folder]).checks
     is_the_kept_replay(name, check)
 
 

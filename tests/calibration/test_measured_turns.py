@@ -9,6 +9,7 @@ from rollcast.calibration.calibrate import Fitted, calibrate
 from rollcast.calibration.fits.updates import loads
 from rollcast.calibration.folder import RunFolder
 from rollcast.calibration.validate import validate
+from tests.calibration import kept
 
 RUNS = runs("turns/runs")
 HELD = RUNS / "few-slots-april-10"
@@ -33,7 +34,7 @@ def test_what_an_update_was_fed_is_what_its_rollouts_came_to(name: str) -> None:
 
 
 def test_another_number_of_environments_and_policy_is_replayed(fitted: Fitted) -> None:
-    [check] = validate(fitted, [HELD], "replay", draws=1).checks
+    [check] = kept.replayed(fitted, [HELD]).checks
     assert check.forecast.point["step_s"].sum() == pytest.approx(check.total_s, rel=0.08)
     assert check.error_of("step_s") < 0.12
     assert check.error_of("train_s") < 0.2

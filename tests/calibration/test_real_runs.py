@@ -23,7 +23,7 @@ def fitted() -> Fitted:
 
 @pytest.fixture(scope="module")
 def replayed(fitted: Fitted) -> Validation:
-    return validate(fitted, [RUNS / f"{name}-1" for name in POLICIES], "replay", draws=1)
+    return kept.replayed(fitted, [RUNS / f"{name}-1" for name in POLICIES])
 
 
 def test_every_run_of_the_campaign_is_there() -> None:
@@ -63,7 +63,7 @@ def test_forecasts_are_those_that_are_kept(replayed: Validation) -> None:
 def test_the_pulse_explains_why_the_same_rollouts_took_longer(fitted: Fitted) -> None:
     folders = [RUNS / "sync-0", RUNS / "sync-again-0"]
     for mode in (True, False):
-        slow, fast = validate(fitted, folders, "replay", draws=1, at_pulse=mode).checks
+        slow, fast = kept.replayed(fitted, folders, at_pulse=mode).checks
         assert np.allclose(slow.forecast.point["staleness"], fast.forecast.point["staleness"])
         gap = slow.total_error - fast.total_error
         assert abs(gap) < 0.06 if mode else gap < -0.09
@@ -93,7 +93,7 @@ def test_the_probe_knows_where_a_shared_prefix_pays(fitted: Fitted) -> None:
     pairs = {True: ("sync-1", "prefix-1"), False: ("worded-sync-30", "worded-prefix-30")}
     for costs_more, names in pairs.items():
         folders = [RUNS / name for name in names]
-        dense, shared = validate(fitted, folders, "replay", draws=1, at_pulse=False).checks
+        dense, shared = kept.replayed(fitted, folders, at_pulse=False).checks
         forecast = shared.forecast.point["train_s"].sum() / dense.forecast.point["train_s"].sum()
         real = shared.measured["train_s"].sum() / dense.measured["train_s"].sum()
         assert bool(forecast > 1.0) is bool(real > 1.0) is costs_more

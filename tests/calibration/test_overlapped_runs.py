@@ -9,7 +9,7 @@ from benchmarks.measure import CAMPAIGN, Campaign
 from benchmarks.measured import runs
 from rollcast.calibration.calibrate import Fitted
 from rollcast.calibration.folder import RunFolder
-from rollcast.calibration.validate import Validation, validate
+from rollcast.calibration.validate import Validation
 from rollcast.simulator.runs.replay import replay
 from tests.calibration import kept
 
@@ -25,7 +25,7 @@ def fitted() -> Fitted:
 
 @pytest.fixture(scope="module")
 def replayed(fitted: Fitted) -> Validation:
-    return validate(fitted, HELD, "replay", draws=1)
+    return kept.replayed(fitted, HELD)
 
 
 def test_every_run_of_the_campaign_is_there() -> None:
@@ -60,7 +60,7 @@ def test_no_pulse_is_heeded_where_actors_disturb_it(replayed: Validation, fitted
     heeded = {check.run.name: check.forecast.at_pulse for check in replayed.checks}
     assert heeded.pop("replicas-10")
     assert set(heeded.values()) == {False}
-    [told] = validate(fitted, [RUNS / "one-off-10"], "replay", draws=1, at_pulse=True).checks
+    [told] = kept.replayed(fitted, [RUNS / "one-off-10"], at_pulse=True).checks
     assert told.forecast.at_pulse
 
 

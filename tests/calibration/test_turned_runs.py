@@ -17,10 +17,10 @@ import pytest
 from rollcast.calibration.calibrate import Fitted, calibrate
 from rollcast.calibration.folder import RunFolder
 from rollcast.calibration.forecast import forecast
-from rollcast.calibration.validate import validate
 from rollcast.simulator.errors import OldName, ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import build_scenario
+from tests.calibration import kept
 from tests.calibration.worlds import edit_json, write_world
 from tests.running import run
 
@@ -84,7 +84,7 @@ def test_a_replay_is_near_whatever_environments_take(
 ) -> None:
     policy, away = UNSEEN[name]
     folder = write_world(tmp_path / "unseen", seed=11, policy=policy, environment=away, **WORK)
-    [check] = validate(fitted, [folder], "replay", draws=1).checks
+    [check] = kept.replayed(fitted, [folder]).checks
     # Without the draws of costs, of which few would be luck: ten updates fix theirs loosely.
     assert check.forecast.point["step_s"].sum() == pytest.approx(check.total_s, rel=0.03)
     assert check.error_of("step_s") < 0.04

@@ -29,7 +29,16 @@ from typing import Any
 from benchmarks.gpu import judge
 from benchmarks.gpu.cases import Case, all_cases
 from benchmarks.gpu.forecast import forecast
-from benchmarks.runner import ROOT, fails_in_words, markdown_table, parser, progress, write_json
+from benchmarks.runner import (
+    ROOT,
+    fails_in_words,
+    first_line,
+    markdown_table,
+    parser,
+    progress,
+    python_path,
+    write_json,
+)
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.errors import ScenarioError
 
@@ -42,7 +51,7 @@ def forecasts(gpu: str, tiny: bool) -> dict[str, Any]:
     """Of every case."""
     known = load_gpu(gpu)
     cases = {case.name: {"values": forecast(case, known)} for case in all_cases(tiny)}
-    commit = _says("git", "-C", str(ROOT), "rev-parse", "HEAD")
+    commit = first_line("git", "-C", str(ROOT), "rev-parse", "HEAD")
     return {"gpu": gpu, "commit": commit, "date": date.today().isoformat(), "cases": cases}
 
 
@@ -54,7 +63,7 @@ class Measurement:
         self.until = time.monotonic() + limit_s
         self.told: dict[str, Any] = {
             "device": device,
-            "commit": _says("git", "-C", str(ROOT), "rev-parse", "HEAD"),
+            "commit": first_line("git", "-C", str(ROOT), "rev-parse", "HEAD"),
             "before": _gpu_now(),
             "import_s": [],
             "cases": {case.name: {"outcome": "not_run"} for case in cases},
@@ -80,8 +89,8 @@ class Measurement:
         with tempfile.TemporaryDirectory() as folder:
             lines, errors = Path(folder) / "lines", Path(folder) / "errors"
             lines.touch()
-            path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-            more = {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+            more = {"PYTHONPATH": python_path(), "HF_HUB_OFFLINE": "1"}
+            more |= {"TOKENIZERS_PARALLELISM": "false"}
             words = ["-m", "benchmarks.gpu.child", str(lines), self.device, str(int(self.tiny))]
             with errors.open("w") as stream:
                 child = subprocess.Popen(
@@ -141,17 +150,7 @@ def _gpu_now() -> str | None:
     """Clocks, heat and power."""
     asked = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,power.draw,"
     asked += "power.limit,memory.used"
-    return _says("nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader")
-
-
-def _says(*words: str) -> str | None:
-    """The first line that a program prints; None where it is not there or fails."""
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = done.stdout.strip().splitlines() if done.returncode == 0 else []
-    return lines[0] if lines else None
+    return first_line("nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader")
 
 
 def table(beforehand: Mapping[str, Any], measured: Mapping[str, Any]) -> str:

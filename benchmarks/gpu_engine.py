@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.gpu.cases import shape
 from benchmarks.runner import (
     fails_in_words,
     markdown_table,
@@ -33,41 +34,16 @@ from benchmarks.runner import (
     write_json,
 )
 from rollcast.engine.doctor import child
+from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.studies.uncertainty import add_intervals
 
 ENGINE_PRESET = "vllm-0.26"
 """The newest of vLLM's presets."""
 
 SHAPES: dict[str, dict[str, Any]] = {
-    "qwen2.5-0.5b": {
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-    },
-    "qwen2.5-1.5b": {
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-    },
-    "qwen2.5-7b": {
-        "hidden_size": 3584,
-        "intermediate_size": 18944,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "vocab_size": 152064,
-        "tie_word_embeddings": False,
-    },
+    name: shape(load_model(name)) for name in ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b")
 }
-"""Keys of transformers' Qwen2Config: the models' own config.json."""
+"""Keys of transformers' Qwen2Config, of presets."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from benchmarks.measure import keep
 from benchmarks.runner import (
     ROOT,
     fails_in_words,
+    first_line,
     parser,
     progress,
     python_path,
@@ -409,19 +409,11 @@ def provenance(device: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if done.code == 0:
         found = json.loads(done.out.strip().splitlines()[-1])
-    found["driver"] = _told("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    found["commit"] = _told("git", "-C", str(ROOT), "rev-parse", "HEAD")
+    found["driver"] = first_line(
+        "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"
+    )
+    found["commit"] = first_line("git", "-C", str(ROOT), "rev-parse", "HEAD")
     return found
-
-
-def _told(*words: str) -> str | None:
-    """The first line that a program prints; None where it is not there or fails."""
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = done.stdout.strip().splitlines() if done.returncode == 0 else []
-    return lines[0] if lines else None
 
 
 def table(lines: Sequence[Line]) -> str:

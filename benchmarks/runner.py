@@ -112,6 +112,16 @@ def in_process(function: str, *arguments: object) -> Any:
     return json.loads(python("-c", code, json.dumps(arguments)).splitlines()[-1])
 
 
+def first_line(*words: str) -> str | None:
+    """The first line that a program prints; None where it is not there or fails."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.strip().splitlines() if done.returncode == 0 else []
+    return lines[0] if lines else None
+
+
 def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
     """What ``call`` returns, and the wall and CPU seconds that it takes."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()

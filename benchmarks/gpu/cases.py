@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from rollcast.engine.options import Checkpoint, TrainerConfig
 from rollcast.simulator.costs.presets.models import Model, load_model
@@ -25,6 +25,19 @@ Kind = Literal[
 ]
 Dtype = Literal["float32", "bfloat16"]
 TINY_TOKENS = 32  # a tiny case has so many times fewer
+
+
+def shape(spec: Model) -> dict[str, Any]:
+    """A model's shape, in the keys of transformers' configurations."""
+    return {
+        "hidden_size": spec.hidden,
+        "num_hidden_layers": spec.layers,
+        "num_attention_heads": spec.heads,
+        "num_key_value_heads": spec.kv_heads,
+        "intermediate_size": spec.intermediate,
+        "vocab_size": spec.vocab,
+        "tie_word_embeddings": spec.tied_embeddings,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

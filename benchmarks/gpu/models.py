@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu.cases import Case
+from benchmarks.gpu.cases import Case, shape
 
 _kept: dict[tuple[str, str, bool], Any] = {}
 
@@ -42,15 +42,8 @@ def _made(case: Case, device: torch.device) -> Any:
     import transformers
 
     spec = case.spec
-    shapes = {
-        "hidden_size": spec.hidden,
-        "num_hidden_layers": spec.layers,
-        "num_attention_heads": spec.heads,
-        "num_key_value_heads": spec.kv_heads,
-        "intermediate_size": spec.intermediate,
-        "vocab_size": spec.vocab,
+    shapes = shape(spec) | {
         "max_position_embeddings": spec.max_positions,
-        "tie_word_embeddings": spec.tied_embeddings,
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": None,

@@ -1,15 +1,18 @@
-"""Forecasts of updates on one GPU, then the measurements.
+"""Forecasts of updates or of vLLM on one GPU, then the measurements.
 
-    python -m benchmarks.gpu_cases forecast --gpu h100-sxm -o forecasts.json
+    python -m benchmarks.gpu_cases forecast --gpu h100-sxm -o forecasts.json [--suite engine]
     python -m benchmarks.gpu_cases measure -o measured.json [--limit-s 150]
+    python -m benchmarks.gpu_cases measure -o measured.json --engine forecasts.json
     python -m benchmarks.gpu_cases table forecasts.json measured.json
     python -m benchmarks.gpu_cases judge measured.json --gpu h200-sxm [--fit]
 
 ``forecast`` needs no GPU: for each case what rollcast says from its presets, written down before
 anything is measured. ``measure`` runs the cases in their order (`benchmarks.gpu.cases`) on random
-weights, as many in one process as its device survives; running out of memory is a result. What is
-done is saved after each case. ``table`` shows both, and measured over forecast. ``judge`` holds
-today's forecasts of our own trainer's passes against measured ones; ``--fit`` fits their figures.
+weights, as many in one process as its device survives; running out of memory is a result. vLLM's
+cases (`benchmarks.gpu.engine`) take the lengths of their forecasts, each in a process of its own.
+What is done is saved after each case. ``table`` shows both, and measured over forecast. ``judge``
+holds today's forecasts of our own trainer's passes against measured ones; ``--fit`` fits their
+figures.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import judge
-from benchmarks.gpu.cases import Case, all_cases
+from benchmarks.gpu import engine, judge
+from benchmarks.gpu.cases import all_cases
 from benchmarks.gpu.forecast import forecast
 from benchmarks.runner import (
     ROOT,
@@ -42,33 +45,45 @@ from benchmarks.runner import (
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.errors import ScenarioError
 
-CASE_S, IMPORT_S = 30.0, 90.0  # limits of a case, and of imports
+CASE_S, ENGINE_S, IMPORT_S = 30.0, 240.0, 90.0  # limits of a case, of one of vLLM, and of imports
 DONE = 0
 GB = 1e9
 
 
-def forecasts(gpu: str, tiny: bool) -> dict[str, Any]:
-    """Of every case."""
+def forecasts(gpu: str, tiny: bool, suite: str) -> dict[str, Any]:
+    """Of every case of a suite."""
     known = load_gpu(gpu)
-    cases = {case.name: {"values": forecast(case, known)} for case in all_cases(tiny)}
+    if suite == "engine":
+        cases = {name: engine.forecast(case, gpu) for name, case in engine.CASES.items()}
+    else:
+        cases = {case.name: {"values": forecast(case, known)} for case in all_cases(tiny)}
     commit = first_line("git", "-C", str(ROOT), "rev-parse", "HEAD")
     return {"gpu": gpu, "commit": commit, "date": date.today().isoformat(), "cases": cases}
 
 
 class Measurement:
-    """All cases in their order. limit_s: of all. case_s: of one."""
+    """All cases in their order. limit_s: of all. asked: the forecasts that vLLM's cases are of."""
 
-    def __init__(self, out: Path, limit_s: float, device: str, cases: Sequence[Case]) -> None:
-        self.out, self.device, self.cases = out, device, cases
+    def __init__(
+        self,
+        out: Path,
+        limit_s: float,
+        device: str,
+        names: Sequence[str],
+        *,
+        tiny: bool = False,
+        asked: Path | None = None,
+    ) -> None:
+        self.out, self.device, self.tiny, self.asked = out, device, tiny, asked
+        self.case_s = CASE_S if asked is None else ENGINE_S
         self.until = time.monotonic() + limit_s
         self.told: dict[str, Any] = {
             "device": device,
             "commit": first_line("git", "-C", str(ROOT), "rev-parse", "HEAD"),
             "before": _gpu_now(),
             "import_s": [],
-            "cases": {case.name: {"outcome": "not_run"} for case in cases},
+            "cases": {name: {"outcome": "not_run"} for name in names},
         }
-        self.tiny = any(case.tiny for case in cases)
 
     def run(self) -> None:
         """Until all are done, or time is up."""
@@ -92,6 +107,7 @@ class Measurement:
             more = {"PYTHONPATH": python_path(), "HF_HUB_OFFLINE": "1"}
             more |= {"TOKENIZERS_PARALLELISM": "false"}
             words = ["-m", "benchmarks.gpu.child", str(lines), self.device, str(int(self.tiny))]
+            words += ["" if self.asked is None else str(self.asked)]
             with errors.open("w") as stream:
                 child = subprocess.Popen(
                     [sys.executable, *words, *names],
@@ -125,10 +141,10 @@ class Measurement:
             for line in text[seen : text.rfind("\n") + 1].splitlines():
                 told = json.loads(line)
                 if "begin" in told:
-                    at, limit = told["begin"], time.monotonic() + CASE_S
+                    at, limit = told["begin"], time.monotonic() + self.case_s
                 elif "end" in told:
                     self._ended(told["end"], told["result"])
-                    at, limit = None, time.monotonic() + CASE_S
+                    at, limit = None, time.monotonic() + self.case_s
                 else:
                     self.told["import_s"].append(told["import_s"])
             seen = max(seen, text.rfind("\n") + 1)
@@ -222,6 +238,8 @@ def main() -> int:
     for verb in (before, run):
         verb.add_argument("-o", "--out", type=Path, required=True)
         verb.add_argument("--tiny", action="store_true", help="tiny models, for a test on CPUs")
+    before.add_argument("--suite", choices=("trainer", "engine"), default="trainer")
+    run.add_argument("--engine", type=Path, help="vLLM's cases, of these forecasts")
     shown = verbs.add_parser("table", help="forecasts beside measurements, as Markdown")
     shown.add_argument("forecasts", type=Path)
     shown.add_argument("measured", type=Path)
@@ -234,7 +252,7 @@ def main() -> int:
 
 def _do(given: Namespace) -> int:
     if given.verb == "forecast":
-        write_json(given.out, forecasts(given.gpu, given.tiny))
+        write_json(given.out, forecasts(given.gpu, given.tiny, given.suite))
     elif given.verb == "table":
         print(table(_read(given.forecasts), _read(given.measured)), end="")
     elif given.verb == "judge":
@@ -243,15 +261,15 @@ def _do(given: Namespace) -> int:
         if given.fit:
             print(f"\nfitted: {judge.fit(measured, gpu)}")
     else:
-        cases = [
-            case
-            for case in all_cases(given.tiny)
-            if not given.only or case.name.startswith(tuple(given.only))
-        ]
-        if not cases:
+        known = _read(given.engine)["cases"] if given.engine else [c.name for c in all_cases()]
+        names = [name for name in known if not given.only or name.startswith(tuple(given.only))]
+        if not names:
             raise ScenarioError("--only", f"no case begins with {' or '.join(given.only)}")
         device = given.device or ("cpu" if given.tiny else "cuda")
-        measurement = Measurement(given.out.resolve(), given.limit_s, device, cases)
+        asked = given.engine and given.engine.resolve()
+        measurement = Measurement(
+            given.out.resolve(), given.limit_s, device, names, tiny=given.tiny, asked=asked
+        )
         measurement.run()
         return int("error" in measurement.told)
     return 0

@@ -1,24 +1,26 @@
 """`benchmarks.gpu_cases` without a GPU: its forecasts, its table, and what becomes of cases whose
-process dies."""
+process dies; and that vLLM is asked for the lengths that its forecast was made of."""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import pytest
 
 from benchmarks import gpu_cases
-from benchmarks.gpu import judge
+from benchmarks.gpu import engine, judge
 from benchmarks.gpu.cases import all_cases
 from benchmarks.gpu.forecast import OURS, forecast
 from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.errors import ScenarioError
 
 CHILD = """#!{python}
 import json, os, sys
-_, _, _, lines, _, _, *names = sys.argv
+_, _, _, lines, _, _, _, *names = sys.argv
 with open(lines, "a", buffering=1) as file:
     for name in names:
         print(json.dumps({{"begin": name}}), file=file)
@@ -122,7 +124,7 @@ def test_cases_go_on_in_another_process_after_one_has_died_or_given_up(
     child.write_text(CHILD.format(python=sys.executable))
     child.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(child))
-    gpu_cases.Measurement(out, 60.0, "cpu", all_cases()[:5]).run()
+    gpu_cases.Measurement(out, 60.0, "cpu", [c.name for c in all_cases()[:5]]).run()
     outcomes = {name: row["outcome"] for name, row in json.loads(out.read_text())["cases"].items()}
     assert outcomes.pop("matmul") == "crashed"
     assert set(outcomes.values()) == {"ok"}
@@ -133,7 +135,7 @@ def test_a_process_that_comes_to_no_case_ends_the_measurement(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     out = tmp_path / "measured.json"
-    gpu_cases.Measurement(out, 60.0, "cpu", all_cases()[:2]).run()
+    gpu_cases.Measurement(out, 60.0, "cpu", ["facts", "matmul"]).run()
     told = json.loads(out.read_text())
     assert "error" in told
     assert {row["outcome"] for row in told["cases"].values()} == {"not_run"}
@@ -159,3 +161,43 @@ def test_a_file_without_cases_is_refused_in_words(
     monkeypatch.setattr(sys, "argv", ["gpu_cases", "table", str(file), str(file)])
     assert gpu_cases.main() == 2
     assert "measured.json" in capsys.readouterr().err
+
+
+def test_a_forecast_of_vllm_has_each_rollouts_length_by_group() -> None:
+    case = replace(engine.CASES["1.5b"], groups=3, group_size=2, max_new_tokens=64)
+    told = json.loads(json.dumps(engine.forecast(replace(case, median_tokens=60), "h200-sxm")))
+    assert [len(group) for group in told["lengths"]] == [2, 2, 2]
+    lengths = [length for group in told["lengths"] for length in group]
+    assert max(lengths) == 64
+    assert min(lengths) >= 1
+    seconds = told["values"]
+    assert (
+        0 < seconds["generation_low_s"] <= seconds["generation_s"] <= seconds["generation_high_s"]
+    )
+    with pytest.raises(ScenarioError, match="gpu"):
+        engine.forecast(case, "h2000")
+
+
+def test_every_case_of_vllm_takes_its_forecast_and_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, out = tmp_path / "forecasts.json", tmp_path / "measured.json"
+    asked.write_text(json.dumps({"cases": {"1.5b": {"lengths": [[1]]}, "7b": {"lengths": [[2]]}}}))
+    child = tmp_path / "child"
+    child.write_text(
+        f"#!{sys.executable}\nimport json, sys\n"
+        "_, _, _, lines, _, _, asked, name, *_ = sys.argv\n"
+        "values = {'lengths': json.load(open(asked))['cases'][name]['lengths']}\n"
+        "with open(lines, 'a') as file:\n"
+        "    print(json.dumps({'begin': name}), file=file)\n"
+        "    result = {'outcome': 'ok', 'seconds': 0.0, 'values': values}\n"
+        "    print(json.dumps({'end': name, 'result': result}), file=file)\n"
+        "sys.exit(3)\n"
+    )
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    words = ["gpu_cases", "measure", "-o", str(out), "--engine", str(asked)]
+    monkeypatch.setattr(sys, "argv", words)
+    assert gpu_cases.main() == 0
+    cases = json.loads(out.read_text())["cases"]
+    assert [row["values"]["lengths"] for row in cases.values()] == [[[1]], [[2]]]

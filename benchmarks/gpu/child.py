@@ -1,6 +1,8 @@
 """Measures the cases that it is told to, one after the other in this process: ``python -m
-benchmarks.gpu.child LINES DEVICE TINY NAME...``. Appends a line of JSON to LINES when a case begins
-and when it ends. Exit code 3: the device is of no more use to this process, the rest is left."""
+benchmarks.gpu.child LINES DEVICE TINY ASKED NAME...``. Appends a line of JSON to LINES when a case
+begins and when it ends. ASKED: the forecasts that vLLM's cases are of, each of which takes a
+process of its own; empty for the trainer's. Exit code 3: the device is of no more use to this
+process, the rest is left."""
 
 from __future__ import annotations
 
@@ -8,38 +10,30 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.cases import Case, all_cases
+from benchmarks.gpu.cases import all_cases
 
 SPENT = 3
 _LEFT_BYTES = 10**9
 
 
 def main() -> int:
-    lines, device_name, tiny, *names = sys.argv[1:]
-    wanted = {case.name: case for case in all_cases(tiny == "1")}
+    lines, device, tiny, asked, *names = sys.argv[1:]
 
     def tell(**told: Any) -> None:
         with Path(lines).open("a", encoding="utf-8") as file:
             file.write(json.dumps(told) + "\n")
 
     began_s = time.perf_counter()
-    import torch
-
-    from benchmarks.gpu import ceilings, updates
-
-    device = torch.device(device_name)
-    if device.type == "cuda":
-        torch.cuda.init()
+    measures = _engine(asked, tiny == "1") if asked else _trainer(device, tiny == "1")
     tell(import_s=time.perf_counter() - began_s)
     for name in names:
-        case = wanted[name]
-        module = ceilings if hasattr(ceilings, case.kind) else updates
         tell(begin=name)
         began_s = time.perf_counter()
-        result, spent = _one(case, getattr(module, case.kind), device)
+        result, spent = measures(name)
         result["seconds"] = time.perf_counter() - began_s
         tell(end=name, result=result)
         if spent:
@@ -47,8 +41,44 @@ def main() -> int:
     return 0
 
 
-def _one(case: Case, measure: Callable[[Case, Any], Any], device: Any) -> tuple[Any, bool]:
-    """(outcome, values or error; whether the process is of no more use)."""
+Result = tuple[dict[str, Any], bool]
+"""Outcome, values or error; and whether the process is of no more use."""
+
+
+def _engine(asked: str, tiny: bool) -> Callable[[str], Result]:
+    from benchmarks.gpu import engine
+
+    cases = json.loads(Path(asked).read_text("utf-8"))["cases"]
+
+    def measured(name: str) -> Result:
+        try:
+            values = engine.measure(name, cases[name]["lengths"], tiny)
+        except Exception as error:
+            return {"outcome": "failed", "error": _where(error)}, True
+        return {"outcome": "ok", "values": values}, True
+
+    return measured
+
+
+def _trainer(device_name: str, tiny: bool) -> Callable[[str], Result]:
+    import torch
+
+    from benchmarks.gpu import ceilings, updates
+
+    device = torch.device(device_name)
+    if device.type == "cuda":
+        torch.cuda.init()
+    wanted = {case.name: case for case in all_cases(tiny)}
+
+    def measured(name: str) -> Result:
+        case = wanted[name]
+        module = ceilings if hasattr(ceilings, case.kind) else updates
+        return _one(partial(getattr(module, case.kind), case, device), device)
+
+    return measured
+
+
+def _one(measure: Callable[[], Any], device: Any) -> Result:
     import torch
 
     from benchmarks.gpu import models
@@ -56,7 +86,7 @@ def _one(case: Case, measure: Callable[[Case, Any], Any], device: Any) -> tuple[
     models.tidy(device)
     result: dict[str, Any]
     try:
-        result = {"outcome": "ok", "values": measure(case, device)}
+        result = {"outcome": "ok", "values": measure()}
     except torch.OutOfMemoryError as error:
         result = {"outcome": "out_of_memory", "error": str(error)[:600]}
         result["values"] = {"peak_bytes": torch.cuda.max_memory_allocated(device)}

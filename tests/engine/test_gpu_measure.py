@@ -39,9 +39,9 @@ def test_gradients_of_both_layouts_agree() -> None:
 
 
 def test_out_of_memory_is_a_result() -> None:
-    def much(case: Case, device: Any) -> Any:
+    def much() -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    result, spent = _one(_case("facts"), much, CPU)
+    result, spent = _one(much, CPU)
     assert result["outcome"] == "out_of_memory"
     assert not spent

@@ -1,39 +1,21 @@
-"""vLLM on one GPU, forecast before it was measured.
-
-    python -m benchmarks.gpu_engine forecast --gpu h100-sxm -o forecasts.json   # needs no GPU
-    python -m benchmarks.gpu_engine measure forecasts.json -o measured.json     # needs one
-    python -m benchmarks.gpu_engine table forecasts.json measured.json
+"""vLLM on one GPU: ``python -m benchmarks.gpu_cases ... --suite engine``.
 
 A case is a batch of rollouts of a model of real shape with random weights. The forecast is a
 simulation from presets alone; it draws the length of each rollout, and the engine is asked for just
-these lengths. So what may differ are the costs, and not the lengths. Each case is measured in a
-process of its own, and what is measured is kept after each case.
+these lengths. So what may differ are the costs, and not the lengths.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.gpu.cases import shape
-from benchmarks.runner import (
-    fails_in_words,
-    markdown_table,
-    parser,
-    progress,
-    python_path,
-    read_json,
-    simulated,
-    write_json,
-)
-from rollcast.engine.doctor import child
+from benchmarks.runner import simulated
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.studies.uncertainty import add_intervals
 
@@ -106,16 +88,16 @@ def forecast(case: Case, gpu: str) -> dict[str, Any]:
     groups: dict[int, list[int]] = defaultdict(list)
     rows = result.run.segments
     for group, _, tokens in sorted(
-        zip(*(rows[key] for key in ("group", "index", "new_tokens")), strict=True)
+        zip(*(rows[key].tolist() for key in ("group", "index", "new_tokens")), strict=True)
     ):
         groups[group].append(tokens)
-    seconds = {key: told[key] for key in ("s", "low_s", "high_s") if key in told}
-    return {"generation": seconds, "lengths": [groups[group] for group in sorted(groups)]}
+    seconds = {f"generation_{key}": told[key] for key in ("s", "low_s", "high_s") if key in told}
+    return {"values": seconds, "lengths": [groups[group] for group in sorted(groups)]}
 
 
-def measure_one(name: str, lengths: list[list[int]], tiny: bool) -> dict[str, Any]:
-    """In a process of its own. iterations: median seconds of those that prefill nothing, by the
-    number of rollouts to the next lower power of two."""
+def measure(name: str, lengths: list[list[int]], tiny: bool) -> dict[str, Any]:
+    """In a process of its own. iterations: number and median seconds of those that prefill nothing,
+    by the number of rollouts to the next lower power of two."""
     import torch
 
     from rollcast.engine.vllm.environment import prepare
@@ -193,78 +175,3 @@ def measure_one(name: str, lengths: list[list[int]], tiny: bool) -> dict[str, An
         "ahead": replica.ahead,
         "iterations": {str(n): [len(s), median(s)] for n, s in sorted(seconds.items())},
     }
-
-
-def measure(told: dict[str, Any], out: Path, limit_s: float, tiny: bool) -> None:
-    """Every case of the forecasts, until the time is up."""
-    until = time.monotonic() + limit_s
-    done: dict[str, Any] = read_json(out, {"cases": {}})
-    with tempfile.TemporaryDirectory() as folder:
-        for name, case in told["cases"].items():
-            left_s = until - time.monotonic()
-            if left_s < 20:
-                done["cases"][name] = {"failed": "no time was left for it"}
-                continue
-            file = Path(folder) / "case.json"
-            write_json(file, {"name": name, "lengths": case["lengths"], "tiny": tiny})
-            words = ["-m", "benchmarks.gpu_engine", "one", str(file)]
-            ended = child.python(words, left_s, more={"PYTHONPATH": python_path()})
-            if ended.code == 0:
-                done["cases"][name] = json.loads(ended.out.strip().splitlines()[-1])
-            else:
-                done["cases"][name] = {"failed": ended.reason}
-            progress(f"{name}: {str(done['cases'][name])[:300]}")
-            write_json(out, done)
-    write_json(out, done)
-
-
-def table(told: dict[str, Any], done: dict[str, Any]) -> str:
-    """Forecast beside measured."""
-    rows = []
-    for name, case in told["cases"].items():
-        found = done["cases"].get(name, {})
-        said = case["generation"]
-        cells = [name, f"{said['s']:.1f} ({said['low_s']:.1f} to {said['high_s']:.1f})"]
-        if "generation_s" in found:
-            ratio = said["s"] / found["generation_s"] - 1
-            cells += [f"{found['generation_s']:.1f}", f"{ratio:+.0%}"]
-        else:
-            cells += [found.get("failed", "not measured"), ""]
-        rows.append(cells)
-    return markdown_table(["case", "forecast, s", "measured, s", "off by"], rows)
-
-
-@fails_in_words
-def main() -> int:
-    """One of the verbs."""
-    options = parser(__doc__)
-    verbs = options.add_subparsers(dest="verb", required=True)
-    verb = verbs.add_parser("forecast")
-    verb.add_argument("--gpu", required=True)
-    verb.add_argument("-o", "--out", type=Path, required=True)
-    verb = verbs.add_parser("measure")
-    verb.add_argument("forecasts", type=Path)
-    verb.add_argument("-o", "--out", type=Path, required=True)
-    verb.add_argument("--limit-s", type=float, default=240.0)
-    verb.add_argument("--tiny", action="store_true", help="tiny models, for a CPU")
-    verb = verbs.add_parser("table")
-    verb.add_argument("forecasts", type=Path)
-    verb.add_argument("measured", type=Path)
-    verb = verbs.add_parser("one")
-    verb.add_argument("case", type=Path)
-    given = options.parse_args()
-    if given.verb == "forecast":
-        cases = {name: forecast(case, given.gpu) for name, case in CASES.items()}
-        write_json(given.out, {"gpu": given.gpu, "engine": ENGINE_PRESET, "cases": cases})
-    elif given.verb == "measure":
-        measure(read_json(given.forecasts, None), given.out, given.limit_s, given.tiny)
-    elif given.verb == "one":
-        asked = read_json(given.case, None)
-        print(json.dumps(measure_one(asked["name"], asked["lengths"], asked["tiny"])))
-    else:
-        print(table(read_json(given.forecasts, None), read_json(given.measured, {"cases": {}})))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,7 +17,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.columns import LARGEST_TOKENS
 from rollcast.simulator.results.read import place, read_document, read_lines, read_table
-from rollcast.simulator.scenario.trust import Trust, named_modules
+from rollcast.simulator.scenario.file import Trust, named_modules
 from rollcast.simulator.values import A_MAPPING, Between, read, wrong
 from rollcast.simulator.values import Number as Option
 from rollcast.simulator.workload.environment import EnvironmentSection, environment_spec

@@ -26,13 +26,11 @@ from rollcast.calibration.folder import SAME, RunFolder
 from rollcast.simulator.core.spans import Run
 from rollcast.simulator.costs.fitted import FittedCost
 from rollcast.simulator.runs.drive import drive
-from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.file import RawScenario, kept_modules, require_trust
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.scenario.trust import kept_modules, require_trust
 from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn
-from rollcast.simulator.workload.base import Workload, longest_context
-from rollcast.simulator.workload.draws import GroupDraw, Trajectory
+from rollcast.simulator.workload.base import GroupDraw, Trajectory, Workload, longest_context
 from rollcast.simulator.workload.environment import EnvironmentSection, environment_spec
 from rollcast.simulator.workload.measured import ResampledWorkload, TurnRules
 from rollcast.simulator.workload.recorded import RecordedWorkload

@@ -20,7 +20,7 @@ from rollcast.calibration.judge.compared import Compared
 from rollcast.calibration.judge.quality import qualities
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies.registry import SYNCHRONOUS
-from rollcast.simulator.scenario.trust import Trust
+from rollcast.simulator.scenario.file import Trust
 from rollcast.simulator.studies.drawn import LEVEL
 from rollcast.simulator.studies.ranking import SURE
 

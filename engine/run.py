@@ -36,7 +36,7 @@ from rollcast.simulator.results.metrics import accuracy, run_summary
 from rollcast.simulator.results.so_far import Idle, IdleSoFar
 from rollcast.simulator.results.write import write_json, write_lines, write_run, write_table
 from rollcast.simulator.runs.drive import loop_of
-from rollcast.simulator.scenario.trust import kept
+from rollcast.simulator.scenario.file import kept
 
 
 @dataclass(frozen=True)

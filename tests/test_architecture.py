@@ -26,10 +26,9 @@ from rollcast.simulator.costs import CostModel, Curve, Iteration, TrainCost, Tra
 from rollcast.simulator.costs.presets import provenance
 from rollcast.simulator.costs.presets.gpus import gpu_presets, load_gpu
 from rollcast.simulator.costs.presets.models import load_model, model_presets
-from rollcast.simulator.costs.section import CostSection
+from rollcast.simulator.costs.section import CostSection, build_cost
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import registry
-from rollcast.simulator.scenario.cost import build_cost
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.values import Between, Doc, Options

@@ -18,8 +18,7 @@ from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.loop.policy_state import load_state, save_state
 from rollcast.simulator.policies import build_chain, check_policy, outside, parse_policy, spell
 from rollcast.simulator.policies.outside import Outside
-from rollcast.simulator.scenario.file import read_scenario
-from rollcast.simulator.scenario.trust import kept, kept_modules, named_modules
+from rollcast.simulator.scenario.file import kept, kept_modules, named_modules, read_scenario
 from rollcast.simulator.studies.simulate import load, simulate
 from tests.conftest import Cli
 from tests.scenarios import COST

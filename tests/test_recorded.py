@@ -13,7 +13,7 @@ from rollcast.engine.common import CommonTokens, common
 from rollcast.simulator.core.rollout import UNSHARED, Shared
 from rollcast.simulator.core.spans import Segments
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.workload.draws import Path
+from rollcast.simulator.workload.base import Path
 from rollcast.simulator.workload.recorded import RecordedWorkload, paths
 
 Key = tuple[int, int]

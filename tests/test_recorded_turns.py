@@ -11,7 +11,7 @@ from rollcast.simulator.core.rollout import FAILED
 from rollcast.simulator.core.spans import Run
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.workload.draws import Trajectory, Turn
+from rollcast.simulator.workload.base import Trajectory, Turn
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, continued
 from tests.running import run

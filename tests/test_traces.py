@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values.options import read
-from rollcast.simulator.workload.build import build_workload
-from rollcast.simulator.workload.section import WorkloadSection
+from rollcast.simulator.workload.section import WorkloadSection, build_workload
 from rollcast.simulator.workload.traces import read_trace
 from tests.laws import examples
 

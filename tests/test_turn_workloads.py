@@ -13,7 +13,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
-from rollcast.simulator.workload.draws import Trajectory
+from rollcast.simulator.workload.base import Trajectory
 from rollcast.simulator.workload.traces import read_trace
 from rollcast.simulator.workload.turn_presets import turn_presets
 from rollcast.simulator.workload.turns import Caps, Patience, trajectory

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import read
-from rollcast.simulator.workload.build import build_workload
-from rollcast.simulator.workload.draws import keyed_uniforms
+from rollcast.simulator.workload.base import keyed_uniforms
 from rollcast.simulator.workload.lengths import Component, LengthModel
 from rollcast.simulator.workload.rewards import BetaBernoulli, ConstantReward
-from rollcast.simulator.workload.section import WorkloadSection
+from rollcast.simulator.workload.section import WorkloadSection, build_workload
 from rollcast.simulator.workload.synthetic import _CACHED_LANES, PromptTokens, SyntheticWorkload
 from tests.laws import examples
 

@@ -12,7 +12,7 @@ from rollcast.simulator.core.rollout import Rollout, Segment
 from rollcast.simulator.core.world import ClusterShape, Ended, Event
 from rollcast.simulator.costs.base import AdjustedCost, CostModel, Iteration
 from rollcast.simulator.errors import RunError, ScenarioError
-from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.base import GroupDraw
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rollcast.calibration.fits.responses import Responses
 from rollcast.calibration.fits.robust import FloatArray
-from rollcast.simulator.workload.draws import Trajectory
+from rollcast.simulator.workload.base import Trajectory
 from rollcast.simulator.workload.measured import MeasuredGroups, MeasuredTurns
 from rollcast.simulator.workload.recorded_turns import continued
 

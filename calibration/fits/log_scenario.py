@@ -21,9 +21,8 @@ from rollcast.simulator.launches.costs import (
     role_parts,
 )
 from rollcast.simulator.launches.parts import Part, nested, replaced
-from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.scenario.file import RawScenario, named_modules
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.scenario.trust import named_modules
 
 
 def mapping(parts: Iterable[Part]) -> dict[str, Any]:

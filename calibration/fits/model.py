@@ -22,7 +22,7 @@ from rollcast.calibration.logs.run_log import RunLog
 from rollcast.simulator.costs.opening import Opening
 from rollcast.simulator.launches.parts import Part, replaced
 from rollcast.simulator.scenario.scenario import Scenario
-from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.base import GroupDraw
 from rollcast.simulator.workload.measured import MeasuredGroups, ResampledWorkload
 
 Drift = Literal["auto", "freeze", "extrapolate"]

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from rollcast.engine.environments.base import Episode
-from rollcast.simulator.workload.draws import address, keyed_uniforms
+from rollcast.simulator.workload.base import address, keyed_uniforms
 from rollcast.simulator.workload.environment import EnvironmentSection
 from rollcast.simulator.workload.seconds import LARGEST_S, SecondsModel, seconds_model
 

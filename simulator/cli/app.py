@@ -410,7 +410,7 @@ def _run_controls(
 def _write_run(result: Result, bars: Sequence[Bar], out: Path, force: bool, *, plot: bool) -> None:
     from rollcast.simulator.results.folder import write_folder
     from rollcast.simulator.results.write import write_run
-    from rollcast.simulator.scenario.trust import kept
+    from rollcast.simulator.scenario.file import kept
 
     scenario, raw = result.scenario, result.scenario.raw
     description = {

@@ -12,7 +12,7 @@ import typer
 from rollcast.simulator.values.words import visible
 
 if TYPE_CHECKING:
-    from rollcast.simulator.scenario.trust import Trust
+    from rollcast.simulator.scenario.file import Trust
 
 
 ScenarioPath = Annotated[

@@ -15,8 +15,7 @@ from rollcast.simulator.errors import ScenarioError
 if TYPE_CHECKING:
     from rollcast.simulator.check.question import Question
     from rollcast.simulator.planner.question import Check
-    from rollcast.simulator.scenario.file import RawScenario
-    from rollcast.simulator.scenario.trust import Trust
+    from rollcast.simulator.scenario.file import RawScenario, Trust
 
 _SCENARIOS = (".yaml", ".yml")
 _WORKLOAD = re.compile(r"^workload\s*:", re.MULTILINE)

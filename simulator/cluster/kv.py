@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
-from rollcast.simulator.workload.draws import Path
+from rollcast.simulator.workload.base import Path
 
 Name = tuple[int, int, int]
 """(group, index, attempt) of a response."""

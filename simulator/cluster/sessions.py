@@ -17,7 +17,7 @@ from rollcast.simulator.cluster.session_machine import (
 )
 from rollcast.simulator.core.rollout import CallEnd, Ending, Rollout, Segment
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
-from rollcast.simulator.workload.draws import Trajectory
+from rollcast.simulator.workload.base import Trajectory
 from rollcast.simulator.workload.slots import EnvironmentSpec
 
 _LAST: dict[Ending, CallEnd] = {"timeout": "timeout", "environment": "failed"}

@@ -29,8 +29,7 @@ from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.base import CostModel, Extremes, TrainLoad
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.workload.base import Workload, longest_context
-from rollcast.simulator.workload.draws import Sharing, Trajectory
+from rollcast.simulator.workload.base import Sharing, Trajectory, Workload, longest_context
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
 if TYPE_CHECKING:

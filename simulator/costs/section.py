@@ -1,19 +1,25 @@
-"""A scenario's ``cost``: where the durations come from."""
+"""A scenario's ``cost``: where the durations come from; and the costs and the model built from it.
+A kind of costs is imported where one is asked for."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.costs.base import CostModel
 from rollcast.simulator.costs.linear import LinearCost
-from rollcast.simulator.values import Doc, Options, choice, mapping, read
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import Doc, Options, choice, mapping, read, short
 from rollcast.simulator.values.later import Later
 
 if TYPE_CHECKING:
+    from rollcast.simulator.costs.presets.gpus import Gpu
+    from rollcast.simulator.costs.presets.models import Model
     from rollcast.simulator.costs.roofline.options import RooflineSection
     from rollcast.simulator.costs.scaled import Scale
 else:
@@ -94,3 +100,113 @@ class CostSection(Options):
         sources = self.sources()
         if sum(getattr(self, name) is not None for name in sources) != 1:
             raise self.refuse("", f"must be exactly one of {', '.join(sources)}")
+
+
+def build_model(spec: str | Model, folder: Path) -> Model:
+    """A model whose path, if it is one, starts from the scenario's folder. Raises ScenarioError."""
+    from rollcast.simulator.costs.presets.models import load_model, model_presets
+
+    if isinstance(spec, str) and spec.lower() not in model_presets():
+        with suppress(OSError, ValueError, RuntimeError):  # no path at all
+            path = folder / Path(spec).expanduser()
+            if path.exists() or spec.endswith(".json"):
+                return load_model(path)
+    try:
+        return load_model(spec)
+    except OSError:
+        raise ScenarioError("model", f"{short(spec)} is no preset, and no path") from None
+
+
+def build_cost(
+    section: CostSection,
+    network: Model | None,
+    gpu: Gpu | None,
+    shape: ClusterShape,
+    folder: Path,
+    *,
+    stages: int = 1,
+    trainer_gpu: Gpu | None = None,
+    padded_tokens: int = 0,
+) -> CostModel:
+    """The costs of a section. folder: start of relative paths. stages: of a replica's pipeline.
+    trainer_gpu: None where it is ``gpu``. padded_tokens: of a rollout padded to its caps. Raises
+    ScenarioError."""
+    if trainer_gpu is not None and section.of_the_roofline is None:
+        source = next(name for name in section.sources() if getattr(section, name) is not None)
+        raise ScenarioError(
+            "cluster.trainer_gpu",
+            f"cost: {source} has its durations whatever the GPUs are; leave trainer_gpu out, or "
+            "take cost: roofline",
+        )
+    cost = section.cost_model
+    if cost is None and section.file is not None:
+        cost = _from_file(section.file, folder)
+    elif cost is None:
+        cost = _from_model(section, network, gpu, shape, stages, trainer_gpu, padded_tokens)
+    if section.scale is not None:
+        from rollcast.simulator.costs.scaled import ScaledCost
+
+        scale = section.scale
+        cost = ScaledCost(cost, scale.factors(), scale.spreads(), scale.opening)
+    if cost.decode_curve(1).ticks(1) == 0:
+        raise ScenarioError("cost", "an iteration takes no time; give it a cost")
+    return cost
+
+
+def _from_model(
+    section: CostSection,
+    network: Model | None,
+    gpu: Gpu | None,
+    shape: ClusterShape,
+    stages: int,
+    trainer_gpu: Gpu | None,
+    padded_tokens: int,
+) -> CostModel:
+    from rollcast.simulator.costs.roofline.cost import RooflineCost
+
+    kind = "roofline" if section.tables is None else "tables"
+    if network is None or gpu is None:
+        key = "gpu" if network else "model"
+        raise ScenarioError(key, f"missing; cost: {kind} needs it (or give cost: linear)")
+    roofline = RooflineCost.from_options(
+        network,
+        gpu,
+        section.of_the_roofline,
+        tensor_parallel=shape.gpus_per_replica // stages,
+        pipeline_parallel=stages,
+        replicas=shape.replicas,
+        trainer_gpus=shape.trainer_gpus,
+        trainer_gpu=trainer_gpu,
+        placement="colocated" if shape.colocated else "disaggregated",
+        padded_tokens=padded_tokens,
+    )
+    if section.tables is None:
+        return roofline
+    from rollcast.simulator.costs.tables import TablesCost, aiconfigurator_provider
+
+    backend = section.tables.backend
+    provider = aiconfigurator_provider(network, gpu, shape.gpus_per_replica, backend)
+    return TablesCost(roofline, provider)
+
+
+def _from_file(path: Path, folder: Path) -> CostModel:
+    """The costs in a file that ``rollcast calibrate`` wrote, or JSON with a mapping ``linear``."""
+    from rollcast.simulator.results.read import NotJsonError, parse_json
+
+    try:
+        place = folder / path
+        if place.exists() and not place.is_file():
+            raise ScenarioError("cost.file", f"{path} is not a file")
+        content = parse_json(place.read_bytes())
+    except OSError as error:
+        raise ScenarioError("cost.file", f"cannot read {path}: {error.strerror}") from None
+    except NotJsonError:
+        raise ScenarioError(
+            "cost.file",
+            f"{short(str(path))} is not a file of JSON, such as rollcast calibrate writes",
+        ) from None
+    if isinstance(content, dict) and isinstance(content.get("linear"), dict):
+        return read(LinearCost, content["linear"], LinearCost.FIELD)
+    from rollcast.simulator.costs.fitted import FittedCost
+
+    return FittedCost.from_mapping(content, str(path))

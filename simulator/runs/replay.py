@@ -15,9 +15,9 @@ from rollcast.simulator.results import schema
 from rollcast.simulator.results.read import place, read_document, read_lines
 from rollcast.simulator.results.write import plain
 from rollcast.simulator.runs.drive import Parts, drive
+from rollcast.simulator.scenario.file import Trust, kept_modules, require_trust
 from rollcast.simulator.scenario.scenario import cluster_shape
 from rollcast.simulator.scenario.sections import base_plan, validate
-from rollcast.simulator.scenario.trust import Trust, kept_modules, require_trust
 
 FIELD = "RUN_DIR"
 

@@ -15,7 +15,7 @@ from rollcast.simulator.core.plan import Batch, StepPlan
 from rollcast.simulator.core.policy import Chain, Policy, chain
 from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.costs.base import CostModel
-from rollcast.simulator.costs.section import CostSection
+from rollcast.simulator.costs.section import CostSection, build_cost, build_model
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import (
     build_chain,
@@ -25,7 +25,6 @@ from rollcast.simulator.policies import (
     parse_labelled,
     spell,
 )
-from rollcast.simulator.scenario.cost import build_cost, build_model
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of, roofline_of
 from rollcast.simulator.scenario.memory import check_memory
@@ -38,8 +37,7 @@ from rollcast.simulator.scenario.sections import (
 )
 from rollcast.simulator.values.words import visible
 from rollcast.simulator.workload.base import Workload, longest_context
-from rollcast.simulator.workload.build import build_workload
-from rollcast.simulator.workload.section import MAX_ROLLOUTS, WorkloadSection
+from rollcast.simulator.workload.section import MAX_ROLLOUTS, WorkloadSection, build_workload
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from rollcast.simulator.learning.lengths import length_law, lengths_of, mean_len
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario, outline
 from rollcast.simulator.workload.base import ScaledWorkload
-from rollcast.simulator.workload.build import build_workload
 from rollcast.simulator.workload.rewards import BetaBernoulli
+from rollcast.simulator.workload.section import build_workload
 
 _SHORT, _LONG = 0.25, 4.0  # factors on lengths that are tried
 _SAME = 0.02  # of the log of one: not worth another run

@@ -30,8 +30,7 @@ from rollcast.simulator.studies.short_runs import (
     settled,
     sums,
 )
-from rollcast.simulator.workload.base import DerivedWorkload, Workload
-from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.base import DerivedWorkload, GroupDraw, Workload
 from rollcast.simulator.workload.lengths import LengthModel
 from rollcast.simulator.workload.synthetic import SyntheticWorkload
 

@@ -14,9 +14,8 @@ from rollcast.simulator.learning.answer import Progress, progress_of
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.results.text import MEMORY_PHASES, gigabytes, room
 from rollcast.simulator.runs.drive import drive
-from rollcast.simulator.scenario.file import RawScenario, override, read_scenario
+from rollcast.simulator.scenario.file import RawScenario, Trust, override, read_scenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.scenario.trust import Trust
 from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.reacting import reacted
 from rollcast.simulator.workload.solved import solved_lengths

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from rollcast.simulator.core.rollout import Ending
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.workload.base import DerivedWorkload, Workload
-from rollcast.simulator.workload.draws import GroupDraw, Trajectory, Turn
+from rollcast.simulator.workload.base import DerivedWorkload, GroupDraw, Trajectory, Turn, Workload
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rollcast.simulator.core.rollout import Ending
 from rollcast.simulator.costs.base import CostModel, Curve, Iteration, TrainCost, TrainLoad
-from rollcast.simulator.workload.draws import GroupDraw, Path, Trajectory, Turn
+from rollcast.simulator.workload.base import GroupDraw, Path, Trajectory, Turn
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from rollcast.simulator.testing.listed import ListedWorkload
 from rollcast.simulator.testing.watched import Watched
 from rollcast.simulator.values import read
 from rollcast.simulator.workload.base import Workload
-from rollcast.simulator.workload.build import build_workload
-from rollcast.simulator.workload.section import WorkloadSection
+from rollcast.simulator.workload.section import WorkloadSection, build_workload
 
 LONGEST_DRAWN = 16_384
 """The cap where lengths are drawn and no cap is given, tokens."""

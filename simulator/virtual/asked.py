@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from rollcast.simulator.cluster.routing import ROUTINGS, Router
 from rollcast.simulator.core.rollout import Key, Rollout
-from rollcast.simulator.workload.base import DerivedWorkload, Workload
-from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.base import DerivedWorkload, GroupDraw, Workload
 
 FIRST_ASKED = 1 << 40
 """Groups from this number on are requests; those below are of rollcast's own loop."""

@@ -30,7 +30,7 @@ from rollcast.simulator.virtual.prompts import AnyPrompt, Prompts, Replies
 from rollcast.simulator.virtual.record import Record
 from rollcast.simulator.virtual.report import caller
 from rollcast.simulator.virtual.waits import Outbox, Pending
-from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.base import GroupDraw
 
 Groups = Iterable[Answer | Sequence[Answer]]
 

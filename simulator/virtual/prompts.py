@@ -9,8 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollcast.simulator.workload.base import Workload
-from rollcast.simulator.workload.draws import GroupDraw, Trajectory
+from rollcast.simulator.workload.base import GroupDraw, Trajectory, Workload
 
 _HEAD = 16
 _KEPT_DRAWS = 256

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rollcast.simulator.core.rollout import CUT, FAILED
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.workload.base import AddressedWorkload
-from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.base import AddressedWorkload, GroupDraw
 from rollcast.simulator.workload.environment import EnvironmentSection
 from rollcast.simulator.workload.lengths import LARGEST_CAP, LengthModel, whole_tokens
 from rollcast.simulator.workload.rewards import ConstantReward, RewardModel

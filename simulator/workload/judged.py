@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from rollcast.simulator.workload.base import DerivedWorkload, Workload
-from rollcast.simulator.workload.draws import (
+from rollcast.simulator.workload.base import (
     INDICES_PER_LANE,
+    DerivedWorkload,
     GroupDraw,
     Trajectory,
     Turn,
+    Workload,
     address,
     check_seed,
     keyed_uniforms,

@@ -15,9 +15,9 @@ from rollcast.simulator.core.rollout import CUT, FAILED, Ending
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.columns import LARGEST_TOKENS, MOST
 from rollcast.simulator.values import Between, read
-from rollcast.simulator.workload.base import AddressedWorkload
-from rollcast.simulator.workload.draws import (
+from rollcast.simulator.workload.base import (
     GROUPS_PER_BLOCK,
+    AddressedWorkload,
     GroupDraw,
     Trajectory,
     check_seed,

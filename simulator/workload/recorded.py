@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rollcast.simulator.core.rollout import ENDINGS
 from rollcast.simulator.core.spans import Calls, Segments
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.workload.draws import GroupDraw, Path
+from rollcast.simulator.workload.base import GroupDraw, Path
 from rollcast.simulator.workload.recorded_turns import (
     NOTHING,
     Name,

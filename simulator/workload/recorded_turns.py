@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from rollcast.simulator.core.rollout import CALL_ENDS, CALL_KINDS, ENDINGS, FAILED, CallEnd, Ending
 from rollcast.simulator.core.spans import Calls, Segments
-from rollcast.simulator.workload.draws import Trajectory, Turn
+from rollcast.simulator.workload.base import Trajectory, Turn
 from rollcast.simulator.workload.seconds import LARGEST_S
 from rollcast.simulator.workload.slots import EnvironmentSpec
 

@@ -1,20 +1,36 @@
-"""A scenario's ``workload``: what is asked, how long the answers are, what they earn."""
+"""A scenario's ``workload``: what is asked, how long the answers are, what they earn; and the
+workload that it builds. The module of a kind is imported where one is asked for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from rollcast.simulator.values import Between, Doc, Options
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values import Between, Doc, Options, missing, read
 from rollcast.simulator.values.later import Later
+from rollcast.simulator.workload.base import Workload, longest_context
 from rollcast.simulator.workload.known_lengths import KnownLengths, Sampled
-from rollcast.simulator.workload.length_specs import SPREAD, Lengths
+from rollcast.simulator.workload.length_specs import FIELD as LENGTHS_FIELD
+from rollcast.simulator.workload.length_specs import (
+    SPREAD,
+    DrawnLengths,
+    Lengths,
+    MeasuredLengths,
+    ModelLengths,
+    TraceLengths,
+)
 from rollcast.simulator.workload.lengths import LARGEST_CAP
-from rollcast.simulator.workload.rewards import Rewards
-from rollcast.simulator.workload.synthetic import PromptTokens
+from rollcast.simulator.workload.rewards import BetaBernoulli, RewardModel, Rewards
+from rollcast.simulator.workload.synthetic import PromptTokens, SyntheticWorkload
 
 if TYPE_CHECKING:
-    from rollcast.simulator.workload.turns import Turns
+    from rollcast.simulator.workload.environment import EnvironmentSection, RewardSection
+    from rollcast.simulator.workload.from_trace import TraceWorkload, TurnTraceWorkload
+    from rollcast.simulator.workload.measured import ResampledWorkload
+    from rollcast.simulator.workload.traces import Trace
+    from rollcast.simulator.workload.turns import Turns, TurnWorkload
 else:
     _TURNS = "rollcast.simulator.workload.turns"
     Turns = Later(_TURNS, "PresetTurns") | Later(_TURNS, "DrawnTurns")
@@ -124,3 +140,187 @@ class WorkloadSection(Options):
         if isinstance(given, DrawnPrompts):
             return PromptTokens(given.median_tokens, given.sd, given.max_tokens)
         return None if given is None else PromptTokens(given)
+
+
+_DEFAULT_REWARDS = BetaBernoulli(0.5, 0.3)
+
+
+def build_workload(
+    section: WorkloadSection,
+    seed: int,
+    folder: Path = Path(),
+    environment: EnvironmentSection | None = None,
+    reward: RewardSection | None = None,
+) -> Workload:
+    """The workload of a scenario's sections. folder: start of relative paths. Raises ScenarioError
+    naming the key."""
+    workload = _unjudged(section, seed, folder, environment)
+    if reward is None:
+        return workload
+    from rollcast.simulator.workload.judged import JudgedWorkload
+    from rollcast.simulator.workload.seconds import seconds_model
+
+    seconds = seconds_model(reward.seconds)
+    return JudgedWorkload(workload, longest_context(workload), seconds, seed)
+
+
+def _unjudged(
+    section: WorkloadSection, seed: int, folder: Path, environment: EnvironmentSection | None
+) -> Workload:
+    lengths = section.lengths
+    if section.turns is not None:
+        return _turn_workload(section, section.turns, seed, environment)
+    if lengths is None:
+        raise missing(LENGTHS_FIELD, "mean_tokens, a family, a preset, a trace or a file")
+    if isinstance(lengths, MeasuredLengths):
+        return _measured_workload(section, lengths, seed, folder, environment)
+    if isinstance(lengths, TraceLengths):
+        from rollcast.simulator.workload.traces import read_trace
+
+        trace = read_trace(folder / lengths.trace)
+        if trace.format == "turns":
+            return _turn_trace(section, lengths, trace, environment)
+        _refuse_turns(section, environment)
+        return _trace_workload(section, lengths, trace, seed)
+    _refuse_turns(section, environment)
+    return _synthetic(section, lengths, seed)
+
+
+def _synthetic(
+    section: WorkloadSection, lengths: ModelLengths | KnownLengths, seed: int
+) -> SyntheticWorkload:
+    prompts = section.prompt_lengths
+    if prompts is None:
+        raise missing("workload.prompt_tokens", "a number of tokens")
+    rewards: RewardModel = section.rewards or _DEFAULT_REWARDS
+    if isinstance(lengths, KnownLengths):
+        from rollcast.simulator.workload.length_problem import solved
+
+        model = solved(lengths, section.sampled).lengths.model()
+    else:
+        model = lengths.model()
+    return SyntheticWorkload(model, rewards, prompts, section.max_new_tokens, seed)
+
+
+def _refuse_turns(section: WorkloadSection, environment: EnvironmentSection | None) -> None:
+    """Raises ScenarioError for sections that only rollouts with turns have."""
+    if environment is not None:
+        raise ScenarioError(
+            "environment", "answers turns, and there are none; give workload.turns, or leave it out"
+        )
+    if section.max_context_tokens is not None:
+        raise ScenarioError(
+            "workload.max_context_tokens",
+            "caps rollouts with turns, and there are none; give workload.turns, or leave it out",
+        )
+
+
+def _turn_workload(
+    section: WorkloadSection, given: Turns, seed: int, environment: EnvironmentSection | None
+) -> TurnWorkload:
+    from rollcast.simulator.workload.turn_presets import turn_presets
+    from rollcast.simulator.workload.turns import PresetTurns, TurnWorkload
+
+    lengths = section.lengths
+    if lengths is None and isinstance(given, PresetTurns):
+        lengths = read(DrawnLengths, turn_presets()[given.preset].lengths, LENGTHS_FIELD)
+    if lengths is None:
+        raise missing(
+            LENGTHS_FIELD, "the lengths of a turn's response: mean_tokens, a family or a preset"
+        )
+    if isinstance(lengths, TraceLengths | MeasuredLengths):
+        raise ScenarioError(
+            "workload.turns", "needs lengths that are drawn from a model; a trace has its own turns"
+        )
+    base = _synthetic(section, lengths, seed)
+    return TurnWorkload(base, given.drawn, environment, section.max_context_tokens, seed)
+
+
+def _turn_trace(
+    section: WorkloadSection,
+    lengths: TraceLengths,
+    trace: Trace,
+    environment: EnvironmentSection | None,
+) -> TurnTraceWorkload:
+    from rollcast.simulator.workload.from_trace import TurnTraceWorkload
+
+    if lengths.within_sd is not None:
+        raise ScenarioError(
+            f"{LENGTHS_FIELD}.within_sd", f"{trace.name} has groups of its own; leave this out"
+        )
+    for key, value, what in (
+        ("workload.prompt_tokens", section.prompt_tokens, "prompts"),
+        ("workload.rewards", section.rewards, "rewards, or 1 for what ends by itself,"),
+        ("environment.turn_s", environment and environment.turn_s, "answers"),
+        ("environment.failure", environment and environment.failure, "failures"),
+    ):
+        if value:
+            raise ScenarioError(key, f"{trace.name} has {what} of its own; leave this out")
+    return TurnTraceWorkload(
+        trace,
+        section.max_new_tokens,
+        section.max_context_tokens,
+        environment,
+        repeat=lengths.repeat,
+    )
+
+
+def _measured_workload(
+    section: WorkloadSection,
+    lengths: MeasuredLengths,
+    seed: int,
+    folder: Path,
+    environment: EnvironmentSection | None,
+) -> ResampledWorkload:
+    from rollcast.simulator.results.fitted_file import read_fitted
+    from rollcast.simulator.workload import measured
+
+    place = folder / lengths.file
+    try:
+        content = read_fitted(place, measured.FIELD)
+    except ScenarioError as error:
+        hint = "for a table of lengths or a log of requests, give trace: in place of file:"
+        raise ScenarioError(measured.FIELD, f"{error.message}; {hint}") from None
+    for key in ("prompt_tokens", "rewards"):
+        if getattr(section, key) is not None:
+            raise ScenarioError(f"workload.{key}", f"{place.name} has its own; leave this out")
+    rules = measured.TurnRules.of(section.max_new_tokens, section.max_context_tokens, environment)
+    workload = measured.measured_workload(content, place.name, section.max_new_tokens, seed, rules)
+    if workload.groups.turned is None:
+        _refuse_turns(section, environment)
+    for key in ("turn_s", "boot_s", "failure"):
+        if environment is not None and getattr(environment, key):
+            raise ScenarioError(f"environment.{key}", f"{place.name} has its own; leave this out")
+    return workload
+
+
+def _trace_workload(
+    section: WorkloadSection, lengths: TraceLengths, trace: Trace, seed: int
+) -> TraceWorkload:
+    from rollcast.simulator.workload.from_trace import TraceWorkload
+
+    prompt = section.prompt_tokens
+    if trace.has_prompts and prompt is not None:
+        raise ScenarioError(
+            "workload.prompt_tokens", f"{trace.name} has its own prompt lengths; leave this out"
+        )
+    if not trace.has_prompts:
+        if not isinstance(prompt, int):
+            raise ScenarioError(
+                "workload.prompt_tokens",
+                f"{trace.name} has lengths of responses alone; give one number of tokens",
+            )
+        trace = trace.prompted(prompt)
+    rewards = section.rewards
+    if rewards is None and not trace.has_rewards:
+        rewards = _DEFAULT_REWARDS
+    if lengths.within_sd is None:
+        trace = trace.dealt(section.group_size)
+    return TraceWorkload(
+        trace,
+        section.max_new_tokens,
+        rewards=rewards,
+        within_sd=lengths.within_sd,
+        repeat=lengths.repeat,
+        seed=seed,
+    )

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.simulator.workload.base import AddressedWorkload
-from rollcast.simulator.workload.draws import (
+from rollcast.simulator.workload.base import (
     GROUPS_PER_BLOCK,
     INDICES_PER_LANE,
+    AddressedWorkload,
     FloatArray,
     GroupDraw,
     check_seed,

@@ -19,9 +19,9 @@ import numpy as np
 from rollcast.simulator.core.rollout import CUT, FAILED, Ending
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import SHARE, Above, Between, Doc, Options, nearest
-from rollcast.simulator.workload.base import AddressedWorkload
-from rollcast.simulator.workload.draws import (
+from rollcast.simulator.workload.base import (
     INDICES_PER_LANE,
+    AddressedWorkload,
     FloatArray,
     GroupDraw,
     Trajectory,

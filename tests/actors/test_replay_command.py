@@ -11,7 +11,7 @@ from running_actors import CAP, drive, make
 
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.write import write_json, write_lines
-from rollcast.simulator.scenario.trust import kept
+from rollcast.simulator.scenario.file import kept
 
 Cli = Callable[..., tuple[int, str, str]]
 POLICY = "fully_async(max_staleness=2)"

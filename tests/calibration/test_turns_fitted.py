@@ -12,7 +12,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import build_scenario
 from rollcast.simulator.values import read
-from rollcast.simulator.workload.draws import Trajectory, Turn
+from rollcast.simulator.workload.base import Trajectory, Turn
 from rollcast.simulator.workload.environment import EnvironmentSection
 from rollcast.simulator.workload.recorded_turns import RecordedTrajectory, recorded_trajectories
 from tests.running import run

@@ -20,7 +20,7 @@ from rollcast.calibration.forecast import MeasuredWorkload, forecast, measured_b
 from rollcast.calibration.pages import validation_report, validation_text
 from rollcast.calibration.validate import Validation, machine_noise, noise_floor, ranking, validate
 from rollcast.simulator.cli.app import main
-from rollcast.simulator.scenario.trust import kept
+from rollcast.simulator.scenario.file import kept
 from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.values.chance import Drawn
 from rollcast.simulator.workload.measured import ResampledWorkload

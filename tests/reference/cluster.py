@@ -29,8 +29,7 @@ from rollcast.simulator.core.world import (
 from rollcast.simulator.costs.base import CostModel, TrainLoad
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.errors import RunError
-from rollcast.simulator.workload.base import Workload
-from rollcast.simulator.workload.draws import GroupDraw
+from rollcast.simulator.workload.base import GroupDraw, Workload
 from rollcast.simulator.workload.slots import EnvironmentSpec
 from tests.reference.journeys import Away, Journey
 from tests.reference.replica import Pass, Replica, Segment

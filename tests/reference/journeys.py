@@ -7,7 +7,7 @@ from typing import Literal
 
 from rollcast.simulator.core.rollout import Call, CallEnd, Ending, Key, Rollout
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
-from rollcast.simulator.workload.draws import Trajectory
+from rollcast.simulator.workload.base import Trajectory
 from rollcast.simulator.workload.slots import EnvironmentSpec
 
 Task = Literal["sample", "ask", "hear", "be judged"]

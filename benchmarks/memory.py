@@ -50,7 +50,7 @@ TENSORS: tuple[Kind, ...] = ("allocated", "active", "reserved")
 HOST = "cost.roofline.host_memory_bytes"
 FROZEN = "memory.json"
 FAR = 0.25  # a peak that is further off is named
-BINS = (0.0, 0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.94, 1.1)
+BINS = (0.0, 0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1)
 """Chances between which runs are counted for the reliability line."""
 
 

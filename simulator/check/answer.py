@@ -160,7 +160,7 @@ def answer(question: Question, changes: bool = True, on_work: OnWork | None = No
     if changes:
         base = question.with_keys({} if ledger.fits else question.as_if_it_fit())
         base_s = search.estimate_s(base)
-        if ledger.fits_probability < search.ENOUGH:
+        if not ledger.nearly_sure:
             fixes = _priced(search.that_fit(question, ledger, base_s, on_try), found, base_s)
         if ledger.fits:
             faster = _shorter(_priced(search.that_speed_up(question, on_try), found, base_s), found)

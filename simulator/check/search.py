@@ -25,8 +25,6 @@ MOST_CHANGES = 3
 MOST_TRIED = 150
 """Sets of one size."""
 SHOWN = 4
-ENOUGH = 0.9
-"""How likely a change fits that is shown first."""
 LEAST_GAIN = 0.02
 SLOW = 1.5
 """Times the step of the launch, that a change is told last for."""
@@ -154,7 +152,7 @@ def estimate_s(scenario: Scenario) -> float:
 
 
 def _sure(change: Change) -> bool:
-    return change.ledger.fits_probability >= ENOUGH
+    return change.ledger.nearly_sure
 
 
 def _good(change: Change, now_s: float) -> bool:

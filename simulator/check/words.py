@@ -144,9 +144,9 @@ def effect(priced: Priced, step: Seconds, *, host: bool = False) -> str:
             if abs(ratio) < 0.005
             else f"{abs(ratio):.0%} {'slower' if ratio > 0 else 'faster'}"
         )
-    sure = priced.change.ledger.fits_probability
-    if sure < 0.9:
-        parts.append(f"{sure:.0%} likely to fit")
+    ledger = priced.change.ledger
+    if not ledger.nearly_sure:
+        parts.append(f"{ledger.fits_probability:.0%} likely to fit")
     if priced.change.trains_otherwise:
         parts.append("and it changes what is learned")
     return ", ".join(parts)

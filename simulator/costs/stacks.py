@@ -56,7 +56,8 @@ class StackPreset:
     own. loads: who has the whole model in host memory while it is loaded. gathers_base: whether
     each process has the weights below adapters whole in host memory in the first sync.
     swaps_reference: whether the policy's weights wait there too where the reference's are swapped
-    in. sources: of the groups of figures, and ``settings`` of engine, graphs, sleep, offload and
+    in. wakes_whole: whether an engine that slept has its KV pool again while weights are sent.
+    sources: of the groups of figures, and ``settings`` of engine, graphs, sleep, offload and
     sync. measured: whether any figure is from a run of the stack itself.
     """
 
@@ -93,6 +94,7 @@ class StackPreset:
     rest_per_token_s: float = 0.0
     gathers_base: bool = False
     swaps_reference: bool = False
+    wakes_whole: bool = False
 
 
 def _preset(name: str, own: Mapping[str, Any]) -> StackPreset:

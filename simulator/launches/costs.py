@@ -19,6 +19,7 @@ TRAINER = f"{ROOFLINE}.trainer"
 FUSED_TRAFFIC_PER_LOGIT = 8.7  # as the doc of traffic_per_logit has it
 FUSED_CHUNK_TOKENS = 1024
 CHUNKED_LOGIT_BYTES = 4.0  # 16 bit logits and their gradients; what is in 32 bit is of a chunk
+CRITIC_LEAVES = "run.offload_critic"
 _RECOMPUTE = {"full": "full", "selective": "attention", "none": "none"}
 ZERO = {0: "none", 1: "zero1", 2: "zero2", 3: "fsdp"}
 _SAME: tuple[tuple[str, str, type], ...] = (
@@ -156,6 +157,7 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.fused_head", chunked, chunk or FUSED_CHUNK_TOKENS)
     elif chunk:
         yield _said(known, "run.logits_chunk_tokens", f"{TRAINER}.logit_bytes", CHUNKED_LOGIT_BYTES)
+    yield from _kept_between_steps(known)
     if value(known, "run.offload_reference") is True and value(known, "run.reference") is True:
         yield _said(known, "run.offload_reference", f"{TRAINER}.reference_on_host", True)
     for bucket in ("reduce_bucket", "prefetch_bucket"):
@@ -164,6 +166,19 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
             yield _said(known, f"run.{bucket}", f"{TRAINER}.{bucket}", int(elements))
     if (precision := value(known, "run.precision")) in ("fp8", "fp32"):
         yield _said(known, "run.precision", f"{TRAINER}.precision", precision)
+
+
+def _kept_between_steps(known: Settings) -> Iterator[Part]:
+    """What stays on a colocated trainer's GPUs when its optimiser leaves them, and what is made
+    there of weights below adapters for a sync."""
+    parks = value(known, "run.offload_optimizer") is True
+    if parks and value(known, "run.offload_parameters") is False:
+        yield _said(known, "run.offload_parameters", f"{TRAINER}.keeps_weights", True)
+    if parks and value(known, "run.critic") is True and value(known, CRITIC_LEAVES) is False:
+        yield _said(known, CRITIC_LEAVES, f"{TRAINER}.critic_stays", True)
+    loads = value(known, "run.engine_loads")
+    if whole(known, "run.lora_rank") and isinstance(loads, str) and "dummy" in loads:
+        yield _said(known, "run.engine_loads", f"{TRAINER}.gathered_copies", 2)
 
 
 def _can_be(known: Settings, splits: Collection[str]) -> bool:

@@ -197,6 +197,7 @@ class _Left:
 
     def __init__(self, keys: frozenset[str], chance: float) -> None:
         self.keys, self.fits_probability, self.fits = keys, chance, chance >= 0.5
+        self.nearly_sure = chance >= 0.9
 
 
 class _Named:

@@ -223,7 +223,7 @@ def test_gpus_that_make_no_nodes_are_refused(gpus: int, message: str) -> None:
 
 def test_a_preset_of_the_release() -> None:
     assert preset_of("verl", "0.7.1") == "verl-0.7"
-    assert preset_of("verl", "0.2") == "verl-0.3"  # the oldest that is known
+    assert preset_of("verl", "0.1") == "verl-0.2"  # the oldest that is known
     assert preset_of("verl", "1.3") == "verl-0.9"
     assert preset_of("verl", None) == "verl"
     assert preset_of("nemo_rl", None) == "nemo-rl"
@@ -371,3 +371,59 @@ def test_gpus_in_all_hold_the_server_that_generates() -> None:
     assert (values["cluster.replicas"], values["cluster.trainer_gpus"]) == (1, 7)
     own = drafted(launched({**said, "accelerate.num_processes": 8}, "trl", "1.0"), asked()).parts
     assert {part.key: part.value for part in own}["cluster.trainer_gpus"] == 8
+
+
+ACTOR_LEAVES = {
+    "actor_rollout_ref.actor.fsdp_config.param_offload": True,
+    "actor_rollout_ref.actor.fsdp_config.optimizer_offload": True,
+}
+GATHERS = ("gathers_to_merge", "gathered_copies")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, (True, 2)),
+        ({"actor_rollout_ref.rollout.load_format": "safetensors"}, (True, None)),
+        (
+            {
+                "actor_rollout_ref.rollout.load_format": "safetensors",
+                "actor_rollout_ref.rollout.layered_summon": True,
+            },
+            (False, None),
+        ),
+        ({"actor_rollout_ref.actor.strategy": "fsdp2"}, (None, None)),
+    ],
+)
+def test_adapters_of_verl_are_read_out_of_gathered_weights(
+    said: Mapping[str, Any], expected: tuple[Any, Any]
+) -> None:
+    values = _values({"actor_rollout_ref.model.lora_rank": 32, **said})
+    assert tuple(values.get(f"cost.roofline.trainer.{key}") for key in GATHERS) == expected
+
+
+@pytest.mark.parametrize(
+    ("release", "key"),
+    [
+        ("0.7", "critic.model.fsdp_config.optimizer_offload"),
+        ("0.8", "critic.fsdp.optimizer_offload"),
+    ],
+)
+def test_a_critic_of_verl_stays_unless_its_own_setting_moves_it(release: str, key: str) -> None:
+    stays = "cost.roofline.trainer.critic_stays"
+    settings = {**VERL, "algorithm.adv_estimator": "gae"}
+
+    def of(more: Mapping[str, Any]) -> Any:
+        parts = drafted(launched({**settings, **more}, release=release), asked()).parts
+        return {part.key: part.value for part in parts}.get(stays)
+
+    assert of({}) is None  # all stay
+    assert of(ACTOR_LEAVES) is True
+    assert of({**ACTOR_LEAVES, key: True}) is None
+
+
+def test_parameters_that_are_not_offloaded_stay() -> None:
+    stay = "cost.roofline.trainer.keeps_weights"
+    assert stay not in _values(ACTOR_LEAVES)
+    leaves = {**ACTOR_LEAVES, "actor_rollout_ref.actor.fsdp_config.param_offload": False}
+    assert _values(leaves)[stay] is True

@@ -103,7 +103,7 @@ def test_each_release_keeps_what_its_source_says() -> None:
 
 
 def test_a_release_before_all_that_are_known_is_as_the_oldest() -> None:
-    assert preset_of("verl", "0.2") == "verl-0.3"
+    assert preset_of("verl", "0.1") == "verl-0.2"
     assert preset_of("verl", "0.5.1") == "verl-0.5"
     assert preset_of("openrlhf", "0.12") == "openrlhf-0.11"
     assert preset_of("openrlhf", None) == "openrlhf"

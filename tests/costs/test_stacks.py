@@ -47,7 +47,7 @@ def test_every_stack_has_figures_and_a_source() -> None:
 
 
 def test_a_version_takes_the_preset_nearest_to_it() -> None:
-    for version in ("0.3", "0.4"):
+    for version in ("0.2", "0.4"):
         assert STACKS[f"verl-{version}"] == STACKS["verl-0.5"]
     for version in ("0.6", "0.7"):  # 0.6 was the first with CUDA graphs
         assert STACKS[f"verl-{version}"] == STACKS["verl-0.8"]
@@ -347,7 +347,7 @@ def test_fixed_seconds_of_a_stack_are_drawn_and_those_given_are_not(
         ("nemo", ("nemo-rl", "stack: unknown is an average")),
         (
             "verl-1.2",
-            ("versions of verl are verl-0.3, verl-0.4", "verl is its newest"),
+            ("versions of verl are verl-0.2, verl-0.3, verl-0.4", "verl is its newest"),
         ),
         ("nemo-rl-0.4", ("not told apart: give nemo-rl;",)),
         ("SkyRL", ("did you mean skyrl",)),

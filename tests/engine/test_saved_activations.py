@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from rollcast.simulator.costs.presets.models import Model, load_model
-from rollcast.simulator.costs.trainer.activation_memory import kept_layer
+from rollcast.simulator.costs.trainer.activation_memory import SCORES_KEPT, kept_layer
 
 TOKENS = 48
 SHAPES: dict[str, Any] = {
@@ -67,3 +67,29 @@ def test_a_layer_keeps_what_autograd_saves(family: str, stream: Any) -> None:
     normalised = 2 + (model.heads + model.kv_heads) * model.qk_norm
     factors = 4 * (normalised + model.heads)  # of norms and of attention's softmax, by row
     assert two - one == TOKENS * (counted + factors)
+
+
+def test_eager_attention_keeps_six_bytes_of_each_score() -> None:
+    config = AutoConfig.for_model(
+        "qwen2",
+        num_hidden_layers=1,
+        hidden_size=SHAPES["hidden"],
+        intermediate_size=SHAPES["intermediate"],
+        num_attention_heads=SHAPES["heads"],
+        num_key_value_heads=SHAPES["kv_heads"],
+        vocab_size=SHAPES["vocab"],
+    )
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.bfloat16, attn_implementation="eager"
+    ).model
+    counted: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.shape[-2:] == (TOKENS, TOKENS):
+            storage = tensor.untyped_storage()
+            counted[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(input_ids=torch.ones((1, TOKENS), dtype=torch.long), use_cache=False)
+    assert sum(counted.values()) == SCORES_KEPT * SHAPES["heads"] * TOKENS**2

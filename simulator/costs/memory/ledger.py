@@ -94,6 +94,9 @@ ALWAYS_ON_HOST = frozenset({"processes", "system"})
 REFUSED_BELOW = 0.1
 """A run is refused where the chance that it fits is below this, and only forecast above."""
 
+NEARLY = 0.975
+"""Share of the highest chance to fit that is said, of one that is nearly sure."""
+
 
 @dataclass(frozen=True)
 class Ledger:
@@ -187,6 +190,11 @@ class Ledger:
     def sure(self) -> bool:
         """Whether it fits but for what no setting says."""
         return self.fits_probability >= 1 - self.unforeseen - 1e-9
+
+    @property
+    def nearly_sure(self) -> bool:
+        """Whether that is so but for little: other settings would hardly make it likelier."""
+        return self.fits_probability >= NEARLY * (1 - self.unforeseen)
 
     def of_chances(self, chances: Iterable[float]) -> float:
         """Chance that several things go well of which the least likely decides."""

@@ -200,7 +200,8 @@ def _offloaded_bytes(cost: RooflineCost) -> float:
         return 0.0
     trainer = cost.trainer_of
     held = trainer.resting()["trainer"]
-    stays = {"context", "gradients"} if trainer.drops_gradients else {"context"}
+    stays = set(trainer.resting(states=False)["trainer"])
+    stays |= {"gradients"} if trainer.drops_gradients else set()
     total = math.fsum(size for name, size in held.items() if name not in stays)
     total -= trainer.bucket_bytes if keeps_buckets(trainer) else 0.0
     rounded = trainer.rounded_copies

@@ -70,7 +70,13 @@ def use_of(trainer: RooflineTrainer, batch: Batch) -> Use:
     one_microbatch = longest + (rows - 1) * min(batch.mean_tokens, longest) <= tokens
     images = trainer.model.image_share * batch.prompt_tokens / longest
     return Use(
-        tokens, logits, batch.prefix_tokens, not one_microbatch, min(1.0, images), scored / tokens
+        tokens,
+        logits,
+        batch.prefix_tokens,
+        not one_microbatch,
+        min(1.0, images),
+        scored / tokens,
+        longest,
     )
 
 
@@ -130,10 +136,21 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
         host_limit_bytes(cost),
         known.spread,
         known.configured_spread,
-        known.unforeseen_share,
+        _unforeseen(trainer),
         known.host_spread,
         cost.host_memory_bytes,
     )
+
+
+def _unforeseen(trainer: RooflineTrainer) -> float:
+    """Chance that a run which fits by its settings is out of memory all the same."""
+    known = figures("memory")
+    share: float = known.unforeseen_share
+    if trainer.backend == "deepspeed":
+        share = max(share, known.unforeseen_with_deepspeed)
+    if trainer.model.vision is not None:
+        share = max(share, known.unforeseen_with_images)
+    return share
 
 
 def _pool_tokens(cost: RooflineCost, batch: Batch) -> int:
@@ -176,10 +193,11 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
         slept = asleep(cost, generating)
         stays = slept is generating or not has_a_pool(cost)
         woken = slept if stays else slept | {"weights": weights}
+        at_once = not stays and cost.stack is not None and STACKS[cost.stack].wakes_whole
         for phase in ("log_prob", "update", "optimizer_step"):
             yield _holding(phase, "engine", pool, slept)
         yield _holding("switch", "engine", pool, woken)
-        yield _holding("sync", "engine", pool, woken)
+        yield _holding("sync", "engine", pool, generating if at_once else woken)
     else:
         yield _holding("sync", "engine", pool, generating)
 
@@ -206,11 +224,11 @@ def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -
     for role, parts in resting.items():
         yield _holding("generation", role, pool, parts)
     sent: dict[str, Parts] = resting
-    if away:
+    if away and not trainer.keeps_weights:
         back = {
             n: size for n, size in trainer.resting()["trainer"].items() if n in _SWITCHED_STATES
         }
-        sent = {"trainer": resting["trainer"] | back}
+        sent = {**resting, "trainer": resting["trainer"] | back}
     for role, parts in sent.items():
         bucket = {"gathered_weights": trainer.sync_bytes} if role == "trainer" else {}
         yield _holding("sync", role, pool, parts | bucket)

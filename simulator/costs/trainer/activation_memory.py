@@ -25,6 +25,10 @@ from rollcast.simulator.costs.trainer.parallel import Layout
 NORM_BYTES = 6  # of an element of an eager norm: its input in fp32, its normalised output in 16 bit
 SCALED_BYTES = 8
 INPUTS_CAST = 5  # under autocast: those of queries, keys and values, of gate and values
+# bytes of a score of eager attention (transformers' eager_attention_forward: a softmax in fp32):
+SCORES_KEPT = 6  # its probability in 32 and in 16 bit
+SCORES_GRADED = 8  # gradients of both and of the score
+SCORES_MADE = 8  # the score, its probability in 32 and in 16 bit
 WIDTHS_AT_WORK = 0.75  # of what an MLP keeps, as gradients: of its gate, its values, their product
 
 
@@ -229,6 +233,28 @@ class ActivationMemory:
     def forward(self) -> float:
         """Of one token, in the layer that a forward without gradients computes."""
         return self._here(self._layer.at_work, 4 * self._layer.entry)
+
+    @cached_property
+    def scores_kept(self) -> float:
+        """Of one pair of tokens, what eager attention keeps of its scores until the backward."""
+        made = 0.0 if self.options.recompute in ("full", "attention") else SCORES_KEPT
+        return made * self.model.attention_layers * self._score_share
+
+    @cached_property
+    def scores_working(self) -> float:
+        """Of one pair, in the layer whose backward runs."""
+        again = SCORES_KEPT if self.options.recompute in ("full", "attention") else 0
+        return (again + SCORES_GRADED) * self._score_share
+
+    @cached_property
+    def scores_forward(self) -> float:
+        """Of one pair, in the layer that a forward without gradients computes."""
+        return SCORES_MADE * self._score_share
+
+    @property
+    def _score_share(self) -> float:
+        """Heads on one GPU."""
+        return self.model.heads * self._wide / self.options.tensor_parallel
 
     @cached_property
     def image_kept(self) -> float:

@@ -63,7 +63,8 @@ class Use(NamedTuple):
     """What an update works on. tokens: of the largest microbatch. logit_tokens: of them, those with
     logits. prefix_tokens: of a prefix shared with it. accumulates: whether gradients of an earlier
     microbatch are there. image_share: of the tokens, those of images. scoring: a pass for
-    log-probabilities over a microbatch, whose tokens are as many times as those of the update."""
+    log-probabilities over a microbatch, whose tokens are as many times as those of the update.
+    row_tokens: of its longest row."""
 
     tokens: int
     logit_tokens: int
@@ -71,6 +72,7 @@ class Use(NamedTuple):
     accumulates: bool = True
     image_share: float = 0.0
     scoring: float = 1.0
+    row_tokens: int = 0
 
 
 def _bytes_of(roles: Mapping[str, Parts]) -> float:
@@ -84,7 +86,8 @@ class TrainerMemory(TrainerOptions):
     ``attention`` is resolved into ``gpu``. logits: whether the LM head runs. copies_scale: factor
     on the speed of pageable copies. expert_share: efficiency of routed experts' products over that
     of dense ones. adapted: whether frozen weights have adapters. padded_tokens: of a rollout
-    padded to its caps; 0: the batch's longest.
+    padded to its caps; 0: the batch's longest. whole_scores: whether attention keeps the scores of
+    all pairs of a row's tokens (``attention: eager``).
     """
 
     model: Model
@@ -95,9 +98,10 @@ class TrainerMemory(TrainerOptions):
     expert_share: float = figures("trainer").expert_share
     adapted: bool = True
     padded_tokens: int = 0
+    whole_scores: bool = False
     FIXED = (
         *("model", "gpu", "gpus", "logits", "copies_scale", "expert_share", "adapted"),
-        "padded_tokens",
+        *("padded_tokens", "whole_scores"),
     )
 
     def __post_init__(self) -> None:
@@ -106,6 +110,7 @@ class TrainerMemory(TrainerOptions):
         if self.attention is not None:  # once: a draw changes the figure afterwards
             gpu = with_kernel(self.gpu, self.attention, f"{FIELD}.attention")
             object.__setattr__(self, "gpu", gpu)
+            object.__setattr__(self, "whole_scores", self.attention == "eager")
             object.__setattr__(self, "attention", None)
         if (self.recompute_layers or 0) > self.model.layers:
             raise ScenarioError(
@@ -344,8 +349,10 @@ class TrainerMemory(TrainerOptions):
         if not (use.accumulates or has_working_copy(self)):
             gradients = 0.0
         made, images = self._activations, use.image_share * use.tokens
+        pairs = use.tokens * use.row_tokens * self.whole_scores
         kept = made.kept * use.tokens + beside_bytes + made.image_kept * images
-        working = made.working * use.tokens
+        kept += made.scores_kept * pairs
+        working = made.working * use.tokens + made.scores_working * pairs
         layer, head = self._layer_parameters, self._head_parameters if self.logits else 0.0
         root, waits = self._root_parameters, head * bool(self._root_parameters)
         graded = COMPUTE_BYTES * full
@@ -457,7 +464,8 @@ class TrainerMemory(TrainerOptions):
         head = max(self._root_parameters, self._head_parameters if self.logits else 0.0)
         held = self._resting if self.states_in_log_probs or not away else self._read
         forward = held | {
-            "activations": max(made.forward, made.image_working * use.image_share) * scored.tokens,
+            "activations": max(made.forward, made.image_working * use.image_share) * scored.tokens
+            + made.scores_forward * scored.tokens * use.row_tokens * self.whole_scores,
             "logits": self._logit_bytes(scored, ungraded),
             "gathered_weights": self._gathered(head) + self._casts.whole,
         }
@@ -489,7 +497,8 @@ class TrainerMemory(TrainerOptions):
         trained = [(role.name, t) for role, t in self.others if role.trained and not role.gpus]
         asleep: dict[str, Parts] = {"trainer": self._resting, **dict(guests)}
         if away:
-            asleep |= {name: {} for name in ("trainer", "critic") if name in asleep}
+            parked = self._parked
+            asleep |= {n: parked.get(n, {}) for n in ("trainer", "critic") if n in asleep}
         phases: dict[MemoryPhase, dict[str, Parts]] = {}
         for phase, own in self._own(use, away).items():
             worked = [{**asleep, "trainer": own}]
@@ -505,17 +514,34 @@ class TrainerMemory(TrainerOptions):
     def resting(self, states: bool = True) -> dict[str, Parts]:
         """Parts by role between the phases of training: with ``states`` on the GPU or without."""
         if not states:
-            return {"trainer": dict(self._context)}
+            parked = self._parked
+            return {**parked, "trainer": parked["trainer"] | self._context}
         return {"trainer": self._resting | self._context, **dict(self._guests)}
+
+    @cached_property
+    def _parked(self) -> dict[str, Parts]:
+        """Parts by role that stay on the GPU while the policy's states are in host memory."""
+        stay: dict[str, Parts] = {"trainer": {}}
+        if self.keeps_weights:
+            stay["trainer"] = self._read
+            stay |= {name: parts for name, parts in self._guests if name != "critic"}
+        critic = next((t for role, t in self.others if role.name == "critic"), self)
+        for name, parts in self._guests:
+            if name == "critic" and self.critic_stays:
+                stay[name] = parts
+            elif name == "critic" and self.keeps_weights:
+                stay[name] = critic._read
+        return stay
 
     @cached_property
     def sync_bytes(self) -> float:
         """Bytes of the largest weight, gathered in fp32 and cast, while weights are sent; of all
-        weights of the base where adapters are merged into them at once."""
+        weights of the base where they are gathered at once for their adapters."""
         if self.kept not in ("fsdp", "hybrid"):
             return 0.0
         if self.weights == "lora":
-            return self.base_bits / 8 * self._whole_parameters if self.gathers_to_merge else 0.0
+            whole = self.base_bits / 8 * self._whole_parameters
+            return self.gathered_copies * whole if self.gathers_to_merge else 0.0
         return (master_bytes(self) + COMPUTE_BYTES) * max(
             float(self.model.head_parameters), self._layer_parameters
         )

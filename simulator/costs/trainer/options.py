@@ -123,8 +123,21 @@ class TrainerOptions(Options):
         bool, Doc("whether logits of prompts are computed too; false: of responses alone")
     ] = True
     gathers_to_merge: Annotated[
-        bool, Doc("whether all weights are gathered at once to merge adapters before a sync")
+        bool,
+        Doc(
+            "whether all weights are gathered at once before a sync, to merge adapters into them "
+            "or to read adapters out of them"
+        ),
     ] = False
+    gathered_copies: Annotated[
+        int,
+        Between(1, 2),
+        Doc(
+            "copies of these gathered weights on a GPU; 2 where they are copied to the host and "
+            "back for an engine that started without weights (verl's first sync)",
+            unit="copies",
+        ),
+    ] = 1
     exchange_bytes_per_parameter: Annotated[
         float,
         Above(0, 1e6),
@@ -378,7 +391,7 @@ class TrainerOptions(Options):
         bool,
         Doc(
             "whether gathered weights are freed after the forward and gathered again for "
-            "the backward; false too for ZeRO-3 of DeepSpeed 0.16.0 to 0.16.4, which frees none "
+            "the backward; false too for ZeRO-3 of DeepSpeed 0.16.0 to 0.16.7, which frees none "
             "where activations are checkpointed (deepspeed issue 7116)"
         ),
     ] = True
@@ -460,6 +473,17 @@ class TrainerOptions(Options):
             "two; null: where state_copies is pinned"
         ),
     ] = None
+    keeps_weights: Annotated[
+        bool,
+        Doc(
+            "whether the weights that passes read stay on the GPUs, with those of reference and "
+            "reward models, when a colocated trainer's other states are offloaded"
+        ),
+    ] = False
+    critic_stays: Annotated[
+        bool,
+        Doc("whether a critic's states stay on the GPUs when the policy's are offloaded"),
+    ] = False
     drops_gradients: Annotated[
         bool,
         Doc("whether gradients are freed rather than copied when the other states are offloaded"),

@@ -239,8 +239,8 @@ def odd(question: Question, found: Forecast, on_step: OnStep = None) -> Iterator
     running = summary["rollouts"] / summary["steps"] / scenario.shape.replicas
     if scenario.engine.max_seqs < FEW_SEQS * running:
         yield Odd(
-            f"each engine runs {scenario.engine.max_seqs} responses at once and has "
-            f"{running:.0f} to make in a step: the rest wait in its queue"
+            f"each engine runs at most {scenario.engine.max_seqs:,} at once of the "
+            f"{running:,.0f} responses that it has to make in a step: the rest wait in its queue"
         )
 
 

@@ -169,7 +169,8 @@ def sentences(answer: Answer) -> Iterator[str]:
         )
     whole = found.hours
     if whole is not None:
-        text = f"{found.steps:,} steps take {spread(whole, hours)}"
+        many = found.steps != 1
+        text = f"{found.steps:,} step{'s' * many} take{'s' * (not many)} {spread(whole, hours)}"
         cost, price = found.usd, found.result.scenario.usd_per_gpu_hour
         paid = (
             "" if cost is None else f" and cost {spread(cost, usd)} at {usd(price or 0)} a GPU-hour"

@@ -87,10 +87,10 @@ def check(
 ) -> None:
     """Tell whether a launch fits, how long it takes, and what helps.
 
-    Reads the launch files of verl, TRL, slime, NeMo-RL, OpenRLHF, prime-rl, AReaL, SkyRL, ROLL and
-    RLinf, and runs nothing of them; or a scenario, of which keys are the changes. Exits with 0 if
-    it fits, 3 if it does not, 2 if it cannot be read. With --out: check.json, scenario.yaml and
-    report.html.
+    Reads the launch files of verl, EasyR1, TRL, ms-swift, slime, NeMo-RL, OpenRLHF, prime-rl,
+    AReaL, SkyRL, ROLL and RLinf, and runs nothing of them; or a scenario, of which keys are the
+    changes. Exits with 0 if it fits, 3 if it does not, 2 if it cannot be read. With --out:
+    check.json, scenario.yaml and report.html.
     """
     from rollcast.simulator.check.answer import answer
     from rollcast.simulator.check.of_scenario import of_scenario

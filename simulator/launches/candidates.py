@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.launches import around
+from rollcast.simulator.launches import around, others
 from rollcast.simulator.launches.one_read import COMMAND, OneRead
-from rollcast.simulator.launches.pieces import known, plain, shown
+from rollcast.simulator.launches.pieces import known, place_of, plain, shown
 from rollcast.simulator.launches.python.follow import follow
 from rollcast.simulator.launches.python.script import Script, Shipped
 from rollcast.simulator.launches.settle import negated
@@ -27,7 +27,7 @@ from rollcast.simulator.launches.words import (
     programs,
 )
 from rollcast.simulator.stacks.launch import Given
-from rollcast.simulator.stacks.settings import Setting
+from rollcast.simulator.stacks.settings import Place, Setting
 from rollcast.simulator.stacks.stack import Stack
 
 _MOST_CALLS = 1_000
@@ -38,7 +38,8 @@ _LEAST = 2
 @dataclass(frozen=True)
 class Candidate:
     """A stack that a launch may be of, with what was found if it is. weight: of its program, in
-    keys, as `entered`. machine: what the launcher's own words say, by our key."""
+    keys, as `entered`. machine: what the launcher's own words say, by our key. other: where it is
+    no RL loop, and what it is then."""
 
     stack: Stack
     found: Sequence[Given]
@@ -46,6 +47,7 @@ class Candidate:
     entry: str = ""
     machine: Mapping[str, Setting] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    other: tuple[str, str] = ("", "")
 
     @property
     def score(self) -> float:
@@ -58,6 +60,12 @@ def _imports(script: Script, stack: Stack) -> bool:
     packages = {entry.partition(".")[0] for entry in stack.launch.entries if "." in entry}
     packages |= {stack.name}
     return any(name.partition(".")[0] in packages for name in script.imports)
+
+
+def _entered(stack: Stack, call: Called, program: Program) -> int:
+    """How much a command's program speaks for a stack, as `entered`."""
+    other = others.by_program(stack.launch, call.words, program)
+    return SURE if other else entered(stack.launch, program)
 
 
 def known_keys(stack: Stack, found: Iterable[Given]) -> int:
@@ -78,6 +86,9 @@ def best(candidates: Sequence[Candidate], name: str, told: bool) -> Candidate:
     if others and others[0].score == first.score and others[0].stack is not first.stack:
         names = f"{first.stack.name} or {others[0].stack.name}"
         raise ScenarioError(name, f"may be a launch of {names}; say which with --stack")
+    where, what = first.other
+    if what:
+        raise ScenarioError(where, what)
     return first
 
 
@@ -140,9 +151,10 @@ class Reader:
         for program in programs(call.words):
             script = self._script(call, program)
             some = []
+            own = {stack.name: _entered(stack, call, program) for stack in stacks}
             for stack in stacks:
-                weight = entered(stack.launch, program)
-                if script is not None and _imports(script, stack):
+                weight = own[stack.name]
+                if SURE not in own.values() and script is not None and _imports(script, stack):
                     weight = SURE
                 if weight or len(stacks) == 1 or self._quick(call, stack, program, 0) >= _LEAST:
                     some.append((stack, program, weight))
@@ -231,7 +243,11 @@ class Reader:
         machine = {**environment, **around.launchers(before, call.place)}
         given.extend(read.of_launcher(before, call.place))
         entry = shown(program.path)
-        return Candidate(stack, given, weight, entry, machine, read.notes)
+        started = others.by_program(stack.launch, call.words, program)
+        place = place_of(program.path, call.place)
+        script = self._script(call, program)
+        other = others.reason(stack.launch, started, place, script, given)
+        return Candidate(stack, given, weight, entry, machine, read.notes, other)
 
     def _check_lost(self, call: Called, found: Found, given: Sequence[Given], stack: Stack) -> None:
         """Raises ScenarioError where the launch uses what a file that is not there would set."""
@@ -268,7 +284,8 @@ class Reader:
             read = OneRead(self.sources, stack, variables)
             given = read.of_file(path)
             if known_keys(stack, given) or len(stacks) == 1:
-                found.append(Candidate(stack, given, 0, "", {}, read.notes))
+                other = others.reason(stack.launch, "", Place(path.name), None, given)
+                found.append(Candidate(stack, given, 0, "", {}, read.notes, other))
         return found
 
     def _of_overrides(

@@ -52,7 +52,9 @@ def cluster_parts(known: Settings, overlapped: bool, what: str) -> list[Part]:
     if trainer:
         parts.append(Part("cluster.trainer_gpus", trainer, where or f"of the {what}"))
     if not sharding:
-        parts.append(Part("cluster.tensor_parallel", 1, "assumed", True))
+        parts.append(
+            Part("cluster.tensor_parallel", 1, f"assumed: the {what} says nothing else", True)
+        )
     return [part for part in parts if part is not None]
 
 

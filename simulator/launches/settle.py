@@ -224,7 +224,7 @@ def _undated(stack: Stack, read: Settings, defaults: Settings, words: str) -> To
         for setting, older in found[:_MOST_SHOWN]
     ]
     if (more := len(found) - len(some)) > 0:
-        some.append(f"{more} more depend on it")
+        some.append(f"{more} more depend{'s' * (more == 1)} on it")
     said = f"{words or f'the release of {stack.name} is not told'}; {', '.join(some)}"
     return Told(None, f"{said}; give --stack {stack.name}-RELEASE")
 

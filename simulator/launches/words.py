@@ -23,6 +23,7 @@ _HYDRA = {
     **{"config-dir": "folder", "cd": "folder"},
 }
 _FILES = ("config", "config_file", "config-file", "c")
+_CONFIGURATIONS = (".yaml", ".yml", ".toml", ".json")
 _LONG_NAMES = {"cn": "config-name", "cp": "config-path", "cd": "config-dir", "c": "config"}
 
 
@@ -62,7 +63,7 @@ def programs(words: Sequence[Text]) -> Iterator[Program]:
             if not tail.endswith(".py") or (text and text[-1].why):
                 continue
             name = tail
-        if before == "-m" and re.fullmatch(r"[\w.]+", name):
+        if before in ("-m", "--module") and re.fullmatch(r"[\w.]+", name):
             found.append(Program(name, at, text, True))
         elif name.endswith(".py") and not _takes(before):
             parts = name.removesuffix(".py").replace("$", "").strip("./").split("/")
@@ -138,11 +139,17 @@ def options(words: Sequence[Text], form: Form) -> Iterator[Option]:
                 at += len(values)
             yield from _flag(key, values, place, text)
             continue
+        if name.endswith((".yaml", ".yml")) and "=" not in name:
+            yield Option("file", "", None, text, place)
+            continue
         override = split_override(name) if name else None
         if override is not None:
             key = override.key
             after = shown(text).index("=") + 1 if not override.drops else 0
             value = cut(text, after)[1] if after else ()
+            if key in _FILES and override.value.endswith(_CONFIGURATIONS):  # OmegaConf.from_cli
+                yield Option("file", "", None, value, place)
+                continue
             kind = "drop" if override.drops else "override"
             yield Option(
                 kind,
@@ -165,8 +172,8 @@ def _following(words: Sequence[Text], form: Form, key: str) -> Iterator[Text]:
         start = shown(text)
         if start.startswith("--") or (start.startswith("@") and number):
             return
-        if re.match(r"-[A-Za-z]", start):
-            return
+        if re.match(r"-[A-Za-z]", start) or (text and text[0].why and start.endswith("[@]}")):
+            return  # an array of which nothing is known holds flags
         if number and key in _FILES and not re.search(r"\.(?:ya?ml|toml|json)$", start):
             return
         if form != "--key value" and (

@@ -42,6 +42,8 @@ folder::
     classes: {"*TrainConfig": {num_nodes: 1}}    # that scripts inherit from: fields, defaults
     constants: {"*GPUS_OF": {H100: 8}}           # of its modules
     harmless: [report_to, "*_name"]              # keys that change neither memory nor time
+    others:                    # what it starts that is no RL loop that is known, and what that does
+      trains on given answers: {programs: ["*sft*"], calls: ["*SFTTrainer"], keys: {task: [sft]}}
 
 Ours are those of `simulator.stacks.settings.meanings`; in ``values``, ``where`` and ``also`` their
 values are ours too, those of ``default`` the stack's.
@@ -50,7 +52,7 @@ values are ours too, those of ``default`` the stack's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -74,6 +76,7 @@ FORK = "run.fork"
 Implied = Callable[[Settings], Iterable[Setting]]
 """Settings that others imply, as a stack's ``launch.py`` has them: they count before those."""
 _OURS = re.compile(r"\{([\w.]+)\}")
+_SIGNS = ("programs", "calls", "keys", "lacks")
 _NOT_SAID = object()  # of a default, which may well be null
 
 
@@ -222,6 +225,19 @@ class Key:
 _Kind = TypeVar("_Kind", Key, Words)
 
 
+@dataclass(frozen=True, slots=True)
+class Other:
+    """What a stack starts that is no RL loop that is known. words: what that does. programs, calls:
+    patterns of what is started, and of what a script calls. keys: values that tell it, by a pattern
+    of their key; none where the key alone does. lacks: patterns of keys, of which it has none."""
+
+    words: str
+    programs: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    keys: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Launch:
     """The table. keys: theirs by ours, of which the first counts. advice: how they have a
@@ -231,7 +247,8 @@ class Launch:
     classes, constants: what the stack gives to scripts of Python that launch it. implies: rules of
     what follows from settings. deals: batches that it refuses. packages: its names where packages,
     images and repositories are named. versions: files of its own sources that say their version.
-    harmless: patterns of keys that change neither memory nor time."""
+    harmless: patterns of keys that change neither memory nor time. others: what it starts that is
+    no RL loop that is known."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]
@@ -249,6 +266,7 @@ class Launch:
     packages: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     harmless: tuple[str, ...] = ()
+    others: tuple[Other, ...] = ()
 
     def ignores(self, theirs: str) -> bool:
         """Whether a key of theirs is known to change neither memory nor time."""
@@ -602,7 +620,20 @@ def load_launch(path: Path) -> Launch:
     }
     implies = rules(data.get("implies", {}), where)
     dealt = deals(data.get("deals", ()), where)
-    return replace(launch, advice=advice, implies=implies, deals=dealt, **lists, **tables)
+    others = tuple(
+        _other(words, signs, f"{where}: others") for words, signs in data.get("others", {}).items()
+    )
+    named: dict[str, Any] = {"advice": advice, "implies": implies, "deals": dealt}
+    named["others"] = others
+    return replace(launch, **named, **lists, **tables)
+
+
+def _other(words: str, signs: Mapping[str, Any], where: str) -> Other:
+    """Raises ValueError for a sign that there is not."""
+    if unknown := signs.keys() - set(_SIGNS):
+        raise ValueError(f"{where}: {min(unknown)} is none of {', '.join(_SIGNS)}")
+    lists = {name: tuple(map(str, signs.get(name, ()))) for name in _SIGNS if name != "keys"}
+    return Other(words, keys=signs.get("keys", {}), **lists)
 
 
 def _entry(kind: type[_Kind], name: str, entry: Any, where: str) -> _Kind:

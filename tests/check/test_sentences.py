@@ -252,7 +252,7 @@ def test_what_is_odd(small: Question) -> None:
     many = 4 * small.scenario.shape.replicas * seqs
     assert not list(odd(small, _found(small, rollouts=1.9 * many)))
     [sentence] = [one.sentence for one in odd(small, _found(small, rollouts=2.1 * many))]
-    assert f"runs {seqs} responses at once" in sentence
+    assert f"runs at most {seqs:,} at once of the" in sentence
 
 
 def test_no_wait_is_told_of_a_policy_that_does_not_wait(small: Question) -> None:

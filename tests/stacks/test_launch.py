@@ -57,11 +57,7 @@ def test_every_folder_is_a_stack() -> None:
     for stack in STACKS.values():
         assert stack.launch.form in FORMS
         assert stack.launch.releases
-        assert {
-            "model",
-            "workload.group_size",
-            "workload.max_new_tokens",
-        } <= stack.launch.keys.keys()
+        assert {"model", "workload.max_new_tokens"} <= stack.launch.keys.keys()
         assert stack.log is None or stack.log.name == stack.name
 
 

@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping
 
-from rollcast.simulator.launches.pieces import Text, cut, joined, known, plain, shown, unknown
+from rollcast.simulator.launches.pieces import Text, cut, joined, known, plain, shown, unknown, why
 from rollcast.simulator.launches.shell.arithmetic import UndecidedError
 from rollcast.simulator.launches.shell.braces import TooLongError
 from rollcast.simulator.launches.shell.conditions import answered, whole
@@ -14,6 +14,11 @@ from rollcast.simulator.launches.shell.expand import Array, Value, bounded
 from rollcast.simulator.launches.shell.session import Exit, Jump, Lost, Return, Session, Status
 from rollcast.simulator.launches.shell.syntax import Assignment, Simple, Word
 from rollcast.simulator.stacks.settings import Place
+
+_OF_THE_MACHINE = re.compile(
+    r"(?:^|/)(?:\.bashrc|\.bash_profile|\.profile|\.zshrc|activate|conda\.sh|modules?\.sh)$|^/etc/"
+)
+"""Files that set up a user's shell or a Python environment, and nothing of a launch."""
 
 
 def _true(session: Session, fields: list[Text], read: Text | None, command: Simple) -> Status:
@@ -128,6 +133,8 @@ def _source(session: Session, fields: list[Text], read: Text | None, command: Si
     if written is not None:
         return session.inner(shown(written), command.line)
     path = session.sources.find(fields[1], *session.folders())
+    if path is None and _OF_THE_MACHINE.search(shown(fields[1])):
+        return Status.RAN
     if path is None:
         if not session.maybe:
             session.found.lost.append(Lost(shown(fields[1]), place, True))
@@ -159,6 +166,11 @@ def _read(session: Session, fields: list[Text], read: Text | None, command: Simp
     if not names:
         return Status.RAN
     if text is None or read is None:
+        if "a" in options:  # any number of words
+            some = unknown(f"${{{names[-1]}[@]}}", place, "it is read in a run")
+            session.state.variables[names[-1]] = Array({0: some})
+            session.found.note(f"{place}: what {names[-1]} holds is not read: {why(read or some)}")
+            return session.undecided("what is read is known in a run alone")
         for name in names:
             session.state.variables[name] = unknown(f"${name}", place, "it is read in a run")
         return session.undecided("what is read is known in a run alone")

@@ -36,10 +36,16 @@ def implied(settings: Settings) -> Iterable[Setting]:
 
 
 def _placed(settings: Settings) -> Iterable[Setting]:
-    """Without vLLM each GPU generates; before there was a mode, one GPU was the engine's."""
+    """Without vLLM each GPU generates; before there was a mode, one GPU was the engine's. The
+    asynchronous trainer has a server of vLLM's (experimental/async_grpo)."""
     engine, mode = settings.get("run.engine"), _mode(settings)
-    device = settings.get("run.rollout_devices")
-    if engine is not None and engine.value is False:
+    device, ahead = settings.get("run.rollout_devices"), _ahead(settings)
+    if ahead is not None:
+        yield ahead.implies("run.engine", True)
+        yield ahead.implies("run.mode", "server")
+        if served := _served(settings):
+            yield settings["run.gpus_per_node"].implies("run.rollout_gpus", served)
+    elif engine is not None and engine.value is False:
         yield engine.implies("run.mode", "transformers")
         yield engine.implies("run.colocated", True)
     elif mode is not None and mode.value in ("server", "colocate"):
@@ -49,6 +55,19 @@ def _placed(settings: Settings) -> Iterable[Setting]:
     elif device is not None:
         yield device.implies("run.colocated", False)
         yield device.implies("run.rollout_gpus", 1)
+
+
+def _ahead(settings: Settings) -> Setting | None:
+    """What tells the asynchronous trainer, if anything does."""
+    for key in ("run.asynchronous", "run.max_staleness", "run.sync_every"):
+        setting = settings.get(key)
+        if (
+            setting is not None
+            and not setting.unsaid
+            and not (key == "run.asynchronous" and setting.value is not True)
+        ):
+            return setting
+    return None
 
 
 def _mode(settings: Settings) -> Setting | None:
@@ -80,6 +99,8 @@ def _sized(settings: Settings) -> Iterable[Setting]:
     if accumulated:
         step = per_pass * accumulated * gpus.value
         yield rows.implies("run.mini_batch_rollouts", step)
+    if _ahead(settings) is not None:
+        return
     alone, mode = value(settings, "run.engine") is False, _mode(settings)
     if alone or (mode and mode.value == "colocate"):
         tensor = 1 if alone else whole(settings, "cluster.tensor_parallel") or 1
@@ -108,9 +129,11 @@ def _served(settings: Settings) -> int:
     since no launch of the trainer's says how many; 0 where the launcher's own are meant."""
     nodes, gpus = whole(settings, "run.nodes") or 1, settings.get("run.gpus_per_node")
     mode, engine = _mode(settings), settings.get("run.engine")
-    if gpus is None or gpus.theirs != "--gpus" or mode is None or mode.value != "server":
+    if gpus is None or gpus.theirs != "--gpus":
         return 0
-    if engine is not None and engine.value is False:
+    if _ahead(settings) is None and (mode is None or mode.value != "server"):
+        return 0
+    if _ahead(settings) is None and engine is not None and engine.value is False:
         return 0
     tensor = whole(settings, "cluster.tensor_parallel") or 1
     return tensor if nodes * (whole(settings, "run.gpus_per_node") or 0) > tensor else 0

@@ -1,0 +1,1 @@
+"""LLaMA-Factory: of its stages ppo alone is an RL loop."""

@@ -1,0 +1,1 @@
+"""ms-swift's Megatron trainers: ``megatron rlhf``."""

@@ -3,8 +3,8 @@
     python -m benchmarks.prefix_reuse [--quick] [--out benchmarks/results/prefix_reuse.json]
 
 One thread, a random Qwen3 model, groups of N rollouts with a prompt of P and responses of S tokens.
-Both layouts run through the real trainer, in turn, each with several microbatch sizes; the fastest
-of each counts. Dense microbatches may mix groups, suffix microbatches cannot. What is reported:
+Both layouts run through the real trainer, in turn, each with several microbatch sizes, and reuse
+with prefixes one by one and together; the fastest of each counts. What is reported:
 
 - seconds: CPU seconds of the one thread, the least of the repeats.
 - ratio: dense over reuse; share: ratio over the token bound N (P + S) / (P + N S). The work bound
@@ -68,16 +68,20 @@ QUICK_CURVE: list[Shape] = [(1024, 64, 4, 1), (256, 64, 16, 1), (256, 256, 4, 1)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way to compute a group: the layout, and rollouts a microbatch."""
+    """One way to compute groups: the layout, rollouts a microbatch, and prefixes a pass."""
 
     shared: bool
     rows: int
     checkpoint: Checkpoint = "none"
+    prefixes: int = 1
 
     def config(self, prompt: int, response: int) -> TrainerConfig:
         width = response if self.shared else prompt + response - 1
         return TrainerConfig(
-            learning_rate=1e-9, microbatch_tokens=self.rows * width, checkpoint=self.checkpoint
+            learning_rate=1e-9,
+            microbatch_tokens=self.rows * width,
+            prefix_microbatch_tokens=self.prefixes * prompt,
+            checkpoint=self.checkpoint,
         )
 
 
@@ -207,11 +211,12 @@ def candidates(prompt: int, response: int, rollouts: int, groups: int) -> list[P
     """Microbatches around the sizes that are fast here: 1k to 4k tokens, and single rollouts."""
     plans: list[Plan] = []
     for shared, width in ((False, prompt + response), (True, response)):
-        most = rollouts if shared else rollouts * groups
-        rows = {max(1, min(most, budget // width)) for budget in (1, 1024, 4096)}
-        if shared:
-            rows -= {1} if len(rows) > 1 and response < 256 else set()
-        plans += [Plan(shared, n) for n in sorted(rows)]
+        for prefixes in sorted({1, groups if shared else 1}):
+            most = rollouts * (prefixes if shared else groups)
+            rows = {max(1, min(most, budget // width)) for budget in (1, 1024, 4096)}
+            if shared:
+                rows -= {1} if len(rows) > 1 and response < 256 else set()
+            plans += [Plan(shared, n, prefixes=prefixes) for n in sorted(rows)]
     return plans
 
 
@@ -230,6 +235,7 @@ def compare(model: Any, shape: Shape, repeats: int) -> dict[str, Any]:
         "dense_rows": dense.rows,
         "reuse_s": round(best[shared], 4),
         "reuse_rows": shared.rows,
+        "reuse_prefixes": shared.prefixes,
         "ratio": round(ratio, 3),
         "token_bound": round(token_bound(*shape[:3]), 3),
         "share_of_token_bound": round(ratio / token_bound(*shape[:3]), 3),
@@ -277,7 +283,7 @@ def provenance(repeats: int) -> dict[str, Any]:
 POINT = (
     "P {prompt_tokens:5d}  S {response_tokens:4d}  N {rollouts:3d}  x {groups:2d}   "
     "dense {dense_s:8.3f} s ({dense_rows:3d} rows)   "
-    "reuse {reuse_s:7.3f} s ({reuse_rows:2d} rows)   {ratio:5.2f}x "
+    "reuse {reuse_s:7.3f} s ({reuse_rows:2d} rows, {reuse_prefixes} prefixes)   {ratio:5.2f}x "
     "of {token_bound:5.2f}x = {share_of_token_bound:4.0%}   (work bound {work_bound:.2f}x)"
 )
 PLAN = (

@@ -279,8 +279,9 @@ class TrainMetrics:
     clip_fraction: of trained tokens, those whose clipped term binds. mean_ratio: new over old
     probability of trained tokens. rollouts: trained on. masked_tokens: response tokens too old for
     the loss, without observations. computed_tokens, padding_tokens: fed to the model with gradient
-    in one pass over the batch. updates: optimiser steps; 0 without trained tokens. peak_bytes: of
-    the CUDA device during the step; None elsewhere.
+    in one pass over the batch, in so many microbatches and prefix_passes, each over the shared
+    prefixes of one or several groups. updates: optimiser steps; 0 without trained tokens.
+    peak_bytes: of the CUDA device during the step; None elsewhere.
 
     mismatch_mean, mismatch_p99, mismatch_kl: of the sampled against the trainer's log-probabilities
     of trained tokens, in the first update of the step: mean and 99th percentile (to within an
@@ -327,6 +328,7 @@ class TrainMetrics:
     mfu: float | None = None
     gathered_bytes: int = 0
     reference_kl: float | None = None
+    prefix_passes: int = 0
 
     @property
     def total_s(self) -> float:

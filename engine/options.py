@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from rollcast.engine.adapter_options import LoraConfig
 from rollcast.engine.edges import Sampling
 from rollcast.engine.run_options import EvaluationOptions, SaveOptions, WandbOptions
+from rollcast.simulator.costs.trainer.packing import prefix_pass_tokens
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.schedule import RateSchedule
 from rollcast.simulator.values import (
@@ -199,6 +200,14 @@ class TrainerConfig(RateSchedule):
             "null: as microbatch_tokens"
         ),
     ] = None
+    prefix_microbatch_tokens: Annotated[
+        int | None,
+        _COUNT,
+        Doc(
+            "tokens of shared prefixes that are computed together, padding included (a longer one "
+            "is computed by itself); 1: each by itself; null: half of microbatch_tokens"
+        ),
+    ] = None
     minibatches: Annotated[
         int,
         _COUNT,
@@ -285,6 +294,13 @@ class TrainerConfig(RateSchedule):
         SEED,
         Doc("seed of the order of groups over minibatches; left out: the seed of the run"),
     ] = 0
+
+    @property
+    def prefix_pass_tokens(self) -> int:
+        """Tokens of shared prefixes that are computed together at most; a cache takes one."""
+        if self.prefix_backend == "cache":
+            return 1
+        return prefix_pass_tokens(self.microbatch_tokens, self.prefix_microbatch_tokens)
 
     def agree(self) -> None:
         """An importance weight has something to compare with, and updates are not rounded away."""

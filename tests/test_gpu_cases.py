@@ -89,6 +89,7 @@ def test_forecasts_of_passes_are_those_measured_on_a_gpu() -> None:
     assert max(others) < 0.4
     gains = judge.gains(rows)
     assert len(gains) == 4
+    assert all(name.endswith(" shared") for name in gains)
     for said, measured in gains.values():
         assert (said > 1) == (measured > 1)
 
@@ -112,7 +113,7 @@ def test_the_passes_of_an_update_are_held_against_a_gpu(
     assert gpu_cases.main() == 0
     told = capsys.readouterr().out
     assert "| 1.5b 512x8 shared | judged |" in told
-    assert "| 1.5b 2048x16 | 3.00 | 3.18 |" in told
+    assert "| 1.5b 2048x16 shared | 3.00 | 3.18 |" in told
     monkeypatch.setattr(sys, "argv", [*words[:-1], "h2000"])
     assert gpu_cases.main() == 2
 

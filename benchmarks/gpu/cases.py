@@ -43,8 +43,8 @@ def shape(spec: Model) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One measurement. model: a preset, whose weights are random. groups: of ``rollouts`` with
-    prompts and responses of so many tokens. shared: the layout with a shared prefix. dtype: of
-    weights and moments. passes: what passes compute in. rows_masked: of the plain trainer, whether
+    prompts and responses of so many tokens. shared: the layout with a shared prefix, together:
+    tokens of prefixes that are computed together. dtype: of weights and moments. passes: what passes compute in. rows_masked: of the plain trainer, whether
     rows are padded on the left, by a mask."""
 
     name: str
@@ -55,6 +55,7 @@ class Case:
     rollouts: int = 8
     groups: int = 4
     shared: bool = False
+    together: int = 1
     dtype: Dtype = "float32"
     passes: Dtype = "bfloat16"
     microbatch: int = 16384
@@ -93,6 +94,7 @@ class Case:
             dtype=self.dtype,
             learning_rate=1e-6 if self.dtype == "float32" else 1e-4,
             microbatch_tokens=self.microbatch,
+            prefix_microbatch_tokens=self.together,
             checkpoint=self.checkpoint,
             head_chunk_tokens=self.head_chunk,
             autocast=self.autocast,
@@ -103,15 +105,23 @@ class Case:
     def rows(self) -> int:
         """Rollouts of the largest microbatch."""
         width = self.response if self.shared else self.prompt + self.response - 1
-        most = self.rollouts * (1 if self.shared else self.groups)
-        return min(most, max(1, self.microbatch // width))
+        return min(self._mixed, max(1, self.microbatch // width))
+
+    @property
+    def prefixes(self) -> int:
+        """Prefixes of a pass over them."""
+        return min(self.groups, max(1, self.together // (self.prompt - 1)))
+
+    @property
+    def _mixed(self) -> int:
+        """Rollouts that may share a microbatch."""
+        return self.rollouts * (self.prefixes if self.shared else self.groups)
 
     @property
     def microbatches(self) -> int:
         """Forward and backward passes of an update, without those over prefixes."""
-        if self.shared:
-            return self.groups * -(-self.rollouts // self.rows)
-        return -(-self.rollouts * self.groups // self.rows)
+        parts = -(-self.groups // self.prefixes) if self.shared else 1
+        return parts * -(-self._mixed // self.rows)
 
     def small(self) -> Case:
         """The same of a tiny model and few tokens, for a test on CPUs."""
@@ -119,6 +129,8 @@ class Case:
             name: max(4, getattr(self, name) // TINY_TOKENS)
             for name in ("prompt", "response", "microbatch")
         }
+        if self.together > 1:
+            tokens["together"] = max(1, self.together // TINY_TOKENS)
         return replace(self, **tokens, groups=min(2, self.groups), tiny=True)
 
 
@@ -134,9 +146,11 @@ def _ceilings() -> Iterator[Case]:
 
 def _layouts() -> Iterator[Case]:
     """Prefix reuse against dense, in pairs."""
+    layouts = {"dense": 1, "shared": 1, "together": 4096}
     for prompt, rollouts, groups in ((2048, 16, 1), (512, 8, 2), (4096, 16, 1), (1024, 8, 2)):
-        for shared in (False, True):
-            layout = "shared" if shared else "dense"
+        for layout, together in layouts.items():
+            if layout == "together" and groups == 1:
+                continue
             yield Case(
                 name=f"1.5b {prompt}x{rollouts} {layout}",
                 kind="update",
@@ -145,7 +159,8 @@ def _layouts() -> Iterator[Case]:
                 response=256,
                 rollouts=rollouts,
                 groups=groups,
-                shared=shared,
+                shared=layout != "dense",
+                together=together,
                 microbatch=8192,
             )
 

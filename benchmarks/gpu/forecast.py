@@ -49,6 +49,7 @@ def trainer_of(case: Case, gpu: Gpu) -> RooflineTrainer:
         priced(case.spec, case.config(), case.passes, room),
         gpu=replace(gpu, memory_bytes=1e15),
         microbatch_tokens=case.microbatch,
+        prefix_microbatch_tokens=case.together,
     )
     if case.kind != "plain":
         trainer = replace(trainer, **{key: OURS[key] for key in OF_TIME if key in OURS})
@@ -81,7 +82,8 @@ def load_of(case: Case) -> TrainLoad:
 def _use(case: Case) -> Use:
     response = case.rows * case.response
     if case.shared:
-        return Use(response, response, case.prompt - 1, accumulates=case.microbatches > 1)
+        prefixes = case.prefixes * (case.prompt - 1)
+        return Use(response, response, prefixes, accumulates=case.microbatches > 1)
     tokens = case.rows * (case.prompt + case.response - 1)
     logits = tokens if case.kind == "plain" else response
     return Use(tokens, logits, 0, accumulates=case.microbatches > 1)

@@ -86,13 +86,14 @@ def fit(measured: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
 
 
 def gains(rows: Sequence[Judged]) -> dict[str, tuple[float, float]]:
-    """By prompt and rollouts of a group: dense over shared seconds, forecast and measured."""
+    """By prompt, rollouts of a group and layout: dense over shared seconds, forecast and
+    measured."""
     by_name = {row.case.name: row for row in rows}
     found = {}
-    for name, dense in by_name.items():
-        shared = by_name.get(f"{name.removesuffix('dense')}shared")
-        if name.endswith(" dense") and shared is not None:
-            found[name.removesuffix(" dense")] = (
+    for name, shared in by_name.items():
+        dense = by_name.get(name.replace("shared", "dense").replace("together", "dense"))
+        if shared.case.shared and dense is not None:
+            found[name] = (
                 dense.forecast_s / shared.forecast_s,
                 dense.measured_s / shared.measured_s,
             )

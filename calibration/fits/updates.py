@@ -13,11 +13,13 @@ from rollcast.calibration.fits.robust import Fit, FloatArray, fit, needed, quant
 from rollcast.calibration.folder import RunFolder
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.costs.fitted import Packing
+from rollcast.simulator.costs.trainer.packing import prefix_pass_tokens
 from rollcast.simulator.errors import ScenarioError
 
 MIN_UPDATES = 5
 # The real trainer's own default, where a scenario leaves it out.
 _MICROBATCH_TOKENS = 4096
+_TOGETHER = "prefix_microbatch_tokens"
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,14 @@ def packing(run: RunFolder, padded: bool) -> Packing | None:
     options = run.section("engine", "trainer")
     given = {key.name: options.get(key.name) for key in fields(Packing)}
     try:
-        return Packing.from_mapping(given, "engine.trainer", _MICROBATCH_TOKENS)
+        asked = given.pop(_TOGETHER)
+        packed = Packing.from_mapping(given, "engine.trainer", _MICROBATCH_TOKENS)
+        if not any("prefix_passes" in update for update in run.updates or ()):
+            return packed  # of a version that computed each prefix by itself
+        if options.get("prefix_backend") == "cache":
+            return packed
+        room = prefix_pass_tokens(packed.microbatch_tokens, asked)
+        return Packing.from_mapping(packed.to_mapping() | {_TOGETHER: room}, "engine.trainer")
     except ScenarioError as error:
         raise run.bad_scenario(error) from None
 

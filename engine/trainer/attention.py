@@ -1,10 +1,10 @@
-"""Attention from suffixes to one shared prefix, for Hugging Face models.
+"""Attention from suffixes to shared prefixes, for Hugging Face models.
 
 Registered with transformers' AttentionInterface. Phase A returns each layer's keys and values.
-Phase B folds the queries of every suffix, and of every query head of a key-value head, onto the
-single prefix: no copy of the prefix and no mask. Attention within the suffix is computed apart and
-merged by log-sum-exp. The backward calls each kernel with the merged output and log-sum-exp, which
-is exact (the idea of ring attention, arXiv 2310.01889).
+Phase B folds the queries of every suffix of a group, and of every query head of a key-value head,
+onto its single prefix: no copy of a prefix and no mask. Attention within the suffix is computed
+apart and merged by log-sum-exp. The backward calls each kernel with the merged output and
+log-sum-exp, which is exact (the idea of ring attention, arXiv 2310.01889).
 
 The phase is an argument of the model's forward: a global would be wrong when activation
 checkpointing recomputes a layer.
@@ -12,7 +12,9 @@ checkpointing recomputes a layer.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +34,8 @@ NAME = "rollcast_shared_prefix"
 
 
 class PrefixCapture:
-    """Phase A: each layer's keys and values, [1, kv_heads, tokens, head_dim], with their graph."""
+    """Phase A: each layer's keys and values, [prefixes, kv_heads, tokens, head_dim], with their
+    graph."""
 
     def __init__(self) -> None:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
@@ -42,11 +45,47 @@ class PrefixCapture:
         self.layers.setdefault(layer, (key, value))
 
 
-class PrefixRead:
-    """Phase B: each layer's keys and values as leaves, which accumulate gradients."""
+class Block(NamedTuple):
+    """Rows of suffixes that read ``prefixes`` of ``tokens`` each, equally many rows a prefix."""
 
-    def __init__(self, layers: dict[int, tuple[Tensor, Tensor]]) -> None:
+    rows: slice
+    prefixes: slice
+    tokens: int
+
+
+class PrefixRead:
+    """Phase B: each layer's keys and values as leaves, which accumulate gradients. tokens: of each
+    prefix. places: of each row the prefix that it reads, in ascending order."""
+
+    def __init__(
+        self,
+        layers: dict[int, tuple[Tensor, Tensor]],
+        tokens: Sequence[int],
+        places: Sequence[int],
+    ) -> None:
         self.layers = layers
+        self.blocks = tuple(_blocks(tokens, places))
+
+
+def _blocks(tokens: Sequence[int], places: Sequence[int]) -> Iterator[Block]:
+    """As few as there can be: each is a call of a kernel."""
+    row, block = 0, None
+    for place, group in groupby(places):
+        count = len([*group])
+        rows, prefixes = slice(row, row + count), slice(place, place + 1)
+        row += count
+        if block is not None:
+            each = (block.rows.stop - block.rows.start) // (
+                block.prefixes.stop - block.prefixes.start
+            )
+            if (block.prefixes.stop, block.tokens, each) == (place, tokens[place], count):
+                rows = slice(block.rows.start, rows.stop)
+                prefixes = slice(block.prefixes.start, place + 1)
+            else:
+                yield block
+        block = Block(rows, prefixes, tokens[place])
+    if block is not None:
+        yield block
 
 
 def shared_prefix_attention(
@@ -82,7 +121,7 @@ def shared_prefix_attention(
         return out, None
     prefix_key, prefix_value = rollcast_prefix.layers[layer]
     merged: Tensor = _MergedAttention.apply(  # type: ignore[no-untyped-call]
-        query, key, value, prefix_key, prefix_value, scale
+        query, key, value, prefix_key, prefix_value, scale, rollcast_prefix.blocks
     )
     return merged, None
 
@@ -108,7 +147,7 @@ def _refuse(
 
 
 class _MergedAttention(torch.autograd.Function):
-    """Causal attention over each suffix and full attention to the prefix, as one softmax."""
+    """Causal attention over each suffix and full attention to its prefix, as one softmax."""
 
     @staticmethod
     def forward(
@@ -119,22 +158,26 @@ class _MergedAttention(torch.autograd.Function):
         prefix_key: Tensor,
         prefix_value: Tensor,
         scale: float,
+        blocks: Sequence[Block],
     ) -> Tensor:
-        kernel, kv_heads = kernel_for(query), key.shape[1]
+        kernel = kernel_for(query)
         with torch.autocast(query.device.type, enabled=False):
             own = Scores(query, _repeat(key, query), _repeat(value, query), scale, True)
             suffix, own_lse = kernel.forward(own)
-            to_prefix = Scores(_fold(query, kv_heads), prefix_key, prefix_value, scale, False)
-            folded, folded_lse = kernel.forward(to_prefix)
-            shared = _unfold(folded, query)
-            shared_lse = _unfold(folded_lse[..., None], query)[..., 0]
+            parts = []
+            for block in blocks:
+                rows = query[block.rows]
+                to_prefix = _to_prefix(rows, prefix_key, prefix_value, scale, block)
+                folded, folded_lse = kernel.forward(to_prefix)
+                parts.append((_unfold(folded, rows), _unfold(folded_lse[..., None], rows)[..., 0]))
+            shared, shared_lse = (_joined(column) for column in zip(*parts, strict=True))
             lse = torch.logaddexp(own_lse, shared_lse)
             share = torch.sigmoid(shared_lse - own_lse).to(query.dtype)[..., None]
             # [batch, tokens, heads, head_dim] in memory: the output projection keeps this very
             # tensor for its own backward.
             merged = torch.lerp(suffix, shared, share).transpose(1, 2).contiguous()
         ctx.save_for_backward(query, key, value, prefix_key, prefix_value, merged, lse)
-        ctx.scale, ctx.kernel = scale, kernel  # type: ignore[attr-defined]
+        ctx.scale, ctx.kernel, ctx.blocks = scale, kernel, blocks  # type: ignore[attr-defined]
         return merged
 
     @staticmethod
@@ -148,13 +191,29 @@ class _MergedAttention(torch.autograd.Function):
             own = Scores(query, _repeat(key, query), _repeat(value, query), scale, True)
             dq, dk, dv = kernel.backward(own, grad, out, lse)
             dk, dv = (torch.unflatten(x, 1, (kv_heads, -1)).sum(2) for x in (dk, dv))
-            to_prefix = Scores(_fold(query, kv_heads), prefix_key, prefix_value, scale, False)
-            folded_lse = _fold(lse[..., None], kv_heads)[..., 0]
-            dq_shared, dk_prefix, dv_prefix = kernel.backward(
-                to_prefix, _fold(grad, kv_heads), _fold(out, kv_heads), folded_lse
-            )
-            dq = dq + _unfold(dq_shared, query)
-        return dq, dk, dv, dk_prefix, dv_prefix, None
+            dk_prefix, dv_prefix = torch.zeros_like(prefix_key), torch.zeros_like(prefix_value)
+            parts = []
+            for block in ctx.blocks:
+                rows, prefixes = query[block.rows], block.prefixes
+                to_prefix = _to_prefix(rows, prefix_key, prefix_value, scale, block)
+                given = (x[block.rows] for x in (grad, out, lse[..., None]))
+                folded = [_fold(x, to_prefix.k) for x in given]
+                found = kernel.backward(to_prefix, folded[0], folded[1], folded[2][..., 0])
+                parts.append(_unfold(found[0], rows))
+                dk_prefix[prefixes, :, : block.tokens] = found[1]
+                dv_prefix[prefixes, :, : block.tokens] = found[2]
+            dq = dq + _joined(parts)
+        return dq, dk, dv, dk_prefix, dv_prefix, None, None
+
+
+def _to_prefix(rows: Tensor, key: Tensor, value: Tensor, scale: float, block: Block) -> Scores:
+    """The scores of a block's rows against its prefixes, without their padding."""
+    key, value = (x[block.prefixes, :, : block.tokens] for x in (key, value))
+    return Scores(_fold(rows, key), key, value, scale, False)
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat([*parts])
 
 
 def _repeat(x: Tensor, query: Tensor) -> Tensor:
@@ -162,18 +221,20 @@ def _repeat(x: Tensor, query: Tensor) -> Tensor:
     return x.repeat_interleave(query.shape[1] // x.shape[1], dim=1)
 
 
-def _fold(x: Tensor, kv_heads: int) -> Tensor:
-    """[batch, heads, tokens, d] to [1, kv_heads, batch * heads / kv_heads * tokens, d]."""
-    groups = torch.unflatten(x, 1, (kv_heads, -1)).transpose(0, 1)
-    return groups.reshape(1, kv_heads, -1, x.shape[-1])
+def _fold(x: Tensor, key: Tensor) -> Tensor:
+    """[rows, heads, tokens, d] to [prefixes, kv_heads, rows * heads * tokens of each, d]."""
+    prefixes, kv_heads = key.shape[:2]
+    groups = x.unflatten(0, (prefixes, -1)).unflatten(2, (kv_heads, -1)).transpose(1, 2)
+    return groups.reshape(prefixes, kv_heads, -1, x.shape[-1])
 
 
 def _unfold(x: Tensor, query: Tensor) -> Tensor:
-    """The inverse of :func:`_fold`, back to the batch, heads and tokens of ``query``."""
-    batch, heads, tokens, _ = query.shape
-    kv_heads = x.shape[1]
-    groups = x.reshape(kv_heads, batch, heads // kv_heads, tokens, x.shape[-1])
-    return groups.transpose(0, 1).reshape(batch, heads, tokens, x.shape[-1])
+    """The inverse of :func:`_fold`, back to the rows, heads and tokens of ``query``."""
+    rows, heads, tokens, _ = query.shape
+    prefixes, kv_heads = x.shape[:2]
+    shape = (rows // prefixes, heads // kv_heads, tokens, x.shape[-1])
+    groups = x.reshape(prefixes, kv_heads, *shape).transpose(1, 2)
+    return groups.reshape(rows, heads, tokens, x.shape[-1])
 
 
 AttentionInterface.register(NAME, shared_prefix_attention)

@@ -5,82 +5,88 @@ Any packing gives the same update: it decides only speed and memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import TypeVar
 
 from rollcast.engine.trainer.batch import Example
 
+Row = TypeVar("Row")
 IDLE: Sequence[Example] = (Example(0, (0,), (0,), (0.0,), (False,), 0.0),)
 """A microbatch of a rank that has none left while others have: a pass without gradient."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SharedGroup:
-    """Rollouts of one prompt whose prefix is computed once. prefix: the prompt without its last
-    token. Each suffix is that token and the response without its last, so that it holds every
-    position that predicts a response token. microbatches: the rollouts, packed by suffix tokens."""
+class SharedPass:
+    """Groups whose prefixes are computed together, once each. A prefix is the prompt without its
+    last token, a suffix that token and the response without its last, so that suffixes hold every
+    position that predicts a response token.
 
-    prefix: Sequence[int]
+    prefixes: the longest first; rollouts: of each. places: where a group's prefix is, by the
+    group's number. microbatches: the rollouts, packed by suffix tokens; those of a group lie side
+    by side.
+    """
+
+    prefixes: Sequence[Sequence[int]]
+    rollouts: Sequence[int]
     microbatches: Sequence[Sequence[Example]]
+    places: Mapping[int, int] = field(default_factory=dict)
 
-    @property
-    def rollouts(self) -> int:
-        """The number of rollouts."""
-        return sum(len(batch) for batch in self.microbatches if batch is not IDLE)
+    def place(self, example: Example) -> int:
+        """Where the prefix of an example is; an idle one reads the first."""
+        return self.places.get(example.group, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The microbatches of one batch: dense ones, then groups with a shared prefix. packed: a dense
+    """The microbatches of one batch: dense ones, then those with shared prefixes. packed: a dense
     one is a single row."""
 
     dense: Sequence[Sequence[Example]]
-    shared: Sequence[SharedGroup]
+    shared: Sequence[SharedPass]
     packed: bool = False
 
     @property
     def microbatches(self) -> int:
         """Forward and backward passes, without those over prefixes."""
-        return len(self.dense) + sum(len(group.microbatches) for group in self.shared)
+        return len(self.dense) + sum(len(one.microbatches) for one in self.shared)
+
+    @property
+    def _suffixes(self) -> Iterator[Example]:
+        return (e for one in self.shared for batch in one.microbatches for e in batch)
 
     @property
     def tokens(self) -> int:
         """Tokens fed to the model: N (P + S) a group when dense, P + N S with a shared prefix
         (arXiv 2606.01143), less those that predict nothing."""
         dense = sum(example.input_tokens for batch in self.dense for example in batch)
-        suffixes = sum(
-            len(example.response)
-            for group in self.shared
-            for batch in group.microbatches
-            for example in batch
-        )
-        return dense + suffixes + sum(len(group.prefix) for group in self.shared)
+        suffixes = sum(len(example.response) for example in self._suffixes)
+        return dense + suffixes + sum(len(p) for one in self.shared for p in one.prefixes)
 
     @property
     def targets(self) -> int:
         """Tokens whose probability is computed."""
-        batches = [*self.dense, *(batch for group in self.shared for batch in group.microbatches)]
-        return sum(len(example.response) for batch in batches for example in batch)
+        dense = sum(len(example.response) for batch in self.dense for example in batch)
+        return dense + sum(len(example.response) for example in self._suffixes)
 
     @property
     def pairs(self) -> int:
         """Pairs of a token fed to the model and one that it attends to."""
         pairs = sum(_triangle(example.input_tokens) for batch in self.dense for example in batch)
-        for group in self.shared:
-            prefix = len(group.prefix)
-            pairs += _triangle(prefix)
-            for example in (example for batch in group.microbatches for example in batch):
-                suffix = len(example.response)
-                pairs += prefix * suffix + _triangle(suffix)
+        pairs += sum(_triangle(len(prefix)) for one in self.shared for prefix in one.prefixes)
+        for example in self._suffixes:
+            suffix = len(example.response)
+            pairs += (len(example.prompt) - 1) * suffix + _triangle(suffix)
         return pairs
 
     @property
     def padding_tokens(self) -> int:
         """Padding tokens, which make the rows of a microbatch equally long."""
         total = 0 if self.packed else sum(_padding(batch, dense_width) for batch in self.dense)
-        for group in self.shared:
-            total += sum(_padding(batch, suffix_width) for batch in group.microbatches)
+        for one in self.shared:
+            total += _padding(one.prefixes, len)
+            total += sum(_padding(batch, suffix_width) for batch in one.microbatches)
         return total
 
 
@@ -98,23 +104,21 @@ def suffix_width(example: Example) -> int:
     return len(example.response)
 
 
-def _padding(batch: Sequence[Example], width: Callable[[Example], int]) -> int:
-    widths = [width(example) for example in batch]
+def _padding(batch: Sequence[Row], width: Callable[[Row], int]) -> int:
+    widths = [width(row) for row in batch]
     return max(widths) * len(widths) - sum(widths)
 
 
-def pack(
-    examples: Sequence[Example], width: Callable[[Example], int], budget_tokens: int
-) -> list[list[Example]]:
+def pack(rows: Sequence[Row], width: Callable[[Row], int], budget_tokens: int) -> list[list[Row]]:
     """Microbatches of at most ``budget_tokens``, padding included, longest rows first. A longer row
     gets its own."""
-    batches: list[list[Example]] = []
+    batches: list[list[Row]] = []
     room = 0
-    for example in sorted(examples, key=width, reverse=True):
+    for row in sorted(rows, key=width, reverse=True):
         if not batches or len(batches[-1]) >= room:
             batches.append([])
-            room = max(1, budget_tokens // width(example))
-        batches[-1].append(example)
+            room = max(1, budget_tokens // width(row))
+        batches[-1].append(row)
     return batches
 
 
@@ -142,10 +146,12 @@ def plan_packing(
     shared_prefix: bool,
     budget_tokens: int,
     suffix_budget_tokens: int,
+    prefix_budget_tokens: int,
     packed: bool = False,
 ) -> Packing:
     """The packing of one batch. Groups of one rollout and prompts of one token stay dense: there is
-    nothing to share."""
+    nothing to share. Prefixes of at most ``prefix_budget_tokens``, padding included, are computed
+    together, and a longer one by itself: a pass of few tokens waits for its launches."""
     fill = pack_rows if packed else pack
     if not shared_prefix:
         return Packing(fill(examples, dense_width, budget_tokens), [], packed)
@@ -153,33 +159,49 @@ def plan_packing(
     for example in examples:
         groups.setdefault(example.group, []).append(example)
     dense: list[Example] = []
-    shared: list[SharedGroup] = []
+    sharing: list[list[Example]] = []
     for members in groups.values():
         if len(members) < 2 or len(members[0].prompt) < 2:
             dense.extend(members)
-            continue
-        prefix = members[0].prompt[:-1]
-        shared.append(SharedGroup(prefix, pack(members, suffix_width, suffix_budget_tokens)))
+        else:
+            sharing.append(members)
+    together = pack(sharing, _prefix_width, prefix_budget_tokens)
+    shared = [_shared_pass(members, suffix_budget_tokens) for members in together]
     return Packing(fill(dense, dense_width, budget_tokens), shared, packed)
+
+
+def _prefix_width(members: Sequence[Example]) -> int:
+    return len(members[0].prompt) - 1
+
+
+def _shared_pass(groups: Sequence[Sequence[Example]], suffix_budget_tokens: int) -> SharedPass:
+    places = {members[0].group: place for place, members in enumerate(groups)}
+    batches = pack([e for members in groups for e in members], suffix_width, suffix_budget_tokens)
+    return SharedPass(
+        [members[0].prompt[:-1] for members in groups],
+        [len(members) for members in groups],
+        [sorted(batch, key=lambda e: places[e.group]) for batch in batches],
+        places,
+    )
 
 
 def in_step(mine: Packing, every: Sequence[Packing]) -> Packing:
     """This rank's packing with idle passes where another rank, by ``every`` rank's packing, has
-    more: so all make equally many, in the same order. Groups of most microbatches come first."""
+    more: so all make equally many, in the same order. Prefixes of most microbatches come first."""
     dense = max(len(one.dense) for one in every)
-    lengths = ([len(group.microbatches) for group in _by_length(one)] for one in every)
+    lengths = ([len(one.microbatches) for one in _by_length(packing)] for packing in every)
     passes = [max(row) for row in zip_longest(*lengths, fillvalue=0)]
-    groups = _by_length(mine)
-    groups += [SharedGroup((0,), ())] * (len(passes) - len(groups))
+    own = _by_length(mine)
+    own += [SharedPass([(0,)], [0], ())] * (len(passes) - len(own))
     shared = [
-        SharedGroup(group.prefix, _filled(group.microbatches, count))
-        for group, count in zip(groups, passes, strict=True)
+        replace(one, microbatches=_filled(one.microbatches, count))
+        for one, count in zip(own, passes, strict=True)
     ]
     return Packing(_filled(mine.dense, dense), shared, mine.packed)
 
 
-def _by_length(packing: Packing) -> list[SharedGroup]:
-    return sorted(packing.shared, key=lambda group: -len(group.microbatches))
+def _by_length(packing: Packing) -> list[SharedPass]:
+    return sorted(packing.shared, key=lambda one: -len(one.microbatches))
 
 
 def _filled(batches: Sequence[Sequence[Example]], count: int) -> list[Sequence[Example]]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -35,11 +34,16 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Token sequences padded on the right. ids: [rows, width]. valid: flat indices of real
-    tokens."""
+    """Token sequences padded on the right. ids: [rows, width]. by_row: flat indices of each
+    sequence's tokens."""
 
     ids: Tensor
-    valid: Tensor
+    by_row: Sequence[Tensor]
+
+    @property
+    def valid(self) -> Tensor:
+        """Flat indices of real tokens."""
+        return torch.cat([*self.by_row])
 
     @classmethod
     def of(cls, sequences: Sequence[Sequence[int]], device: torch.device) -> Rows:
@@ -48,8 +52,9 @@ class Rows:
         ids = torch.zeros((len(sequences), width), dtype=torch.long)
         for row, tokens in enumerate(sequences):
             ids[row, : len(tokens)] = torch.tensor(tokens)
-        real = [np.arange(len(tokens)) + row * width for row, tokens in enumerate(sequences)]
-        return cls(ids.to(device), torch.tensor(np.concatenate(real)).to(device))
+        rows = range(0, width * len(sequences), width)
+        real = [torch.arange(at, at + len(t)) for at, t in zip(rows, sequences, strict=True)]
+        return cls(ids.to(device), [places.to(device) for places in real])
 
 
 class LogProbModel:

@@ -26,7 +26,7 @@ from rollcast.engine.trainer.losses import ONE, LossTotals, importance_weights, 
 from rollcast.engine.trainer.microbatch import (
     IDLE,
     Packing,
-    SharedGroup,
+    SharedPass,
     in_step,
     plan_packing,
     shares,
@@ -59,6 +59,7 @@ class Sums:
     pairs: int = 0
     targets: int = 0
     microbatches: int = 0
+    prefix_passes: int = 0
     updates: int = 0
     mismatch: FloatArray = field(default_factory=lambda: np.zeros(SIZE))
 
@@ -207,6 +208,7 @@ class Passes:
         sums = Sums(
             computed_tokens=packing.tokens,
             padding_tokens=packing.padding_tokens,
+            prefix_passes=len(packing.shared),
             pairs=packing.pairs,
             targets=packing.targets,
             microbatches=packing.microbatches,
@@ -216,8 +218,8 @@ class Passes:
             with self._attends(), self.runner.checkpointed(self._checkpoint == "all"):
                 for batch in turns.dense:
                     self._train(batch, partial(self._dense, batch), mine)
-            for group in turns.shared:
-                self._train_shared(group, mine)
+            for shared in turns.shared:
+                self._train_shared(shared, mine)
             _add_up(mine)
         for counted in self._ranks.exchange(sums):
             work.sums.add(counted)
@@ -234,17 +236,20 @@ class Passes:
             return self._ranks.bound()
         return self._ranks.together(waiting=work.clock("gradient"))
 
-    def _train_shared(self, group: SharedGroup, work: Work) -> None:
-        """Phases A, B and C of one group."""
+    def _train_shared(self, shared: SharedPass, work: Work) -> None:
+        """Phases A, B and C."""
         reuse = self.prefix_reuse()
         with reuse.engaged():
             with work.clock("forward"):
-                prefix = reuse.begin(group.prefix)
-            for batch in group.microbatches:
-                self._train(batch, partial(reuse.suffix, prefix, batch), work)
+                prefix = reuse.begin(shared.prefixes)
+            for batch in shared.microbatches:
+                places = [shared.place(e) for e in batch]
+                self._train(batch, partial(reuse.suffix, prefix, batch, places), work)
             own_loss = None
-            if work.balance is not None and prefix.router is not None:
-                own_loss = work.balance.loss(prefix.router, times=group.rollouts)
+            if work.balance is not None and prefix.routers:
+                each = zip(prefix.routers, shared.rollouts, strict=True)
+                losses = [work.balance.loss(router, times=times) for router, times in each]
+                own_loss = torch.stack(losses).sum()
                 work.sums.aux_loss += float(own_loss.detach())
             with work.clock("backward"):
                 reuse.finish(prefix, own_loss)
@@ -311,13 +316,16 @@ class Passes:
                 with self._attends():
                     for batch in turns.dense:
                         note(batch, self.runner.run(partial(self._dense, batch)))
-                for group in turns.shared:
+                for shared in turns.shared:
                     reuse = self.prefix_reuse()
                     with reuse.engaged():
-                        prefix = reuse.begin(group.prefix)
-                        count(prefix.router, group.rollouts)
-                        for batch in group.microbatches:
-                            note(batch, self.runner.run(partial(reuse.suffix, prefix, batch)))
+                        prefix = reuse.begin(shared.prefixes)
+                        for router, times in zip(prefix.routers, shared.rollouts, strict=False):
+                            count(router, times)
+                        for batch in shared.microbatches:
+                            places = [shared.place(e) for e in batch]
+                            suffix = partial(reuse.suffix, prefix, batch, places)
+                            note(batch, self.runner.run(suffix))
             if self._ranks.count > 1:
                 self._pool(examples, work.old if keep else None, balance)
         return balance
@@ -349,6 +357,7 @@ class Passes:
             shared_prefix=work.shared_prefix,
             budget_tokens=budget_tokens,
             suffix_budget_tokens=self._config.suffix_microbatch_tokens or budget_tokens,
+            prefix_budget_tokens=self._config.prefix_pass_tokens,
             packed=self._packs,
         )
         mine = plan(every[self._ranks.number])

@@ -1,12 +1,13 @@
-"""One prompt computed once for all its rollouts, forward and backward (arXiv 2606.01143).
+"""A prompt computed once for all its rollouts, forward and backward (arXiv 2606.01143).
 
 Phase A runs the prefix and keeps each layer's keys and values. Phase B runs the suffixes as
 ordinary microbatches that read those as leaves, so gradients add up in them. Phase C is one
 backward of the prefix from the accumulated gradients. Over the reals the result is dense training:
 the prefix's computation is the same for every rollout, and its gradient is linear in gK and gV.
 
-The prefix is the prompt without its last token. What limits the gain: the head, and attention from
-suffix to prefix, are not shared.
+Several groups go through the phases together, each with a prefix of its own: passes of few tokens
+wait for the launches of their kernels. A prefix is the prompt without its last token. What limits
+the gain: the head, and attention from suffix to prefix, are not shared.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ from rollcast.engine.trainer.moe import RouterSums
 
 @dataclass(slots=True)
 class Prefix:
-    """A prefix between phases A and C. roots: each layer's keys and values in phase A's graph.
-    leaves: the same for phase B, [1, kv_heads, tokens, head_dim]; their ``grad`` is gK and gV.
-    output: the decoder's, [1, tokens, hidden], in phase A's graph, where several ranks gather each
-    layer's weights as the backward comes to the layer's output."""
+    """Prefixes between phases A and C. tokens: of each. roots: each layer's keys and values in
+    phase A's graph. leaves: the same for phase B, [prefixes, kv_heads, most tokens, head_dim];
+    their ``grad`` is gK and gV. routers: each prefix's sums, where the routers' loss counts.
+    output: the decoder's, [prefixes, most tokens, hidden], in phase A's graph, where several ranks
+    gather each layer's weights as the backward comes to the layer's output."""
 
-    tokens: int
+    tokens: Sequence[int]
     roots: dict[int, tuple[Tensor, Tensor]]
     leaves: dict[int, tuple[Tensor, Tensor]]
-    router: RouterSums | None
+    routers: Sequence[RouterSums]
     output: Tensor | None = None
 
 
@@ -83,13 +85,14 @@ class PrefixReuse:
         finally:
             model.set_attn_implementation(implementation)
 
-    def begin(self, tokens: Sequence[int]) -> Prefix:
-        """Phase A on ``tokens``, with a graph if gradients are enabled."""
-        ids = torch.tensor([list(tokens)], device=self.runner.device)
+    def begin(self, prefixes: Sequence[Sequence[int]]) -> Prefix:
+        """Phase A on the tokens of each prefix, with a graph if gradients are enabled. Padding on
+        the right is seen by nothing. The cache backend takes one prefix."""
+        rows = Rows.of(prefixes, self.runner.device)
         found: list[Any] = []
 
         def capture() -> tuple[Tensor]:
-            output, *rest = self._capture(ids)
+            output, *rest = self._capture(rows)
             found.extend(rest)
             return (output,)
 
@@ -97,7 +100,7 @@ class PrefixReuse:
         recompute = self.checkpoint != "none" and torch.is_grad_enabled()
         with self.runner.precision(), saved, self.runner.checkpointed(recompute):
             (output,) = self.runner.ranks.run(capture)
-        roots, router = found
+        roots, routers = found
         layers = self.runner.model.config.get_text_config().num_hidden_layers
         if sorted(roots) != list(range(layers)):
             raise UnsupportedModelError(
@@ -109,22 +112,21 @@ class PrefixReuse:
             layer: (_leaf(key, grad), _leaf(value, grad)) for layer, (key, value) in roots.items()
         }
         by_layer = self.runner.ranks.by_layer and output.requires_grad
-        return Prefix(
-            len(tokens), roots if grad else {}, leaves, router, output if by_layer else None
-        )
+        tokens = [len(one) for one in prefixes]
+        return Prefix(tokens, roots if grad else {}, leaves, routers, output if by_layer else None)
 
-    def suffix(self, prefix: Prefix, examples: Sequence[Example]) -> Forward:
-        """Phase B on one microbatch; any number may follow, each with its backward."""
+    def suffix(self, prefix: Prefix, examples: Sequence[Example], places: Sequence[int]) -> Forward:
+        """Phase B on one microbatch; any number may follow, each with its backward. places: which
+        prefix each example reads, in ascending order."""
         sequences = [[e.prompt[-1], *e.response[:-1]] for e in examples]
         rows = Rows.of(sequences, self.runner.device)
         width = rows.ids.shape[1]
-        positions = torch.arange(prefix.tokens, prefix.tokens + width, device=rows.ids.device)
+        first = torch.tensor([prefix.tokens[place] for place in places], device=rows.ids.device)
+        positions = first[:, None] + torch.arange(width, device=rows.ids.device)
         recompute = self.checkpoint == "all" and torch.is_grad_enabled()
         with self.runner.precision(), self.runner.checkpointed(recompute):
             output = self.runner.decode(
-                rows.ids,
-                position_ids=positions[None, :],
-                **self._reading(prefix, len(examples)),
+                rows.ids, position_ids=positions, **self._reading(prefix, places)
             )
             flat = [
                 row * width + offset
@@ -160,23 +162,24 @@ class PrefixReuse:
         prefix.output = None
 
     def _capture(
-        self, ids: Tensor
-    ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]], RouterSums | None]:
-        """The decoder's output, each layer's keys and values, and the routers' sums."""
+        self, rows: Rows
+    ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]], list[RouterSums]]:
+        """The decoder's output, each layer's keys and values, and each prefix's routers' sums."""
         if self.backend == "attention":
             capture = attention.PrefixCapture()
-            output = self.runner.decode(ids, rollcast_prefix=capture)
+            output = self.runner.decode(rows.ids, rollcast_prefix=capture)
             roots = capture.layers
         else:
             cache: Any = DynamicCache(config=self.runner.model.config)
-            output = self.runner.decode(ids, past_key_values=cache, use_cache=True)
+            output = self.runner.decode(rows.ids, past_key_values=cache, use_cache=True)
             roots = {i: (layer.keys, layer.values) for i, layer in enumerate(cache.layers)}
-        return output.last_hidden_state, roots, self.runner.router_sums(output, None)
+        sums = [self.runner.router_sums(output, valid) for valid in rows.by_row]
+        return output.last_hidden_state, roots, [one for one in sums if one is not None]
 
-    def _reading(self, prefix: Prefix, rows: int) -> dict[str, Any]:
+    def _reading(self, prefix: Prefix, places: Sequence[int]) -> dict[str, Any]:
         if self.backend == "attention":
-            return {"rollcast_prefix": attention.PrefixRead(prefix.leaves)}
-        cache = DynamicCache(config=self.runner.model.config)
+            return {"rollcast_prefix": attention.PrefixRead(prefix.leaves, prefix.tokens, places)}
+        rows, cache = len(places), DynamicCache(config=self.runner.model.config)
         for layer, (key, value) in prefix.leaves.items():
             cache.update(key.expand(rows, -1, -1, -1), value.expand(rows, -1, -1, -1), layer)
         return {"past_key_values": cache, "use_cache": True}
@@ -187,10 +190,14 @@ class PrefixReuse:
         vocabulary = self.runner.model.config.get_text_config().vocab_size
         tokens = [(7 * i + 3) % vocabulary for i in range(16)]
         examples = [_probe(tokens[:6], tokens[6:9]), _probe(tokens[:6], tokens[9:14])]
+        prefixes, places = [tokens[:5]], [0, 0]
+        if self.backend == "attention":  # the others, with another prefix, a cache does not take
+            prefixes, places = [tokens[:5], tokens[2:5]], [0, 0, 1]
+            examples.append(_probe(tokens[2:6], tokens[1:4]))
         with in_mode(self.runner.model, training=False), torch.no_grad():
             dense = self.runner.run(partial(self.runner.dense, examples)).log_probs
             with self.engaged():
-                suffixes = partial(self.suffix, self.begin(tokens[:5]), examples)
+                suffixes = partial(self.suffix, self.begin(prefixes), examples, places)
                 shared = self.runner.run(suffixes).log_probs
         worst = (dense - shared).abs().max().item()
         if not worst <= (0.5 if self.runner.low_precision else 1e-3):

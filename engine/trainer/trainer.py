@@ -409,6 +409,7 @@ class Trainer:
             masked_tokens=sum(len(e.response) - e.observed_tokens for e in examples) - trained,
             computed_tokens=sums.computed_tokens,
             padding_tokens=sums.padding_tokens,
+            prefix_passes=sums.prefix_passes,
             microbatches=sums.microbatches,
             updates=sums.updates,
             peak_bytes=(torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from rollcast.simulator.costs.actors import RETIRED, ActorCosts
 from rollcast.simulator.costs.base import (
@@ -87,11 +87,14 @@ class Fed(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Packing:
     """How the trainer makes microbatches: groups dealt to ``minibatches``, and in each the longest
-    rows first, into microbatches of at most ``microbatch_tokens`` with padding."""
+    rows first, into microbatches of at most ``microbatch_tokens`` with padding. Shared prefixes are
+    computed together, up to ``prefix_microbatch_tokens`` with padding; 1: each by itself, as
+    earlier versions did."""
 
     microbatch_tokens: Annotated[int, AtLeast(1)]
     minibatches: Annotated[int, Between(1, MOST_MINIBATCHES)] = 1
     suffix_microbatch_tokens: Annotated[int | None, AtLeast(1)] = None
+    prefix_microbatch_tokens: Annotated[int, AtLeast(1)] = 1
 
     @classmethod
     def from_mapping(
@@ -110,34 +113,42 @@ class Packing:
         """What one pass over the batch is fed."""
         total = [0, 0, 0]
 
-        def add(widths: Sequence[int], budget_tokens: int, prefix: int = 0) -> None:
-            for width, rows in _pack(widths, budget_tokens):
-                total[0] += width * rows
+        def add(rows: Sequence[_Row], budget_tokens: int) -> None:
+            for width, batch in _pack(rows, budget_tokens):
+                total[0] += width * len(batch)
                 total[1] += 1
-                total[2] += rows * width * (width + prefix)
+                total[2] += sum(width * (width + before) for _, before in batch)
 
         for share in range(self.minibatches):
-            dense: list[int] = []
+            dense: list[_Row] = []
+            sharing: list[tuple[int, list[int]]] = []
             for prompt, responses in load.groups[share :: self.minibatches]:
                 if load.shared_prefix and len(responses) > 1 and prompt > 1:
-                    total[0] += prompt - 1
-                    total[2] += (prompt - 1) ** 2
-                    budget = self.suffix_microbatch_tokens or self.microbatch_tokens
-                    add(responses, budget, prompt - 1)
+                    sharing.append((prompt - 1, [*responses]))
                 else:  # the last token of a response is fed to nothing
-                    dense.extend(prompt + response - 1 for response in responses)
+                    dense.extend((prompt + response - 1, 0) for response in responses)
+            for width, groups in _pack(sharing, self.prefix_microbatch_tokens):
+                total[0] += width * len(groups)
+                total[2] += width * width * len(groups)
+                suffixes = [(n, prefix) for prefix, responses in groups for n in responses]
+                add(suffixes, self.suffix_microbatch_tokens or self.microbatch_tokens)
             add(dense, self.microbatch_tokens)
         return Fed(*total)
 
 
-def _pack(widths: Sequence[int], budget_tokens: int) -> Iterator[tuple[int, int]]:
-    """Padded width and rows of each microbatch."""
-    rows, first = sorted(widths, reverse=True), 0
-    while first < len(rows):
-        width = max(rows[first], 1)
-        count = min(max(1, budget_tokens // width), len(rows) - first)
-        yield width, count
-        first += count
+_Row = tuple[int, int]
+"""Tokens of a row, and of the prefix before it."""
+_Wide = TypeVar("_Wide", bound=tuple[int, Any])
+
+
+def _pack(rows: Sequence[_Wide], budget_tokens: int) -> Iterator[tuple[int, Sequence[_Wide]]]:
+    """Padded width and rows of each microbatch; a row begins with its width."""
+    ordered, first = sorted(rows, key=lambda row: -row[0]), 0
+    while first < len(ordered):
+        width = max(ordered[first][0], 1)
+        batch = ordered[first : first + max(1, budget_tokens // width)]
+        yield width, batch
+        first += len(batch)
 
 
 @dataclass(frozen=True, slots=True)

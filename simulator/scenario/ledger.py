@@ -86,6 +86,7 @@ def batch_of(scenario: Sized) -> Batch:
         kv_tokens=None if scenario.no_pool is not None else kv_tokens,
         seqs=engine.max_seqs,
         batched_tokens=engine.max_batched_tokens,
+        groups=plan.batch.groups,
     )
 
 

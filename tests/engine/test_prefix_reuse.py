@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import example, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from tiny_models import (  # noqa: E402
     KINDS,
@@ -90,6 +90,11 @@ def test_shared_log_probabilities_are_the_models_own(kind):
 VARIANTS = {
     "one suffix a microbatch": {"suffix_microbatch_tokens": 1},
     "all suffixes at once": {"suffix_microbatch_tokens": 1000},
+    "each prefix by itself": {"prefix_microbatch_tokens": 1},
+    "all prefixes at once, suffixes apart": {
+        "prefix_microbatch_tokens": 1000,
+        "suffix_microbatch_tokens": 1,
+    },
     "cache": {"prefix_backend": "cache"},
     "phase A again": {"checkpoint": "prefix"},
     "all again": {"checkpoint": "all"},
@@ -128,7 +133,13 @@ def test_offloading_leaves_weights_where_they_are(monkeypatch):
     assert sorted(sizes) == [60, 150]
 
 
+ALIKE = [(9, [5, 1]), (9, [3, 4]), (4, [2, 2, 6]), (4, [1, 1, 3]), (9, [2, 2, 4])]
+"""Prefixes and rows of the same size, which one call of the kernel takes."""
+
+
 @settings(max_examples=examples(12), deadline=None)
+@example(shapes=ALIKE, dense_tokens=30, suffix_tokens=1000, prefix_tokens=1000)
+@example(shapes=ALIKE, dense_tokens=30, suffix_tokens=7, prefix_tokens=20)
 @given(
     shapes=st.lists(
         st.tuples(st.integers(1, 20), st.lists(st.integers(1, 9), min_size=1, max_size=5)),
@@ -137,13 +148,18 @@ def test_offloading_leaves_weights_where_they_are(monkeypatch):
     ),
     dense_tokens=st.integers(1, 60),
     suffix_tokens=st.integers(1, 30),
+    prefix_tokens=st.integers(1, 60),
 )
-def test_any_shape_is_exact(shapes, dense_tokens, suffix_tokens):
+def test_any_shape_is_exact(shapes, dense_tokens, suffix_tokens, prefix_tokens):
     groups = make_groups(shapes, seed=5)
     if all(len({r.reward for r in group.rollouts}) == 1 for group in groups):
         return  # the gradient is 0, and has no relative error
     model = build("llama")
-    small = config(microbatch_tokens=dense_tokens, suffix_microbatch_tokens=suffix_tokens)
+    small = config(
+        microbatch_tokens=dense_tokens,
+        suffix_microbatch_tokens=suffix_tokens,
+        prefix_microbatch_tokens=prefix_tokens,
+    )
     truth = gradients(model, groups, config(), False)
     assert relative_error(gradients(model, groups, small, True), truth) < 1e-11
 
@@ -309,7 +325,7 @@ def test_refuses_a_model_that_gives_other_log_probabilities(monkeypatch):
 def test_phase_c_needs_phase_b():
     reuse = prefix_reuse.PrefixReuse(LogProbModel(build("qwen3")))
     with reuse.engaged():
-        prefix = reuse.begin([1, 2, 3])
+        prefix = reuse.begin([[1, 2, 3]])
         with pytest.raises(RuntimeError, match="phase B"):
             reuse.finish(prefix)
 

@@ -427,8 +427,16 @@ def test_packing_keeps_every_rollout_within_the_budget():
         for batch in batches:
             width = max(map(dense_width, batch))
             assert len(batch) == 1 or width * len(batch) <= budget
-    plan = plan_packing(examples, shared_prefix=True, budget_tokens=25, suffix_budget_tokens=10)
-    assert [len(g.prefix) for g in plan.shared] == [5, 10, 2]
+    budgets = {"budget_tokens": 25, "suffix_budget_tokens": 10}
+    for prefixes, together in ((1, [[10], [5], [2]]), (14, [[10], [5, 2]]), (30, [[10, 5, 2]])):
+        plan = plan_packing(examples, shared_prefix=True, prefix_budget_tokens=prefixes, **budgets)
+        assert [[len(p) for p in one.prefixes] for one in plan.shared] == together
+        for one in plan.shared:
+            assert sum(one.rollouts) == sum(map(len, one.microbatches))
+            for batch in one.microbatches:
+                places = [one.place(e) for e in batch]
+                assert places == sorted(places)
+                assert [one.prefixes[p] for p in places] == [e.prompt[:-1] for e in batch]
 
 
 BAD_GROUPS = [

@@ -20,6 +20,7 @@ from rollcast.simulator.costs.roofline.cost import RooflineCost
 from rollcast.simulator.costs.roofline.host_memory import host_bytes, host_limit_bytes
 from rollcast.simulator.costs.stacks import STACKS
 from rollcast.simulator.costs.trainer.memory import Parts, Use
+from rollcast.simulator.costs.trainer.packing import prefix_pass_tokens
 from rollcast.simulator.costs.trainer.roles import Role
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 from rollcast.simulator.errors import ScenarioError
@@ -30,9 +31,10 @@ _SWITCHED_STATES = ("weights", "master_weights")  # of states that are offloaded
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What a step works on. rollouts: of a batch. prompt_tokens, new_tokens: of the longest one.
-    prefix_tokens: of a prefix that its group shares in training. mean_tokens: of a rollout, prompt
-    and response; the longest where unknown. kv_tokens: of an engine's pool, None: what its share
-    has room for. seqs, batched_tokens: an engine's rollouts and tokens at once."""
+    prefix_tokens: of a prefix that its group shares in training, groups: how many there are.
+    mean_tokens: of a rollout, prompt and response; the longest where unknown. kv_tokens: of an
+    engine's pool, None: what its share has room for. seqs, batched_tokens: an engine's rollouts and
+    tokens at once."""
 
     rollouts: int
     prompt_tokens: int
@@ -42,6 +44,7 @@ class Batch:
     kv_tokens: int | None
     seqs: int
     batched_tokens: int
+    groups: int = 1
 
     @property
     def longest(self) -> int:
@@ -69,10 +72,13 @@ def use_of(trainer: RooflineTrainer, batch: Batch) -> Use:
         logits = math.ceil(tokens * batch.new_tokens / longest)
     one_microbatch = longest + (rows - 1) * min(batch.mean_tokens, longest) <= tokens
     images = trainer.model.image_share * batch.prompt_tokens / longest
+    groups = math.ceil(batch.groups / trainer.minibatches / trainer.layout.data_parallel)
+    room = prefix_pass_tokens(tokens, trainer.prefix_microbatch_tokens)
+    prefixes = max(batch.prefix_tokens, min(groups * batch.prefix_tokens, room))
     return Use(
         tokens,
         logits,
-        batch.prefix_tokens,
+        prefixes,
         not one_microbatch,
         min(1.0, images),
         scored / tokens,

@@ -7,6 +7,7 @@ of it under the settings that it depends on.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollcast.simulator.costs.base import TrainLoad
@@ -17,8 +18,10 @@ from rollcast.simulator.costs.trainer.packing import (
     pack,
     pad,
     pads,
+    prefix_pass_tokens,
     prefix_work,
     suffix_work,
+    together,
 )
 
 Job = tuple[int, list[list[Work]]]
@@ -30,7 +33,8 @@ class Dealing:
     """Settings of a trainer. gpus: copies of the model that microbatches are dealt to. rows: of a
     microbatch, at most; 0 for any. window: the most tokens that a query attends to in layers
     that do not see all. padded_logits: the LM head runs on padding too. prompt, capped: tokens of a
-    prompt in padded rows at least, and of a rollout that is padded to its caps; 0 where unknown."""
+    prompt in padded rows at least, and of a rollout that is padded to its caps; 0 where unknown.
+    prefixes: tokens of shared prefixes in one pass; None for the trainer's default."""
 
     gpus: int
     batching: Batching
@@ -40,6 +44,7 @@ class Dealing:
     padded_logits: bool
     prompt: int = 0
     capped: int = 0
+    prefixes: int | None = None
 
     @property
     def pads(self) -> bool:
@@ -112,8 +117,7 @@ class Dealing:
             assigned = [sorted(mine) for mine in assigned]  # no stack sorts them by length
         dealt = [[part for job in mine for part in jobs[job][1]] for mine in assigned]
         if load.shared_prefix and self.batching == "packed":
-            # the suffixes of two groups read two prefixes: never one microbatch
-            return [[m for part in mine for m in pack(part, budget_tokens)] for mine in dealt]
+            return [self._shared([jobs[job] for job in mine], budget_tokens) for mine in assigned]
         rows = [[work for part in mine for work in part] for mine in dealt]
         if self.batching == "one_sequence":
             return rows
@@ -124,6 +128,19 @@ class Dealing:
                 for mine in rows
             ]
         return [pack(mine, budget_tokens, self.rows) for mine in rows]
+
+    def _shared(self, groups: Sequence[Job], budget_tokens: int) -> list[Work]:
+        """Microbatches of groups with a shared prefix: of several prefixes, then of all that
+        follows these."""
+        prefixes = [parts[0] if len(parts) > 1 else [] for _, parts in groups]
+        room = prefix_pass_tokens(budget_tokens, self.prefixes)
+        microbatches: list[Work] = []
+        for places in together([sum(w.tokens for w in one) for one in prefixes], room):
+            beside = [work for place in places for work in prefixes[place]]
+            microbatches += pack(beside, max(room, *(w.tokens for w in beside)) if beside else room)
+            suffixes = [work for place in places for work in groups[place][1][-1]]
+            microbatches += pack(suffixes, budget_tokens)
+        return microbatches
 
 
 def shares(load: TrainLoad, count: int) -> list[TrainLoad]:

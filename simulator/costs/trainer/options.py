@@ -97,6 +97,13 @@ class TrainerOptions(Options):
             "unless a rollout is longer"
         ),
     ] = None
+    prefix_microbatch_tokens: Annotated[
+        Tokens | None,
+        Doc(
+            "tokens of shared prefixes that one pass computes (a longer one is computed by "
+            "itself); 1: each by itself; null: half of a microbatch"
+        ),
+    ] = None
     logits_chunk_tokens: Annotated[
         Tokens | None,
         Doc("number of tokens whose logits are in memory at once; null: those of a microbatch"),
@@ -309,8 +316,8 @@ class TrainerOptions(Options):
     shared_launch_s_per_layer: Annotated[
         Seconds,
         Doc(
-            "the same of each pass of the layout with a shared prefix (the prefix of a group, and "
-            "every microbatch of what follows it), where it is more than launch_s_per_layer",
+            "the same of each pass of the layout with shared prefixes (over prefixes, and over "
+            "every microbatch of what follows them), where it is more than launch_s_per_layer",
             unit="seconds",
         ),
     ] = _F.shared_launch_s_per_layer

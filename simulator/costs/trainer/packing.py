@@ -13,6 +13,12 @@ def pads(batching: Batching | None) -> bool:
     return batching is not None and batching.startswith("padded")
 
 
+def prefix_pass_tokens(microbatch_tokens: int, given: int | None) -> int:
+    """Tokens of shared prefixes that our trainer computes together at most: as ``given``, or half
+    of a microbatch."""
+    return max(1, microbatch_tokens // 2) if given is None else given
+
+
 class Work(NamedTuple):
     """Counts of a sequence or microbatch: tokens, positions in the LM head, query-key pairs,
     pairs within a window (0 where no layer has one), and positions whose logits are padding."""
@@ -51,6 +57,20 @@ def suffix_work(prompt_tokens: int, response_tokens: int, window: int = 0) -> Wo
     pairs = response_tokens * (prompt_tokens + response_tokens / 2)
     near = near_pairs(prompt_tokens, response_tokens, window) if window else 0.0
     return Work(response_tokens, response_tokens, pairs, near)
+
+
+def together(tokens: Sequence[int], budget_tokens: int) -> list[list[int]]:
+    """Which of so many prefixes are computed in one pass of at most ``budget_tokens``, the longest
+    first; a longer one is by itself."""
+    passes: list[list[int]] = []
+    room = 0
+    for place in sorted(range(len(tokens)), key=tokens.__getitem__, reverse=True):
+        if tokens[place] > room:
+            passes.append([])
+            room = budget_tokens
+        passes[-1].append(place)
+        room -= tokens[place]
+    return passes
 
 
 def pack(sequences: Iterable[Work], budget_tokens: int, most_rows: int = 0) -> list[Work]:

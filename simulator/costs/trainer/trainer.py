@@ -381,8 +381,8 @@ class RooflineTrainer(TrainerMemory):
 
     # --- the update ---
 
-    def _microbatches(self, load: TrainLoad) -> tuple[list[list[Work]], int]:
-        """Microbatches of each GPU, and the longest prefix shared."""
+    def _microbatches(self, load: TrainLoad) -> list[list[Work]]:
+        """Microbatches of each GPU."""
         dealing = self._dealing
         if dealing.pads and load.shared_prefix:
             raise ScenarioError(
@@ -392,7 +392,7 @@ class RooflineTrainer(TrainerMemory):
             )
         longest, prefix = dealing.longest(load)
         self._check_fits(longest, prefix)
-        return dealing.microbatches(load, self._budget_tokens(longest)), prefix
+        return dealing.microbatches(load, self._budget_tokens(longest))
 
     @cached_property
     def _dealing(self) -> Dealing:
@@ -405,6 +405,7 @@ class RooflineTrainer(TrainerMemory):
             self.padded_logits,
             self.padded_prompt_tokens or 0,
             self.padded_tokens,
+            self.prefix_microbatch_tokens,
         )
 
     @property
@@ -422,16 +423,16 @@ class RooflineTrainer(TrainerMemory):
             return TrainCost(())
         if load.shared_prefix and self.launch_s_per_layer < self.shared_launch_s_per_layer:
             return self._sharing.train(load)
-        per_gpu, prefix = self._microbatches(load)
+        per_gpu = self._microbatches(load)
         phases = self._slowest(per_gpu, by_length=load.shared_prefix)
         if self._scorer is not None:
-            scored, _ = self._scorer._microbatches(load)
+            scored = self._scorer._microbatches(load)
             graded = self._scorer._slowest(scored, by_length=load.shared_prefix)
             phases |= {name: graded[name] for name in GRADES if name in graded}
         count = max(len(m) for m in per_gpu)
-        largest = max((w.tokens for m in per_gpu for w in m), default=0)
+        largest, prefix = _largest(per_gpu, load.shared_prefix)
         if self.minibatches > 1:
-            updates, count, largest = self._updates(load)
+            updates, count, largest, prefix = self._updates(load)
             phases = {**{name: phases.get(name, 0.0) for name in GRADES}, **updates}
         if self.others:
             costs = [(role, dict(t.train(load).phases_s)) for role, t in self.others]
@@ -471,19 +472,33 @@ class RooflineTrainer(TrainerMemory):
         every = [self._phases_s(microbatches) for microbatches in per_gpu]
         return max(every, key=lambda phases_s: math.fsum(phases_s.values()))
 
-    def _updates(self, load: TrainLoad) -> tuple[dict[str, float], int, int]:
-        """Phases of all optimiser steps, microbatches of one GPU, tokens of the largest."""
+    def _updates(self, load: TrainLoad) -> tuple[dict[str, float], int, int, int]:
+        """Phases of all optimiser steps, microbatches of one GPU, and as `_largest`."""
         total: dict[str, float] = {}
-        count = largest = 0
+        count = largest = prefix = 0
         for part in shares(load, self.minibatches):
-            per_gpu, _ = self._microbatches(part)
+            per_gpu = self._microbatches(part)
             slowest = self._slowest(per_gpu, by_length=part.shared_prefix)
             for name, seconds in slowest.items():
                 if name not in GRADES:
                     total[name] = total.get(name, 0.0) + seconds
             count += max(len(m) for m in per_gpu)
-            largest = max(largest, *(w.tokens for m in per_gpu for w in m))
-        return total, count, largest
+            tokens, beside = _largest(per_gpu, part.shared_prefix)
+            largest, prefix = max(largest, tokens), max(prefix, beside)
+        return total, count, largest, prefix
+
+
+def _largest(per_gpu: Sequence[Sequence[Work]], shared: bool) -> tuple[int, int]:
+    """Tokens of the largest microbatch, and of the largest pass over prefixes, which has no
+    logits."""
+    every = [work for microbatches in per_gpu for work in microbatches]
+    prefixes = [work for work in every if shared and not work.head_tokens]
+    others = [work for work in every if not shared or work.head_tokens]
+    return _most(others), _most(prefixes)
+
+
+def _most(microbatches: Sequence[Work]) -> int:
+    return max((work.tokens for work in microbatches), default=0)
 
 
 def _bare(microbatches: Sequence[Work]) -> list[Work]:

@@ -145,7 +145,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     ratios[:, :3] /= typical
     of_rollout, of_update, of_rest = typical.tolist()
     collected = responses.collect(runs)
-    packed = updates.packing(runs[0], done.padded)
+    packed = updates.packing(runs[0], runs[0].updates if done.padded else None)
     middle = {name: of_rest * float(np.median(seconds)) for name, seconds in rest.items()}
     apart, apart_errors = None, None
     if runs[0].of_actors:

@@ -22,6 +22,7 @@ from rollcast.engine.log import Iterations
 from rollcast.engine.start import start_actors, start_replica, start_task, start_trainer
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.fitted_file import PROBE_BURST, PROBE_SCHEMA, PROBE_UPDATE
+from rollcast.simulator.results.schema import PREFIX_PASSES
 
 PROMPT_TOKENS = (128, 512)
 """Prompt lengths beside the task's own, where the model's context has room for them."""
@@ -226,5 +227,5 @@ def _row(shape: Shape, groups: list[SampledGroup], metrics: TrainMetrics) -> dic
     return {
         "layout": "shared_prefix" if shape.shared_prefix else "dense",
         "groups": [[len(g.prompt), [len(r.response) for r in g.rollouts]] for g in groups],
-        **{name: getattr(metrics, name) for name in PROBE_UPDATE},
+        **{name: getattr(metrics, name) for name in (*PROBE_UPDATE, PREFIX_PASSES)},
     }

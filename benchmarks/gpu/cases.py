@@ -44,8 +44,9 @@ def shape(spec: Model) -> dict[str, Any]:
 class Case:
     """One measurement. model: a preset, whose weights are random. groups: of ``rollouts`` with
     prompts and responses of so many tokens. shared: the layout with a shared prefix, together:
-    tokens of prefixes that are computed together. dtype: of weights and moments. passes: what passes compute in. rows_masked: of the plain trainer, whether
-    rows are padded on the left, by a mask."""
+    tokens of prefixes that are computed together. dtype: of weights and moments. passes: what
+    passes compute in. rows_masked: of the plain trainer, whether rows are padded on the left, by a
+    mask."""
 
     name: str
     kind: Kind

@@ -60,7 +60,7 @@ def read_probe(path: Path, run: RunFolder, speed: MachineSpeed | None) -> Probed
     updates, bursts = content["updates"], content["bursts"]
     if slower and not updates and not bursts:
         return Probed(None, None, slower)
-    packed = packing(run, padded=True)
+    packed = packing(run, updates)
     assert packed is not None
     for key, rows in (("updates", updates), ("bursts", bursts)):
         if len(rows) < MIN_UPDATES:

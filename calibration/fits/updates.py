@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.costs.fitted import Packing
 from rollcast.simulator.costs.trainer.packing import prefix_pass_tokens
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.schema import PREFIX_PASSES
 
 MIN_UPDATES = 5
 # The real trainer's own default, where a scenario leaves it out.
@@ -95,7 +96,7 @@ def _rows(run: RunFolder, pulse: FloatArray, padded: bool) -> Iterator[dict[str,
             raise ScenarioError(
                 "RUN_DIR", f"{run.path}/{file} holds {len(by_run)} steps, steps.csv {count}"
             )
-    packed = packing(run, padded)
+    packed = packing(run, updates if padded else None)
     batches = {} if packed is None else loads(run, skips=_skips(run))
     for i in range(count):
         step, slower = int(steps["step"][i]), float(pulse[i, 1])
@@ -219,16 +220,17 @@ def describe(fit: UpdateFit) -> dict[str, Any]:
     }
 
 
-def packing(run: RunFolder, padded: bool) -> Packing | None:
-    """How the run's trainer makes microbatches; None where the run does not tell padding."""
-    if not padded:
+def packing(run: RunFolder, updates: Sequence[Mapping[str, Any]] | None) -> Packing | None:
+    """How the run's trainer made the microbatches of these updates; None without any, as where runs
+    do not tell padding."""
+    if updates is None:
         return None
     options = run.section("engine", "trainer")
     given = {key.name: options.get(key.name) for key in fields(Packing)}
     try:
         asked = given.pop(_TOGETHER)
         packed = Packing.from_mapping(given, "engine.trainer", _MICROBATCH_TOKENS)
-        if not any("prefix_passes" in update for update in run.updates or ()):
+        if not any(PREFIX_PASSES in update for update in updates):
             return packed  # of a version that computed each prefix by itself
         if options.get("prefix_backend") == "cache":
             return packed

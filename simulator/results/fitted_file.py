@@ -10,7 +10,7 @@ from typing import Any
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.columns import LARGEST_TOKENS, MOST, Figure
 from rollcast.simulator.results.read import check, read_json
-from rollcast.simulator.results.schema import BEAT, ITERATIONS, LAYOUTS, Document
+from rollcast.simulator.results.schema import BEAT, ITERATIONS, LAYOUTS, PREFIX_PASSES, Document
 from rollcast.simulator.values.readers import (
     Choice,
     Flag,
@@ -131,7 +131,8 @@ PROBE = Document(
                         **PROBE_UPDATE,
                         "groups": ListOf(Row((_LENGTH, ListOf(_LENGTH)))),
                         "pulse": _PULSE,
-                    }
+                    },
+                    may={PREFIX_PASSES: Figure(whole=True)},
                 )
             ),
             "bursts": ListOf(Keys({"iterations": Keys(_AS_COLUMNS), "pulse": _PULSE})),

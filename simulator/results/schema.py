@@ -24,6 +24,8 @@ from rollcast.simulator.values.readers import (
 OUR_SCHEMAS = "rollcast-"  # start of every schema's name
 PACKED = ".gz"  # ending of a file that was compressed later
 LAYOUTS = ("dense", "shared_prefix")
+PREFIX_PASSES = "prefix_passes"
+"""What an update tells since prefixes of several groups are computed in one pass."""
 OLD_FILES = {"speed_probes.csv": "pulses.csv"}  # names in runs of earlier versions
 EVALUATION = "evaluation"  # a column of steps.csv, left out where it would be empty
 _ANYTHING = Keys()
@@ -346,7 +348,8 @@ UPDATES = Lines(
             "computed_tokens": Figure(whole=True),
             "padding_tokens": Figure(whole=True),
             "microbatches": Figure(whole=True),
-        }
+        },
+        may={PREFIX_PASSES: Figure(whole=True)},
     ),
 )
 BOARD = File(

@@ -7,10 +7,13 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from rollcast.calibration.calibrate import Fitted, calibrate
+from rollcast.calibration.fits import updates
 from rollcast.calibration.validate import validate
 from rollcast.simulator.costs.base import Extremes, Iteration, TrainLoad
 from rollcast.simulator.costs.fitted import FittedCost, Packing
@@ -217,3 +220,14 @@ def test_packing_by_hand() -> None:
     # a prefix of 2 once, responses of 10 and 7 padded to 10; the lone rollout stays dense
     shared = TrainLoad(load.groups, shared_prefix=True)
     assert Packing(20).fed(shared) == (2 + 20 + 5, 2, 2 * 2 + 2 * 10 * (10 + 2) + 5 * 5)
+
+
+def test_runs_of_earlier_versions_computed_each_prefix_by_itself() -> None:
+    run: Any = SimpleNamespace(section=lambda *names: {"microbatch_tokens": 100})
+    assert updates.packing(run, None) is None
+    assert updates.packing(run, [{}]) == Packing(100)
+    assert updates.packing(run, [{}, {"prefix_passes": 0}]) == Packing(100, 1, None, 50)
+    run.section = lambda *names: {"prefix_microbatch_tokens": 30, "prefix_backend": "attention"}
+    assert updates.packing(run, [{"prefix_passes": 2}]) == Packing(4096, 1, None, 30)
+    run.section = lambda *names: {"prefix_backend": "cache"}
+    assert updates.packing(run, [{"prefix_passes": 2}]) == Packing(4096)

@@ -20,8 +20,10 @@ from rollcast.engine.errors import UnsupportedModelError  # noqa: E402
 from rollcast.engine.options import DAPO, TrainerConfig  # noqa: E402
 from rollcast.engine.trainer import Trainer, packed  # noqa: E402
 from rollcast.engine.trainer.batch import Example  # noqa: E402
-from rollcast.engine.trainer.microbatch import dense_width, pack_rows  # noqa: E402
+from rollcast.engine.trainer.microbatch import dense_width, pack_rows, plan_packing  # noqa: E402
 from rollcast.engine.trainer.packed import Segments  # noqa: E402
+from rollcast.simulator.costs.base import TrainLoad  # noqa: E402
+from rollcast.simulator.costs.fitted import Packing  # noqa: E402
 from tests.laws import examples  # noqa: E402
 
 SHAPES = [(9, [5, 1, 7, 3, 4]), (2, [14, 6]), (1, [3, 2]), (12, [5])]
@@ -140,3 +142,18 @@ def test_a_model_that_gives_other_log_probabilities_is_refused(
     monkeypatch.setitem(AttentionInterface._global_mapping, packed.NAME, through)
     with pytest.raises(UnsupportedModelError, match="other log-probabilities in a packed row"):
         Trainer(made("llama"), config("always"))
+
+
+def test_packing_is_the_trainers() -> None:
+    """Tokens with padding, and microbatches, of a batch whose prefixes are computed together."""
+    shapes = [(9, [5, 1, 7]), (4, [6, 2]), (12, [3, 3, 8, 1]), (1, [4, 4]), (6, [9])]
+    rows = [
+        Example(group, (1,) * prompt, (1,) * n, (0.0,) * n, (True,) * n, 0.0)
+        for group, (prompt, responses) in enumerate(shapes)
+        for n in responses
+    ]
+    for together in (1, 14, 100):
+        budgets = {"budget_tokens": 20, "suffix_budget_tokens": 15}
+        plan = plan_packing(rows, shared_prefix=True, prefix_budget_tokens=together, **budgets)
+        fed = Packing(20, 1, 15, together).fed(TrainLoad(shapes, shared_prefix=True))
+        assert fed[:2] == (plan.tokens + plan.padding_tokens, plan.microbatches)

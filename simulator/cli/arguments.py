@@ -9,10 +9,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rollcast.simulator.values.amounts import in_its_unit
 from rollcast.simulator.values.words import visible
 
 if TYPE_CHECKING:
     from rollcast.simulator.scenario.file import Trust
+
+
+def tokens(text: str) -> float:
+    """A number of tokens, which may be written as 4k. Raises BadParameter."""
+    value = in_its_unit("tokens", text)
+    try:
+        return float(value)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no number of tokens, such as 4096 or 4k") from None
+
+
+def whole_tokens(text: str) -> int:
+    """As `tokens`, a whole number."""
+    value = tokens(text)
+    if not value.is_integer():
+        raise typer.BadParameter(f"{text!r} is no whole number of tokens, such as 1024 or 1k")
+    return int(value)
 
 
 ScenarioPath = Annotated[
@@ -198,11 +216,21 @@ HostMemory = Annotated[
 ]
 MeanTokens = Annotated[
     float | None,
-    typer.Option("--mean-tokens", metavar="N", help="Mean length of the responses in tokens."),
+    typer.Option(
+        "--mean-tokens",
+        metavar="N",
+        parser=tokens,
+        help="Mean length of the responses in tokens; 4k is 4,096.",
+    ),
 ]
 PromptTokens = Annotated[
     int | None,
-    typer.Option("--prompt-tokens", metavar="N", help="Mean length of the prompts in tokens."),
+    typer.Option(
+        "--prompt-tokens",
+        metavar="N",
+        parser=whole_tokens,
+        help="Mean length of the prompts in tokens; 1k is 1,024.",
+    ),
 ]
 LaunchStack = Annotated[
     str | None,

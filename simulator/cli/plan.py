@@ -18,6 +18,7 @@ from rollcast.simulator.results.figures import NAMED
 from rollcast.simulator.results.text import hours, memory_said
 from rollcast.simulator.results.write import plain
 from rollcast.simulator.scenario.file import RawScenario, read_value
+from rollcast.simulator.values.amounts import in_their_units
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -112,7 +113,7 @@ def parse_choose(texts: Sequence[str]) -> dict[str, list[Any]]:
             raise ScenarioError(flag, f"{key} is given twice")
         if "policy" in key.split("="):
             raise ScenarioError(flag, "give each policy with a --policy of its own")
-        listed = _value(f"[{values}]", flag)
+        listed = in_their_units(_value(f"[{values}]", flag), key)
         if not isinstance(listed, list) or not listed:
             raise ScenarioError(flag, f"{key} has no values")
         choices[key] = listed

@@ -118,8 +118,9 @@ class Search:
                 results.steps += outcome.steps
 
     def _none_possible(self) -> RollcastError:
-        problem, choice = self.impossible[0]
-        return RunError(f"none of {len(self.impossible)} choices can be run; {choice}: {problem}")
+        most = by_cause(self.impossible)[0]
+        count = len(self.impossible)
+        return RunError(f"none of {count} choices can be run; {most.choices[0]}: {most.problem}")
 
     def _checked(self, choice: Choice | Refused) -> Choice | Refused:
         """Refused where the stack does not take what it sets."""

@@ -19,6 +19,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies.outside import is_module
 from rollcast.simulator.policies.registry import kind_of
 from rollcast.simulator.stacks.syntax.yaml_text import MERGE, TEXT, Loader
+from rollcast.simulator.values.amounts import in_their_units
 
 _MAX_BYTES = 4_000_000
 _MAX_VALUES = 100_000
@@ -113,7 +114,7 @@ def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
             return None, {}
         walk = _Walk(name)
         walk.visit(root, "")
-        return loader.construct_document(root), walk.lines
+        return in_their_units(loader.construct_document(root)), walk.lines
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
@@ -198,7 +199,7 @@ def override(
         if len(path) > _MAX_DEPTH:
             shown = key if len(key) <= 40 else f"{key[:40]}..."
             raise ScenarioError(option, f"{shown} has {len(path)} parts; no key has so many")
-        value = read_value(text, f"{option} {key}")
+        value = in_their_units(read_value(text, f"{option} {key}"), path[-1])
         _put(data, path, value, key)
         for known in [k for k in lines if k == key or k.startswith((f"{key}.", f"{key}["))]:
             del lines[known]

@@ -22,32 +22,12 @@ from rollcast.simulator.values import (
     read,
     wrong,
 )
+from rollcast.simulator.values.amounts import HOURS, TIMES, amount
 
 ObjectiveName = Literal["usd", "hours", "gpu_hours", "balanced"]
 
 CLUSTER_KEYS = ("gpu", "gpus", "placement", "tensor_parallel")
 """What may be chosen of the cluster as a whole, beside the keys of a scenario."""
-
-
-_TIMES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
-_HOURS = {"min": 1 / 60, "m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
-_WORDS = {"minute": "min", "hour": "h", "day": "d", "week": "w"}
-_AMOUNT = re.compile(r"\$?\s*(\d[\d,_]{0,20}(?:\.\d{1,9})?)\s*([a-z]{0,8})", re.IGNORECASE)
-
-
-def amount(value: Any, units: Mapping[str, float]) -> Any:
-    """A number that people write with a unit (``16k``, ``5d``, ``5 days``, ``$16,000``), in that of
-    ``units`` which is 1; anything else as it is, for the reader to refuse. Whole numbers stay so.
-    """
-    match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        return value
-    word = match[2].lower()
-    unit = word if word in units else _WORDS.get(word.removesuffix("s"), word)
-    if unit not in units:
-        return value
-    exact = float(re.sub("[,_]", "", match[1])) * units[unit]
-    return int(exact) if exact == int(exact) else exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +70,7 @@ class RunSection(Options):
     def from_mapping(cls, value: Mapping[str, Any], field: str) -> RunSection:
         """Counts may be written as 40k. Raises ScenarioError."""
         counts = {
-            key: item if key == "accuracy" else amount(item, _TIMES)
+            key: item if key == "accuracy" else amount(item, TIMES)
             for key, item in mapping(value, field).items()
         }
         return read(cls, counts, field)
@@ -154,8 +134,8 @@ class LimitSection(Options):
                 raise ScenarioError(
                     join(field, "days"), "is the same limit as hours; give one of them"
                 )
-            given["hours"] = 24 * number(amount(days, _TIMES), join(field, "days"), POSITIVE)
-        for key, units in (("hours", {**_HOURS, "": 1.0}), ("usd", _TIMES), ("gpus", _TIMES)):
+            given["hours"] = 24 * number(amount(days, TIMES), join(field, "days"), POSITIVE)
+        for key, units in (("hours", {**HOURS, "": 1.0}), ("usd", TIMES), ("gpus", TIMES)):
             if key in given:
                 given[key] = amount(given[key], units)
         return read(cls, given, field)
@@ -248,6 +228,8 @@ def gpus_of(value: Any) -> tuple[int, str | None]:
 def check_cluster_choice(choose: Mapping[str, Any]) -> None:
     """Raises ScenarioError for wrong values of ``gpu``, ``gpus``, ``placement`` and
     ``tensor_parallel``, and for keys of the cluster that these decide."""
+    from rollcast.simulator.costs.presets.gpus import load_gpu
+
     counted = [gpus_of(value) for value in choose.get("gpus", ())]
     if any(counted.count(one) > 1 for one in counted):
         raise ScenarioError("plan.choose.gpus", "holds the same GPUs twice")
@@ -255,6 +237,9 @@ def check_cluster_choice(choose: Mapping[str, Any]) -> None:
         raise ScenarioError(
             "plan.choose.gpu", "is in gpus already, which names kinds; give one of them"
         )
+    for value in choose.get("gpu", ()):
+        if isinstance(value, str):
+            load_gpu(value, "plan.choose.gpu")
     for value in choose.get("tensor_parallel", ()):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise wrong(

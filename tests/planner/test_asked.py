@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.simulator.cli.launching import LaunchOptions, scenario_or_launch
+from rollcast.simulator.cli.plan import parse_choose
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner import auto, words
 from rollcast.simulator.planner.planner import answer, plan, question
 from rollcast.simulator.planner.question import Objective, assumptions
 from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.results.text import hours, memory_said
-from rollcast.simulator.scenario.file import RawScenario, parse_scenario
+from rollcast.simulator.scenario.file import RawScenario, override, parse_scenario
 from rollcast.simulator.scenario.plan_section import LimitSection, PlanSection, amount
 from rollcast.simulator.studies.simulate import load, simulate
 from rollcast.simulator.studies.uncertainty import uncertainty
@@ -318,3 +319,25 @@ def test_an_assumption_is_told_whatever_its_form() -> None:
     assert "workload.prompt_tokens is 7 (give --prompt-tokens)" in text
     assert "workload.max_new_tokens is 7 (not in the launch)" in text
     assert "group" not in text
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("workload.max_new_tokens", "16k", 16_384),
+        ("workload.prompt_tokens", "1.5K", 1_536),
+        ("engine.kv_tokens", "1m", 1_048_576),
+        ("engine.kv_tokens", "4_096k", 4_194_304),
+        ("cluster.poll_s", "2min", 120),
+        ("workload.group_size", "8k", "8k"),  # no tokens: as it is, and refused
+        ("workload.max_new_tokens", "16x", "16x"),
+        ("workload.max_new_tokens", "\u0661k", "\u0661k"),
+    ],
+)
+def test_tokens_and_seconds(key: str, text: str, value: object) -> None:
+    """In a file, and by --set."""
+    section, _, name = key.partition(".")
+    raw = parse_scenario(f"{section}: {{{name}: {text}}}\n")
+    assert raw.data[section][name] == value
+    assert override(parse_scenario("steps: 1\n"), [f"{key}={text}"]).data[section][name] == value
+    assert parse_choose([f"{key}={text},3"])[key] == [value, 3]

@@ -520,6 +520,7 @@ def test_simulate_and_compare_do_not_mind_the_section(cli: Cli, path: Path) -> N
         ("choose: {gpus: [-8]}", "plan.choose.gpus"),
         ("choose: {gpus: null}", "plan.choose.gpus: must be a list of values"),
         ("choose: {gpus: [12]}", "take 8 or 16"),
+        ("choose: {gpu: [a100-80gb, h1000]}", "plan.choose.gpu: unknown GPU 'h1000'; did you mean"),
         ("choose: {gpus: [100000000]}", "choices can be run; gpus 100000000"),
         ("choose: {tensor_parallel: [3]}", "do not fit into nodes of 8"),
         ("choose: {workload: [1]}", "workload: must be a mapping"),

@@ -102,6 +102,7 @@ ROUNDS: Mapping[str, tuple[Part, ...]] = {
     "third": ("fresh",),
     "fourth": ("newest",),
     "fifth": ("last",),
+    "sixth": ("sixth",),
 }
 """The parts that were found after the formulas were done, by the round in which they were."""
 

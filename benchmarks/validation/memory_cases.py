@@ -5,8 +5,8 @@ scripts. Those of the part ``seen`` were there while the formulas were made. Tho
 ``held`` were found and written down afterwards, and judged once before any formula was changed;
 ``held`` (half of them, by a hash) was looked at by nobody while formulas were changed then. Those
 of ``later`` were found when the formulas had been changed with all of these in view, and judged
-once; those of ``fresh`` again so, after those, those of ``newest`` after these, and those of
-``last`` after these.
+once; those of ``fresh`` again so, after those, those of ``newest`` after these, those of
+``last`` after these, and those of ``sixth`` after these.
 
 A case holds the run as a scenario of ours, or as the settings of its launch, which are read as
 ``rollcast check`` reads them.
@@ -38,7 +38,7 @@ from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.stacks.yaml_file import read_yaml
 from rollcast.simulator.studies.simulate import from_raw
 
-Part = Literal["seen", "blind", "held", "later", "fresh", "newest", "last"]
+Part = Literal["seen", "blind", "held", "later", "fresh", "newest", "last", "sixth"]
 Outcome = Literal["ran", "out_of_memory", "peak_gb"]
 Kind = Literal["allocated", "active", "reserved", "device", "host"]
 Phase = Literal["start", "generation", "switch", "log_prob", "update", "optimizer_step", "sync"]

@@ -15,8 +15,8 @@ from rollcast.simulator.virtual.errors import UnseenError as UnseenError
 from rollcast.simulator.virtual.errors import VirtualError as VirtualError
 from rollcast.simulator.virtual.faults import Fault as Fault
 from rollcast.simulator.virtual.fleet import Fleet as Fleet
-from rollcast.simulator.virtual.golden import golden as golden
 from rollcast.simulator.virtual.journal import Journal as Journal
+from rollcast.simulator.virtual.journal import golden as golden
 from rollcast.simulator.virtual.prompts import Prompt as Prompt
 from rollcast.simulator.virtual.prompts import Reply as Reply
 from rollcast.simulator.virtual.ray_in_threads import ray_in_threads as ray_in_threads

@@ -8,6 +8,7 @@ so that no weights change under it and none of its tokens is lost.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollcast.engine import shared_memory, tensor_files
 from rollcast.engine.actors.handles import Line
 from rollcast.engine.edges import EngineIteration, Limits, OnWire, Response
 from rollcast.engine.errors import EngineError, sentence
@@ -22,7 +24,6 @@ from rollcast.engine.in_flight import Adapter, InFlight, stream_seed
 from rollcast.engine.quiet import quiet
 from rollcast.engine.vllm.environment import prepare, require_calls, threads_kept
 from rollcast.engine.vllm.handles import INIT
-from rollcast.engine.vllm.shared_files import in_folder
 from rollcast.engine.vllm.start import (
     ReplicaOptions,
     end_tokens,
@@ -34,6 +35,7 @@ from rollcast.engine.vllm.watch import Watch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 STALL_ITERATIONS = 16
 """Iterations without work, while rollouts wait, after which the engine has failed."""
@@ -354,3 +356,22 @@ class VllmReplica(Adapter):
                 self._forget(output.request_id)
         self.settle()
         return [by_request[name] for name in names]
+
+
+@contextmanager
+def in_folder(weights: Mapping[str, Tensor]) -> Iterator[Path]:
+    """A folder with the weights as vLLM's loader reads a model's, for as long as they are loaded.
+    Those that came in a file are not copied. Raises OSError."""
+    with tempfile.TemporaryDirectory(prefix="rollcast-weights-", dir=_root(weights)) as folder:
+        file = Path(folder) / "model.safetensors"
+        if isinstance(weights, tensor_files.Filed):
+            file.symlink_to(weights.path.resolve())
+        else:
+            tensor_files.write(file, weights, getattr(weights, "described", None))
+        yield Path(folder)
+
+
+def _root(weights: Mapping[str, Tensor]) -> Path:
+    described = getattr(weights, "described", weights)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in described.values())
+    return shared_memory.root(1.1 * size)

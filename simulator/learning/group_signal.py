@@ -8,16 +8,22 @@ says what group size, selection and filter do at a given accuracy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.simulator.core.plan import Selector
+from rollcast.simulator.learning.signals import NO_SELECTION
 from rollcast.simulator.loop.selection import MaxReward, MaxVariance, Percentile
+from rollcast.simulator.workload.rewards import BetaBernoulli
 
 FloatArray = NDArray[np.float64]
+_MOST = 50.0  # groups sampled for one, at most
+_LEAST_SD = 1e-4
 
 LOG_ODDS: FloatArray = np.linspace(-7.0, 7.0, 141)
 """Of the accuracies at which the signal is tabulated, shape (141,), evenly spaced."""
@@ -78,3 +84,24 @@ def _chance_of_right(sampled: int, concentration: float) -> FloatArray:
     logs = betaln(right + a, sampled - right + b) - betaln(a, b)
     choose = -betaln(right + 1, sampled - right + 1) - np.log(sampled + 1)
     return np.asarray(np.exp(logs + choose))
+
+
+def groups_needed(accuracy: FloatArray, size: int, concentration: float) -> FloatArray:
+    """Groups of ``size`` to be sampled for one that is neither all right nor all wrong, in the
+    shape of ``accuracy``. concentration: of the Beta distribution of the success probability over
+    prompts; infinite for prompts that are all alike."""
+    _, mixed = group_signal(size, size, NO_SELECTION, concentration)
+    return 1.0 / np.maximum(np.interp(accuracy, ACCURACIES, mixed), 1.0 / _MOST)
+
+
+def concentration_of(rewards: BetaBernoulli) -> float:
+    """Of the success probability over prompts that a scenario's rewards state."""
+    if rewards.between_sd < _LEAST_SD:
+        return math.inf
+    return rewards.mean * (1.0 - rewards.mean) / rewards.between_sd**2 - 1.0
+
+
+def at_mean(rewards: BetaBernoulli, mean: float) -> BetaBernoulli:
+    """The rewards at another mean, as concentrated over prompts."""
+    ratio = mean * (1.0 - mean) / (rewards.mean * (1.0 - rewards.mean))
+    return replace(rewards, mean=mean, between_sd=rewards.between_sd * math.sqrt(ratio))

@@ -17,7 +17,6 @@ from rollcast.simulator.core.plan import StepPlan
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.learning.answer import Progress, planned_curve
 from rollcast.simulator.learning.build import Learning
-from rollcast.simulator.learning.clock import slowed
 from rollcast.simulator.learning.law import LengthLaw
 from rollcast.simulator.workload.base import Workload
 from rollcast.simulator.workload.section import WorkloadSection
@@ -157,3 +156,22 @@ def drawn_ratio(workload: Workload, size: int) -> float | None:
     away -= (reward * (tokens - means[0])).sum(axis=1) / counts[0] / means[0]
     ratio = float(means[1] / means[0])
     return ratio if abs(np.log(ratio)) > _SURE * np.sqrt((away**2).sum()) else None
+
+
+def slowed(progress: Progress, own: FloatArray, drawn: FloatArray, first: int) -> Progress:
+    """The progress with updates that take so many times their seconds, from the ``first`` on: by
+    update, shape (updates + 1,), and by draw, shape (draws, updates + 1)."""
+    clock = progress.seconds if progress.drawn_seconds is None else progress.drawn_seconds
+    return replace(
+        progress,
+        seconds=_scaled(progress.seconds, own, first),
+        drawn_seconds=_scaled(clock, drawn, first),
+    )
+
+
+def _scaled(seconds: FloatArray, factors: FloatArray, first: int) -> FloatArray:
+    """The clock after updates that take so many times their time, from the ``first`` on."""
+    each = np.diff(seconds, axis=-1) * np.where(
+        np.arange(seconds.shape[-1] - 1) < first, 1.0, factors[..., :-1]
+    )
+    return np.concatenate((np.zeros((*each.shape[:-1], 1)), np.cumsum(each, axis=-1)), axis=-1)

@@ -16,9 +16,14 @@ from rollcast.simulator.core.spans import Run
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.learning.answer import Progress, Recorded
 from rollcast.simulator.learning.build import Learning
-from rollcast.simulator.learning.clock import slowed
-from rollcast.simulator.learning.filtered import at_mean, concentration_of, groups_needed
-from rollcast.simulator.learning.lengths import length_law, lengths_of, mean_length, reacting
+from rollcast.simulator.learning.group_signal import at_mean, concentration_of, groups_needed
+from rollcast.simulator.learning.lengths import (
+    length_law,
+    lengths_of,
+    mean_length,
+    reacting,
+    slowed,
+)
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.scenario import Scenario, outline
 from rollcast.simulator.workload.base import ScaledWorkload

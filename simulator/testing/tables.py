@@ -147,7 +147,7 @@ class TableSharing:
     visit: int
 
     def path(self, index: int, version: int) -> Path:
-        """See `simulator.workload.draws.Sharing.path`: an end for each token in common."""
+        """See `simulator.workload.base.Sharing.path`: an end for each token in common."""
         name = (self.group, index, self.attempt, self.drawn_at, self.prompt, self.visit)
         tokens, common = self.workload.tokens(*name)
         return [(end, tokens[:end]) for end in range(1, common + 1)]

@@ -1,13 +1,18 @@
-"""Who did what when: the record that laws and golden timelines read."""
+"""Who did what when: the record that laws read, and golden timelines: a small text of it that is
+reviewed like code."""
 
 from __future__ import annotations
 
+import difflib
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rollcast.simulator.costs.clock import to_seconds
+from rollcast.simulator.results.write import write_text
 from rollcast.simulator.virtual.report import caller
 
 
@@ -100,3 +105,22 @@ class Journal:
         """The entries, or those of these words, a line each: to be kept and reviewed."""
         chosen = self.of(*what) if what else iter(self.entries)
         return "".join(f"{entry}\n" for entry in chosen)
+
+
+WRITE = "ROLLCAST_WRITE_GOLDEN"
+
+
+def golden(journal: Journal, path: str | Path, *what: str) -> None:
+    """The journal's entries, or those of these words, are those in the file. With the environment
+    variable ROLLCAST_WRITE_GOLDEN set, or without the file, writes it."""
+    path, text = Path(path), journal.text(*what)
+    if os.environ.get(WRITE) or not path.exists():
+        write_text(path, text)
+        return
+    kept = path.read_text("utf-8")
+    if kept != text:
+        lines = difflib.unified_diff(
+            kept.splitlines(), text.splitlines(), str(path), "this run", lineterm="", n=2
+        )
+        changed = "\n".join(list(lines)[:40])
+        raise AssertionError(f"the timeline is another one; set {WRITE}=1 to keep it:\n{changed}")

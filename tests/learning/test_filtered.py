@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.simulator.learning.answer import Progress
-from rollcast.simulator.learning.clock import slowed
-from rollcast.simulator.learning.filtered import at_mean, concentration_of, groups_needed
-from rollcast.simulator.learning.lengths import drawn_ratio
+from rollcast.simulator.learning.group_signal import at_mean, concentration_of, groups_needed
+from rollcast.simulator.learning.lengths import drawn_ratio, slowed
 from rollcast.simulator.studies.simulate import load, simulate
 from rollcast.simulator.workload.rewards import BetaBernoulli
 from tests.learning.worlds import written

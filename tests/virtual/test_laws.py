@@ -29,8 +29,7 @@ from rollcast.simulator.studies.uncertainty import add_intervals, uncertainty
 from rollcast.simulator.virtual import laws
 from rollcast.simulator.virtual.control import run_control
 from rollcast.simulator.virtual.faults import Fault
-from rollcast.simulator.virtual.golden import golden
-from rollcast.simulator.virtual.journal import Entry, Journal
+from rollcast.simulator.virtual.journal import Entry, Journal, golden
 from rollcast.simulator.virtual.prompts import Reply
 from rollcast.simulator.virtual.trial import Tried, keep, try_control
 from tests.conftest import Cli

@@ -255,6 +255,23 @@ def test_an_abort_at_the_head_of_the_queue_lets_the_next_one_in() -> None:
     assert answers[0] == answers[1]
 
 
+def test_least_loaded_counts_those_about_to_leave() -> None:
+    """(0, 0) leaves replica 0 with the iteration under way: until then both have one."""
+    scenario = scenario_of(
+        SYNCHRONOUS, lengths=(5,), replicas=2, max_batched_tokens=64, cost=TableCost(1.0)
+    )
+    for world in worlds(scenario):
+        world.submit([Rollout(0, 0), Rollout(0, 1)])
+        world.wait(0.5)
+        world.abort([(0, 0)])
+        world.submit([Rollout(1, index) for index in range(3)])
+        places = {}
+        while len(places) < 4:
+            ended = [event.segment for event in world.wait() if isinstance(event, Ended)]
+            places |= {segment.key: segment.replica for segment in ended}
+        assert [places[1, index] for index in range(3)] == [0, 1, 0]
+
+
 # Below the loop: the verbs in any order
 
 

@@ -25,6 +25,7 @@ from rollcast.simulator.testing.strategies import (
     crowded,
     run_scenario,
     scenarios,
+    with_turns,
 )
 from rollcast.simulator.testing.tables import TableCost, TableWorkload
 from tests.commands import commands, pauses, submits
@@ -311,3 +312,29 @@ def test_one_that_has_left_is_placed_after_whatever_ends_at_that_instant() -> No
     again = Submit(((0, 2),), (0,), balanced=True)
     first = Submit(((0, 4), (2, 1)), balanced=True)
     require_equal_answers(scenario, [first, Abort(Wait(None), 1), more, more, again])
+
+
+# Rollouts with turns
+
+
+@settings(thorough, max_examples=examples(60))
+@given(with_turns(scenarios()))
+def test_runs_with_turns_agree(scenario: Scenario) -> None:
+    fast, slow, _ = run_both(scenario)
+    require_equal(fast, slow)
+
+
+@thorough
+@given(with_turns(clusters()), submits, commands)
+def test_any_order_of_verbs_agrees_with_turns(
+    scenario: Scenario, first: Submit, others: list[Command]
+) -> None:
+    require_equal_answers(scenario, [first, *others])
+
+
+@thorough
+@given(with_turns(crowded()), submits, pauses)
+def test_a_crowded_pool_agrees_with_turns(
+    scenario: Scenario, first: Submit, others: list[Command]
+) -> None:
+    require_equal_answers(scenario, [first, *others])

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from rollcast.simulator.explore.app import is_allowed
 from rollcast.simulator.explore.knobs import price_of
 from tests.browser.conftest import LAPTOP, PHONE, Opened
 from tests.running import exit_code
@@ -355,3 +356,35 @@ CONTRASTS = """() => {
   }
   return worst;
 }"""
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({"host": "127.0.0.1:8080"}, True),
+        ({"host": "LOCALHOST:9000"}, True),
+        ({"host": "[::1]:8080"}, True),
+        ({"host": "localhost:8080", "origin": "http://localhost:8080"}, True),
+        ({"host": "localhost:8080", "sec-fetch-site": "none"}, True),
+        ({"host": "localhost:8080", "sec-fetch-site": "same-origin"}, True),
+        (
+            {"host": "localhost:80", "sec-fetch-site": "cross-site", "sec-fetch-dest": "document"},
+            True,
+        ),
+        ({}, False),
+        ({"host": ""}, False),
+        ({"host": "[::1"}, False),
+        ({"host": "evil.example:8080"}, False),
+        ({"host": "127.0.0.1.evil.example"}, False),
+        ({"host": "localhost:8080", "origin": "http://evil.example"}, False),
+        ({"host": "localhost:8080", "origin": "http://localhost:9999"}, False),
+        ({"host": "localhost:8080", "origin": "null"}, False),
+        (
+            {"host": "localhost:80", "sec-fetch-site": "cross-site", "sec-fetch-dest": "iframe"},
+            False,
+        ),
+        ({"host": "localhost:80", "sec-fetch-site": "same-site"}, False),
+    ],
+)
+def test_the_page_and_its_user_are_allowed(headers: dict[str, str], allowed: bool) -> None:
+    assert is_allowed(headers) is allowed

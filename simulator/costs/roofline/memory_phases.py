@@ -186,6 +186,11 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
         share = cost.kv_memory_utilization * cost.gpu.memory_bytes
         left = max(workspace, share - math.fsum(awake.values()))
         awake["reserve"] = min(cost.reserve_bytes, left)
+        if batch.kv_tokens is None and static_share(cost):
+            awake |= {"reserve": cost.reserve_bytes, "context": _engine_context(cost)}
+            free = usable_bytes(cost.gpu) - awake["context"]
+            kept = cost.kv_memory_utilization * free - weights
+            awake["kv_pool"] = max(kv_bytes(cost, context), kept)
     else:
         running = math.ceil(batch.rollouts / cost.replicas)
         kv = kv_bytes(cost, context * min(running, batch.seqs))
@@ -294,12 +299,23 @@ def has_a_pool(cost: RooflineCost) -> bool:
     return cost.engine is not None or cost.stack is None or STACKS[cost.stack].engine is not None
 
 
+def static_share(cost: RooflineCost) -> bool:
+    """Whether the engine's share is of what is free when it starts, and of weights and KV alone:
+    SGLang's mem_fraction_static (model_executor/model_runner.py, profile_max_num_token). What it
+    computes with comes on top; vLLM's share holds that too."""
+    return (cost.engine or "").startswith("sglang")
+
+
+def _engine_context(cost: RooflineCost) -> float:
+    """Bytes of an engine's process on one of its GPUs: CUDA's, and buffers of collectives."""
+    context: float = figures("memory").context_bytes
+    return context + (communicator_bytes(cost.gpu) if cost.engine_gpus > 1 else 0.0)
+
+
 def asleep(cost: RooflineCost, awake: dict[str, float]) -> dict[str, float]:
     """What a colocated engine keeps on the GPU while the trainer works, of what it holds awake."""
     if cost.engine_sleep == "none" or not has_a_pool(cost):
         return awake if has_a_pool(cost) else {}
     known = figures("memory")
-    kept = {"context": known.context_bytes}
-    if cost.engine_gpus > 1:
-        kept["context"] += communicator_bytes(cost.gpu)
+    kept = {"context": _engine_context(cost)}
     return kept | ({"graphs": known.graphs_bytes} if cost.with_graphs else {})

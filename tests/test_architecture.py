@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import pytest
@@ -29,7 +30,8 @@ from rollcast.simulator.costs.presets.models import load_model, model_presets
 from rollcast.simulator.costs.section import CostSection, build_cost
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import registry
-from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.scenario.file import parse_scenario, read_scenario
+from rollcast.simulator.scenario.scenario import build_scenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.values import Between, Doc, Options
 from tests.conftest import Cli
@@ -240,3 +242,23 @@ def test_the_rooms_are_those_of_the_contract() -> None:
     }
     assert there - {"__init__"} == set(modules)
     assert len(modules) <= 22
+
+
+def test_the_way_of_a_scenario_is_no_longer_than_the_page_says() -> None:
+    """Files of `simulator` with a function that runs, in a process that has built one already."""
+    [most] = map(int, re.findall(r"passes (\d+) files of `simulator`", PAGE))
+    path, seen = ROOT / "examples" / "april.yaml", set()
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        _, _, file = frame.f_code.co_filename.partition("/simulator/")
+        if event == "call" and file:
+            seen.add(file)
+
+    build_scenario(read_scenario(path))
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        build_scenario(read_scenario(path))
+    finally:
+        sys.setprofile(before)
+    assert len(seen) <= most, sorted(seen)

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from rollcast.simulator.costs.base import Iteration
+from rollcast.simulator.costs.base import Iteration, Piece
 from rollcast.simulator.costs.engine.layout import EngineLayout
-from rollcast.simulator.costs.engine.pieces import Piece
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.mixers import Reach
 from rollcast.simulator.costs.presets.models import Model

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from rollcast.simulator.costs.base import Iteration
+from rollcast.simulator.costs.base import Iteration, Piece, at_least, plus, scaled
 from rollcast.simulator.costs.engine.attention import Attention
 from rollcast.simulator.costs.engine.communication import Exchange
 from rollcast.simulator.costs.engine.layout import EngineLayout
-from rollcast.simulator.costs.engine.pieces import Piece, at_least, plus, scaled
 from rollcast.simulator.costs.engine.products import Products
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rollcast.simulator.costs.base import Iteration
+from rollcast.simulator.costs.base import Iteration, Piece, plus, scaled
 from rollcast.simulator.costs.engine.forward_pass import ForwardPass
-from rollcast.simulator.costs.engine.pieces import Piece, plus, scaled
 from rollcast.simulator.costs.engine.speculative_options import Speculative
 
 

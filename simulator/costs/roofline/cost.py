@@ -17,13 +17,14 @@ from rollcast.simulator.costs.base import (
     Curve,
     Extremes,
     Iteration,
+    Piece,
     TrainCost,
     TrainLoad,
+    scaled,
 )
 from rollcast.simulator.costs.engine.forward_pass import ForwardPass
 from rollcast.simulator.costs.engine.hosts import Unsaid
 from rollcast.simulator.costs.engine.layout import EngineLayout
-from rollcast.simulator.costs.engine.pieces import Piece, scaled
 from rollcast.simulator.costs.engine.speculation import Host, Speculation
 from rollcast.simulator.costs.memory.kv_pool import (
     kv_pool_tokens,

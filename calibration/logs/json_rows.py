@@ -80,9 +80,15 @@ class Records:
 
 
 def _figures(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The figures of a record: itself, or a mapping beside its step."""
-    inner = next((value[k] for k in ("data", "metrics") if isinstance(value.get(k), dict)), None)
-    return inner if inner is not None and "step" in value else value
+    """The figures of a record: itself, or a mapping beside its step, or several, whose names are
+    the first parts of their keys."""
+    named = (value[key] for key in ("data", "metrics") if isinstance(value.get(key), dict))
+    inner: Mapping[str, Any] | None = next(named, None)
+    if inner is not None and "step" in value:
+        return inner
+    if "step" in value and any(isinstance(item, dict) for item in value.values()):
+        return {key.replace(".", "/"): item for key, item in flatten(value).items()}
+    return value
 
 
 def _row(value: Mapping[str, Any], figures: Mapping[str, Any], line: int) -> Metrics | None:

@@ -14,6 +14,11 @@ from rollcast.simulator.stacks.settings import Place
 
 MOST_BYTES = 16 * 2**20
 _MOST_FILES = 500
+_FORMS = {
+    **{b"\xff\xfe": "text in UTF-16", b"\xfe\xff": "text in UTF-16"},
+    **{b"\x1f\x8b": "compressed (gzip)", b"PK\x03\x04": "an archive (zip)"},
+}
+"""What files are that begin so."""
 _LEVELS_UP = 5
 
 
@@ -69,6 +74,9 @@ class Sources:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ScenarioError(where, f"cannot read {path}: {reason}") from None
+        form = next((name for start, name in _FORMS.items() if content.startswith(start)), None)
+        if form is not None:
+            raise ScenarioError(path.name, f"is {form}; give the launch as text in UTF-8")
         if b"\0" in content:
             line = content.count(b"\n", 0, content.index(b"\0")) + 1
             raise ScenarioError(f"{path.name}, line {line}", "is no text: it holds NUL bytes")

@@ -29,6 +29,8 @@ def read_toml_tree(text: str, name: str, sure: int, sources: Sources) -> Tree:
         problem = re.sub(r" \(at .*", "", str(error)) or "it cannot be parsed"
         if "digits" in problem:
             problem = "a number has too many digits"
+        if isinstance(error, RecursionError):
+            problem = "it is nested too deeply"
         raise ScenarioError(str(place), f"is no TOML: {problem}") from None
     return _tree(values, "", _lines(text), name, sure, sources)
 

@@ -182,7 +182,9 @@ def test_two_stacks(tmp_path: Path) -> None:
     said = r"a\.jsonl, line 1 is of verl, and .*trainer_state\.json, line \d+ of trl: two runs"
     _refused(tmp_path, said=said)
     assert read_log([tmp_path], "trl").stack == "trl"
-    with pytest.raises(LogError, match=r"no stack is called 'nemo'; known are areal, nemo_rl"):
+    with pytest.raises(
+        LogError, match=r"no stack is called 'nemo'; known are areal, easyr1, nemo_rl"
+    ):
         read_log([tmp_path], "nemo")
 
 

@@ -77,6 +77,7 @@ SINKS: list[tuple[str, str, Write, tuple[str, ...], float]] = [
     ("verl", "console", console(written.verl_line), (), 1e-9),
     ("verl", "tensorboard", _board(written.verl_values), (), 1e-6),
     ("verl", "exported charts", _charts, (), 1e-9),
+    ("easyr1", "file", lambda p, t: written.easyr1_file(p / "a.jsonl", t), ("sync_s",), 1e-9),
     ("trl", "state", lambda p, t: written.trl_state(p / "trainer_state.json", t), PHASES, 1e-9),
     ("trl", "tensorboard", _board(written.trl_entry, "train/"), PHASES, 1e-6),
     ("slime", "console", written.slime_console, (), 1e-9),

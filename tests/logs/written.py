@@ -138,6 +138,22 @@ def verl_file(path: Path, truth: list[Truth], **more: float) -> Path:
     return lines(path, ({"step": t.step, "data": verl_values(t, **more)} for t in truth))
 
 
+def easyr1_file(path: Path, truth: list[Truth]) -> Path:
+    """verl/utils/logger/logger.py FileLogger of EasyR1: keys in mappings of their parts."""
+    rows = []
+    for t in truth:
+        row: dict[str, Any] = {"step": t.step}
+        for key, value in verl_values(t).items():
+            place = row
+            *above, last = key.replace("old_log_prob", "old").split("/")
+            for name in above:
+                place = place.setdefault(name, {})
+            if last not in ("update_weights", "global_step"):
+                place[last] = value
+        rows.append(row)
+    return lines(path, rows)
+
+
 def verl_line(t: Truth, **more: float) -> str:
     """utils/logger/aggregate_logger.py, with numpy's own spelling of some."""
     wrapped = {"response_length/mean", "num_turns/mean"}

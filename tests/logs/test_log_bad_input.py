@@ -48,7 +48,7 @@ def test_logs_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     path.write_text('10.0.0.1 - - [01/Aug/2026] "GET / HTTP/1.1" 200\n' * 30)
     _refused(
-        path, said=r"access\.log, line 30: the file ends without a single step of areal, nemo_rl"
+        path, said=r"access\.log, line 30: the file ends without a single step of areal, easyr1"
     )
     path = tmp_path / "data.jsonl"
     path.write_text('{"question": 1}\n' * 30)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.core.plan import (
@@ -37,6 +37,7 @@ from rollcast.simulator.policies import (
     parse_policy,
 )
 from rollcast.simulator.policies.decisions import DECISIONS, EXCLUSIVE, Claim, changed, claim, value
+from tests.laws import examples
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ def test_every_decision_of_a_plan_has_values_here() -> None:
 
 
 @every_policy
+@settings(max_examples=examples(40))
 @given(plan=plans())
 def test_nothing_undeclared_is_decided(policy: Policy, plan: StepPlan) -> None:
     assert policy.decides is not None
@@ -160,6 +162,7 @@ def test_everything_declared_is_decided_for_some_plan(name: str) -> None:
 
 
 @every_policy
+@settings(max_examples=examples(40))
 @given(plan=plans())
 def test_what_is_overwritten_does_not_show(policy: Policy, plan: StepPlan) -> None:
     for path in declared(policy).overwrites:

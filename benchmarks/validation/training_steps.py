@@ -70,7 +70,7 @@ class Row:
         """The trainer from presets and what is known of its stack; whether it fits is not asked."""
         split: dict[str, Any] = dict(zip(SPLITS, self.parallel, strict=True))
         return RooflineTrainer(
-            load_model(self.model),
+            replace(load_model(self.model), routing_skew=0.0),
             replace(load_gpu(self.gpu), memory_bytes=1e13),
             self.gpus,
             log_prob_passes=0,

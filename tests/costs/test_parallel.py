@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
+from rollcast.simulator.costs.memory.training import layer_bytes
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import figures
+from rollcast.simulator.costs.presets.routing import busiest_share
 from rollcast.simulator.costs.trainer.packing import Work, dense_work, pad
 from rollcast.simulator.errors import ScenarioError
 from tests.laws import examples
@@ -154,6 +156,28 @@ def test_what_is_split_talks(split: dict[str, int], gpus: int, model: Any) -> No
         assert far["forward"] - near["forward"] == pytest.approx(near["forward"] - free["forward"])
     again = 1.0 if "pipeline_parallel" in split else 2.0
     assert talk["full"] == pytest.approx(again * talk["none"])
+
+
+def test_an_expert_parallel_group_waits_for_its_busiest_gpu() -> None:
+    """Its routed products, what they move, and its messages are as many times as long; a GPU that has
+    all experts gets all tokens anyway."""
+    even = replace(MIXTURE, routing_skew=0.0)
+    options = {"recompute": "none", "sharding": "none"}
+    for gpu in (FREE, replace(ROOMY, all_reduce_floor_s=0.0)):
+        alone, fair = (phases(trainer(8, model, gpu, **options)) for model in (MIXTURE, even))
+        assert alone["forward"] == pytest.approx(fair["forward"])
+    split = {**options, "expert_parallel": 8}
+    busy = busiest_share(MIXTURE.experts, 8, MIXTURE.routing_skew)
+    assert busy > 1.2
+    uneven, flat = (trainer(8, model, **split) for model in (MIXTURE, even))
+    assert uneven.layout.talk_s(4000).mlp == pytest.approx(busy * flat.layout.talk_s(4000).mlp)
+    products = ROOMY.bf16_flop_per_s * ROOMY.gemm_flop_efficiency
+    routed = 2 * MIXTURE.sparse_layers * MIXTURE.expert_parameters * MIXTURE.experts_per_token
+    more_s = (busy - 1) * routed / uneven.expert_share / products
+    assert uneven._unit_times.token - flat._unit_times.token == pytest.approx(more_s)
+    moved = MIXTURE.layers * layer_bytes(MIXTURE).routed * uneven.traffic_per_activation_byte
+    more_s = (busy - 1) * moved * uneven._moved_s_per_byte
+    assert uneven._unit_times.moved_token - flat._unit_times.moved_token == pytest.approx(more_s)
 
 
 @pytest.mark.parametrize(

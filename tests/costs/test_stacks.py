@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rollcast.simulator.costs import RooflineCost, RooflineTrainer, stacks
+from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.base import Extremes, TrainLoad
 from rollcast.simulator.costs.engine.hosts import engine_presets
 from rollcast.simulator.costs.phase_figures import FixedSeconds
@@ -21,6 +22,7 @@ from rollcast.simulator.costs.stacks import STACKS, Stack, no_step_measured
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.costs import preset_of
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import build_scenario
 from rollcast.simulator.stacks.stack import all_stacks, exporters, logged, priced
@@ -341,6 +343,21 @@ def test_fixed_seconds_of_a_stack_are_drawn_and_those_given_are_not(
     assert given_s.with_figures_drawn(Drawn(rng)).opening_s(8) == 5
 
 
+def test_megatron_fuses_activations_where_its_stack_does() -> None:
+    """NeMo-RL from 0.5, and slime by Megatron-LM's own default."""
+
+    def moved(stack: str) -> float:
+        return backends_of(stack)["megatron"].options["traffic_per_activation_byte"]
+
+    assert moved("nemo-rl-0.4") == moved("nemo-rl-0.3") == moved("skyrl") == moved("unknown")
+    assert moved("nemo-rl") == moved("nemo-rl-0.5") == moved("slime") < moved("unknown") / 2
+    assert preset_of("nemo_rl", "0.4.0") == "nemo-rl-0.4"
+    assert [preset_of("nemo_rl", release) for release in ("0.5.0", "0.9")] == [
+        "nemo-rl-0.5",
+        "nemo-rl-0.7",
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -349,7 +366,7 @@ def test_fixed_seconds_of_a_stack_are_drawn_and_those_given_are_not(
             "verl-1.2",
             ("versions of verl are verl-0.2, verl-0.3, verl-0.4", "verl is its newest"),
         ),
-        ("nemo-rl-0.4", ("not told apart: give nemo-rl;",)),
+        ("slime-0.4", ("not told apart: give slime;",)),
         ("SkyRL", ("did you mean skyrl",)),
         ("xyz", ("valid: areal", "stack: unknown")),
     ],

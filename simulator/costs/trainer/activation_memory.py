@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 
 from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES, Recompute, layer_bytes
 from rollcast.simulator.costs.presets.models import Model
-from rollcast.simulator.costs.presets.routing import busiest_share
 from rollcast.simulator.costs.presets.vision import VisionTower
 from rollcast.simulator.costs.trainer.casts import autocasts
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
@@ -147,17 +146,12 @@ class ActivationMemory:
     @cached_property
     def _layer(self) -> KeptLayer:
         """Where experts of this GPU get most."""
-        return self._of(self._busiest)
+        return self._of(self.layout.busiest)
 
     @cached_property
     def _usual(self) -> KeptLayer:
         """A layer in the mean over all: the busiest GPU is another one in each."""
-        return self._of(1 + (self._busiest - 1) / math.sqrt(max(self.model.sparse_layers, 1)))
-
-    @cached_property
-    def _busiest(self) -> float:
-        model = self.model
-        return busiest_share(model.experts, self.options.expert_parallel, model.routing_skew)
+        return self._of(1 + (self.layout.busiest - 1) / math.sqrt(max(self.model.sparse_layers, 1)))
 
     def _of(self, busiest: float) -> KeptLayer:
         options = self.options

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.one_layer import trained_parameters
+from rollcast.simulator.costs.presets.routing import busiest_share
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, FIELD, TrainerOptions
 from rollcast.simulator.errors import ScenarioError
 
@@ -119,6 +120,13 @@ class Layout:
         those of tensor parallel."""
         options = self.options
         return options.expert_parallel if options.expert_parallel > 1 else options.tensor_parallel
+
+    @cached_property
+    def busiest(self) -> float:
+        """Tokens that routing sends to the busiest GPU of an expert parallel group, over the mean:
+        nothing is dropped, and in each layer the others wait for it (arXiv 2606.11867)."""
+        model = self.model
+        return busiest_share(model.experts, self.options.expert_parallel, model.routing_skew)
 
     @property
     def _expert_copies(self) -> int:
@@ -258,7 +266,7 @@ class Layout:
             group = options.sequence_split * tensor
             attention += model.attention_layers / self.stages * self._dealt_s(sent, group)
         if options.expert_parallel > 1:  # to the experts and back: k copies of a token
-            sent = model.experts_per_token * state_bytes * here / tensor
+            sent = model.experts_per_token * state_bytes * here / tensor * self.busiest
             mlp += 2 * model.sparse_layers / self.stages * self._all_to_all_s(sent)
         if self.stages > 1:
             sent = state_bytes * here / tensor * options.virtual_stages
@@ -279,7 +287,8 @@ class Layout:
         return gather_s(sent_bytes, parts, self.rate_bytes_per_s(span))
 
     def _all_to_all_s(self, sent_bytes: float) -> float:
-        """What a GPU sends to an expert parallel group, evenly: within its node and beyond it."""
+        """What a GPU sends to an expert parallel group or gets from it, alike from each: within its
+        node and beyond it."""
         experts, node = self.options.expert_parallel, self.options.gpus_per_node
         near = min(experts, node)
         near_s = sent_bytes * (near - 1) / experts / self.rate_bytes_per_s(near)

@@ -144,6 +144,7 @@ class RooflineTrainer(TrainerMemory):
         expert_weights = model.sparse_layers * model.expert_parameters
         routed_flop = 2 * expert_weights * model.experts_per_token
         dense_flop = model.linear_flop_per_token - routed_flop
+        routed_flop *= layout.busiest
         products = layout.share * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency
         attention = layout.share * gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency
         read = gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency / COMPUTE_BYTES
@@ -156,7 +157,7 @@ class RooflineTrainer(TrainerMemory):
         again = layout.recurrent_copies
         dense_flop += again * 2 * model.recurrent_parameters
         made_again = again * ACTIVATION_BYTES * model.recurrent_elements_per_token
-        kept_bytes = model.layers * kept.whole + made_again
+        kept_bytes = model.layers * (kept.whole + (layout.busiest - 1) * kept.routed) + made_again
         window, seen = self._window, [kind for kind in model.reaches if kind.seen_tokens]
         near = sum(kind.layers * kind.flop * kind.seen_tokens / window for kind in seen)
         far = sum(kind.layers * kind.flop for kind in model.reaches if not kind.seen_tokens)

@@ -90,7 +90,7 @@ def scenario(run: Run, spread: str = "assumed", runaways: str = "assumed") -> di
     mean leaves open."""
     runaway, cap = RUNAWAYS[runaways] * run.runaway, run.max_new_tokens
     engine = {"max_seqs": 256, "max_batched_tokens": 8192}
-    if run.framework != "nemo":  # verl's defaults of the time, and its recipe
+    if run.stack == "verl":  # verl's defaults of the time, and its recipe
         engine = {"max_seqs": 1024, "max_batched_tokens": max(8192, run.total_tokens)}
     return {
         "name": run.name,

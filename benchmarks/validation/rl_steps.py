@@ -101,7 +101,7 @@ def cases(runs: Sequence[Row], drawn: Mapping[str, Sequence[float]]) -> list[Cas
             low, high = ends(np.divide(drawn[run.name], drawn[base.name])).tolist()
             group = f"{run.stack} ratio, one-step-off over on-policy"
             pair = (run.step_s / base.step_s, guess / step_s(finished(base)))
-            role = run.role if run.framework == "nemo" else "held out"
+            role = run.role if run.stack == "NeMo-RL" else "held out"
             ratios.append(Case(group, run.name, "", *pair, role, low, high, run.name))
     return [*steps, *ratios]
 

@@ -403,15 +403,15 @@ def test_figures_of_stacks_are_those_of_the_phases_they_are_fitted_to() -> None:
     """One that a change elsewhere makes wrong must be fitted anew. Generation was fitted to none of
     them, and is met."""
     fitted = [row for row in STEPS if row.role == "calibrated"]
-    assert {row.framework for row in fitted} == {"nemo", "verl"}
+    assert {row.stack for row in fitted} == {"NeMo-RL", "verl"}
     held = [row for row in STEPS if row.name in ("llama-8b-megatron-rerun", "7b-verl-async")]
     assert [row.role for row in held] == ["held out"] * 2
     for row in [*fitted, *held]:
         found = phases.forecast_s(phases.keys_of(row))
         assert found["generation"] == pytest.approx(row.generation_s, rel=0.3)
-        if row in fitted and row.framework == "nemo":
+        if row in fitted and row.stack == "NeMo-RL":
             assert found["refit"] == pytest.approx(row.refit_s, rel=0.3)  # reruns take longer
-            own_s = found["log_prob"] / STACKS["nemo-rl"].phase_factors.log_prob
+            own_s = found["log_prob"] / STACKS["nemo-rl-0.4"].phase_factors.log_prob
             assert own_s == pytest.approx(row.log_prob_s, rel=0.05)
 
 

@@ -159,8 +159,8 @@ def test_what_is_split_talks(split: dict[str, int], gpus: int, model: Any) -> No
 
 
 def test_an_expert_parallel_group_waits_for_its_busiest_gpu() -> None:
-    """Its routed products, what they move, and its messages are as many times as long; a GPU that has
-    all experts gets all tokens anyway."""
+    """Its routed products, what they move, and its messages are as many times as long; a GPU that
+    has all experts gets all tokens anyway."""
     even = replace(MIXTURE, routing_skew=0.0)
     options = {"recompute": "none", "sharding": "none"}
     for gpu in (FREE, replace(ROOMY, all_reduce_floor_s=0.0)):

@@ -144,7 +144,7 @@ class RooflineTrainer(TrainerMemory):
         expert_weights = model.sparse_layers * model.expert_parameters
         routed_flop = 2 * expert_weights * model.experts_per_token
         dense_flop = model.linear_flop_per_token - routed_flop
-        routed_flop *= layout.busiest
+        busiest_flop = layout.busiest * routed_flop
         products = layout.share * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency
         attention = layout.share * gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency
         read = gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency / COMPUTE_BYTES
@@ -162,7 +162,7 @@ class RooflineTrainer(TrainerMemory):
         near = sum(kind.layers * kind.flop * kind.seen_tokens / window for kind in seen)
         far = sum(kind.layers * kind.flop for kind in model.reaches if not kind.seen_tokens)
         return UnitTimes(
-            token=(dense_flop + routed_flop / self.expert_share) / self._precision_gain / products,
+            token=(dense_flop + busiest_flop / self.expert_share) / self._precision_gain / products,
             head_token=model.head_flop_per_token / products,
             weights=(model.parameters - model.routed_parameters) / self.tensor_parallel / read,
             expert=expert_weights / read,

@@ -78,8 +78,10 @@ class RooflineTrainer(TrainerMemory):
     ``states_on_host`` over the host link first. Communication is not overlapped with computation,
     but for ``overlap``. Where the model is split
     (:class:`simulator.costs.trainer.parallel.Layout`), what is said of a GPU's microbatches holds
-    for the GPUs that share a copy of it, and a pipeline of p stages idles (p - 1) / v of a
-    microbatch's time each step, and wherever microbatches differ that are not packed.
+    for the GPUs that share a copy of it, GPUs of an expert-parallel group take as long as the one
+    to which most tokens are routed (`Layout.busiest`), and a pipeline of p stages idles
+    (p - 1) / v of a microbatch's time each step, and wherever microbatches differ that are not
+    packed.
 
     A critic and reward models of the policy's size on its GPUs are split as it is; a reference, a
     critic or reward models of another model, or on GPUs of their own, are trainers of theirs, fully

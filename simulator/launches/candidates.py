@@ -284,7 +284,7 @@ class Reader:
             read = OneRead(self.sources, stack, variables)
             given = read.of_file(path)
             if known_keys(stack, given) or len(stacks) == 1:
-                other = others.reason(stack.launch, "", Place(path.name), None, given)
+                other = others.reason(stack.launch, "", Place(path.name), None, given, alone=True)
                 found.append(Candidate(stack, given, 0, "", {}, read.notes, other))
         return found
 

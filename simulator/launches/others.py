@@ -24,10 +24,16 @@ def by_program(launch: Launch, words: Sequence[Text], program: Program) -> str:
 
 
 def reason(
-    launch: Launch, started: str, place: Place, script: Script | None, given: Sequence[Given]
+    launch: Launch,
+    started: str,
+    place: Place,
+    script: Script | None,
+    given: Sequence[Given],
+    alone: bool = False,
 ) -> tuple[str, str]:
     """Where a launch is another of the stack's, and what that is and does; empty for an RL loop.
-    started: as `by_program` says. script: of Python, that is started."""
+    started: as `by_program` says. script: of Python, that is started. alone: whether it is
+    a configuration by itself, of which what it lacks tells."""
     made = [] if script is None or _loops(launch, script) else script.calls
     for other in launch.others:
         if started and _matches(started, other.programs):
@@ -41,7 +47,7 @@ def reason(
                 if fnmatchcase(item.key, pattern) and _tells(item.value, values):
                     said = f"{item.key} is {item.value}" if values else f"it has {item.key}"
                     return str(item.place), f"{said}: such a launch {other.words}"
-        if other.lacks and not any(_matches(item.key, other.lacks) for item in given):
+        if other.lacks and alone and not any(_matches(item.key, other.lacks) for item in given):
             return place.file, f"a launch without {' and '.join(other.lacks)} {other.words}"
     return "", ""
 

@@ -166,6 +166,14 @@ OTHERS = {
     ),
     "run.py, line 2: calls OnlineDPOTrainer, which is a loop that is not known here; of TRL's GRPO "
     "and RLOO are": "from trl import OnlineDPOTrainer\nOnlineDPOTrainer(model='m').train()\n",
+    "run.yaml: a launch without stage " + GIVEN: (
+        "model_name_or_path: m\nfinetuning_type: full\ncutoff_len: 8\n"
+    ),
+    "run.toml, line 4: inference.deployment.type is disaggregated: such a launch has engines that "
+    "prefill and decode apart, which are not priced here": (
+        'model.name = "m"\norchestrator.batch_size = 8\n[inference.deployment]\n'
+        'type = "disaggregated"\n'
+    ),
     "run.yaml, line 1: stage is kto: such a launch " + GIVEN: (
         "stage: kto\nmodel_name_or_path: m\nfinetuning_type: full\n"
     ),

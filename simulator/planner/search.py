@@ -118,9 +118,9 @@ class Search:
                 results.steps += outcome.steps
 
     def _none_possible(self) -> RollcastError:
-        most = by_cause(self.impossible)[0]
-        count = len(self.impossible)
-        return RunError(f"none of {count} choices can be run; {most.choices[0]}: {most.problem}")
+        most, count = by_cause(self.impossible)[0], len(self.impossible)
+        some = f"; {most.choices[0]}" if 2 * len(most.choices) <= count else ""
+        return RunError(f"none of {count} choices can be run{some}: {most.problem}")
 
     def _checked(self, choice: Choice | Refused) -> Choice | Refused:
         """Refused where the stack does not take what it sets."""

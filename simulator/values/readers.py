@@ -138,7 +138,7 @@ class Number(Reader):
             return None
         if self.whole and isinstance(value, Integral):
             return int(value)
-        as_text = self.text and not self.whole and isinstance(value, str)
+        as_text = self.text and not self.whole and isinstance(value, str) and value.isascii()
         if not as_text and not isinstance(value, Real):
             return None
         try:

@@ -206,6 +206,7 @@ def test_limits(given_limits: dict[str, object], key: str, value: float) -> None
         ({"days": "soon"}, "plan.limits.days"),
         ({"hours": "5 parsecs"}, "plan.limits.hours"),
         ({"usd": "k"}, "plan.limits.usd"),
+        ({"hours": "\u0665"}, "plan.limits.hours"),
         ({"dayz": 5}, "plan.limits.dayz"),
     ],
 )

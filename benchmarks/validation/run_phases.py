@@ -62,6 +62,7 @@ def forecast(
     steps: int | None = None,
     seeds: int = SEEDS,
     draws: int = DRAWS,
+    seed_of_draws: int = 0,
 ) -> Forecast:
     """A run's phases over ``steps`` of each of ``seeds`` (None: `STEPS`, or more where steps
     overlap), and over draws of its costs and of what the source leaves open. effects: of its stack,
@@ -76,14 +77,16 @@ def forecast(
         bounds.append(str(summary["bound_by"]))
         for phase, seconds in phases_s(summary).items():
             found[phase] += seconds / seeds
-    base = phases_s(simulated(with_effects(_small(run, {}), effects))) if draws else {}
+    still = _small(run, {}, seed_of_draws)
+    base = phases_s(simulated(with_effects(still, effects))) if draws else {}
     drawn = []
     for number in range(draws):
-        rng = np.random.default_rng(number)
+        rng = np.random.default_rng([seed_of_draws, number])
         chosen = {
             key: guesses[int(rng.integers(len(guesses)))] for key, guesses in run.unknown.items()
         }
-        small = phases_s(simulated(with_effects(_small(run, chosen), effects), (number, draws)))
+        changed = with_effects(_small(run, chosen, seed_of_draws), effects)
+        small = phases_s(simulated(changed, (number, draws)))
         phases = {p: found[p] * small.get(p, 0.0) / base[p] for p in found if base.get(p)}
         drawn.append({**phases, "step": step_s(run, phases, found)})
     return Forecast(dict(found), tuple(drawn), max(bounds, key=bounds.count))
@@ -131,10 +134,10 @@ def with_effects(keys: Mapping[str, Any], effects: Effects) -> dict[str, Any]:
     return content
 
 
-def _small(run: PublishedRun, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _small(run: PublishedRun, chosen: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """The scenario of a few small steps."""
     keys = run.keys(chosen)
     work = keys["workload"]
     groups = max(DRAWN_ROLLOUTS // work.get("group_size", 1), 1)
     work["batch_groups"] = min(work["batch_groups"], groups)
-    return {**keys, "steps": DRAWN_STEPS if keys["policy"] else 1, "seed": 0}
+    return {**keys, "steps": DRAWN_STEPS if keys["policy"] else 1, "seed": seed}

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -190,7 +191,7 @@ def judge(rows: Sequence[Row]) -> Judged:
     """Every measured phase of every run, its source left out; a note for each run that cannot be
     forecast."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        tried = list(pool.map(_bare, [row.run for row in rows]))
+        tried = list(pool.map(_bare, rows))
         rows, bare, notes = _forecast_ones(rows, tried)
         effects: list[Effects] = list(left_out(rows, bare, pool.map))
         tried = list(pool.map(_tried, [row.run for row in rows], effects))
@@ -232,10 +233,12 @@ def stack_texts(effects: Mapping[str, StackEffects]) -> Iterator[str]:
     yield f"{UNUSUAL} {', '.join(f'{g} {fitted.added:.2f}' for g, fitted in effects.items())}"
 
 
-def _bare(run: PublishedRun) -> Forecast | str:
-    """The forecast without effects, to which they are fitted, or why there is none."""
-    steps = STEPS if run.scenario["policy"] else BARE_STEPS
-    return _tried(run, None, steps=steps, seeds=1, draws=BARE_DRAWS)
+def _bare(row: Row) -> Forecast | str:
+    """The forecast without effects, to which they are fitted, or why there is none. Its few draws
+    are its own: what the same few have too much of would be too much in all runs."""
+    steps = STEPS if row.run.scenario["policy"] else BARE_STEPS
+    seed = crc32(f"{row.source}/{row.name}".encode())
+    return _tried(row.run, None, steps=steps, seeds=1, draws=BARE_DRAWS, seed_of_draws=seed)
 
 
 def _tried(run: PublishedRun, effects: Effects | None, **most: int) -> Forecast | str:

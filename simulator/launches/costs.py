@@ -12,6 +12,7 @@ from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.stacks import FOLDERS, STACKS
 from rollcast.simulator.costs.trainer.options import MasterDtype, Optimizer
 from rollcast.simulator.launches.parts import HOST_MEMORY, Part
+from rollcast.simulator.launches.run_parts import shape_of
 from rollcast.simulator.stacks.settings import Settings, value, whole
 
 ROOFLINE = "cost.roofline"
@@ -264,6 +265,13 @@ def _log_prob_passes(known: Settings) -> Iterator[Part]:
         yield _said(known, rows, f"{TRAINER}.log_prob_microbatch_rollouts", most)
 
 
+def _other_shape(known: Settings, key: str) -> str | None:
+    """The preset of a model beside the policy, if its shape is known to be another."""
+    policy, other = (shape_of(str(value(known, one))) for one in ("model", key))
+    differs = policy is not None and other is not None and policy[1] != other[1]
+    return other[1] if differs and other is not None else None
+
+
 def role_parts(known: Settings, preset: str) -> Iterator[Part]:
     """Models beside the policy."""
     reference = value(known, "run.reference")
@@ -271,7 +279,10 @@ def role_parts(known: Settings, preset: str) -> Iterator[Part]:
         usual = next(iter(backends_of(preset).values())).options.get("log_prob_passes", 1)
         own = usual - (usual > 1)  # without the reference that it counts
         key = f"{TRAINER}.log_prob_passes"
-        yield _said(known, "run.reference", key, own + reference)
+        teacher = _other_shape(known, "run.reference_model") if reference else None
+        yield _said(known, "run.reference", key, own + (reference and teacher is None))
+        if teacher is not None:  # which adds its pass
+            yield _said(known, "run.reference_model", f"{TRAINER}.reference_model", teacher)
     critic = value(known, "run.critic") is True
     reward = value(known, "run.reward_model") not in (None, False, "")
     reward = reward and value(known, "run.reward_models") is not False  # its path stands there too

@@ -136,6 +136,26 @@ def test_llama_factory_has_one_stage_that_is_a_loop(tmp_path: Path) -> None:
     assert {key: found.value(key) for key in wanted} == wanted
 
 
+@pytest.mark.parametrize(
+    ("teacher", "passes", "model"),
+    [("Qwen/Qwen3-32B", 1, "qwen3-32b"), ("me/Qwen3-1.7B-tuned", 2, None), ("mine", 2, None)],
+)
+def test_a_teacher_of_another_size_is_a_model_of_its_own(
+    tmp_path: Path, teacher: str, passes: int, model: str | None
+) -> None:
+    launch = launched(
+        tmp_path,
+        run_yaml="distillation: {num_prompts_per_step: 32, num_generations_per_prompt: 2}\n"
+        "policy: {model_name: Qwen/Qwen3-1.7B-Base, max_total_sequence_length: 4096,\n"
+        "  train_global_batch_size: 64}\n"
+        f"teacher: {{model_name: {teacher}}}\ncluster: {{gpus_per_node: 8, num_nodes: 1}}\n",
+    )
+    found = asked(launch)
+    assert found.value("workload.batch_groups") == 32
+    assert found.value(f"{TRAINER}.log_prob_passes") == passes
+    assert found.value(f"{TRAINER}.reference_model") == model
+
+
 @pytest.mark.parametrize(("gpus", "trainer"), [(2, 1), (8, 7)])
 def test_the_asynchronous_trainer_has_a_server_and_a_bound(
     tmp_path: Path, gpus: int, trainer: int

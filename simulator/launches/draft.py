@@ -13,10 +13,10 @@ from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.costs import Step, cost_parts, preset_of
 from rollcast.simulator.launches.dealt import check_batches, check_engines
+from rollcast.simulator.launches.engine_defaults import seqs_part, share_part
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
 from rollcast.simulator.launches.run_parts import cluster_parts, model_part, policy_part
-from rollcast.simulator.launches.sglang import share_part
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.values.words import short
@@ -84,6 +84,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         own,
         *_cluster(known, overlapped),
         *_engine(known),
+        *seqs_part(known, preset, gpu),
         batch,
         size,
         cap,

@@ -115,6 +115,24 @@ def test_sglang_takes_what_the_gpu_leaves_where_a_launch_does_not_say(
     assert found.value(SHARE) == pytest.approx(share, abs=0.004)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "said", "most"),
+    [
+        ("h100-sxm", "", 1024),
+        ("h20", "", 1024),
+        ("a800", "", 1024),
+        ("a100-80gb", "", 256),
+        ("l40s", "", 256),
+        ("h100-sxm", " policy.generation.vllm_cfg.max_num_seqs=64", 64),
+        ("h100-sxm", " policy.generation.backend=megatron", 256),
+    ],
+)
+def test_vllm_runs_as_many_at_once_as_the_gpu_lets_it(gpu: str, said: str, most: int) -> None:
+    """``get_batch_defaults`` (vllm/engine/arg_utils.py), where a launch does not say."""
+    launch = read_launch(None, (AUTOMODEL + said).split(), "nemo_rl")
+    assert question(launch, Asked(parts=given(None, gpu))).scenario.engine.max_seqs == most
+
+
 def test_what_a_layout_implies_decides_which_defaults_hold() -> None:
     """AReaL's trainer is FSDP by its layout; before 2.0 it stepped weights of ``actor.dtype``."""
     launch = read_launch(

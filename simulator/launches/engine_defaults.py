@@ -1,4 +1,4 @@
-"""SGLang's share of a GPU's memory, where a launch leaves it to the engine."""
+"""What engines choose by the GPU, where a launch leaves it to them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _SIZES = (
 )
 """Memory below which they hold, in MiB; tokens of a prefill; the largest batch with a CUDA graph,
 of engines of up to three GPUs and of larger ones."""
+_VLLM_CHOOSES_FROM_BYTES = 70 * 2**30
+_VLLM_SEQS = 1024
 _DRAFT = {"STANDALONE": 6 * _GIB, "NGRAM": 0}
 
 
@@ -55,3 +57,22 @@ def share_part(known: Settings, preset: str, gpu: object) -> Iterator[Part]:
     if share > 0:
         source = "SGLang's own, which the launch leaves to it"
         yield Part("cost.roofline.kv_memory_utilization", share, source)
+
+
+def seqs_part(known: Settings, preset: str, gpu: object) -> Iterator[Part]:
+    """How many rollouts vLLM runs at once on large GPUs but the A100, of a stack that leaves it to
+    vLLM: get_batch_defaults of vllm/engine/arg_utils.py, since 0.9; 256 on others, as scenarios
+    have it. preset: of the stack's costs."""
+    stack, key = STACKS[preset], "engine.max_seqs"
+    if value(known, key) is not None or stack.max_seqs is not None or not isinstance(gpu, str):
+        return
+    kind, _, release = str(stack.engine).partition("-")
+    if not str(value(known, "run.engine") or kind).lower().startswith("vllm"):
+        return
+    if release in ("0.7", "0.8") or gpu.startswith("a100"):
+        return
+    if load_gpu(gpu, "gpu").memory_bytes < _VLLM_CHOOSES_FROM_BYTES:
+        return
+    most = whole(known, "engine.max_batched_tokens") or _VLLM_SEQS
+    source = "vLLM's own on this GPU, which the launch leaves to it"
+    yield Part(key, min(_VLLM_SEQS, most), source)

@@ -132,6 +132,9 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     ):
         if (found := value(known, key)) in words and not known[key].unsaid:
             yield _said(known, key, f"{TRAINER}.{ours}", found)
+    # rows of several sequences need a kernel that keeps them apart
+    if value(known, "run.attention") == "eager" and value(known, "run.packing") is not True:
+        yield _said(known, "run.attention", f"{TRAINER}.attention", "eager")
     recompute, modules = _RECOMPUTE.get(str(value(known, "run.recompute"))), "run.recompute_modules"
     if recompute == "attention" and re.search(r"\b(mlp|moe)\b", str(value(known, modules))):
         recompute = "mlp"  # which is most of a layer

@@ -120,6 +120,7 @@ _SAID: Mapping[str, Said] = {
     f"{TRAINER}.log_prob_microbatch_tokens": _said_already("run.log_prob_pass_tokens"),
     f"{TRAINER}.log_prob_microbatch_rollouts": _said_already("run.log_prob_micro_rollouts"),
     f"{TRAINER}.logits_chunk_tokens": lambda wanted, _: {"run.fused_head": wanted is not None},
+    f"{TRAINER}.attention": lambda wanted, _: {"run.attention": wanted or "flash_attention_2"},
     f"{TRAINER}.batching": lambda wanted, _: {"run.packing": wanted == "packed"},
     f"{TRAINER}.sharding": _sharding,
     f"{TRAINER}.backend": _split,

@@ -45,6 +45,25 @@ def test_a_launch_becomes_the_scenario_that_it_says() -> None:
     assert values["policy"] == []
 
 
+ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
+PACKED = "actor_rollout_ref.model.use_remove_padding"
+
+
+def test_eager_attention_is_priced_and_can_be_left() -> None:
+    """Where rows are padded: what keeps packed sequences apart is never eager."""
+    rows = {"actor_rollout_ref.actor.use_dynamic_bsz": False, ATTENTION: "eager"}
+    ours = "cost.roofline.trainer.attention"
+    for packed, attention, said in ((False, "eager", "eager"), (True, "eager", None)):
+        assert _values({**rows, PACKED: packed, ATTENTION: attention}).get(ours) == said
+    assert ours not in _values({**rows, PACKED: False, ATTENTION: "sdpa"})
+    launch = launched({**VERL, **rows, PACKED: False})
+    knob = next(k for k in knobs_of("verl", "fsdp", "colocated", None) if k.key == ours)
+    assert knob.others("eager") == (None,)
+    assert knob.others(None) == ()
+    takes = frozenset(all_stacks()["verl"].launch.keys)
+    assert overrides(ours, None, launch.settings, takes) == {"run.attention": "flash_attention_2"}
+
+
 @pytest.mark.parametrize(
     ("key", "value", "ours", "expected"),
     [
@@ -276,7 +295,7 @@ def test_what_a_setting_says_is_what_the_scenario_has(key: str, value: Any) -> N
     lines = table.written(settings, "0.7", known)
     assert len(lines) >= len(settings)
     again = launched({**VERL, **dict(_pair(line) for line in lines)})
-    assert {p.key: p.value for p in drafted(again, asked()).parts}[key] == value
+    assert {p.key: p.value for p in drafted(again, asked()).parts}.get(key) == value
 
 
 def _pair(line: str) -> tuple[str, Any]:

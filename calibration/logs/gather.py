@@ -338,8 +338,8 @@ def _rows(
         for column in _SECONDS:
             if column in row and not 0 <= row[column] < 1e12:
                 raise LogError(
-                    f"{step.place}: {column} of step {number} is {row[column]:g}; "
-                    "seconds are not negative, and numbers"
+                    f"{step.place}: {column} of step {number} is {row[column]:g}; seconds are "
+                    "numbers from 0 to 1e12"
                 )
         row = {name: item for name, item in row.items() if math.isfinite(item)}
         for column in _LENGTHS:

@@ -136,7 +136,7 @@ def test_what_no_line_can_mend_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     lines = growing.lines(4)
     path.write_text("".join(lines).replace('"timing_s/step": ', '"timing_s/step": -', 1))
-    with pytest.raises(LogError, match="seconds are not negative"):
+    with pytest.raises(LogError, match="seconds are numbers from 0"):
         watched(Asked((path,)), [])
 
 

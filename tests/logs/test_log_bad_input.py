@@ -106,9 +106,9 @@ def test_seconds_that_are_none(tmp_path: Path, bad: float, key: str) -> None:
     lines[3] = re.sub(rf"{key}:[\d.]+", f"{key}:{bad}", lines[3])
     path = tmp_path / "console.log"
     path.write_text("hello\n" + "\n".join(lines) + "\n")
-    _refused(path, said=rf"console\.log, line 5: \w+_s of step 4 is {bad:g}; seconds are not neg")
+    _refused(path, said=rf"console\.log, line 5: \w+_s of step 4 is {bad:g}; seconds are numbers")
     rows = [{"step": t.step, "data": written.verl_values(t)} for t in truth]
-    rows[3]["data"][key] = bad  # type: ignore[index]
+    rows[3]["data"][key] = 10**400 if bad > 0 else bad  # type: ignore[index]
     path = written.lines(tmp_path / "run.jsonl", rows)
     _refused(path, said=r"run\.jsonl, line 4: \w+_s of step 4")
 

@@ -3,6 +3,7 @@ torch's own spelling of a scalar."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -31,7 +32,8 @@ def number(text: str) -> float | None:
 
 
 def scalar(value: object) -> float | None:
-    """A parsed number, or the only entry of a list; None for anything else, flags included."""
+    """A parsed number, infinite where it has too many digits, or the only entry of a list; None for
+    anything else, flags included."""
     for _ in range(4):
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
@@ -40,7 +42,7 @@ def scalar(value: object) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        return None
+        return math.inf if value > 0 else -math.inf
 
 
 def word(text: str) -> Any:

@@ -68,7 +68,8 @@ def test_not_a_number_is_a_number() -> None:
         ([1, 2], None),
         ("1", None),
         (None, None),
-        (10**400, None),
+        (10**400, math.inf),
+        (-(10**400), -math.inf),
     ],
 )
 def test_scalars_of_parsed_files(value: object, expected: float | None) -> None:

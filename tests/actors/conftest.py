@@ -1,4 +1,4 @@
-"""One Ray for all tests that need it, on this machine, with this folder on its path."""
+"""One Ray for the tests of a file that need it, on this machine, with this folder on its path."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ if HAVE_VLLM:
     prepare()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_transport() -> Iterator[Any]:
     if not HAVE_RAY:
         pytest.skip("Ray is not installed (rollcast[ray])")
-    with pytest.MonkeyPatch.context() as patch:
-        # As where others have started Ray: it hides the GPUs from who has asked for none.
-        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
-        with ray_started(gpus=4) as transport:
-            yield transport
+    with ray_started() as transport:
+        yield transport
 
 
 @pytest.fixture

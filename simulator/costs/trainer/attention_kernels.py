@@ -56,9 +56,10 @@ def with_kernel(gpu: Gpu, kernel: AttentionKernel, field: str) -> Gpu:
         known = [
             name for (name, where), its in presets.items() if where == generation and its.share
         ]
-        instead = f"known there: {', '.join(known)}" if known else "nor of any other"
         raise ScenarioError(
-            field, f"no speed of {kernel} on {gpu.name} is known, {instead}; or give gpu.{FIGURE}"
+            field,
+            f"no speed of {kernel} on {gpu.name} is known, known there: {', '.join(known)}; or "
+            f"give gpu.{FIGURE}",
         )
     if speed.share is None:
         return gpu

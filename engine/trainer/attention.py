@@ -69,23 +69,17 @@ class PrefixRead:
 
 def _blocks(tokens: Sequence[int], places: Sequence[int]) -> Iterator[Block]:
     """As few as there can be: each is a call of a kernel."""
-    row, block = 0, None
-    for place, group in groupby(places):
-        count = len([*group])
-        rows, prefixes = slice(row, row + count), slice(place, place + 1)
-        row += count
-        if block is not None:
-            each = (block.rows.stop - block.rows.start) // (
-                block.prefixes.stop - block.prefixes.start
-            )
-            if (block.prefixes.stop, block.tokens, each) == (place, tokens[place], count):
-                rows = slice(block.rows.start, rows.stop)
-                prefixes = slice(block.prefixes.start, place + 1)
-            else:
-                yield block
-        block = Block(rows, prefixes, tokens[place])
-    if block is not None:
-        yield block
+    groups = [(place, len([*rows])) for place, rows in groupby(places)]
+
+    def alike(at: int) -> tuple[int, int, int]:
+        place, rows = groups[at]
+        return tokens[place], rows, place - at  # prefixes side by side are as far ahead
+
+    row = 0
+    for (size, rows, _), members in groupby(range(len(groups)), key=alike):
+        some = [groups[at][0] for at in members]
+        yield Block(slice(row, row + rows * len(some)), slice(some[0], some[-1] + 1), size)
+        row += rows * len(some)
 
 
 def shared_prefix_attention(

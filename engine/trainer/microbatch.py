@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import TypeVar
 
 from rollcast.engine.trainer.batch import Example
+from rollcast.simulator.costs.trainer.packing import Row
+from rollcast.simulator.costs.trainer.packing import padded_rows as pack
 
-Row = TypeVar("Row")
 IDLE: Sequence[Example] = (Example(0, (0,), (0,), (0.0,), (False,), 0.0),)
 """A microbatch of a rank that has none left while others have: a pass without gradient."""
 
@@ -107,19 +107,6 @@ def suffix_width(example: Example) -> int:
 def _padding(batch: Sequence[Row], width: Callable[[Row], int]) -> int:
     widths = [width(row) for row in batch]
     return max(widths) * len(widths) - sum(widths)
-
-
-def pack(rows: Sequence[Row], width: Callable[[Row], int], budget_tokens: int) -> list[list[Row]]:
-    """Microbatches of at most ``budget_tokens``, padding included, longest rows first. A longer row
-    gets its own."""
-    batches: list[list[Row]] = []
-    room = 0
-    for row in sorted(rows, key=width, reverse=True):
-        if not batches or len(batches[-1]) >= room:
-            batches.append([])
-            room = max(1, budget_tokens // width(row))
-        batches[-1].append(row)
-    return batches
 
 
 def pack_rows(

@@ -7,10 +7,11 @@ says what the measurements covered, and the rest (errors, lengths, provenance) b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 from rollcast.simulator.costs.actors import RETIRED, ActorCosts
 from rollcast.simulator.costs.base import (
@@ -22,6 +23,7 @@ from rollcast.simulator.costs.base import (
     TrainLoad,
 )
 from rollcast.simulator.costs.ranges import Seconds
+from rollcast.simulator.costs.trainer.packing import padded_rows
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.fitted_file import check_schema, read_fitted
 from rollcast.simulator.values import NOT_NEGATIVE, AtLeast, Between, given, read
@@ -114,7 +116,8 @@ class Packing:
         total = [0, 0, 0]
 
         def add(rows: Sequence[_Row], budget_tokens: int) -> None:
-            for width, batch in _pack(rows, budget_tokens):
+            for batch in padded_rows(rows, itemgetter(0), budget_tokens):
+                width = max(batch[0][0], 1)
                 total[0] += width * len(batch)
                 total[1] += 1
                 total[2] += sum(width * (width + before) for _, before in batch)
@@ -127,7 +130,8 @@ class Packing:
                     sharing.append((prompt - 1, [*responses]))
                 else:  # the last token of a response is fed to nothing
                     dense.extend((prompt + response - 1, 0) for response in responses)
-            for width, groups in _pack(sharing, self.prefix_microbatch_tokens):
+            for groups in padded_rows(sharing, itemgetter(0), self.prefix_microbatch_tokens):
+                width = groups[0][0]
                 total[0] += width * len(groups)
                 total[2] += width * width * len(groups)
                 suffixes = [(n, prefix) for prefix, responses in groups for n in responses]
@@ -138,17 +142,6 @@ class Packing:
 
 _Row = tuple[int, int]
 """Tokens of a row, and of the prefix before it."""
-_Wide = TypeVar("_Wide", bound=tuple[int, Any])
-
-
-def _pack(rows: Sequence[_Wide], budget_tokens: int) -> Iterator[tuple[int, Sequence[_Wide]]]:
-    """Padded width and rows of each microbatch; a row begins with its width."""
-    ordered, first = sorted(rows, key=lambda row: -row[0]), 0
-    while first < len(ordered):
-        width = max(ordered[first][0], 1)
-        batch = ordered[first : first + max(1, budget_tokens // width)]
-        yield width, batch
-        first += len(batch)
 
 
 @dataclass(frozen=True, slots=True)

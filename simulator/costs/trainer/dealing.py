@@ -115,10 +115,11 @@ class Dealing:
             assigned = [list(range(gpu, len(jobs), len(heap))) for _, gpu in heap]
         if self.batching != "packed":
             assigned = [sorted(mine) for mine in assigned]  # no stack sorts them by length
-        dealt = [[part for job in mine for part in jobs[job][1]] for mine in assigned]
         if load.shared_prefix and self.batching == "packed":
             return [self._shared([jobs[job] for job in mine], budget_tokens) for mine in assigned]
-        rows = [[work for part in mine for work in part] for mine in dealt]
+        rows = [
+            [work for job in mine for part in jobs[job][1] for work in part] for mine in assigned
+        ]
         if self.batching == "one_sequence":
             return rows
         if self.pads:
@@ -137,7 +138,7 @@ class Dealing:
         microbatches: list[Work] = []
         for places in together([sum(w.tokens for w in one) for one in prefixes], room):
             beside = [work for place in places for work in prefixes[place]]
-            microbatches += pack(beside, max(room, *(w.tokens for w in beside)) if beside else room)
+            microbatches += pack(beside, sum(work.tokens for work in beside))
             suffixes = [work for place in places for work in groups[place][1][-1]]
             microbatches += pack(suffixes, budget_tokens)
         return microbatches

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple, TypeVar
 
 Batching = Literal["packed", "padded", "padded_to_batch", "padded_to_cap", "one_sequence"]
 
@@ -17,6 +17,24 @@ def prefix_pass_tokens(microbatch_tokens: int, given: int | None) -> int:
     """Tokens of shared prefixes that our trainer computes together at most: as ``given``, or half
     of a microbatch."""
     return max(1, microbatch_tokens // 2) if given is None else given
+
+
+Row = TypeVar("Row")
+
+
+def padded_rows(
+    rows: Sequence[Row], width: Callable[[Row], int], budget_tokens: int
+) -> list[list[Row]]:
+    """As our own trainer makes microbatches of at most ``budget_tokens``, padding included: the
+    longest rows first. A longer row gets its own."""
+    batches: list[list[Row]] = []
+    room = 0
+    for row in sorted(rows, key=width, reverse=True):
+        if not batches or len(batches[-1]) >= room:
+            batches.append([])
+            room = max(1, budget_tokens // max(width(row), 1))
+        batches[-1].append(row)
+    return batches
 
 
 class Work(NamedTuple):

@@ -106,9 +106,12 @@ def policy_part(known: Settings, overlapped: bool, stack: str, rules: Mapping[st
     bound = value(known, "run.max_staleness")
     if isinstance(bound, int | float) and not isinstance(bound, bool) and 0 < bound <= _OLDEST:
         setting = known["run.max_staleness"]
-        options: dict[str, Any] = {"max_staleness": bound, **rules, **_in_flight(known, rules)}
-        syncs = whole(known, "run.sync_every")
-        if syncs is not None and 1 < syncs <= bound + 1:
+        syncs = whole(known, "run.sync_every") or 1
+        if rules.get("max_staleness") == "syncs":
+            bound = (bound + 1) * syncs - 1
+        others = {key: its for key, its in rules.items() if key != "max_staleness"}
+        options: dict[str, Any] = {"max_staleness": bound, **others, **_in_flight(known, rules)}
+        if 1 < syncs <= bound + 1:
             options["sync_every"] = syncs
         source = f"{setting.source}; {' and '.join(rules)} as in {stack}"
         return Part("policy", [{"fully_async": options}], source)

@@ -248,7 +248,8 @@ class StackLog:
     its console names no step, so rows are counted. dumps_again: an update on the same rollouts
     dumps them again. pads: an update pads every rollout to the longest of the batch. fully_async:
     options of the policy of that name that the stack runs; in_flight may be ``max_staleness``: as
-    many batches. tool_tokens_inside: lengths of responses include tokens written by tools.
+    many batches, max_staleness ``syncs``: the stack counts those. tool_tokens_inside: lengths of
+    responses include tokens written by tools.
 
     releases: since and until, as in `launch`, of keys that some releases write; ``always``: every
     step has it since, so that a log without it is older.

@@ -167,6 +167,12 @@ def test_the_asynchronous_trainer_has_a_server_and_a_bound(
     assert found.value("cost.roofline.stack") == "trl"  # not as transformers generates
 
 
+def test_the_asynchronous_trainer_counts_its_syncs(tmp_path: Path) -> None:
+    text = ASYNC.replace("AsyncGRPOConfig(", "AsyncGRPOConfig(weight_sync_steps=4, ", 1)
+    policy = asked(launched(tmp_path, train_py=text), 2).value("policy")[0]["fully_async"]
+    assert (policy["sync_every"], policy["max_staleness"]) == (4, 19)  # of the fifth version
+
+
 GIVEN = "trains on given answers, without rollouts: it is no RL loop"
 OTHERS = {
     "run.sh, line 1: starts openrlhf.cli.train_dpo, which " + GIVEN: (

@@ -3,10 +3,13 @@ run all others; one summary of both. Arguments go to both (``-k ...``).
 
 pytest's workers all import what they collect, so one process alone imports engines. Three processes
 serve two cores, since tests of real runs wait a fifth of their time for processes, Ray and signals.
+Plug-ins are named: of those that pytest finds by itself, it rewrites and compiles every module of
+their packages, which are ours and Hypothesis too, in each process.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,6 +18,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 ENGINES = ("tests/engine", "tests/conformance", "tests/actors")
+PLUGINS = ("xdist", "pytest_timeout", "_hypothesis_pytestplugin", "rollcast.pytest_plugin")
 NO_TESTS = 5  # pytest's exit code where arguments leave none
 
 
@@ -34,7 +38,10 @@ def counted(report: Path) -> dict[str, int]:
 def main(arguments: list[str]) -> int:
     """Runs both; the worse of their exit codes."""
     begun = time.monotonic()
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what one process compiles, the others read
     pytest = [sys.executable, "-m", "pytest", "--max-worker-restart", "2"]
+    pytest += [word for plugin in PLUGINS for word in ("-p", plugin)]
     rest = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
     with tempfile.TemporaryDirectory() as folder:
         reports = [Path(folder) / f"{name}.xml" for name in ("engines", "others")]

@@ -98,6 +98,9 @@ def make_replica(tiny_path: Path) -> Iterator[Callable[..., VllmReplica]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core, "cleanup_dist_env_and_memory", lambda: None)
+        # On a machine that has not seen a model, vLLM asks another process about it, so that this
+        # one starts no CUDA: ten seconds of a core, for imports that are done here.
+        patch.setattr("vllm.model_executor.models.registry._run_in_subprocess", lambda ask: ask())
         yield make
         patch.setattr("gc.collect", lambda *args: 0)  # else each of them searches the whole heap
         for replica in started:

@@ -48,18 +48,22 @@ def test_of_nobody():
 """
 
 
-def run_pytest(folder: Path, *options: str) -> str:
-    plugin = [] if "rollcast" in _installed() else ["-p", "rollcast.pytest_plugin"]
-    others = ("cacheprovider", "looptime_plugin", "looptime_chronometers", "looptime_timeproxies")
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", *plugin]
-    command += [word for name in others for word in ("-p", f"no:{name}")]
+def run_pytest(folder: Path, *options: str, found: bool = False) -> str:
+    """found: the plug-in is found as an installed one, for which pytest rewrites all modules of
+    rollcast; else it is named."""
+    given = ["-p", "rollcast.pytest_plugin"]
+    if found and "rollcast" in _installed():
+        others = ("looptime_plugin", "looptime_chronometers", "looptime_timeproxies")
+        given = [word for name in others for word in ("-p", f"no:{name}")]
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *given]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "" if found else "1", "PYTHONPATH": paths}
     done = subprocess.run(
         [*command, *options],
         cwd=folder,
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": paths},
+        env=os.environ | alone,
     )
     return done.stdout + done.stderr
 
@@ -73,7 +77,7 @@ def _installed() -> set[str]:
 def test_the_plug_in(tmp_path: Path) -> None:
     scenario = str(ROOT / "examples" / "fully_async.yaml")
     (tmp_path / "test_mine.py").write_text(TESTS.format(scenario=scenario))
-    without = run_pytest(tmp_path)
+    without = run_pytest(tmp_path, found=True)
     assert "1 passed, 4 skipped" in without, without
     assert "needs pytest --rollcast" in without
     said = run_pytest(tmp_path, "--rollcast", "--rollcast-seeds", "2")

@@ -57,6 +57,7 @@ FEWER = {
     "judge.hold_out._MOST_DRAWN": 30_000,
     "judge.hold_out._MOST_SIMULATED": 6,
     "judge.hold_out._RUNS": 5,
+    "judge.pace._STEPS": 8,
     "judge.whole.MOST_STEPS": 7,
 }
 """Samples and steps that are most of a calibration's time; tests need no more of them."""

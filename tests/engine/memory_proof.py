@@ -174,10 +174,15 @@ def _peaks(model: Any, tokens: int, sharding: Sharding, options: Any) -> dict[st
     return peaks
 
 
+def proved(name: str, ranks: str, tokens: str, *options: str) -> dict[str, float]:
+    """What is measured, and what the ledger says of the same update."""
+    sharding = Sharding(mixed=True, offload="offload" in options)
+    lora = LoraConfig() if "lora" in options else None
+    shape = name, int(ranks), int(tokens)
+    found = measure(*shape, sharding, lora=lora, shared="shared" in options)
+    ledger = forecast(*shape, lora=lora, offload=sharding.offload)
+    return found | {f"{part}_forecast": gib for part, gib in ledger.items()}
+
+
 if __name__ == "__main__":
-    name, ranks, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    sharding = Sharding(mixed=True, offload="offload" in sys.argv)
-    lora = LoraConfig() if "lora" in sys.argv else None
-    found = measure(name, ranks, tokens, sharding, lora=lora, shared="shared" in sys.argv)
-    ledger = forecast(name, ranks, tokens, lora=lora, offload=sharding.offload)
-    print(json.dumps(found | {f"{part}_forecast": gib for part, gib in ledger.items()}))
+    print(json.dumps(proved(*sys.argv[1:])))

@@ -14,13 +14,19 @@ _SLOW = (
 """Imported once, in the process that all ranks are forks of."""
 
 
+def imported() -> Any:
+    """Whose processes have that."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*_SLOW])
+    return context
+
+
 class RankProcesses:
     """At most so many ranks; a case is a function of a module that can be imported, called in each
     with the number of ranks and what it is given."""
 
     def __init__(self, most: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([*_SLOW])
+        context = imported()
         self._pipes, self._processes = [], []
         for _ in range(most):
             mine, theirs = context.Pipe()

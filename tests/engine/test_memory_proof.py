@@ -5,29 +5,22 @@ The figures of real models take a minute each: ``make memory-proof``.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-HERE = Path(__file__).parent
+from memory_proof import proved
+from rank_processes import imported
 
 
 def measured(*arguments: object) -> dict[str, float]:
     """In a process of its own: torch knows one group of ranks at a time."""
-    paths = [str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, str(HERE / "memory_proof.py"), *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    with ProcessPoolExecutor(1, imported()) as process:
+        return process.submit(proved, *map(str, arguments)).result()
 
 
 def test_a_rank_holds_its_shards_and_one_layer() -> None:

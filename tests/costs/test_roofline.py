@@ -147,7 +147,7 @@ def test_experts_whole_on_each_gpu_wait_for_the_busiest() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(
-    name=st.sampled_from(MODELS),
+    name=st.sampled_from((*MODELS, "deepseek-v3")),
     rollouts=st.integers(1, 512),
     context=st.integers(0, 10**6),
     launch_s=st.floats(0, 2e-3),
@@ -160,8 +160,10 @@ def test_without_cuda_graphs_the_kernels_must_be_launched(
     options = {"host_s": 1e-3, "host_per_rollout_s": 2e-5, "launch_s_per_layer": launch_s}
     options["recurrent_launch_s_per_layer"] = 3 * launch_s
     options["mixture_launch_s_per_layer"] = 2 * launch_s
+    options["latent_launch_s_per_layer"] = 2.5 * launch_s
     others = model.sparse_layers * (1 - model.linear_layers / model.layers)  # 3 is more than 2
-    launches_s = (model.layers + 2 * model.linear_layers + others) * launch_s
+    more = 1.5 if model.kv_lora_rank else 1.0
+    launches_s = (model.layers + 2 * model.linear_layers + more * others) * launch_s
     graphs = RooflineCost(model, gpu, 2, **options)
     eager = replace(graphs, cuda_graphs=False)
     host_s = 1e-3 + 2e-5 * rollouts

@@ -47,7 +47,7 @@ class Attention:
     @cached_property
     def _kinds(self) -> tuple[tuple[Reach, float], ...]:
         """Kinds of layers, and seconds of one token of context that they see."""
-        latent = any(not kind.heads for kind in self.model.reaches)
+        latent = self.model.latent
         return tuple((kind, self._token_s(kind, latent)) for kind in self.model.reaches)
 
     def _token_s(self, kind: Reach, latent: bool) -> float:

@@ -292,6 +292,11 @@ class Model(ModelOptions):
         return tuple(kind for kind in (seeing_all, near) if kind.layers)
 
     @property
+    def latent(self) -> bool:
+        """Whether layers keep vectors of which all heads make their keys and values."""
+        return any(not kind.heads for kind in self.reaches)
+
+    @property
     def kv_bytes_per_token(self) -> float:
         """Bytes that one token leaves in the cache, while windowed layers see it."""
         return sum(kind.layers * kind.kv_bytes for kind in self.reaches)

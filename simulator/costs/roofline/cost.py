@@ -78,8 +78,9 @@ class RooflineCost(RooflineOptions, CostModel):
     ``speculative`` an iteration is a share of one that verifies
     (`simulator.costs.engine.speculation`). Without ``cuda_graphs`` the host launches every kernel,
     and the GPU's part takes ``launch_s_per_layer`` a layer at least, or
-    ``recurrent_launch_s_per_layer``, and ``mixture_launch_s_per_layer`` one with experts. Where the
-    sync brings adapters, the engine computes them too: ``adapter_s_per_layer`` more, and
+    ``recurrent_launch_s_per_layer``, and ``mixture_launch_s_per_layer`` one with experts, or
+    ``latent_launch_s_per_layer`` one with experts and latent attention. Where the sync brings
+    adapters, the engine computes them too: ``adapter_s_per_layer`` more, and
     ``adapter_launch_s_per_layer`` more to launch.
 
     ``trainer`` prices the updates (default: :class:`RooflineTrainer` on ``trainer_gpus``).
@@ -320,6 +321,8 @@ class RooflineCost(RooflineOptions, CostModel):
         be spread evenly over recurrent and other ones."""
         recurrent, mixed = model.recurrent_layers, model.sparse_layers / model.layers
         least_s = self.mixture_launch_s_per_layer
+        if model.latent:
+            least_s = max(least_s, self.latent_launch_s_per_layer)
         return math.fsum(
             layers * ((1 - mixed) * each_s + mixed * max(each_s, least_s))
             for layers, each_s in (

@@ -122,6 +122,13 @@ class RooflineOptions(Options):
             unit="seconds",
         ),
     ] = _F.mixture_launch_s_per_layer
+    latent_launch_s_per_layer: Annotated[
+        Seconds,
+        Doc(
+            "the least of layers with experts and latent attention, which launch yet more",
+            unit="seconds",
+        ),
+    ] = _F.latent_launch_s_per_layer
     adapter_s_per_layer: Annotated[
         Seconds,
         Doc(

@@ -186,6 +186,8 @@ def shape_of(path: str) -> tuple[str, str] | None:
         spelt = re.sub(r"(\d)_(\d)", r"\1.\2", folder.lower()).replace("_", "-")
         spelt = re.sub(r"qwen-(?=(?:2|2\.5|3)-)", "qwen", spelt)
         for name, preset in _names().items():
+            if name not in spelt:  # quickly: there are more names than `re` keeps patterns
+                continue
             found = re.search(rf"(?:^|-){re.escape(name)}(?=$|[-@:])", spelt)
             if found is not None:
                 rest = spelt[: found.start()] + spelt[found.end() :]

@@ -134,6 +134,10 @@ class Number(Reader):
         return read if fit and self.bounds.hold(min(read)) and self.bounds.hold(max(read)) else None
 
     def _taken(self, value: object) -> int | float | None:
+        if type(value) is int and self.whole:  # as most are: the others ask abstract classes
+            return value
+        if type(value) is float and not self.whole:
+            return value if math.isfinite(value) else None
         if isinstance(value, bool):
             return None
         if self.whole and isinstance(value, Integral):

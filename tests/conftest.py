@@ -93,7 +93,8 @@ def one_core() -> Iterator[None]:
     """Tests keep all cores busy by themselves: a fork of all that they have imported takes a sixth
     of an import's processor time, and ends it no sooner."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rollcast.calibration.judge.beside.cores", lambda: 1)
+        for module in ("calibration.judge.beside", "simulator.planner.workers"):
+            patch.setattr(f"rollcast.{module}.cores", lambda: 1)
         yield
 
 

@@ -58,6 +58,7 @@ def test_its_import_brings_nothing_and_its_names_nothing_heavy() -> None:
     assert not HEAVY & set(named.stdout.split()), named.stderr
 
 
+@pytest.mark.usefixtures("quick_intervals")
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(SCRIPT), run_name="__main__")
     said = capsys.readouterr().out

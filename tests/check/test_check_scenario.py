@@ -14,6 +14,8 @@ from rollcast.simulator.cli.app import main
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import build_scenario
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 ROOT = Path(__file__).parents[2]
 TEXT = """\
 model: qwen3-8b

@@ -8,7 +8,6 @@ from benchmarks.measured import runs
 from rollcast.calibration.calibrate import Fitted, calibrate
 from rollcast.calibration.fits.updates import loads
 from rollcast.calibration.folder import RunFolder
-from rollcast.calibration.validate import validate
 from tests.calibration import kept
 
 RUNS = runs("turns/runs")
@@ -38,8 +37,3 @@ def test_another_number_of_environments_and_policy_is_replayed(fitted: Fitted) -
     assert check.forecast.point["step_s"].sum() == pytest.approx(check.total_s, rel=0.08)
     assert check.error_of("step_s") < 0.12
     assert check.error_of("train_s") < 0.2
-
-
-def test_another_number_of_environments_and_policy_is_predicted(fitted: Fitted) -> None:
-    [check] = validate(fitted, [HELD], "predict", draws=1).checks
-    assert abs(check.total_error) < 0.2

@@ -18,6 +18,7 @@ from rollcast.simulator.costs.presets.models import (
 )
 from rollcast.simulator.costs.presets.one_layer import trained_parameters
 from rollcast.simulator.errors import ScenarioError
+from tests.costs.test_parallel import state_bytes
 
 DATA = yaml.safe_load((Path(__file__).parents[1] / "data" / "families.yaml").read_text("utf-8"))
 CONFIGS: dict[str, dict[str, Any]] = DATA["configs"]
@@ -185,7 +186,7 @@ def test_layers_for_further_tokens_are_trained_and_not_graded() -> None:
             assert 1.02 < after[name] / before[name] < 1.4, (options, name)
         assert after["optimizer"] > before["optimizer"]
         assert after["log_prob"] == pytest.approx(before["log_prob"], rel=0.03)
-    states = [RooflineTrainer(m, ROOMY, 8).state_bytes_per_gpu for m in (plain, more)]
+    states = [state_bytes(RooflineTrainer(m, ROOMY, 8)) for m in (plain, more)]
     assert states[0] < states[1] < 1.05 * states[0]
 
 

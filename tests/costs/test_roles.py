@@ -1,5 +1,6 @@
 """Models beside the policy in an update: references, critics and reward models of any size."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.phases import GRADES
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import from_raw, simulate
+from tests.costs.test_parallel import state_bytes
 
 QWEN, SMALL = load_model("qwen3-8b"), "qwen3-0.6b"
 H100 = load_gpu("h100-sxm")
@@ -141,10 +143,10 @@ def test_memory_beside_the_policy() -> None:
     judged = trainer(reference_model=SMALL, reward_passes=1, reward_model=SMALL)
     valued = trainer(critic=True, critic_model=SMALL)
     apart = trainer(critic=True, critic_gpus=8, reference_gpus=8)
-    held = [one.state_bytes_per_gpu for one in (bare, apart, judged, valued)]
+    held = [state_bytes(one) for one in (bare, apart, judged, valued)]
     assert held[0] == held[1] < held[2] < held[3]
-    assert judged.trained_bytes_per_gpu == bare.trained_bytes_per_gpu
-    assert valued.trained_bytes_per_gpu > bare.trained_bytes_per_gpu
+    assert math.fsum(judged._trained_bytes) == math.fsum(bare._trained_bytes)
+    assert math.fsum(valued._trained_bytes) > math.fsum(bare._trained_bytes)
 
 
 def test_models_beside_a_split_policy_are_sharded() -> None:

@@ -212,20 +212,10 @@ class TrainerMemory(TrainerOptions):
         return tuple(guests)
 
     @cached_property
-    def state_bytes_per_gpu(self) -> float:
-        """Bytes of weights, gradients and optimiser states that one GPU has in an update."""
-        own = math.fsum(self._states.values())
-        return own + math.fsum(size for _, parts in self._guests for size in parts.values())
-
-    @cached_property
-    def trained_bytes_per_gpu(self) -> float:
-        """Of these, what lasts to the next update and changes in it: all but gradients and the
-        weights of reference and reward models. With adapters none (their states are small)."""
-        return math.fsum(self._trained_bytes)
-
-    @cached_property
     def _trained_bytes(self) -> tuple[float, float]:
-        """Of what lasts, the weights that passes read, and all else."""
+        """Of weights, gradients and optimiser states on one GPU, what lasts to the next update and
+        changes in it: the weights that passes read, and all else but gradients. With adapters none
+        (their states are small)."""
         if self.weights != "full" or self.states_on_host:
             return 0.0, 0.0
         read, own = self._read_bytes, math.fsum(self._states.values()) - self._states["gradients"]

@@ -47,6 +47,7 @@ WIDTH = 2.2  # of the median interval, from low to high
 SIZE = 0.2  # of a ratio that is forecast well
 TIED = 0.1  # sides of a step as long as each other
 UNUSUAL = "mixtures and recurrent layers add"
+OPEN = 2  # keys that a source leaves open
 BARE_DRAWS = 12
 BARE_STEPS = 4  # of synchronous forecasts to which effects are fitted
 
@@ -68,6 +69,11 @@ class Row:
         """Whether its model is."""
         return unusual(load_model(self.run.scenario["model"]))
 
+    @property
+    def open(self) -> bool:
+        """Whether its source leaves several keys open: it says little of others, too."""
+        return len(self.run.unknown) >= OPEN
+
 
 def group_of(figure: str) -> str | None:
     """The group of a measured figure; None where it mixes several, or belongs to none."""
@@ -87,7 +93,8 @@ def observed(row: Row, found: Forecast) -> Iterator[tuple[str, Observed]]:
         if group is not None and seconds > 0 and measured > 0:
             logs = np.log([max(seconds_of(figure, draw), 1e-9) for draw in found.draws])
             sd = float(np.std(logs)) if len(logs) else 0.0
-            yield group, Observed(row.stack, row.source, measured / seconds, sd, row.unusual)
+            ratio = measured / seconds
+            yield group, Observed(row.stack, row.source, ratio, sd, row.unusual, row.open)
 
 
 def all_effects(rows: Sequence[Row], found: Sequence[Forecast]) -> dict[str, StackEffects]:
@@ -107,7 +114,7 @@ def left_out(
     of_source: dict[str, dict[str, StackEffects]] = dict(zip(sources, fits, strict=True))
     return [
         {
-            group: fitted.of(row.stack, unusual=row.unusual)
+            group: fitted.of(row.stack, unusual=row.unusual, open=row.open)
             for group, fitted in of_source[row.source].items()
         }
         for row in rows

@@ -5,8 +5,8 @@ effects have a mean of 0, so that stacks of which little was measured are drawn 
 (partial pooling: Gelman and Hill 2007, chapter 12), and those of fewer than `FEWEST` sources have
 none. Stacks are normal; sources, with the rest of their runs, have Student's t, since one in ten is
 far off for reasons that its page does not tell (Lange, Little and Taylor 1989). Sources of unusual
-models (mixtures, recurrent layers) have another scale. The forecast's own draws give an error of
-known variance.
+models, and those that leave much of their scenario open, have other scales. The forecast's own
+draws give an error of known variance.
 
 Intervals are drawn from a normal. How wide it has to be is counted: each of the sources is forecast
 by the others in turn, and the scale of sources is made so much wider or narrower that nine of ten
@@ -28,8 +28,8 @@ from rollcast.simulator.errors import ScenarioError
 
 Array = NDArray[np.float64]
 _LEAST_SDS = (0.02, 0.1, 0.02)  # of stacks, sources and the rest: no source is met more closely
-_UNUSUAL_SD = 0.7  # of the logarithm of what the scale of unusual models is beyond 1, around 1
-_WIDEST = 1.1  # logarithm of what the scale of unusual models is beyond 1
+_SCALE_SD = 0.7  # of the logarithm of what another scale is beyond 1, around 1
+_WIDEST = 1.1  # logarithm of what another scale is beyond 1
 _LEAST_WIDENED = 0.1
 FREEDOM = 4.0  # degrees of a source's t
 _NEAR = {"xatol": 3e-3, "fatol": 3e-4}  # of logarithms of scales, and of the likelihood
@@ -42,13 +42,15 @@ _HALF = 1.6449  # of a normal's middle 90 %, in standard deviations
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A measured phase. ratio: measured over forecast. sd: of the logarithm of the forecast's own
-    draws. unusual: whether the model is."""
+    draws. unusual: whether the model is. open: whether its source leaves much of the scenario open,
+    beyond what the draws hold."""
 
     stack: str
     source: str
     ratio: float
     sd: float
     unusual: bool = False
+    open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +64,36 @@ class Effect:
 @dataclass(frozen=True)
 class StackEffects:
     """A fitted model. between_stacks: a standard deviation. between_sources, within: scales of t,
-    ``unusual`` times as large for unusual models. weights: of the observed by their sources, 1 for
-    one that is not far off. widened: factor on those scales with which intervals hold."""
+    ``unusual`` times as large for unusual models, ``open`` times for open scenarios. weights: of
+    the observed by their sources, 1 for one that is not far off. widened: factor on those scales
+    with which intervals hold."""
 
     between_stacks: float
     between_sources: float
     within: float
     unusual: float
+    open: float
     observed: Sequence[Observed]
     weights: Sequence[float]
     widened: float = 1.0
 
-    def of(self, stack: str, *, unusual: bool = False) -> Effect:
-        """For a source of ``stack`` that was not seen; also of a stack that was not. unusual:
-        whether its model is."""
+    def of(self, stack: str, *, unusual: bool = False, open: bool = False) -> Effect:
+        """For a source of ``stack`` that was not seen; also of a stack that was not. unusual, open:
+        as of `Observed`."""
         log, left = self._stack(stack, np.ones(len(self.observed), bool))
-        return Effect(math.exp(log), math.hypot(math.sqrt(left), self._sd(unusual)))
+        sd = self.widened * self.scale(unusual, open)
+        return Effect(math.exp(log), math.hypot(math.sqrt(left), sd))
 
     @property
     def added(self) -> float:
         """Standard deviation that an unusual model adds to that of any other."""
-        return math.sqrt(self._sd(unusual=True) ** 2 - self._sd(unusual=False) ** 2)
+        scales = self.scale(True, False), self.scale(False, False)
+        return self.widened * math.sqrt(scales[0] ** 2 - scales[1] ** 2)
 
-    def _sd(self, unusual: bool) -> float:
-        return self.widened * self.scale(unusual)
-
-    def scale(self, unusual: bool) -> float:
+    def scale(self, unusual: bool, open: bool) -> float:
         """Of a source and the rest of its runs."""
-        return (self.unusual if unusual else 1.0) * math.hypot(self.between_sources, self.within)
+        factor = self.unusual**unusual * self.open**open
+        return factor * math.hypot(self.between_sources, self.within)
 
     def _stack(self, stack: str, known: NDArray[np.bool_]) -> tuple[float, float]:
         """A stack's mean by those of the observed that are ``known``, and its variance."""
@@ -98,7 +102,8 @@ class StackEffects:
         if len({one.source for one in observed if one.stack == stack}) < FEWEST:
             return 0.0, float(variances[0])
         design = _Design.of(observed)
-        covariance = design.covariance(variances, self.unusual, np.array(self.weights)[known])
+        scales = self.unusual, self.open
+        covariance = design.covariance(variances, scales, np.array(self.weights)[known])
         shared = variances[0] * np.array([one.stack == stack for one in observed])
         weights = np.linalg.solve(covariance, shared)
         return float(weights @ _logs(observed)), float(variances[0] - shared @ weights)
@@ -114,7 +119,7 @@ class StackEffects:
                 log, left = self._stack(one.stack, ~own)
                 off = (math.log(one.ratio) - log) / _HALF
                 wanted = max(off**2 - one.sd**2 - left, 0.0)
-                needed.append(math.sqrt(wanted) / self.scale(one.unusual))
+                needed.append(math.sqrt(wanted) / self.scale(one.unusual, one.open))
                 counts.append(own.sum() ** -0.5)
         order = np.argsort(needed)
         cumulated = np.cumsum(np.array(counts)[order])
@@ -126,8 +131,8 @@ class StackEffects:
 def fit(observed: Sequence[Observed]) -> StackEffects:
     """By maximum likelihood: variances with the sources' weights as they are, and weights with the
     variances as they are, in turn. Where the forecasts' own draws explain most of what is left, the
-    data hardly tell how much further unusual models are off: it is taken to be about twice as far,
-    so that no single source decides it.
+    data hardly tell how much further unusual models and open scenarios are off: it is taken to be
+    about twice as far, so that no single source decides it.
 
     Raises ScenarioError for fewer than three sources.
     """
@@ -136,29 +141,34 @@ def fit(observed: Sequence[Observed]) -> StackEffects:
     if len({one.source for one in observed}) < 3:
         raise ScenarioError("observed", "fewer than three sources say nothing about a spread")
     logs, design = _logs(observed), _Design.of(observed)
-    several = len({one.source for one in observed if one.unusual}) >= FEWEST
-    free = 4 if several else 3
+    kinds = [
+        {one.source for one in observed if one.unusual},
+        {one.source for one in observed if one.open},
+    ]
+    several = [len(sources) >= FEWEST for sources in kinds]
+    free = 3 + sum(several)
 
-    def scales(found: Array) -> tuple[Array, float]:
-        sds = np.exp(np.clip(found[:3], np.log(_LEAST_SDS), 2.0))
-        return sds, 1.0 + float(np.exp(min(found[3], _WIDEST))) if several else 1.0
+    def scales(found: Array) -> tuple[Array, tuple[float, float]]:
+        beyond = iter(1.0 + np.exp(np.minimum(found[3:], _WIDEST)))
+        first, second = (float(next(beyond)) if many else 1.0 for many in several)
+        return np.exp(np.clip(found[:3], np.log(_LEAST_SDS), 2.0)), (first, second)
 
     def loss(found: Array, weights: Array) -> float:
-        sds, unusual = scales(found)
-        factor = np.linalg.cholesky(design.covariance(sds**2, unusual, weights))
+        sds, other = scales(found)
+        factor = np.linalg.cholesky(design.covariance(sds**2, other, weights))
         scaled = np.linalg.solve(factor, logs)
-        prior = 0.5 * (found[3] / _UNUSUAL_SD) ** 2 if several else 0.0
+        prior = 0.5 * float(np.sum((found[3:] / _SCALE_SD) ** 2))
         return float(np.log(np.diag(factor)).sum() + 0.5 * scaled @ scaled + prior)
 
     fits: list[tuple[float, StackEffects]] = []
-    for start in ([-0.5, -2.5, -1.5, 0.0], [-2.5, -0.5, -1.5, 0.0]):  # one alone may stay behind
+    for start in ([-0.5, -2.5, -1.5, 0, 0], [-2.5, -0.5, -1.5, 0, 0]):  # one alone may stay behind
         found, weights = np.array(start[:free]), np.ones(len(observed))
         for _ in range(_ROUNDS):
             found = minimize(loss, found, (weights,), method="Nelder-Mead", options=_NEAR).x
-            sds, unusual = scales(found)
-            weights = _weights(observed, design, sds**2, unusual)
+            sds, other = scales(found)
+            weights = _weights(observed, design, sds**2, other)
         stacks, sources, within = sds.tolist()
-        one = StackEffects(stacks, sources, within, unusual, observed, weights.tolist())
+        one = StackEffects(stacks, sources, within, *other, observed, weights.tolist())
         fits.append((loss(found, weights) + _of_weights(observed, weights), one))
     _, best = min(fits, key=lambda pair: pair[0])
     return replace(best, widened=best.counted())
@@ -175,14 +185,14 @@ def _logs(observed: Sequence[Observed]) -> Array:
 
 
 def _weights(
-    observed: Sequence[Observed], design: _Design, variances: Array, unusual: float
+    observed: Sequence[Observed], design: _Design, variances: Array, scales: tuple[float, float]
 ) -> Array:
     """Of each source (degrees + runs) / (degrees + how far off its runs are, squared in standard
     deviations), at most 1."""
     logs = _logs(observed)
     sources = np.array([one.source for one in observed])
     weights = np.ones(len(observed))
-    covariance = design.covariance(variances, unusual, weights)
+    covariance = design.covariance(variances, scales, weights)
     for source in set(sources.tolist()):
         own = sources == source
         off = logs[own] @ np.linalg.solve(covariance[np.ix_(own, own)], logs[own])
@@ -192,13 +202,13 @@ def _weights(
 
 @dataclass(frozen=True)
 class _Design:
-    """Whether two observed are of one stack, and of one source; their own variances; whether their
-    models are unusual."""
+    """Whether two observed are of one stack, and of one source; their own variances; for each
+    whether its model is unusual, and its scenario open."""
 
     stacks: Array
     sources: Array
     own: Array
-    unusual: Array
+    kinds: Array
 
     @classmethod
     def of(cls, observed: Sequence[Observed]) -> _Design:
@@ -206,14 +216,15 @@ class _Design:
         sources = np.array([one.source for one in observed])
         own = np.array([one.sd**2 for one in observed])
         of_stack, of_source = (names[:, None] == names for names in (stacks, sources))
-        unusual = np.array([float(one.unusual) for one in observed])
-        return cls(of_stack.astype(float), of_source.astype(float), own, unusual)
+        kinds = np.array([[float(one.unusual), float(one.open)] for one in observed])
+        return cls(of_stack.astype(float), of_source.astype(float), own, kinds)
 
-    def covariance(self, variances: Array, unusual: float, weights: Array) -> Array:
-        """Of the logarithms. variances: of stacks, sources and the rest. unusual: factor on the
-        scale of unusual models; a source's part is that of a source of weight 1 over its weight."""
+    def covariance(self, variances: Array, factors: tuple[float, float], weights: Array) -> Array:
+        """Of the logarithms. variances: of stacks, sources and the rest. factors: on the scales of
+        unusual models and of open scenarios; a source's part is that of a source of weight 1 over
+        its weight."""
         between_stacks, between_sources, within = variances
-        scales = unusual**self.unusual
+        scales = np.prod(np.array(factors) ** self.kinds, axis=1)
         of_source = between_sources * self.sources + np.diag(np.full(len(scales), within))
         of_source = of_source * np.outer(scales, scales) + np.diag(self.own)
         widened = of_source / np.sqrt(np.outer(weights, weights))

@@ -23,6 +23,7 @@ from benchmarks.runner import fails_in_words, markdown_table, parser
 from benchmarks.validation.files import PUBLISHED
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Launched, Unresolved
+from rollcast.simulator.launches.one_read import NOT_KNOWN
 from rollcast.simulator.launches.read import read_launch
 from rollcast.simulator.stacks.settings import Settings, value, whole
 from rollcast.simulator.stacks.stack import all_stacks
@@ -100,6 +101,8 @@ def judged(folder: Path, stack: str, path: str) -> Judged:
 
 def _absent(folder: Path, path: str, failure: str) -> str:
     """The file that a launch calls and nobody has, by the sentence that says so; else empty."""
+    if NOT_KNOWN in failure:
+        return "the configuration"
     match = _CALLED.search(failure)
     if match is None:
         return ""

@@ -68,16 +68,35 @@ _COUNTED: Sequence[tuple[str, str, Callable[[str], int]]] = (
 def environment(
     variables: Mapping[str, object], default: Place, stack: Launch
 ) -> Mapping[str, Setting]:
-    """The GPUs of a node by a program's environment, where the stack has no number of its own."""
+    """The GPUs of a node, and the nodes of a program that starts torchrun by itself, as swift does
+    (swift/cli/main.py), by its environment, where the stack has no number of its own."""
     key = "run.gpus_per_node"
     if any(one.has_default for one in stack.keys.get(key, ())):
         return {}
     for name, form, count in _COUNTED:
-        value = variables.get(name)
-        text = plain(value) if isinstance(value, tuple) else None
-        if isinstance(value, tuple) and text and re.fullmatch(form, text):
-            return {key: Setting(key, count(text), name, place_of(value, default))}
+        found = _counted(variables, key, name, form, count, default)
+        if found is not None and name == "NPROC_PER_NODE":
+            nodes = _counted(variables, "run.nodes", "NNODES", r"\d{1,5}", int, default)
+            return {one.key: one for one in (found, nodes) if one is not None}
+        if found is not None:
+            return {key: found}
     return {}
+
+
+def _counted(
+    variables: Mapping[str, object],
+    key: str,
+    name: str,
+    form: str,
+    count: Callable[[str], int],
+    default: Place,
+) -> Setting | None:
+    """What a variable says by our key; None where it is not there, or of another form."""
+    value = variables.get(name)
+    text = plain(value) if isinstance(value, tuple) else None
+    if not isinstance(value, tuple) or not text or not re.fullmatch(form, text):
+        return None
+    return Setting(key, count(text), name, place_of(value, default))
 
 
 _SLURM_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

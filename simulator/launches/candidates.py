@@ -12,6 +12,7 @@ from rollcast.simulator.launches import around, others
 from rollcast.simulator.launches.one_read import COMMAND, OneRead
 from rollcast.simulator.launches.pieces import known, place_of, plain, shown
 from rollcast.simulator.launches.python.follow import follow
+from rollcast.simulator.launches.python.notebook import SCRIPTS
 from rollcast.simulator.launches.python.script import Script, Shipped
 from rollcast.simulator.launches.settle import negated
 from rollcast.simulator.launches.shell.expand import OUTSIDE, Value
@@ -194,7 +195,7 @@ class Reader:
 
     def _path(self, call: Called, program: Program) -> Path | None:
         if not program.module:
-            named = shown(program.path).endswith(".py")
+            named = shown(program.path).endswith(SCRIPTS)
             folders = (*call.folders, self.sources.folder)
             return self.sources.find(program.path, *folders) if named else None
         if "." not in program.name:

@@ -26,6 +26,7 @@ _DEEPEST = 20
 _MOST_CONFIG = 400_000
 _MOST_LOADED = 300
 _PACKAGE = re.compile(r"#\s*@package\s+(\S+)")
+_UNKNOWN_ROOT = re.compile(r"^\$\{[^{}]*\}(?=/)")
 _REPLACES = "_override_"
 
 
@@ -122,7 +123,7 @@ class Configs:
         if not isinstance(found, Leaf) or not isinstance(found.value, list):
             return folders
         for item in found.value:
-            name = str(item).removeprefix("file://").strip("/")
+            name = _UNKNOWN_ROOT.sub("", str(item).removeprefix("file://")).strip("/")
             if "://" in name or not name:
                 continue
             for root in self.sources.roots():

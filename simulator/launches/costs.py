@@ -22,6 +22,7 @@ FUSED_CHUNK_TOKENS = 1024
 CHUNKED_LOGIT_BYTES = 4.0  # 16 bit logits and their gradients; what is in 32 bit is of a chunk
 CRITIC_LEAVES = "run.offload_critic"
 _RECOMPUTE = {"full": "full", "selective": "attention", "none": "none"}
+_BASE_BITS = {"4bit": 4, "8bit": 8}
 ZERO = {0: "none", 1: "zero1", 2: "zero2", 3: "fsdp"}
 _SAME: tuple[tuple[str, str, type], ...] = (
     ("run.cpu_optimizer", "optimizer_on_host", bool),
@@ -126,6 +127,8 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     if rank := whole(known, "run.lora_rank"):
         yield _said(known, "run.lora_rank", f"{TRAINER}.weights", "lora")
         yield _said(known, "run.lora_rank", f"{TRAINER}.lora_rank", rank)
+        if bits := _BASE_BITS.get(str(value(known, "run.quantized_base"))):
+            yield _said(known, "run.quantized_base", f"{TRAINER}.base_bits", bits)
     for key, ours, words in (
         ("run.optimizer", "optimizer", get_args(Optimizer)),
         ("run.trainer_dtype", "master_dtype", get_args(MasterDtype)),
@@ -277,15 +280,19 @@ def _other_shape(known: Settings, key: str) -> str | None:
 
 def role_parts(known: Settings, preset: str) -> Iterator[Part]:
     """Models beside the policy."""
-    reference = value(known, "run.reference")
+    reference, anew = value(known, "run.reference"), value(known, "run.log_probs")
+    usual = next(iter(backends_of(preset).values())).options.get("log_prob_passes", 1)
+    own = usual - (usual > 1)  # without the reference that it counts
+    if isinstance(anew, bool):
+        own = max(own, 1) if anew else 0
+    key = f"{TRAINER}.log_prob_passes"
     if isinstance(reference, bool):
-        usual = next(iter(backends_of(preset).values())).options.get("log_prob_passes", 1)
-        own = usual - (usual > 1)  # without the reference that it counts
-        key = f"{TRAINER}.log_prob_passes"
         teacher = _other_shape(known, "run.reference_model") if reference else None
         yield _said(known, "run.reference", key, own + (reference and teacher is None))
         if teacher is not None:  # which adds its pass
             yield _said(known, "run.reference_model", f"{TRAINER}.reference_model", teacher)
+    elif isinstance(anew, bool) and not known["run.log_probs"].unsaid:
+        yield _said(known, "run.log_probs", key, own + (usual > 1))
     critic = value(known, "run.critic") is True
     reward = value(known, "run.reward_model") not in (None, False, "")
     reward = reward and value(known, "run.reward_models") is not False  # its path stands there too

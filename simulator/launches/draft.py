@@ -13,11 +13,18 @@ from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.costs import Step, cost_parts, preset_of
 from rollcast.simulator.launches.dealt import check_batches, check_engines
-from rollcast.simulator.launches.engine_defaults import seqs_part, share_part
+from rollcast.simulator.launches.engine_defaults import seqs_part, share_part, shared_part
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
 from rollcast.simulator.launches.run_parts import cluster_parts, model_part, policy_part
-from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole
+from rollcast.simulator.stacks.settings import (
+    Place,
+    Setting,
+    Settings,
+    value,
+    whole,
+    whole_number,
+)
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.values.words import short
 
@@ -28,6 +35,22 @@ COUNTS = frozenset(
     }
 )
 """Settings that are whole numbers, whatever else they say."""
+_PARALLEL = ("tensor", "pipeline", "context", "sequence", "expert")
+_SIZES = frozenset(
+    {
+        *("engine.max_seqs", "engine.max_batched_tokens", "cluster.trainer_gpus"),
+        *(f"cost.roofline.trainer.{split}_parallel" for split in _PARALLEL),
+        *("run.batch_rollouts", "run.rollout_gpus", "run.engine_pipeline_parallel"),
+        *("run.max_prompt_tokens", "run.max_context_tokens", "run.max_total_tokens"),
+        *("run.mini_batch_groups", "run.mini_batch_rollouts", "run.gradient_accumulation"),
+        *("run.micro_batch_rollouts", "run.micro_batch_all", "run.max_pass_tokens"),
+        *("run.log_prob_pass_tokens", "run.log_prob_micro_rollouts", "run.log_prob_micro_all"),
+        *("run.lora_rank", "run.steps", "run.save_every", "run.over_sampling_groups"),
+    }
+)
+"""Settings that are whole numbers or, by a word, 0 or -1, left to the stack."""
+_SHARES = frozenset({"run.gpu_memory_share", "run.cpu_optimizer_share"})
+_LEFT = frozenset({"auto", "none", "null", "max", "max_length"})
 NODE_GPUS = 8
 WHAT = "launch"
 _ASSUMED_GROUPS, _ASSUMED_SIZE, _ASSUMED_CAP = 128, 8, 8192
@@ -96,7 +119,8 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         Part("seed", 0, "assumed", True),
     ]
     steps = asked.steps or whole(known, "run.steps")
-    said = replaced(parts, asked.parts)
+    model = next((part.value for part in (*asked.parts, *parts) if part.key == "model"), None)
+    said = replaced(replaced(parts, shared_part(known, model, gpu)), asked.parts)
     if longest is not None:
         said = tuple(_extended(part, longest, longest + int(cap.value)) for part in said)
     return Drafted(said, known, steps)
@@ -138,15 +162,28 @@ def _check_counts(launch: Launched, gpus: int | None) -> None:
     """Raises ScenarioError, with file and line, for a number that is none. gpus: what the user says
     in the place of nodes and their GPUs."""
     for key, setting in launch.settings.items():
-        if key not in COUNTS or setting.value is None or whole(launch.settings, key) is not None:
-            continue
+        wanted = _wanted(key, setting.value, gpus)
+        if wanted:
+            raise ScenarioError(setting.source, f"is {short(setting.value)}; {wanted}")
+
+
+def _wanted(key: str, said: Any, gpus: int | None) -> str:
+    """What a setting must be that is something else; empty for one that may be what it is."""
+    if said is None or (isinstance(said, bool) and key not in COUNTS):
+        return ""
+    number = isinstance(said, int | float)
+    if key in COUNTS:
         of_gpus = key in ("run.nodes", "run.gpus_per_node")
-        if not of_gpus or gpus is None:
-            wanted = ", or --gpus (how many in all)" if of_gpus else ""
-            raise ScenarioError(
-                setting.source,
-                f"is {short(setting.value)}; a whole number above 0 is wanted{wanted}",
-            )
+        if whole_number(said) is not None or (of_gpus and gpus is not None):
+            return ""
+        ways = ", or --gpus (how many in all)" if of_gpus else ""
+        return f"a whole number above 0 is wanted{ways}"
+    if key in _SIZES:
+        left = said in (0, -1) if number else str(said).lower() in _LEFT
+        return "" if left or whole_number(said) else "a whole number above 0 is wanted"
+    if key in _SHARES and not (number and 0 <= said <= 1):
+        return "" if str(said).lower() in _LEFT else "a share from 0 to 1 is wanted"
+    return ""
 
 
 def completed(launch: Launched, gpus: int | None = None) -> Settings:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.launches.python.notebook import SCRIPTS
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place, Settings
 
@@ -55,7 +56,7 @@ class Launched:
     @property
     def in_python(self) -> bool:
         """Whether its settings are arguments of calls in a script."""
-        return bool(self.files) and self.files[0].suffix == ".py"
+        return bool(self.files) and self.files[0].suffix in SCRIPTS
 
     def raw(self) -> Mapping[str, Any]:
         """Values by the stack's own key."""

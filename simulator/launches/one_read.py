@@ -30,6 +30,7 @@ from rollcast.simulator.stacks.stack import Stack
 
 CONFIG_NAME = "--config-name"
 """Hydra's, where a stack's table gives its name a meaning."""
+NOT_KNOWN = "which configuration is launched is not known"
 COMMAND = 1
 """How sure what a launch's own command says is; see `Given`."""
 _DEEPSPEED = {
@@ -178,7 +179,7 @@ class OneRead:
         else:
             path = self._sources.find(option.text, *self._folders)
             if path is None:
-                self._not_there(option.text, option.place)
+                self._not_there(option.text, option.place, option.kind == "file" and not option.key)
                 return {}
             tree = configs.composed(path, (), option.place)
         self.notes.extend(configs.notes)
@@ -222,7 +223,7 @@ class OneRead:
             if shipped or self._of_the_stack(program, shown(start)):
                 self.notes.append(f"{name.place}: {shown(wanted)} is the stack's own; not read")
             else:
-                self._not_there(wanted, name.place)
+                self._not_there(wanted, name.place, file is None)
             return {}
         tree = configs.composed(path, (), name.place)
         self._used |= configs.used
@@ -247,10 +248,17 @@ class OneRead:
         own = entered(self._stack.launch, program) == SURE
         return own and program.module and not folder.startswith(("/", "$", "~"))
 
-    def _not_there(self, text: Text, place: Place) -> None:
-        """A file that the launch names and that is not there: an error where its name is known."""
+    def _not_there(self, text: Text, place: Place, whole: bool) -> None:
+        """A file that the launch names and that is not there: an error where its name is known, or
+        where it is the whole configuration of the launch."""
         if plain(text) is None:
             why = next(piece.why for piece in text if piece.why)
+            if whole:
+                raise ScenarioError(
+                    str(place),
+                    f"{NOT_KNOWN}: it is {shown(text)}, and {why}; check that file itself, or give "
+                    "the variable with --env NAME=VALUE",
+                )
             self.notes.append(f"{place}: {shown(text)} is not read: {why}")
             return
         raise ScenarioError(str(place), f"calls another file that is not there: {shown(text)}")

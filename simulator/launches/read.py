@@ -10,6 +10,7 @@ from rollcast.simulator.launches import around
 from rollcast.simulator.launches.candidates import Candidate, Reader, best
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.pieces import Text, known
+from rollcast.simulator.launches.python.notebook import SCRIPTS
 from rollcast.simulator.launches.python.script import Shipped
 from rollcast.simulator.launches.settle import COMMAND_LINE, settled
 from rollcast.simulator.launches.shell.follow import follow, follow_command
@@ -76,7 +77,7 @@ def _of_path(
         candidates = reader.of_config(path, stacks, _outside(environment))
         return _chosen(reader, candidates, words, {}, path.name, len(stacks) == 1)
     text = sources.read(path)
-    if path.suffix == ".py":
+    if path.suffix in SCRIPTS:
         found = Found([_python(path, environment)])
     else:
         found = follow(sources, path, environment)
@@ -156,7 +157,8 @@ def _chosen(
 
 _HYDRA = Path(".hydra", "config.yaml")
 _FIRST = ("run.sh", "train.sh", "launch.sh", "config.yaml", "rl.toml", "config.yml", "train.py")
-_KINDS = (".sh", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".py")
+_KINDS = (".sh", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", *SCRIPTS)
+_PYTHON = tuple((suffix,) for suffix in SCRIPTS)
 _MOST = 20_000
 
 
@@ -178,7 +180,7 @@ def launch_in(path: Path) -> Path:
             raise ScenarioError(str(path), f"holds more than {_MOST:,} files; name the launch")
         if file.suffix in _KINDS and file.is_file():
             found.append(file)
-    for suffixes in ((".sh", ".slurm", ".sbatch"), (".toml",), (".yaml", ".yml"), (".py",)):
+    for suffixes in ((".sh", ".slurm", ".sbatch"), (".toml",), (".yaml", ".yml"), *_PYTHON):
         some = sorted(file for file in found if file.suffix in suffixes)
         if some:
             return _only(path, some)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.pieces import Text, plain, shown
+from rollcast.simulator.launches.python.notebook import SUFFIX, code_of
 from rollcast.simulator.stacks.settings import Place
 
 MOST_BYTES = 16 * 2**20
@@ -59,8 +60,8 @@ class Sources:
                 return
 
     def read(self, path: Path, at: Place | None = None) -> str:
-        """The text of a file. at: what names it. Raises ScenarioError for what is no text file in
-        UTF-8, no plain file, or too large."""
+        """The text of a file, of a notebook its code. at: what names it. Raises ScenarioError for
+        what is no text file in UTF-8, no plain file, or too large."""
         where = str(at) if at else ""
         try:
             status = path.stat()
@@ -89,7 +90,8 @@ class Sources:
             self.files.append(path)
         if len(self.files) > _MOST_FILES:
             raise ScenarioError(where, f"more than {_MOST_FILES} files are called")
-        return text.replace("\r\n", "\n")
+        text = text.replace("\r\n", "\n")
+        return code_of(text, path.name) if path.suffix == SUFFIX else text
 
     def find(self, text: Text, *folders: Path) -> Path | None:
         """The file that a text names: from the folders, then from those that the launch may be

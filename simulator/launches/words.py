@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rollcast.simulator.launches.pieces import Text, cut, maybe, place_of, plain, shown, why
+from rollcast.simulator.launches.python.notebook import SCRIPTS
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.launch import Form, Launch
 from rollcast.simulator.stacks.settings import Place
@@ -60,19 +61,19 @@ def programs(words: Sequence[Text]) -> Iterator[Program]:
         before = plain(words[at - 1]) if at else None
         if name is None:
             tail = shown(text)
-            if not tail.endswith(".py") or (text and text[-1].why):
+            if not tail.endswith(SCRIPTS) or (text and text[-1].why):
                 continue
             name = tail
         if before in ("-m", "--module") and re.fullmatch(r"[\w.]+", name):
             found.append(Program(name, at, text, True))
-        elif name.endswith(".py") and not _takes(before):
-            parts = name.removesuffix(".py").replace("$", "").strip("./").split("/")
+        elif name.endswith(SCRIPTS) and not _takes(before):
+            parts = name.rpartition(".")[0].replace("$", "").strip("./").split("/")
             found.append(Program(".".join(parts), at, text, False))
         elif not at or before in _COMMANDS or _is_option(before):
             base = posixpath.basename(name)
             if re.fullmatch(r"[a-z][\w-]{0,40}", base) and not _PYTHON.fullmatch(name):
                 found.append(Program(base, at, text, False))
-    scripts = [one for one in found if one.module or shown(one.path).endswith(".py")]
+    scripts = [one for one in found if one.module or shown(one.path).endswith(SCRIPTS)]
     yield from scripts
     yield from (one for one in found if one not in scripts)
 

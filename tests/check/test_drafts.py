@@ -152,6 +152,25 @@ def test_gpus_of_the_user_stand_for_what_a_script_leaves_to_fill_in() -> None:
         _values(said)
 
 
+@pytest.mark.parametrize(
+    ("key", "wrong", "right"),
+    [
+        ("actor_rollout_ref.rollout.gpu_memory_utilization", [-0.1, 7, "abc", math.nan], [0.5, 1]),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size", ["abc", -8, 7.5, math.inf], [32]),
+        ("actor_rollout_ref.model.lora_rank", ["abc", 10**25], [0, 16, None]),
+        ("trainer.total_training_steps", ["nan", [1]], [-1, None, 10]),
+    ],
+)
+def test_a_number_that_is_none_is_refused_with_its_place(
+    key: str, wrong: list[Any], right: list[Any]
+) -> None:
+    for value in right:
+        _values({key: value})
+    for value in wrong:
+        with pytest.raises(ScenarioError, match=rf"{key} in .* is .*(number|share) .*wanted"):
+            _values({key: value})
+
+
 def test_a_gpu_of_trls_engine_is_told_before_the_default_of_its_mode() -> None:
     said = {
         "accelerate.num_processes": 3,
@@ -446,3 +465,65 @@ def test_parameters_that_are_not_offloaded_stay() -> None:
     assert stay not in _values(ACTOR_LEAVES)
     leaves = {**ACTOR_LEAVES, "actor_rollout_ref.actor.fsdp_config.param_offload": False}
     assert _values(leaves)[stay] is True
+
+
+_RECOMPUTES = "enable_old_logprobs_recompute"
+
+
+@pytest.mark.parametrize(
+    ("stack", "said", "passes"),
+    [
+        ("slime", {"use-kl-loss": True}, 2),
+        ("slime", {"use-kl-loss": True, "use-rollout-logprobs": True}, 1),
+        ("slime", {"use-rollout-logprobs": True, "get-mismatch-metrics": True}, 1),
+        ("slime", {"use-rollout-logprobs": True}, 0),
+        ("areal", {"actor.recompute_logprob": False, "actor.kl_ctl": 0.0}, 0),
+        ("areal", {"actor.use_decoupled_loss": True, "actor.kl_ctl": 0.0}, 1),
+        (
+            "areal",
+            {
+                "actor.use_decoupled_loss": True,
+                "actor.prox_logp_method": "loglinear",
+                "actor.kl_ctl": 0.1,
+            },
+            1,
+        ),
+        ("roll", {"init_kl_coef": 0.2}, 2),
+        ("roll", {"init_kl_coef": 0}, 0),
+        ("roll", {"init_kl_coef": 0, "use_kl_loss": True}, 1),
+        ("roll", {"init_kl_coef": 0, _RECOMPUTES: True}, 1),
+        ("roll", {"init_kl_coef": 0.2, "force_disable_old_logprobs_recompute": True}, 1),
+        ("roll", {"init_kl_coef": 0, "rollout_batch_size": 16}, 1),
+        ("rlinf", {"algorithm.recompute_logprobs": False, "algorithm.kl_beta": 0.0}, 0),
+        ("rlinf", {"algorithm.recompute_logprobs": True, "algorithm.kl_beta": 0.0}, 1),
+        ("rlinf", {"algorithm.recompute_logprobs": False}, 0),
+    ],
+)
+def test_log_probabilities_of_the_engine_are_not_computed_anew(
+    stack: str, said: Mapping[str, Any], passes: int
+) -> None:
+    """And those of a reference are, by each stack's own rule."""
+    usual = {
+        "roll": {
+            "actor_train.device_mapping": "list(range(0,8))",
+            "actor_infer.device_mapping": "list(range(0,8))",
+            "actor_train.training_args.per_device_train_batch_size": 1,
+            "actor_train.training_args.gradient_accumulation_steps": 8,
+            "rollout_batch_size": 8,
+            "num_return_sequences_in_group": 8,
+        }
+    }.get(stack, {})
+    parts = drafted(launched({**usual, **said}, stack, None), asked(gpus=8)).parts
+    values = {part.key: part.value for part in parts}
+    assert values["cost.roofline.trainer.log_prob_passes"] == passes
+
+
+@pytest.mark.parametrize(
+    ("stack", "key"), [("trl", "load_in_4bit"), ("openrlhf", "ds.load_in_4bit")]
+)
+def test_frozen_weights_below_adapters_have_the_bits_that_a_launch_says(
+    stack: str, key: str
+) -> None:
+    adapters = {"trl": {"lora_r": 16, "use_peft": True}, "openrlhf": {"ds.lora.rank": 16}}[stack]
+    parts = drafted(launched({**adapters, key: True}, stack, None), asked(gpus=8)).parts
+    assert next(part.value for part in parts if part.key.endswith("base_bits")) == 4

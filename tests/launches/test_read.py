@@ -590,6 +590,19 @@ def test_a_launch_of_no_stack_or_of_two_asks_which(tmp_path: Path) -> None:
         read_launch(path, stack="vrl")
 
 
+def test_a_configuration_that_is_not_known_is_not_taken_for_defaults(tmp_path: Path) -> None:
+    """Of stacks whose launch is a file, and of Hydra's."""
+    for script in (
+        "uv run examples/run_grpo.py --config $CONFIG grpo.max_num_steps=9\n",
+        "python $AT/examples/reasoning/main_grpo.py --config-path $AT --config-name $NAME\n",
+    ):
+        with pytest.raises(ScenarioError, match=r"run.sh, line 1: which configuration .* \$"):
+            launched(tmp_path, script)
+    written(tmp_path, "a.yaml", "grpo: {num_prompts_per_step: 7}\n")
+    said = launched(tmp_path, "uv run examples/run_grpo.py --config $CONFIG\n", CONFIG="a.yaml")
+    assert values(said)["workload.batch_groups"] == 7
+
+
 # What is no launch, or a hostile one
 
 

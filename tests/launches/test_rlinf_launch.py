@@ -51,3 +51,18 @@ def test_a_script_and_its_configuration_are_read(
     assert value(known, "run.recompute_layers") == 20
     assert value(known, "run.colocated") is True
     assert "cluster.trainer_gpus" not in known
+
+
+def test_a_folder_of_configurations_below_a_variable_is_found(tmp_path: Path) -> None:
+    """Of the repository, which only a run knows: ``hydra.searchpath``."""
+    engines = tmp_path / "examples" / "reasoning" / "config" / "hybrid_engines"
+    engines.mkdir(parents=True)
+    (engines / "fsdp.yaml").write_text("gradient_checkpointing: true\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "a.yaml").write_text(
+        "defaults: [hybrid_engines/fsdp@actor.fsdp_config]\n"
+        "hydra: {searchpath: ['file://${oc.env:REPO}/examples/reasoning/config']}\n"
+        "actor: {training_backend: fsdp}\n" + CONFIG.replace("actor:\n", "other:\n")
+    )
+    launch = read_launch(tmp_path / "tests" / "a.yaml", stack="rlinf")
+    assert value(launch.settings, "run.recompute") == "full"

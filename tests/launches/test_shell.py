@@ -167,6 +167,11 @@ CASES = {
         ["3", "b"],
     ),
     "awk words": ("launch $(echo ' a  b ' | awk '{ print $NF; }')\n", ["b"]),
+    "sed": (
+        "launch $(echo tests/a.b/x | sed 's#tests#runs#') $(echo a-b-c | sed -e 's/-/_/g')"
+        " $(echo q-8b | sed 's/[^0-9]*//g') $(echo a.b | sed 's/\\./\\//')\n",
+        ["runs/a.b/x", "a_b_c", "8", "a/b"],
+    ),
     "backticks": ("launch `basename a/b.sh .sh`\n", ["b"]),
     "subshell": ("A=1\n(A=2)\nlaunch $A\n", ["1"]),
     "nested": ("bash -c \"launch 'a b'\"\n", ["a b"]),
@@ -234,6 +239,12 @@ def test_expansions_are_those_of_bash(
 
 
 # What a script does not decide
+
+
+@pytest.mark.parametrize("program", ["s/a**/b/", "s/\\(a\\)/\\1/", "s/b*/x/", "p", "s/[z-a]/b/"])
+def test_what_sed_would_do_with_other_programs_is_not_known(tmp_path: Path, program: str) -> None:
+    [call] = called(tmp_path, f"launch $(echo aab | sed '{program}')\n")
+    assert plain(call.words[1]) is None
 
 
 def test_what_has_no_value_is_not_known(tmp_path: Path) -> None:

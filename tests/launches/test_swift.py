@@ -56,6 +56,14 @@ WANTED = {
 }
 
 
+def test_swift_starts_torchrun_on_the_nodes_of_its_environment(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(
+        "export NNODES=3\n" + SCRIPT.format(gpus=4, model="a", more="")
+    )
+    held = completed(read_launch(tmp_path / "run.sh"))
+    assert (value(held, "cluster.trainer_gpus"), value(held, "cluster.replicas")) == (12, 12)
+
+
 def test_keys_mean_that_only_of_the_fork(tmp_path: Path) -> None:
     (tmp_path / "grpo.sh").write_text(
         "trl grpo --model_name_or_path Qwen/Qwen2.5-7B --train_type full --max_length 4096\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.python import arguments as command_line
 from rollcast.simulator.launches.python import commands, texts
 from rollcast.simulator.launches.python.expressions import Expressions, Keywords
+from rollcast.simulator.launches.python.notebook import is_cell, without_shell
 from rollcast.simulator.launches.python.pure import dotted
 from rollcast.simulator.launches.python.script import Defined, Made, Parsed, Script, Shipped
 from rollcast.simulator.launches.values import Unknown
@@ -20,7 +20,6 @@ from rollcast.simulator.stacks.settings import Place
 
 _MOST_TEXT, _DEEPEST = 1_000_000, 8
 _MOST_COMMANDS = 200
-_SHELL_LINE = re.compile(r"^(\s*)[!%].*$", re.MULTILINE)
 _Return = tuple[bool, Any]
 _GOES_ON: _Return = (False, None)
 
@@ -61,7 +60,7 @@ def _parsed(text: str, name: str) -> ast.Module:
     """A script's tree; lines of a notebook for the shell count as none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for tried in (text, _SHELL_LINE.sub(r"\1pass", text)):
+        for tried in (text, without_shell(text)):
             try:
                 return ast.parse(tried)
             except SyntaxError as error:
@@ -112,6 +111,8 @@ class _Follower(Expressions):
                 self.script.imports.update(alias.name for alias in node.names)
             case ast.ImportFrom():
                 self.script.imports.add(node.module or "")
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if is_cell(node):
+                self._block(node.body)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._scopes[-1][node.name] = Defined(node)
                 self._decorated(node)

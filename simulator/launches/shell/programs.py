@@ -198,12 +198,14 @@ def printed_by(name: str, words: Sequence[str], read: str | None) -> str | None:
                 return _cut(words, read)
             case "awk" if read is not None:
                 return _awk(words, read)
+            case "sed" if read is not None:
+                return _sed(words, read)
             case "grep" if read is not None and len(words) == 2 and words[0] == "-o":
                 if re.fullmatch(r"[\w,;:]+", words[1]):
                     return f"{words[1]}\n" * read.count(words[1])
             case _:
                 pass
-    except (ValueError, KeyError, IndexError):
+    except (ValueError, KeyError, IndexError, re.error):
         pass
     return None
 
@@ -273,6 +275,25 @@ def _cut(words: Sequence[str], read: str) -> str | None:
         cells = line.split(mark)
         lines.append(line if len(cells) == 1 else cells[field - 1] if field <= len(cells) else "")
     return "".join(f"{line}\n" for line in lines)
+
+
+_REPLACES = re.compile(r"s([/#|,@:!~])((?:\\.|(?!\1).)*)\1((?:\\.|(?!\1).)*)\1(g?)")
+_PLAIN = re.compile(r"\\[^\w\s(){}|+?]|\[\^?[\w\s./-]+\]|[^\\\[\](){}|+?]")
+_MOST_WORK = 3_000_000
+
+
+def _sed(words: Sequence[str], read: str) -> str | None:
+    """Of sed's programs: one replacement, of a pattern without groups by a text."""
+    match = _REPLACES.fullmatch(words[-1]) if len(words) == 1 + (words[:1] == ["-e"]) else None
+    if match is None or re.search(r"(?<!\\)&|\\\w", match[3]):
+        return None
+    form, count = match[2], 0 if match[4] else 1
+    if "".join(_PLAIN.findall(form)) != form or not form or form.startswith("*"):
+        return None
+    pattern, new = re.compile(form), re.sub(r"\\(.)", r"\1", match[3])
+    if (new and pattern.match("")) or len(read) ** (1 + form.count("*")) > _MOST_WORK:
+        return None
+    return "\n".join(pattern.sub(lambda _: new, line, count) for line in read.split("\n"))
 
 
 def _awk(words: Sequence[str], read: str) -> str | None:

@@ -35,6 +35,10 @@ def implied(settings: Settings) -> Iterable[Setting]:
     if "run.engine_layout" in settings and "run.trainer_layout" in settings:
         shares = value(settings, "run.shares") == "colocation"
         yield settings["run.engine_layout"].implies("run.colocated", shares)
+    decoupled = settings.get("run.decoupled_loss")
+    if decoupled is not None and decoupled.value is True:  # should_compute_prox_logp
+        computes = value(settings, "run.proximal") != "loglinear"
+        yield decoupled.implies("run.log_probs", computes)
     stepped, computed = settings.get("run.trainer_dtype"), settings.get("run.compute_dtype")
     if stepped and stepped.unsaid and stepped.value == "bf16" and computed:  # before 2.0
         yield computed.implies("run.trainer_dtype", computed.value)

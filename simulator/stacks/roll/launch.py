@@ -30,6 +30,7 @@ def implied(settings: Settings) -> Iterable[Setting]:
     yield from _placed(settings)
     yield from _batch(settings)
     yield from _models(settings)
+    yield from _log_probs({**settings, **{one.key: one for one in _batch(settings)}})
 
 
 def _placed(settings: Settings) -> Iterable[Setting]:
@@ -89,3 +90,18 @@ def _models(settings: Settings) -> Iterable[Setting]:
         yield asks.implies("run.reference", True)
     elif in_loss is not None and own is None:
         yield in_loss.implies("run.reference", False)
+
+
+def _log_probs(settings: Settings) -> Iterable[Setting]:
+    """Computed anew for a divergence in the reward, or where a later optimiser step needs those
+    before the first (set_old_logprobs_status of roll/configs/base_config.py)."""
+    own, weight = settings.get("run.log_probs"), settings.get("run.kl_reward_coefficient")
+    if own is None or own.value is not False or own.theirs.startswith("force"):
+        return
+    groups, size = whole(settings, "workload.batch_groups"), whole(settings, "workload.group_size")
+    rollouts = whole(settings, "run.batch_rollouts") or (groups or 0) * (size or 0)
+    step = settings.get("run.mini_batch_rollouts")
+    if weight is not None and weight.value:
+        yield weight.implies("run.log_probs", True)
+    elif step is not None and rollouts >= 2 * step.value:
+        yield step.implies("run.log_probs", True)

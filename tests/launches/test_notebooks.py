@@ -1,0 +1,104 @@
+"""Launches in notebooks: Jupyter's and marimo's, and Unsloth's trainer, which most of them have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.draft import Asked, completed, drafted
+from rollcast.simulator.launches.parts import given
+from rollcast.simulator.launches.read import read_launch
+from rollcast.simulator.stacks.settings import value
+
+MODEL = """from unsloth import FastLanguageModel
+model, tokenizer = FastLanguageModel.from_pretrained(
+    model_name="unsloth/Llama-3.1-8B-Instruct", fast_inference=True, gpu_memory_utilization=0.8
+)
+model = FastLanguageModel.get_peft_model(model, r=32)
+"""
+TRAINING = """from trl import GRPOConfig
+args = GRPOConfig(
+    num_generations=4, per_device_train_batch_size=4,
+    gradient_accumulation_steps=3, max_completion_length=1024,
+)
+"""
+CELLS = (
+    ("markdown", "# A title that is no Python"),
+    ("code", "!pip install unsloth \\\n    vllm\n%env A=1\n"),
+    ("code", "%%bash\nexport x=1\n"),
+    ("code", MODEL),
+    ("code", "this is no Python (\n"),
+    ("code", TRAINING),
+)
+
+
+def notebook(folder: Path, cells: tuple[tuple[str, str], ...] = CELLS, indent: int = 1) -> Path:
+    path = folder / "run.ipynb"
+    content = [
+        {"cell_type": kind, "metadata": {}, "source": text.splitlines(keepends=True)}
+        for kind, text in cells
+    ]
+    path.write_text(json.dumps({"cells": content, "nbformat": 4}, indent=indent or None))
+    return path
+
+
+@pytest.mark.parametrize("indent", [1, 0])
+def test_the_code_of_a_notebook_is_read_with_its_lines(tmp_path: Path, indent: int) -> None:
+    path = notebook(tmp_path, indent=indent)
+    launch = read_launch(tmp_path)  # the only launch of its folder
+    group = launch.settings["workload.group_size"]
+    assert (launch.stack, launch.in_python, group.value) == ("trl", True, 4)
+    if indent:
+        assert "num_generations" in path.read_text().splitlines()[group.place.line - 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "is no notebook: it is no JSON"),
+        ("[]", "is no notebook: it has no cells"),
+        ('{"cells": [1, {"cell_type": "code"}, {"cell_type": "code", "source": 2}]}', "no launch"),
+    ],
+)
+def test_what_is_no_notebook_is_told(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "run.ipynb").write_text(text)
+    with pytest.raises(ScenarioError, match=why):
+        read_launch(tmp_path / "run.ipynb")
+
+
+def test_cells_of_marimo_share_their_variables(tmp_path: Path) -> None:
+    cells = ["group = 6", "from trl import GRPOConfig\nargs = GRPOConfig(num_generations=group)"]
+    body = "".join(
+        f"@app.cell{'(hide_code=True)' * n}\ndef _():\n    " + cell.replace("\n", "\n    ") + "\n\n"
+        for n, cell in enumerate(cells)
+    )
+    (tmp_path / "run.py").write_text(f"import marimo\napp = marimo.App()\n\n{body}")
+    launch = read_launch(tmp_path / "run.py")
+    assert value(launch.settings, "workload.group_size") == 6
+
+
+def test_unsloths_engine_and_trainer_share_gpu_and_weights(tmp_path: Path) -> None:
+    """With defaults of its own, whatever release of TRL is there."""
+    launch = read_launch(notebook(tmp_path))
+    held = completed(launch, 1)
+    expected = {
+        "run.mode": "colocate",
+        "run.optimizer": "adamw_8bit",
+        "run.kl_coefficient": 0.001,
+        "run.quantized_base": "4bit",
+        "run.recompute": "full",
+        "workload.batch_groups": 3,
+        "cluster.trainer_gpus": 1,
+    }
+    assert {key: value(held, key) for key in expected} == expected
+    parts = {
+        part.key: part.value
+        for part in drafted(launch, Asked(gpus=1, parts=given(None, "a100-80gb"))).parts
+    }
+    assert parts["cluster.placement"] == "colocated"
+    assert parts["cost.roofline.trainer.base_bits"] == 4
+    share = parts["cost.roofline.kv_memory_utilization"]
+    assert share == pytest.approx(0.8 - 8.03e9 * 0.6 / (80 * 2**30), abs=0.002)

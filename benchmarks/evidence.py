@@ -385,7 +385,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "rl-runs-sentence": run_tables.rl_runs_sentence,
     "unseen": unseen,
     "turns-runs": partial(held_out_runs, ["turns", "beside"]),
-    "gpu": partial(held_out_runs, ["gpu", "gpu-swapped"]),
+    "gpu": partial(held_out_runs, ["gpu", "gpu-swapped", "gpu-policies"]),
     "learning": learning.validated,
     "learning-fitted": learning.fitted,
     "learning-policies": learning.policies,

@@ -4,15 +4,15 @@
     python -m benchmarks.gpu_cases measure -o measured.json [--limit-s 150]
     python -m benchmarks.gpu_cases measure -o measured.json --engine forecasts.json
     python -m benchmarks.gpu_cases table forecasts.json measured.json
-    python -m benchmarks.gpu_cases judge measured.json --gpu h200-sxm [--fit]
+    python -m benchmarks.gpu_cases judge [measured.json --gpu h200-sxm] [--fit]
 
 ``forecast`` needs no GPU: for each case what rollcast says from its presets, written down before
 anything is measured. ``measure`` runs the cases in their order (`benchmarks.gpu.cases`) on random
 weights, as many in one process as its device survives; running out of memory is a result. vLLM's
 cases (`benchmarks.gpu.engine`) take the lengths of their forecasts, each in a process of its own.
 What is done is saved after each case. ``table`` shows both, and measured over forecast. ``judge``
-holds today's forecasts of our own trainer's passes against measured ones; ``--fit`` fits their
-figures.
+holds today's forecasts of our own trainer's passes against measured ones, by default all that are
+here; ``--fit`` fits their figures.
 """
 
 from __future__ import annotations
@@ -244,8 +244,8 @@ def main() -> int:
     shown.add_argument("forecasts", type=Path)
     shown.add_argument("measured", type=Path)
     held = verbs.add_parser("judge", help="today's forecasts of our trainer against measurements")
-    held.add_argument("measured", type=Path)
-    held.add_argument("--gpu", required=True, help="the preset of the GPU that was measured")
+    held.add_argument("measured", type=Path, nargs="?", help="default: those in benchmarks/data")
+    held.add_argument("--gpu", help="the preset of the GPU that was measured")
     held.add_argument("--fit", action="store_true", help="fit the figures again")
     return _do(options.parse_args())
 
@@ -256,10 +256,14 @@ def _do(given: Namespace) -> int:
     elif given.verb == "table":
         print(table(_read(given.forecasts), _read(given.measured)), end="")
     elif given.verb == "judge":
-        measured, gpu = _read(given.measured), load_gpu(given.gpu)
-        print(judge.told(judge.judged(measured, gpu)), end="")
+        if (given.measured is None) != (given.gpu is None):
+            raise ScenarioError("--gpu", "goes with a file of measurements; give both or neither")
+        found = judge.here() if given.gpu is None else {given.gpu: _read(given.measured)}
+        for gpu in found:
+            load_gpu(gpu)
+        print(judge.told(judge.judged(found)), end="")
         if given.fit:
-            print(f"\nfitted: {judge.fit(measured, gpu)}")
+            print(f"\nfitted: {judge.fit(found)}")
     else:
         known = _read(given.engine)["cases"] if given.engine else [c.name for c in all_cases()]
         names = [name for name in known if not given.only or name.startswith(tuple(given.only))]

@@ -84,6 +84,9 @@ CAMPAIGNS: Mapping[str, HeldOut] = {
     "beside": HeldOut("trainer beside", "turns/beside", _SYNC, history=True),
     "gpu": HeldOut("calibrated on seed 0", "gpu/runs", ("sync-0",)),
     "gpu-swapped": HeldOut("calibrated on seed 1", "gpu/runs", ("sync-1",)),
+    "gpu-policies": HeldOut(
+        "policies on an H100", "gpu/h100/runs", _SYNC, ("april", "pods", "all", "worded-*")
+    ),
 }
 
 

@@ -3,13 +3,14 @@
     python -m benchmarks.on_gpu [--out on-gpu] [--engine vllm] [--model FOLDER_OR_HUB_NAME]
                                 [--limit-s 900]
 
-Runs `rollcast doctor`, compares both layouts of the trainer, probes engine and trainer, makes two
-synchronous real runs, calibrates on them, forecasts a run under a policy that the calibration has
-not seen, makes that run, and compares; then times vLLM's iterations with and without asynchronous
-scheduling. Each stage is a process of its own with a limit on its time; one that fails or is late
-does not end the others. Without ``--model`` a random model is made, whose responses end by chance:
-of 0.6M parameters on a CPU, of 150M on a GPU. ``--out`` gets small files: ``summary.json`` (a line
-a stage), ``provenance.json``, and what each stage measured.
+Runs `rollcast doctor`, compares both layouts of the trainer, makes real runs of several policies,
+one after the other with one engine that starts once, probes engine and trainer, calibrates on the
+synchronous runs, forecasts those of the policies that the calibration has not seen, and compares;
+then times vLLM's iterations with and without asynchronous scheduling. Each stage is a process of
+its own with a limit on its time; one that fails or is late does not end the others. Without
+``--model`` a random model is made, whose responses end by chance: of 0.6M parameters on a CPU, of
+150M on a GPU. ``--out`` gets small files: ``summary.json`` (a line a stage), ``provenance.json``,
+and what each stage measured.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,34 @@ from rollcast.simulator.errors import ScenarioError
 LIMIT_S = 900.0
 """Of all stages together. On an H200 vLLM alone took 50 to 76 s to start, seven times in all."""
 
-UNSEEN = "april(over_sampling=2)"
-RUNS = {"sync-0": ("sync", 0), "sync-1": ("sync", 1), "unseen": (UNSEEN, 2)}
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A real run. settings: keys of the scenario that it changes."""
+
+    policy: str
+    seed: int
+    settings: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """What it sets, each as KEY=VALUE."""
+        return [f"policy={self.policy}", f"seed={self.seed}", *self.settings]
+
+
+WORDED = ("engine.task.style=worded", "workload.batch_groups=8", "steps=4")
+"""Prompts of some 540 tokens, which the trainer can compute once a group."""
+RUNS = {
+    "sync-0": Planned("sync", 0),
+    "april": Planned("april(over_sampling=2)", 2),
+    "sync-1": Planned("sync", 1),
+    "pods": Planned("pods(keep=4)", 3),
+    "worded-prefix": Planned("prefix_reuse", 5, WORDED),
+    "worded-sync": Planned("sync", 4, WORDED),
+    "all": Planned("april(over_sampling=2)+sagc(eta=2)+pods(keep=4)", 6),
+}
+"""The most telling first: time may end."""
+CALIBRATED_ON = ("sync-0", "sync-1")
 GRADIENT = {"float32": 1e-3, "bfloat16": 5e-2}
 """Allowed relative difference between the gradient norms of the two layouts, by type."""
 ENOUGH = 5
@@ -88,6 +115,7 @@ class Campaign:
     device: str
     until: float
     scenario: Path = Path()
+    only: Sequence[str] = ()
     lines: list[Line] = field(default_factory=list)
 
     def rollcast(self, *words: object, limit_s: float) -> child.Done:
@@ -106,8 +134,14 @@ class Campaign:
             raise StageError(done.reason)
         return done
 
+    def kept(self, names: Iterable[str]) -> list[str]:
+        """Those of these runs that were made."""
+        return [name for name in names if (self.out / name / "summary.json").is_file()]
+
     def stage(self, name: str, run: Callable[[], Line], after: Sequence[str] = ()) -> None:
         """Runs one and notes its line. after: stages without which it cannot be."""
+        if self.only and name not in self.only:
+            return
         progress(f"{name} ...")
         began = time.monotonic()
         done = {line.stage for line in self.lines if line.verdict in ("ok", "off")}
@@ -280,27 +314,58 @@ def probe(campaign: Campaign, seconds: float) -> Line:
     return Line("", "ok", 0.0, says)
 
 
-def real_run(campaign: Campaign, name: str) -> Line:
-    """One real run, and what of it is worth keeping."""
-    policy, seed = RUNS[name]
-    folder = campaign.work / name
-    words = ("run", campaign.scenario, "--out", folder, "--no-plot", "--seed", seed)
-    campaign.rollcast(*words, "--set", f"policy={policy}", limit_s=120)
-    keep(folder, campaign.out / name)
-    summary = json.loads((folder / "summary.json").read_text())
-    worst = summary["sync_log_prob_difference"]
-    step_s = summary["makespan_s"] / summary["steps"]
-    says = f"{policy}: {step_s:.2f} s a step, "
-    says += f"{summary['rollout_tokens_per_s']:,.0f} tokens/s; syncs take "
-    says += f"{summary['sync_s'] / summary['steps']:.3f} s, and log-probabilities then differ by "
-    says += f"{worst:.1e} nats at most"
-    figures = {"step_s": step_s, "sync_log_prob_difference": worst}
-    return Line("", "ok", 0.0, says, figures)
+def real_runs(campaign: Campaign) -> Line:
+    """All runs that time allows, and what of each is worth keeping."""
+    why = ""
+    try:
+        words = ("-m", "benchmarks.on_gpu", "--runs", campaign.scenario, "--out", campaign.out)
+        campaign.python(*words, limit_s=90.0 + 45.0 * len(RUNS))
+    except StageError as error:
+        why = f"; then: {error}"
+    done = campaign.kept(RUNS)
+    if not done:
+        raise StageError(why.removeprefix("; then: "))
+    says, figures = [], {}
+    for name in done:
+        summary = json.loads((campaign.out / name / "summary.json").read_text())
+        worst = summary["sync_log_prob_difference"]
+        step_s = summary["makespan_s"] / summary["steps"]
+        figures[name] = {"step_s": step_s, "sync_log_prob_difference": worst}
+        says.append(f"{name} {step_s:.2f} s a step (log-probabilities differ by {worst:.1e} nats)")
+    verdict = "ok" if len(done) == len(RUNS) else "off"
+    return Line("", verdict, 0.0, ", ".join(says) + why, figures)
+
+
+def make_runs(scenario: Path, out: Path) -> None:
+    """In a process of its own: every run, one after the other, with one engine; each is kept as
+    soon as it is done."""
+    from rollcast.engine.config import build_run
+    from rollcast.engine.edges import Engine
+    from rollcast.engine.engines import prepare_for
+    from rollcast.engine.run import run_scenario
+    from rollcast.engine.start import start_replica, start_task
+    from rollcast.simulator.scenario.file import override, read_scenario
+
+    raw = read_scenario(scenario)
+    prepare_for(raw.data)
+    engine: Engine | None = None
+    with tempfile.TemporaryDirectory() as work:
+        for name, planned in RUNS.items():
+            spec = build_run(override(raw, planned.words, None))
+            if engine is None:
+                _, path = start_task(spec)
+                engine = start_replica(spec, path)
+            run_scenario(spec, Path(work) / name, plot=False, lent=engine)
+            keep(Path(work) / name, out / name)
+    if engine is not None:
+        engine.shutdown()
 
 
 def calibrate(campaign: Campaign) -> Line:
     """Costs and lengths from the synchronous runs and the probe."""
-    runs = [campaign.out / name for name in RUNS if name != "unseen"]
+    runs = [campaign.out / name for name in campaign.kept(CALIBRATED_ON)]
+    if not runs:
+        raise StageError("no synchronous run was made")
     words: list[object] = ["calibrate", *runs, "-o", campaign.out / "fitted.json"]
     file, says = campaign.out / "probe.json", f"fitted.json, on {len(runs)} synchronous runs"
     told = json.loads(file.read_text()) if file.is_file() else {}
@@ -313,36 +378,41 @@ def calibrate(campaign: Campaign) -> Line:
 
 
 def forecast(campaign: Campaign, mode: str) -> Line:
-    """The unseen policy's run, forecast by the fit."""
-    words = ("validate", campaign.out / "fitted.json", campaign.out / "unseen", "--mode", mode)
-    done = campaign.rollcast(*words, "--json", limit_s=90)
-    told = json.loads(done.out)
+    """The runs of unseen policies, forecast by the fit; judged by the worst of them."""
+    unseen = [name for name in campaign.kept(RUNS) if name not in CALIBRATED_ON]
+    if not unseen:
+        raise StageError("no run of an unseen policy was made")
+    runs = [campaign.out / name for name in unseen]
+    words = ("validate", campaign.out / "fitted.json", *runs, "--mode", mode, "--json")
+    told = json.loads(campaign.rollcast(*words, limit_s=90).out)
     write_json(campaign.out / f"{mode}.json", told)
-    error, slower = whole_run_error(told), times_slower(campaign)
-    figures = {"error": error, "times_slower": slower}
-    says = f"the whole run of {UNSEEN} is off by {error:+.1%}"
-    if abs(slower - 1) > STEADY:
-        says += f"; in it the machine was {slower:.2f} times as slow as in those calibrated on"
-        if mode == "predict":  # a replay is told the machine's speed, a prediction cannot know it
-            error = figures["error_at_its_speed"] = (1 + error) * slower - 1
-            says += f", and at that speed it is off by {error:+.1%}"
-    return Line("", "ok" if abs(error) <= CALIBRATED[mode] else "off", 0.0, says, figures)
+    figures, says, worst = {}, [], 0.0
+    for name, error in whole_run_errors(told).items():
+        slower = times_slower(campaign, name)
+        figures[name] = {"error": error, "times_slower": slower}
+        says.append(f"{name} is off by {error:+.1%}")
+        if abs(slower - 1) > STEADY:
+            says[-1] += f", with the machine {slower:.2f} times as slow as in those calibrated on"
+            if mode == "predict":  # a replay is told the speed, a prediction cannot know it
+                error = figures[name]["error_at_its_speed"] = (1 + error) * slower - 1
+                says[-1] += f", and at that speed by {error:+.1%}"
+        worst = max(worst, abs(error))
+    verdict = "ok" if worst <= CALIBRATED[mode] else "off"
+    return Line("", verdict, 0.0, "; ".join(says), figures)
 
 
-def times_slower(campaign: Campaign) -> float:
-    """The fixed computation that every run times: of the unseen run over those that were calibrated
-    on; 1 where one has none. On a machine whose load changes this is no error of a forecast."""
-    runs = {name: RunFolder.open(campaign.out / name) for name in RUNS}
-    unseen = runs.pop("unseen")
-    speed = MachineSpeed.of_runs(list(runs.values()))
-    ratios = None if speed is None else speed.of(unseen)
+def times_slower(campaign: Campaign, name: str) -> float:
+    """The fixed computation that every run times: of a run over those that were calibrated on; 1
+    where one has none. On a machine whose load changes this is no error of a forecast."""
+    known = [RunFolder.open(campaign.out / one) for one in campaign.kept(CALIBRATED_ON)]
+    speed = MachineSpeed.of_runs(known)
+    ratios = None if speed is None else speed.of(RunFolder.open(campaign.out / name))
     return 1.0 if ratios is None else float(ratios.mean())
 
 
-def whole_run_error(told: Mapping[str, Any]) -> float:
-    """Forecast over measured makespan of a validation's only run, less 1."""
-    (run,) = told["runs"]
-    return float(run["total"]["error"])
+def whole_run_errors(told: Mapping[str, Any]) -> dict[str, float]:
+    """Forecast over measured makespan of each run of a validation, less 1."""
+    return {run["name"]: float(run["total"]["error"]) for run in told["runs"]}
 
 
 def scheduling(campaign: Campaign) -> Line:
@@ -432,7 +502,9 @@ def main() -> int:
     options.add_argument("--model", default=None, help="folder, or a name on the hub")
     options.add_argument("--limit-s", type=float, default=LIMIT_S, help="of all stages together")
     options.add_argument("--quick", action="store_true", help="the least of everything")
+    options.add_argument("--only", action="append", help="stages, by name; default: all")
     options.add_argument("--layouts", type=Path, help="(one stage, by itself)")
+    options.add_argument("--runs", type=Path, help="(one stage, by itself)")
     for how in SCHEDULED:
         options.add_argument(f"--{how}", type=Path, help="(one stage, by itself)")
     given = options.parse_args()
@@ -440,6 +512,9 @@ def main() -> int:
         if (path := getattr(given, how)) is not None:
             print(json.dumps(sample(path, how == "asynchronous")))
             return 0
+    if given.runs is not None:
+        make_runs(given.runs, given.out)
+        return 0
     if given.layouts is not None:
         print(json.dumps(compare_layouts(given.layouts)))
         return 0
@@ -464,7 +539,7 @@ def main() -> int:
         if model is None:
             model = str(work / "model")
             make_model(work / "model", device != "cpu")
-        campaign = Campaign(out, work, device, until, work / "scenario.yaml")
+        campaign = Campaign(out, work, device, until, work / "scenario.yaml", given.only or ())
         engine = given.engine or ready[0]
         asked = scenario(device, engine, model, given.quick)
         campaign.scenario.write_text(yaml.safe_dump(asked, sort_keys=False))
@@ -480,13 +555,11 @@ def run_all(campaign: Campaign, engine: str, probe_s: float) -> None:
     """Every stage, in an order in which the most telling come first."""
     campaign.stage("doctor", lambda: doctor(campaign))
     campaign.stage("layouts", lambda: layouts(campaign))
-    for name in RUNS:
-        campaign.stage(name, lambda name=name: real_run(campaign, name))  # type: ignore[misc]
+    campaign.stage("runs", lambda: real_runs(campaign))
     campaign.stage("probe", lambda: probe(campaign, probe_s))
-    campaign.stage("calibrate", lambda: calibrate(campaign), after=("sync-0", "sync-1"))
+    campaign.stage("calibrate", lambda: calibrate(campaign), after=("runs",))
     for mode in CALIBRATED:
-        after = ("calibrate", "unseen")
-        campaign.stage(mode, lambda mode=mode: forecast(campaign, mode), after)  # type: ignore[misc]
+        campaign.stage(mode, lambda mode=mode: forecast(campaign, mode), ("calibrate",))  # type: ignore[misc]
     if engine == "vllm":
         campaign.stage("scheduling", lambda: scheduling(campaign))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from rollcast.engine.actors.fleet import Recipe
 from rollcast.engine.actors.local import LocalTransport
@@ -14,6 +15,20 @@ from rollcast.engine.sessions import TurnRules
 from rollcast.engine.tasks.base import Task
 from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import SHAPE, Recipes
+
+
+class Lent:
+    """An engine that a run leaves running, for the run after it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def shutdown(self) -> None:
+        """Leaves it running, without rollouts."""
+        self._engine.abort()
 
 
 def in_process(

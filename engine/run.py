@@ -17,6 +17,7 @@ import numpy as np
 from rollcast.engine import checkpoint, start
 from rollcast.engine.board import Board, write_board
 from rollcast.engine.config import RunSpec
+from rollcast.engine.edges import Engine
 from rollcast.engine.evaluation import Evaluator, evaluations
 from rollcast.engine.hub import copy_tokenizer
 from rollcast.engine.log import EngineLog
@@ -73,14 +74,16 @@ def run_scenario(
     on_step: OnStep | None = None,
     on_note: Callable[[str], None] = lambda note: None,
     ray: str | None = None,
+    lent: Engine | None = None,
 ) -> RealRun:
     """Runs a scenario on the real engine and writes its folder.
 
     out: beside it the run is saved (`engine.options.SaveOptions`); ``resume`` continues an
     unfinished run from there, or a finished one with more steps. One process at a time may run into
     ``out``. on_note: is told at once if it goes on from an older save than the newest. ray: address
-    of the Ray cluster of the actors; None: this machine. Raises ScenarioError, EngineError or
-    RunError; once a step is done its save stays, and a note on the error says so.
+    of the Ray cluster of the actors; None: this machine. lent: an engine that runs already, for a
+    run in this process (`engine.start.start_world`). Raises ScenarioError, EngineError or RunError;
+    once a step is done its save stays, and a note on the error says so.
     """
     if ray is not None and spec.in_process:
         raise ScenarioError(
@@ -91,7 +94,7 @@ def run_scenario(
     with nullcontext() if out is None else checkpoint.held(out):
         with _reopened(out, resume):
             resumed = _check_out(spec, out, resume, force)
-            going = _Run(spec, out, resumed, on_step, ray)
+            going = _Run(spec, out, resumed, on_step, ray, lent)
         if going.older:
             on_note(going.older)
         try:
@@ -123,6 +126,7 @@ class _Run:
         resumed: Resumed | None,
         on_step: OnStep | None,
         address: str | None,
+        lent: Engine | None,
     ) -> None:
         self._spec, self._out, self._resumed, self._on_step = spec, out, resumed, on_step
         self._elsewhere = address not in (None, "local")
@@ -136,7 +140,9 @@ class _Run:
         self._began_s = time.perf_counter() - (0.0 if resumed is None else resumed.wall_s)
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         in_process = spec.in_process
-        self.world = start.start_world(spec) if in_process else start.start_actors(spec, address)
+        self.world = (
+            start.start_world(spec, lent) if in_process else start.start_actors(spec, address)
+        )
         self.world.sampler = Sampler(spec.save.samples, _advantage_by(spec.trainer.loss))
         try:
             self._evaluator = self._make_evaluator()

@@ -17,7 +17,7 @@ from rollcast.engine.environments.sandbox import Patience
 from rollcast.engine.errors import sentence
 from rollcast.engine.heap import imported
 from rollcast.engine.hub import folder_of
-from rollcast.engine.in_process import in_process
+from rollcast.engine.in_process import Lent, in_process
 from rollcast.engine.options import TaskSpec, TrainerConfig
 from rollcast.engine.quiet import no_bars
 from rollcast.engine.room import Devices, parameters, require_room, require_split
@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from rollcast.engine.actors.weights import Channel
 
 
-def start_world(spec: RunSpec) -> EngineWorld:
-    """The world of a scenario in this process; what starts fast starts first, to fail early. Raises
-    EngineError or ScenarioError."""
+def start_world(spec: RunSpec, lent: Engine | None = None) -> EngineWorld:
+    """The world of a scenario in this process; what starts fast starts first, to fail early.
+
+    lent: an engine of the scenario that runs already; it takes the trainer's weights, and is not
+    shut down. Raises EngineError or ScenarioError.
+    """
     adapter(spec.engine.name).prepare(local_files=not isinstance(spec.model, str))
     try:
         task, path = start_task(spec)
@@ -47,7 +50,11 @@ def start_world(spec: RunSpec) -> EngineWorld:
         trainer = start_trainer(spec, path)
     except ScenarioError as error:
         raise spec.raw.locate(error) from None
-    replica = start_replica(spec, path)
+    if lent is None:
+        replica = start_replica(spec, path)
+    else:
+        replica = Lent(lent)
+        replica.load_weights(trainer.weights(), 0)
     try:
         rules = None
         if spec.turns is not None:

@@ -148,12 +148,14 @@ def _ceilings() -> Iterator[Case]:
 def _layouts() -> Iterator[Case]:
     """Prefix reuse against dense, in pairs."""
     layouts = {"dense": 1, "shared": 1, "together": 4096}
-    for prompt, rollouts, groups in ((2048, 16, 1), (512, 8, 2), (4096, 16, 1), (1024, 8, 2)):
+    sizes = ((2048, 16, 1), (512, 8, 2), (4096, 16, 1), (1024, 8, 2), (512, 8, 8), (256, 8, 16))
+    for prompt, rollouts, groups in sizes:
         for layout, together in layouts.items():
             if layout == "together" and groups == 1:
                 continue
+            times = f"x{groups}" if groups > 2 else ""
             yield Case(
-                name=f"1.5b {prompt}x{rollouts} {layout}",
+                name=f"1.5b {prompt}x{rollouts}{times} {layout}",
                 kind="update",
                 model=MIDDLE,
                 prompt=prompt,

@@ -1,7 +1,8 @@
-"""The second real run on a GPU against forecasts from presets alone, piece by piece.
+"""Real runs on a GPU against forecasts from presets alone, piece by piece.
 
-The loop's figures of ``stack: rollcast`` were fitted to the first run (`benchmarks/data/gpu`). A
-forecast prices the iterations, updates and syncs that the run recorded: lengths are its own.
+The loop's figures of ``stack: rollcast`` were fitted to another run on the H200, and to none on the
+H100 (`benchmarks/data/gpu`). A forecast prices the iterations, updates and syncs that the run
+recorded: lengths are its own.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
 
 RUN = "sync-1"
+CAMPAIGNS: Mapping[str, str] = {"h200-sxm": "gpu/runs", "h100-sxm": "gpu/h100/runs"}
+"""By the preset of their GPU."""
 MODEL: Mapping[str, Any] = {
     "name": "on_gpu",
     "layers": 12,
@@ -47,10 +50,10 @@ FORECASTS: Mapping[str, Mapping[str, Any]] = {
 BANDS = ((8, 15), (16, 31), (32, 63), (64, 128))
 
 
-def cost_of(options: Mapping[str, Any]) -> RooflineCost:
-    """Of one H200, on which engine and trainer take turns."""
+def cost_of(options: Mapping[str, Any], gpu: str) -> RooflineCost:
+    """Of one GPU, on which engine and trainer take turns."""
     section = RooflineSection.from_mapping(options, "cost.roofline")
-    return RooflineCost.from_options(load_model(MODEL), load_gpu("h200-sxm"), section)
+    return RooflineCost.from_options(load_model(MODEL), load_gpu(gpu), section)
 
 
 def iterations_s(cost: RooflineCost, run: RunFolder) -> NDArray[np.float64]:
@@ -108,11 +111,14 @@ def forecast(run: RunFolder, cost: RooflineCost) -> list[float]:
 
 
 def rows() -> Iterator[tuple[str, list[float]]]:
-    """What, and its figures: measured, then by each of `FORECASTS`."""
-    run = RunFolder.open(runs("gpu/runs") / RUN)
+    """What, and its figures: by GPU measured, then by each of `FORECASTS`."""
     names = [f"an iteration of {low} to {high} rollouts, ms" for low, high in BANDS]
     names += [f"{phase}, s a step" for phase in (*PHASES, "all of it")]
-    columns = [measured(run), *(forecast(run, cost_of(given)) for given in FORECASTS.values())]
+    columns = []
+    for gpu, campaign in CAMPAIGNS.items():
+        run = RunFolder.open(runs(campaign) / RUN)
+        costs = [cost_of(given, gpu) for given in FORECASTS.values()]
+        columns += [measured(run), *(forecast(run, cost) for cost in costs)]
     for name, *values in zip(names, *columns, strict=True):
         yield name, values
 
@@ -120,4 +126,5 @@ def rows() -> Iterator[tuple[str, list[float]]]:
 def table(_: Path) -> str:
     """Markdown."""
     cells = [(name, *(f"{value:.2f}" for value in values)) for name, values in rows()]
-    return markdown_table(("what", "measured", *FORECASTS), cells)
+    head = [f"{gpu}: {of}" for gpu in CAMPAIGNS for of in ("measured", *FORECASTS)]
+    return markdown_table(("what", *head), cells)

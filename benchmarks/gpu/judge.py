@@ -1,8 +1,7 @@
 """Our trainer's forecast seconds against measured ones: ``python -m benchmarks.gpu_cases judge``.
 
-Of the updates whose passes are in bf16, in the order of the cases, the figures of ``stack:
-rollcast`` are fitted to every first two of four (a pair of layouts stays together), and judged on
-the others and on the one in float32.
+Of each GPU's updates whose passes are in bf16, in the order of the cases, the figures of ``stack:
+rollcast`` are fitted to every first two of four, and judged on the others and on those in float32.
 """
 
 from __future__ import annotations
@@ -20,17 +19,21 @@ from benchmarks.gpu.forecast import load_of, trainer_of
 from benchmarks.runner import ROOT, markdown_table
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 
+MEASURED = {"h200-sxm": "updates.json", "h100-sxm": "h100/updates.json"}
+"""In ``benchmarks/data/gpu``, by the preset of the GPU that was measured."""
 GRID: Mapping[str, Sequence[float]] = {
-    "traffic_per_activation_byte": [step / 2 for step in range(1, 13)],
+    "traffic_per_activation_byte": [step / 2 for step in range(1, 9)],
     "traffic_per_logit": range(0, 80, 10),
-    "launch_s_per_layer": [step * 1e-4 for step in range(14, 26)],
+    "launch_s_per_layer": [step * 5e-5 for step in range(20, 40)],
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """An update. Seconds of forward and backward. fitted: whether figures are fitted to it."""
+    """An update. gpu: a preset. Seconds of forward and backward. fitted: whether figures are fitted
+    to it."""
 
+    gpu: str
     case: Case
     fitted: bool
     forecast_s: float
@@ -66,34 +69,42 @@ def updates(measured: Mapping[str, Any]) -> Iterator[tuple[Case, bool, float]]:
         place += bf16
 
 
-def judged(measured: Mapping[str, Any], gpu: Gpu) -> list[Judged]:
-    """Every measured update of our trainer."""
-    found = updates(measured)
-    return [Judged(case, fitted, passes_s(case, gpu), seconds) for case, fitted, seconds in found]
+def judged(measured: Mapping[str, Any]) -> list[Judged]:
+    """Every measured update of our trainer. measured: by the preset of its GPU."""
+    return [
+        Judged(gpu, case, fitted, passes_s(case, load_gpu(gpu)), seconds)
+        for gpu, told in measured.items()
+        for case, fitted, seconds in updates(told)
+    ]
 
 
-def squares(measured: Mapping[str, Any], gpu: Gpu, figures: Mapping[str, float]) -> float:
+def squares(measured: Mapping[str, Any], figures: Mapping[str, float]) -> float:
     """Of the fitted half, the sum of squared logs of measured over forecast."""
-    half = ((case, seconds) for case, fitted, seconds in updates(measured) if fitted)
-    errors = [math.log(seconds / passes_s(case, gpu, **figures)) for case, seconds in half]
+    errors = [
+        math.log(seconds / passes_s(case, load_gpu(gpu), **figures))
+        for gpu, told in measured.items()
+        for case, fitted, seconds in updates(told)
+        if fitted
+    ]
     return math.fsum(error * error for error in errors)
 
 
-def fit(measured: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
+def fit(measured: Mapping[str, Any]) -> dict[str, float]:
     """The figures of `GRID` whose squares are least."""
     every = (dict(zip(GRID, values, strict=True)) for values in product(*GRID.values()))
-    return min(every, key=lambda figures: squares(measured, gpu, figures))
+    return min(every, key=lambda figures: squares(measured, figures))
 
 
-def gains(rows: Sequence[Judged]) -> dict[str, tuple[float, float]]:
-    """By prompt, rollouts of a group and layout: dense over shared seconds, forecast and
-    measured."""
-    by_name = {row.case.name: row for row in rows}
+def gains(rows: Sequence[Judged]) -> dict[tuple[str, str], tuple[float, float]]:
+    """By GPU, and by prompt, rollouts of a group and layout: dense over shared seconds, forecast
+    and measured."""
+    by_name = {(row.gpu, row.case.name): row for row in rows}
     found = {}
-    for name, shared in by_name.items():
-        dense = by_name.get(name.replace("shared", "dense").replace("together", "dense"))
+    for (gpu, name), shared in by_name.items():
+        plain = name.replace("shared", "dense").replace("together", "dense")
+        dense = by_name.get((gpu, plain))
         if shared.case.shared and dense is not None:
-            found[name] = (
+            found[gpu, name] = (
                 dense.forecast_s / shared.forecast_s,
                 dense.measured_s / shared.measured_s,
             )
@@ -101,38 +112,43 @@ def gains(rows: Sequence[Judged]) -> dict[str, tuple[float, float]]:
 
 
 def table(rows: Sequence[Judged]) -> str:
-    """The updates as Markdown."""
-    cells = [
-        (
-            row.case.name,
-            "fitted" if row.fitted else "judged",
-            f"{1e3 * row.forecast_s:,.0f}",
-            f"{1e3 * row.measured_s:,.0f}",
-            f"{row.measured_s / row.forecast_s:.2f}",
-        )
-        for row in rows
-    ]
-    return markdown_table(
-        ("update", "half", "forecast, ms", "measured, ms", "measured / forecast"), cells
-    )
+    """The updates as Markdown, all GPUs of one in a row."""
+    gpus = list(dict.fromkeys(row.gpu for row in rows))
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        star = "*" if row.fitted else ""
+        said = f"{1e3 * row.forecast_s:,.0f}{star}; {1e3 * row.measured_s:,.0f}; "
+        said += f"{row.measured_s / row.forecast_s:.2f}"
+        cells.setdefault(row.case.name, {})[row.gpu] = said
+    head = [f"{gpu}: forecast, measured, ms; their ratio" for gpu in gpus]
+    body = [(name, *(by_gpu.get(gpu, "") for gpu in gpus)) for name, by_gpu in cells.items()]
+    return markdown_table(("update", *head), body)
 
 
 def gains_table(rows: Sequence[Judged]) -> str:
     """What a shared prefix gains, as Markdown."""
-    cells = [(name, f"{said:.2f}", f"{found:.2f}") for name, (said, found) in gains(rows).items()]
-    return markdown_table(("prompt x rollouts of a group", "forecast", "measured"), cells)
+    cells = [
+        (name, gpu, f"{said:.2f}", f"{found:.2f}")
+        for (gpu, name), (said, found) in gains(rows).items()
+    ]
+    return markdown_table(("prompt x rollouts of a group", "GPU", "forecast", "measured"), cells)
 
 
 def told(rows: Sequence[Judged]) -> str:
     """Both tables, and the errors of both halves in words."""
     lines = [table(rows)]
-    for name, half in (("fitted", True), ("judged", False)):
+    for name, half in (("fitted (*)", True), ("judged", False)):
         errors = [abs(row.error) for row in rows if row.fitted == half]
         lines.append(f"{name}: off by {median(errors):.0%} (median), {fmean(errors):.0%} (mean)")
     return "\n".join([*lines, "", "Dense over shared seconds:", "", gains_table(rows)])
 
 
+def here() -> dict[str, Any]:
+    """The measurements that are here, by the preset of their GPU."""
+    folder = ROOT / "benchmarks" / "data" / "gpu"
+    return {gpu: json.loads((folder / name).read_text("utf-8")) for gpu, name in MEASURED.items()}
+
+
 def kept() -> list[Judged]:
-    """The measurements that are here, on one H200."""
-    measured = json.loads((ROOT / "benchmarks/data/gpu/updates.json").read_text("utf-8"))
-    return judged(measured, load_gpu("h200-sxm"))
+    """Those, judged."""
+    return judged(here())

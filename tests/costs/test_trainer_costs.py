@@ -80,7 +80,7 @@ def test_microbatches_that_compute_longer_than_they_read_add_up(shared: bool) ->
     tokens = TrainLoad([*small, *large], shared).tokens
     layers = QWEN.attention_parameters + QWEN.dense_mlp_parameters
     least_s = 8 * layers * tokens / ROOMY.bf16_flop_per_s
-    assert least_s < both["forward"] + both["backward"] < 4 * least_s
+    assert least_s < both["forward"] + both["backward"] < (5 if shared else 4) * least_s
 
 
 def test_adapters_move_more_in_a_forward_and_compute_less_in_a_backward() -> None:
@@ -290,7 +290,7 @@ def test_shared_prefixes_keep_a_group_on_one_gpu() -> None:
     groups = [(10, [100, 200, 300]), (20, [400]), (30, [50, 60])]
     trainer = RooflineTrainer(QWEN, ROOMY, gpus=8)
     held = sorted(gpu_tokens(trainer, TrainLoad(groups, shared_prefix=True)), reverse=True)
-    assert held == [610, 420, 140]
+    assert held == [910, 420, 150]  # rows of one width
     dense = gpu_tokens(trainer, TrainLoad(groups))
     assert sorted(dense, reverse=True) == [420, 310, 210, 110, 90, 80]
 
@@ -318,19 +318,20 @@ def test_shared_prefix_saves_exactly_the_repeated_prompt(prompt: int, lengths: l
 def test_every_pass_of_a_shared_prefix_takes_its_launches_at_least(
     groups: list[tuple[int, list[int]]], budget: int, together: int | None
 ) -> None:
-    """One for the prompts that are computed together, longest first, and one for each microbatch of
-    their responses."""
+    """One for prompts that are computed together as rows of one width, longest first, and one for
+    each microbatch of their responses, rows of one width too."""
     waiting, passes = sorted(groups, key=lambda group: -group[0]), 0
     while waiting:
-        prompt, lengths = waiting.pop(0)
-        while waiting and prompt + waiting[0][0] <= (together or budget // 2):
-            more = waiting.pop(0)
-            prompt, lengths = prompt + more[0], lengths + more[1]
-        passes, left = passes + 1, 0
-        for length in lengths:
-            if length > left:
-                passes, left = passes + 1, budget
-            left -= length
+        beside, room = [waiting.pop(0)], together or budget // 2
+        while waiting and beside[0][0] * (len(beside) + 1) <= room:
+            beside.append(waiting.pop(0))
+        passes += 1
+        lengths = sorted((n for _, responses in beside for n in responses), reverse=True)
+        while lengths:
+            passes, width, rows = passes + 1, lengths[0], 1
+            while rows < len(lengths) and width * (rows + 1) <= budget:
+                rows += 1
+            del lengths[:rows]
     keys = {"microbatch_tokens": budget, "recompute": "none", "prefix_microbatch_tokens": together}
     trainer = RooflineTrainer(QWEN, ROOMY, shared_launch_s_per_layer=10.0, **keys)  # type: ignore[arg-type]
     shared = phases(trainer, TrainLoad(groups, shared_prefix=True))
@@ -342,8 +343,8 @@ def test_every_pass_of_a_shared_prefix_takes_its_launches_at_least(
 
 @pytest.mark.parametrize("stack", [None, "verl", "slime", "nemo-rl", "trl", "rollcast"])
 def test_a_shared_prefix_pays_on_a_gpu_where_prompts_are_long(stack: str | None) -> None:
-    """As on an H200, one prefix a pass (benchmarks/data/gpu): not with 512 tokens and eight
-    responses of 256. Several in a pass wait for no more launches than dense microbatches."""
+    """As on an H100 and an H200, one prefix a pass (benchmarks/data/gpu): not with 512 tokens and
+    eight responses of 256. Several in a pass wait for no more launches than dense ones."""
     model, gpu = load_model("qwen2.5-1.5b"), load_gpu("h200-sxm")
 
     def gain(prompt: int, rollouts: int, groups: int, together: int | None = 1) -> float:

@@ -18,7 +18,9 @@ from benchmarks.on_gpu import RUNS, Campaign, Line, StageError
 from rollcast.engine.config import build_run
 from rollcast.engine.doctor import child
 from rollcast.engine.doctor.training import model_in
-from rollcast.simulator.scenario.file import RawScenario
+from rollcast.engine.run import run_scenario
+from rollcast.engine.start import start_replica, start_task, start_trainer
+from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.studies.simulate import from_raw
 
 
@@ -77,8 +79,8 @@ def test_what_it_runs_is_a_scenario(device: str, tmp_path: Path) -> None:
     spec = build_run(raw, elsewhere=True)
     assert spec.in_process
     assert spec.engine.device == device
-    for policy, _ in RUNS.values() if device == "cpu" else ():
-        assert from_raw(raw, f"policy={policy}").policy is not None
+    for planned in RUNS.values() if device == "cpu" else ():
+        assert from_raw(raw, *planned.words[::2]).policy is not None
 
 
 def test_where_it_ran_is_told_without_names_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,18 +115,70 @@ def test_asynchronous_scheduling_is_judged_by_the_responses(
 
 
 @pytest.mark.parametrize(("slower", "verdict"), [(1.0, "off"), (2.2, "ok"), (4.0, "off")])
-def test_a_prediction_is_judged_at_the_speed_of_its_run(
+def test_predictions_are_judged_at_the_speed_of_their_runs(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch, slower: float, verdict: str
 ) -> None:
-    told = json.dumps({"runs": [{"total": {"error": -0.55}}]})
+    runs = [{"name": "april", "total": {"error": -0.55}}, {"name": "pods", "total": {"error": 0.0}}]
+    told = json.dumps({"runs": runs})
     monkeypatch.setattr(Campaign, "rollcast", lambda *_, **__: child.Done(0, told, "", 0.1))
-    monkeypatch.setattr(on_gpu, "times_slower", lambda _: slower)
+    monkeypatch.setattr(Campaign, "kept", lambda _, names: [n for n in names if n != "all"])
+    monkeypatch.setattr(on_gpu, "times_slower", lambda _, run: slower if run == "april" else 1.0)
     line = on_gpu.forecast(campaign, "predict")
     assert line.verdict == verdict
-    assert line.figures["error"] == -0.55
-    assert ("at that speed" in line.says) == (slower > 1)
+    assert [line.figures[name]["error"] for name in ("april", "pods")] == [-0.55, 0.0]
+    assert line.says.count("at that speed") == (slower > 1)
     assert on_gpu.forecast(campaign, "replay").verdict == "off"  # it knows the speed
 
 
-def test_the_error_of_a_whole_run() -> None:
-    assert on_gpu.whole_run_error({"runs": [{"total": {"error": -0.04}}]}) == -0.04
+def test_runs_that_were_made_count_though_the_rest_failed(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def python(*_: Any, **__: Any) -> child.Done:
+        raise StageError("it crashed")
+
+    monkeypatch.setattr(Campaign, "python", python)
+    with pytest.raises(StageError, match="it crashed"):
+        on_gpu.real_runs(campaign)
+    with pytest.raises(StageError, match="no synchronous run"):
+        on_gpu.calibrate(campaign)
+    with pytest.raises(StageError, match="no run of an unseen policy"):
+        on_gpu.forecast(campaign, "predict")
+    (campaign.out / "sync-0").mkdir()
+    told = {"makespan_s": 6.0, "steps": 3, "sync_log_prob_difference": 0.02}
+    (campaign.out / "sync-0" / "summary.json").write_text(json.dumps(told))
+    line = on_gpu.real_runs(campaign)
+    assert line.verdict == "off"
+    assert line.figures["sync-0"]["step_s"] == 2.0
+    assert line.says.endswith("it crashed")
+    assert campaign.kept(RUNS) == ["sync-0"]
+
+
+def test_stages_by_name(campaign: Campaign) -> None:
+    campaign.only = ["b"]
+    for name in "ab":
+        campaign.stage(name, lambda: Line("", "ok", 0.0, ""))
+    assert [line.stage for line in campaign.lines] == ["b"]
+
+
+def test_runs_with_a_lent_engine_are_those_with_an_engine_of_their_own(tmp_path: Path) -> None:
+    """Whatever weights the engine had before."""
+    model_in(tmp_path / "model")
+    data = on_gpu.scenario("cpu", "transformers", str(tmp_path / "model"), quick=True)
+    data["workload"]["max_new_tokens"], data["steps"] = 24, 2
+    data["engine"] |= {"max_seqs": 16, "kv_tokens": 4096}
+    spec = build_run(override(RawScenario(data), ["policy=april(over_sampling=2)"], None))
+    _, path = start_task(spec)
+    engine = start_replica(spec, path)
+    told = []
+    for number, lent in enumerate((None, engine, engine)):
+        folder = tmp_path / str(number)
+        run_scenario(spec, folder, plot=False, lent=lent)
+        updates = [json.loads(line) for line in (folder / "updates.jsonl").read_text().splitlines()]
+        kept = ("trained_tokens", "computed_tokens", "mismatch_mean", "entropy")
+        told.append([update[key] for update in updates for key in kept])
+        if lent is not None:
+            assert not engine.unfinished
+            weights = start_trainer(spec, path).weights()
+            engine.load_weights({name: 2 * weights[name] for name in weights})
+    engine.shutdown()
+    assert told[1:] == [told[0], told[0]]

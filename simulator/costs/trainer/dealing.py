@@ -7,21 +7,24 @@ of it under the settings that it depends on.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.costs.trainer.packing import (
     Batching,
     Work,
     dense_work,
+    near_pairs,
     pack,
     pad,
+    padded_rows,
     pads,
     prefix_pass_tokens,
     prefix_work,
     suffix_work,
-    together,
 )
 
 Job = tuple[int, list[list[Work]]]
@@ -116,7 +119,8 @@ class Dealing:
         if self.batching != "packed":
             assigned = [sorted(mine) for mine in assigned]  # no stack sorts them by length
         if load.shared_prefix and self.batching == "packed":
-            return [self._shared([jobs[job] for job in mine], budget_tokens) for mine in assigned]
+            taught = [group for group in load.groups if group[1]]
+            return [self._shared([taught[job] for job in mine], budget_tokens) for mine in assigned]
         rows = [
             [work for job in mine for part in jobs[job][1] for work in part] for mine in assigned
         ]
@@ -130,18 +134,30 @@ class Dealing:
             ]
         return [pack(mine, budget_tokens, self.rows) for mine in rows]
 
-    def _shared(self, groups: Sequence[Job], budget_tokens: int) -> list[Work]:
-        """Microbatches of groups with a shared prefix: of several prefixes, then of all that
-        follows these."""
-        prefixes = [parts[0] if len(parts) > 1 else [] for _, parts in groups]
+    def _shared(
+        self, groups: Sequence[tuple[int, Sequence[int]]], budget_tokens: int
+    ) -> list[Work]:
+        """Microbatches of groups with a shared prefix, as our own trainer makes them: of several
+        prefixes as rows of one width, then of all that follows these, the longest rows first."""
         room = prefix_pass_tokens(budget_tokens, self.prefixes)
         microbatches: list[Work] = []
-        for places in together([sum(w.tokens for w in one) for one in prefixes], room):
-            beside = [work for place in places for work in prefixes[place]]
-            microbatches += pack(beside, sum(work.tokens for work in beside))
-            suffixes = [work for place in places for work in groups[place][1][-1]]
-            microbatches += pack(suffixes, budget_tokens)
+        for beside in padded_rows(groups, itemgetter(0), room):
+            width = beside[0][0]
+            if width:
+                microbatches.append(_rows([(width, 0)] * len(beside), width, self.window))
+            rows = [(response, prompt) for prompt, responses in beside for response in responses]
+            for batch in padded_rows(rows, itemgetter(0), budget_tokens):
+                microbatches.append(_rows(batch, batch[0][0], self.window, head=True))
         return microbatches
+
+
+def _rows(rows: Sequence[tuple[int, int]], width: int, window: int, head: bool = False) -> Work:
+    """Rows of one width, each of so many tokens after so many others."""
+    tokens = width * len(rows)
+    taught = sum(own for own, _ in rows) if head else 0
+    pairs = math.fsum(width * (before + width / 2) for _, before in rows)
+    near = math.fsum(near_pairs(before, width, window) for _, before in rows) if window else 0.0
+    return Work(tokens, taught, pairs, near)
 
 
 def shares(load: TrainLoad, count: int) -> list[TrainLoad]:

@@ -23,6 +23,7 @@ Optimizer = Literal["adamw", "adamw_bf16", "adamw_8bit", "muon", "sgd"]
 MasterDtype = Literal["fp32", "bf16"]
 Precision = Literal["bf16", "fp8", "fp32"]
 Kernels = Literal["eager", "fused"]
+LaunchOverlap = Literal["full", "partial"]
 
 Traffic = Annotated[float, Between(0, 1e6)]
 MaybeGpus = Annotated[int, Between(0, 1_000_000)]
@@ -313,11 +314,20 @@ class TrainerOptions(Options):
             unit="seconds",
         ),
     ] = _F.launch_s_per_layer
+    launch_overlap: Annotated[
+        LaunchOverlap,
+        Doc(
+            "whether launches hide behind the kernels of their pass: full (the longer of both is "
+            "the pass's time) or partial (the root of the sum of their squares: some kernels wait "
+            "for their launches, and some launches for the kernels before them)"
+        ),
+    ] = "full"
     shared_launch_s_per_layer: Annotated[
         Seconds,
         Doc(
-            "the same of each pass of the layout with shared prefixes (over prefixes, and over "
-            "every microbatch of what follows them), where it is more than launch_s_per_layer",
+            "launch_s_per_layer, where that is less, of each pass of the layout with shared "
+            "prefixes (over prefixes, and over every microbatch of what follows them), whose "
+            "launches overlap in part",
             unit="seconds",
         ),
     ] = _F.shared_launch_s_per_layer

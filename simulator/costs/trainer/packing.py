@@ -77,20 +77,6 @@ def suffix_work(prompt_tokens: int, response_tokens: int, window: int = 0) -> Wo
     return Work(response_tokens, response_tokens, pairs, near)
 
 
-def together(tokens: Sequence[int], budget_tokens: int) -> list[list[int]]:
-    """Which of so many prefixes are computed in one pass of at most ``budget_tokens``, the longest
-    first; a longer one is by itself."""
-    passes: list[list[int]] = []
-    room = 0
-    for place in sorted(range(len(tokens)), key=tokens.__getitem__, reverse=True):
-        if tokens[place] > room:
-            passes.append([])
-            room = budget_tokens
-        passes[-1].append(place)
-        room -= tokens[place]
-    return passes
-
-
 def pack(sequences: Iterable[Work], budget_tokens: int, most_rows: int = 0) -> list[Work]:
     """Sequences merged in order into microbatches of at most ``budget_tokens``, and of at most
     ``most_rows`` (0 for any); a longer sequence is a microbatch of its own."""

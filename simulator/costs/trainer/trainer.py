@@ -246,6 +246,8 @@ class RooflineTrainer(TrainerMemory):
         if self.pipeline_parallel > 1:
             head_s = self._head_s(work)
             whole_s = self.layout.stage_s(max(0.0, whole_s - head_s), head_s)
+        if self.launch_overlap == "partial":
+            return math.hypot(whole_s, self._launch_s)
         return max(whole_s, self._launch_s)
 
     @property
@@ -424,7 +426,7 @@ class RooflineTrainer(TrainerMemory):
         """
         if not load.rollouts:
             return TrainCost(())
-        if load.shared_prefix and self.launch_s_per_layer < self.shared_launch_s_per_layer:
+        if load.shared_prefix and not self._shares_prefixes:
             return self._sharing.train(load)
         per_gpu = self._microbatches(load)
         phases = self._slowest(per_gpu, by_length=load.shared_prefix)
@@ -443,10 +445,17 @@ class RooflineTrainer(TrainerMemory):
         known = tuple((name, s) for name, s in phases.items() if s > 0)
         return TrainCost(known, self.peak_bytes(largest, prefix), count)
 
+    @property
+    def _shares_prefixes(self) -> bool:
+        """Whether passes launch as those of the layout with a shared prefix."""
+        partial = self.launch_overlap == "partial"
+        return partial and self.launch_s_per_layer >= self.shared_launch_s_per_layer
+
     @cached_property
     def _sharing(self) -> RooflineTrainer:
         """As it launches the passes of the layout with a shared prefix."""
-        return replace(self, launch_s_per_layer=self.shared_launch_s_per_layer)
+        launch_s = max(self.launch_s_per_layer, self.shared_launch_s_per_layer)
+        return replace(self, launch_s_per_layer=launch_s, launch_overlap="partial")
 
     @cached_property
     def _scorer(self) -> RooflineTrainer | None:

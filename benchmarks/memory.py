@@ -103,6 +103,7 @@ ROUNDS: Mapping[str, tuple[Part, ...]] = {
     "fourth": ("newest",),
     "fifth": ("last",),
     "sixth": ("sixth",),
+    "seventh": ("seventh",),
 }
 """The parts that were found after the formulas were done, by the round in which they were."""
 

@@ -112,7 +112,8 @@ def forecast(question: Question, fits: bool, on_step: OnStep = None) -> Forecast
 def over_lengths(question: Question, ledger: Ledger) -> Ledger:
     """A question's ledger, whose chance to fit is over what nobody says of responses, on the side
     of the answer: over their mean length, of a median and the ends of a 90 % interval (Keefer and
-    Bodily, 1983), and, where they do not fit, over whether any comes near its cap."""
+    Bodily, 1983), and, where they do not fit, over whether any comes near its cap: it is as likely
+    as not at most, where one at the cap does not fit."""
     ends = [question.with_mean(tokens).scenario.ledger for tokens in _open_lengths(question)]
     chances = [one.fits_probability for one in (ledger, *ends) if one is not None]
     short = None if ledger.fits else _short(question)
@@ -124,7 +125,8 @@ def over_lengths(question: Question, ledger: Ledger) -> Ledger:
     if short is not None:
         share = figures("launches").short_share
         chance += share * max(0.0, short.fits_probability - chance)
-    return replace(ledger, likely=max(chance, 0.5) if ledger.fits else min(chance, 0.49))
+    most = 0.49 if short is None else 0.5
+    return replace(ledger, likely=max(chance, 0.5) if ledger.fits else min(chance, most))
 
 
 def _short(question: Question) -> Ledger | None:

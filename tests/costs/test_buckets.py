@@ -15,6 +15,7 @@ from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.trainer.buckets import (
     bucket_bytes,
     fetched_parameters,
+    reduced_bytes,
     sent_bytes,
     step_bytes,
 )
@@ -66,7 +67,22 @@ def test_no_more_than_the_next_layer_is_fetched_ahead(bucket: int, layer: float)
     assert fetched_parameters(trainer(backend="fsdp"), MODEL, layer) == layer
 
 
-def stepped(stage: int, weights: float, summed: int, *, foreach: bool) -> float:
+@pytest.mark.parametrize(("stage", "host"), [(1, False), (2, False), (2, True), (3, False)])
+def test_reducing_a_bucket_copies_it_and_a_norm_is_taken_in_64_bit(stage: int, host: bool) -> None:
+    """Of a weight that is larger than a bucket, too; the norm of a rank's own part of it."""
+    sharding = {1: "zero1", 2: "zero2", 3: "fsdp"}[stage]
+    for bucket, owned, largest in ((10, 100, 7), (10, 100, 40), (10, 15, 40)):
+        one = trainer(sharding=sharding, reduce_bucket=bucket, optimizer_on_host=host)
+        copied = 2 * (bucket if stage == 3 else max(bucket, largest))
+        normed = 8 * min(owned, largest) if host else 0
+        assert reduced_bytes(one, MODEL, 800, owned, largest) == max(copied, normed)
+        assert reduced_bytes(one, MODEL, 5, 1, 5) == max(10, 8 * host)  # no more than is trained
+    alone = trainer(sharding="zero2", optimizer_on_host=host)
+    assert reduced_bytes(alone, MODEL, 100, 100, 40) == (320 * host)  # one rank's is no copy
+    assert reduced_bytes(trainer(backend="fsdp"), MODEL, 800, 100, 40) == 0
+
+
+def stepped(stage: int, weights: float, summed: int, largest: float, *, foreach: bool) -> float:
     """Peak of a step beyond what is there before, by its allocations in order: stage_1_and_2.py and
     stage3.py of DeepSpeed, torch's Adam; ``summed`` bytes of a gradient."""
     here = peak = 0.0
@@ -76,6 +92,9 @@ def stepped(stage: int, weights: float, summed: int, *, foreach: bool) -> float:
         here += size
         peak = max(peak, here)
 
+    if stage < 3:
+        takes(8 * min(largest, weights))  # .double() of a gradient, for its norm
+        here = 0.0
     left = weights
     while left > 0:
         group = left if stage < 3 else min(left, 1e9)
@@ -94,20 +113,21 @@ def stepped(stage: int, weights: float, summed: int, *, foreach: bool) -> float:
 @settings(max_examples=examples(80), deadline=None)
 @given(
     weights=st.floats(1e6, 2e10),
+    largest=st.floats(1e6, 2e10),
     stage=st.sampled_from((1, 2, 3)),
     dtype=st.sampled_from(("bf16", "fp32")),
     foreach=st.booleans(),
 )
 def test_a_step_is_as_large_as_what_it_allocates(
-    weights: float, stage: int, dtype: str, foreach: bool
+    weights: float, largest: float, stage: int, dtype: str, foreach: bool
 ) -> None:
     one = trainer(
         sharding={1: "zero1", 2: "zero2", 3: "fsdp"}[stage],
         gradient_dtype=dtype,
         foreach_optimizer=foreach,
     )
-    slow = stepped(stage, weights, 2 if dtype == "bf16" else 4, foreach=foreach)
-    assert step_bytes(one, weights) == pytest.approx(slow)
+    slow = stepped(stage, weights, 2 if dtype == "bf16" else 4, largest, foreach=foreach)
+    assert step_bytes(one, weights, largest) == pytest.approx(slow)
 
 
 def test_zero_2_has_a_microbatch_s_gradients_beside_the_sum() -> None:

@@ -326,6 +326,32 @@ def test_a_run_keeps_its_spelling() -> None:
         assert openrlhf.unsaid(run, HERE)["workload.max_new_tokens"].value is None
 
 
+def test_what_nemo_rl_gathers_and_splits_is_of_its_release() -> None:
+    """Its first worker of DTensors gathers all weights for log-probabilities, as all did before
+    0.4, when no tied head was split; its optimiser copied no weights before 0.7."""
+    nemo = STACKS["nemo_rl"].launch
+    copies = "run.foreach_optimizer"
+    dtensor = nemo.read([as_given("policy.dtensor_cfg.enabled=true")])
+    assert nemo.unsaid(dtensor, HERE, release="0.6")[copies].value is False
+    assert nemo.unsaid(dtensor, HERE)[copies].value is True
+    fused = nemo.read([as_given("policy.optimizer.kwargs.fused=true")])
+    assert fused[copies].value is False
+
+    def of(release: str | None, **said: bool) -> tuple[object, ...]:
+        given = {"policy.dtensor_cfg.enabled": True, **said}
+        read = nemo.read([Given(key, value, HERE) for key, value in given.items()])
+        every = {**nemo.unsaid(read, HERE, release=release), **read}
+        return tuple(every[f"run.{key}"].value for key in ("gathers_to_score", "splits_tied_head"))
+
+    assert of("0.3") == (True, False)
+    first = {"policy.dtensor_cfg._v2": False}
+    for release in ("0.4", "0.7", None):
+        assert of(release) == (False, True)
+        assert of(release, **first) == (True, True)
+    other = nemo.unsaid(nemo.read([as_given("policy.megatron_cfg.enabled=true")]), HERE)
+    assert not {"run.gathers_to_score", "run.splits_tied_head"} & other.keys()
+
+
 def test_values_are_the_same_however_they_are_spelt() -> None:
     for theirs in (True, "True", "true"):
         assert VERL.read([Given(CHECKPOINTING, theirs, HERE)])["run.recompute"].value == "full"

@@ -141,7 +141,7 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
         host_bytes(cost),
         host_limit_bytes(cost),
         known.spread,
-        known.configured_spread,
+        trainer.configured_spread,
         _unforeseen(trainer),
         known.host_spread,
         cost.host_memory_bytes,
@@ -156,6 +156,8 @@ def _unforeseen(trainer: RooflineTrainer) -> float:
         share = max(share, known.unforeseen_with_deepspeed)
     if trainer.model.vision is not None:
         share = max(share, known.unforeseen_with_images)
+        if trainer.backend == "deepspeed":
+            share = max(share, known.unforeseen_with_images_and_deepspeed)
     return share
 
 
@@ -204,13 +206,17 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
         slept = asleep(cost, generating)
         stays = slept is generating or not has_a_pool(cost)
         woken = slept if stays else slept | {"weights": weights}
-        at_once = not stays and cost.stack is not None and STACKS[cost.stack].wakes_whole
+        at_once = not stays and _wakes_whole(cost)
         for phase in ("log_prob", "update", "optimizer_step"):
             yield _holding(phase, "engine", pool, slept)
         yield _holding("switch", "engine", pool, woken)
         yield _holding("sync", "engine", pool, generating if at_once else woken)
     else:
         yield _holding("sync", "engine", pool, generating)
+
+
+def _wakes_whole(cost: RooflineCost) -> bool:
+    return cost.stack is not None and STACKS[cost.stack].wakes_whole
 
 
 def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -> Iterator[Holding]:
@@ -240,8 +246,12 @@ def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -
             n: size for n, size in trainer.resting()["trainer"].items() if n in _SWITCHED_STATES
         }
         sent = {**resting, "trainer": resting["trainer"] | back}
+    # who offloads its weights does so once they are copied, but before an engine that wakes at once
+    copied = trainer.sent_copy_bytes * (not away or _wakes_whole(cost))
     for role, parts in sent.items():
-        bucket = {"gathered_weights": trainer.sync_bytes} if role == "trainer" else {}
+        bucket = {}
+        if role == "trainer":
+            bucket["gathered_weights"] = trainer.sync_bytes + copied
         yield _holding("sync", role, pool, parts | bucket)
 
 

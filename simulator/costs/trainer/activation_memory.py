@@ -39,6 +39,8 @@ class KeptLayer(NamedTuple):
     fused kernel keeps three; of a mixture the copies sent to its experts too. graded: gradients of
     the MLP's widths, while it works. selected: of attention and mlp, outputs of every second
     product and of attention (torchtitan's selective checkpoints). entry: the layer's own input.
+    inputs: how many such stay where all of it is computed again, one for each part that is
+    checkpointed by itself.
     """
 
     norms: float
@@ -47,6 +49,7 @@ class KeptLayer(NamedTuple):
     graded: float
     selected: float
     entry: float
+    inputs: int = 1
 
     @property
     def whole(self) -> float:
@@ -56,7 +59,7 @@ class KeptLayer(NamedTuple):
     def kept(self, recompute: Recompute) -> float:
         """Bytes that stay until the backward."""
         if recompute == "full":
-            return self.entry
+            return self.inputs * self.entry
         if recompute == "selective":
             return self.entry + self.selected
         if recompute == "none":
@@ -67,7 +70,7 @@ class KeptLayer(NamedTuple):
     def kept_stream(self, recompute: Recompute) -> float:
         """Of those, bytes of norms and of the residual stream."""
         if recompute in ("full", "selective"):
-            return self.entry
+            return (self.inputs if recompute == "full" else 1) * self.entry
         return self.norms if recompute == "none" else 0.75 * self.norms
 
     @property
@@ -84,13 +87,14 @@ def kept_layer(
     scaled_inside: bool = False,
     busiest: float = 1.0,
     stream: Literal["16 bit", "autocast", "fp32"] = "16 bit",
+    inputs: int = 1,
 ) -> KeptLayer:
     """Of a model whose elementwise operations run one by one, or fused. scaled_in_fp32: whether
     outputs of routed experts are in fp32 while their scores scale them (torchtitan, prime-rl).
     scaled_inside: whether the activation is scaled instead, and no output kept (Megatron).
     busiest: tokens of the GPU whose experts get most, over the mean. stream: what the
     residual stream is in: as the products, in fp32 between those of 16 bit, or in fp32 as they are,
-    of which bytes are counted as if all were in 16 bit."""
+    of which bytes are counted as if all were in 16 bit. inputs: as in `KeptLayer`."""
     made = layer_bytes(model)
     hidden = ACTIVATION_BYTES * model.hidden
     queries = ACTIVATION_BYTES * model.heads * model.head_dim
@@ -124,7 +128,8 @@ def kept_layer(
         entry *= 2
         norms += 2 * hidden + (INPUTS_CAST - 2) * hidden
     selected = attending * (2 * queries + keys) + hidden + made.mlp / (model.mlp_matrices + 1)
-    return KeptLayer(norms, attention, mlp, graded, min(selected, attention + mlp), entry)
+    selected = min(selected, attention + mlp)
+    return KeptLayer(norms, attention, mlp, graded, selected, entry, inputs)
 
 
 def tower_layer_bytes(tower: VisionTower) -> float:
@@ -165,6 +170,7 @@ class ActivationMemory:
             scaled_inside=megatron,
             busiest=busiest,
             stream=self._stream,
+            inputs=self.options.checkpointed_inputs,
         )
 
     @property

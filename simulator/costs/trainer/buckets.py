@@ -11,6 +11,7 @@ from rollcast.simulator.costs.trainer.states import gradient_bytes, master_bytes
 
 _ZERO = ("zero1", "zero2", "fsdp", "hybrid")
 _STEPPED = 1e9  # weights of a rank that stage 3 updates at once (sub_group_size)
+_NORM_BYTES = 8  # of a gradient's element: its norm is taken in 64 bit
 _PREFETCHED = 0.9  # of a hidden width squared, where transformers or accelerate fill "auto" in
 
 
@@ -49,13 +50,27 @@ def sent_bytes(options: TrainerOptions, largest: float) -> float:
     return COMPUTE_BYTES * largest * sends
 
 
-def reduced_bytes(options: TrainerOptions, model: Model, trained: float) -> float:
-    """Bytes of the copy that stage 3 makes of a bucket, with each rank's part together
-    (coalesced_collectives.py). trained: parameters whose gradients are reduced, at most a bucket
-    of them at once."""
-    if not keeps_buckets(options):
+def reduced_bytes(
+    options: TrainerOptions, model: Model, trained: float, owned: float, largest: float
+) -> float:
+    """Bytes of what reducing a bucket makes for a while. Stage 3 copies it with each rank's part
+    together (coalesced_collectives.py), stages 1 and 2 copy the parts of several ranks into one,
+    of a weight that is larger than a bucket too, and with the optimiser on the host take the norm
+    of a rank's own part of a gradient in 64 bit (stage_1_and_2.py: allreduce_bucket,
+    set_norm_for_param_grad_in_gpu). trained: parameters whose gradients are reduced, owned: those
+    of a rank, largest: those of the largest weight."""
+    if not has_buckets(options):
         return 0.0
-    return COMPUTE_BYTES * min(options.reduce_bucket or model.hidden**2, trained)
+    bucket = options.reduce_bucket or model.hidden**2
+    if keeps_buckets(options):
+        return COMPUTE_BYTES * min(bucket, trained)
+    copied = COMPUTE_BYTES * min(max(bucket, largest), trained) if owned < trained else 0.0
+    return max(copied, _normed_bytes(owned, largest) if options.optimizer_on_host else 0.0)
+
+
+def _normed_bytes(owned: float, largest: float) -> float:
+    """Bytes of a gradient in 64 bit while stages 1 and 2 take its norm."""
+    return _NORM_BYTES * min(owned, largest)
 
 
 def fetched_parameters(options: TrainerOptions, model: Model, layer: float) -> float:
@@ -67,15 +82,18 @@ def fetched_parameters(options: TrainerOptions, model: Model, layer: float) -> f
     return min(layer, bucket + model.hidden * (model.intermediate or model.moe_intermediate))
 
 
-def step_bytes(options: TrainerOptions, updated: float) -> float:
+def step_bytes(options: TrainerOptions, updated: float, largest: float) -> float:
     """Bytes of what a step makes of ``updated`` weights of a rank for a while: of gradients one
     flat copy, and of that one in the precision of the optimiser's weights, beside which its own
     kernels work. Stages 1 and 2 step all weights at once and have freed the summed gradients by
-    then; stage 3 keeps these and steps a group after the other (stage_1_and_2.py, stage3.py: step).
+    then; before, they take the norm of each gradient, of the ``largest`` weight in the end, in
+    64 bit. Stage 3 keeps the gradients and steps a group after the other (stage_1_and_2.py,
+    stage3.py: step).
     """
     narrow, wide = gradient_bytes(options), master_bytes(options)
     kernels = wide if options.foreach_optimizer else 0
     cast = narrow + (wide if wide > narrow else 0)
     if keeps_buckets(options):
         return min(updated, _STEPPED) * max(cast, max(narrow, wide) + kernels)
-    return updated * max(cast, max(narrow, wide) - narrow + kernels)
+    stepped = updated * max(cast, max(narrow, wide) - narrow + kernels)
+    return max(stepped, _normed_bytes(updated, largest))

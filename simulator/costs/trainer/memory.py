@@ -57,6 +57,7 @@ ENTROPY_BYTES = 4  # of a logit: 16 bit logits, their probabilities and the prod
 UNSAID_TOKENS = 32_768  # of a microbatch where nobody sets it, at most
 DYNAMIC = frozenset({"activations", "logits", "gathered_weights", "communication"})
 """The parts that are allocated and freed within a phase."""
+STATES = frozenset({"weights", "master_weights", "gradients", "optimizer"})
 
 
 class Use(NamedTuple):
@@ -275,7 +276,7 @@ class TrainerMemory(TrainerOptions):
 
     @property
     def _head_parameters(self) -> float:
-        return self.model.head_parameters / self.tensor_parallel
+        return self.model.head_parameters / self.layout.head_split
 
     @property
     def _root_parameters(self) -> float:
@@ -305,6 +306,14 @@ class TrainerMemory(TrainerOptions):
         gathered = self._gathered(max(self._root_parameters, self._head_parameters))
         return gathered + self._casts.whole
 
+    def _gathered_to_score(self, units: float) -> float:
+        """The same in a pass for log-probabilities: of all weights where they are gathered at
+        once."""
+        sharded = self.kept in ("fsdp", "hybrid") and not self._alone
+        if self.gathers_to_score and sharded:
+            return max(self._gathered(units), self.compute_bytes * self._whole_parameters)
+        return self._gathered(units)
+
     @cached_property
     def _casts(self) -> Casts:
         sizes = (self._whole_parameters, self._layer_parameters, self._head_parameters)
@@ -326,7 +335,7 @@ class TrainerMemory(TrainerOptions):
         here = use.logit_tokens / self.sequence_split
         if self.logits_chunk_tokens is not None:
             here = min(here, self.logits_chunk_tokens)
-        return bytes_each * self.model.vocab * here / self.tensor_parallel
+        return bytes_each * self.model.vocab * here / self.layout.head_split
 
     def _update(self, use: Use, beside_bytes: float) -> Parts:
         """The parts of an update where they are most: at the loss, at the first layer's backward,
@@ -400,7 +409,10 @@ class TrainerMemory(TrainerOptions):
         }
         before, after = [logits, loss, of_head, widened], [first, last, end]
         if has_buckets(self):
-            copied = reduced_bytes(self, self.model, self._trained_parameters)
+            owned, largest = self.layout.owned_parameters, self._head_parameters
+            if not full:  # adapters, all of which a bucket holds
+                owned = largest = self._trained_parameters
+            copied = reduced_bytes(self, self.model, self._trained_parameters, owned, largest)
             if use.accumulates and full:
                 own = summed_bytes(self, self.layout.owned_parameters)
                 last["gradients"] += own
@@ -457,7 +469,7 @@ class TrainerMemory(TrainerOptions):
             "activations": max(made.forward, made.image_working * use.image_share) * scored.tokens
             + made.scores_forward * scored.tokens * use.row_tokens * self.whole_scores,
             "logits": self._logit_bytes(scored, ungraded),
-            "gathered_weights": self._gathered(head) + self._casts.whole,
+            "gathered_weights": self._gathered_to_score(head) + self._casts.whole,
         }
         phases: dict[MemoryPhase, Parts] = {}
         if self.log_prob_passes:
@@ -473,7 +485,7 @@ class TrainerMemory(TrainerOptions):
         if self.weights == "full":
             updated = self.layout.owned_parameters
         if has_buckets(self):
-            return step_bytes(self, updated)
+            return step_bytes(self, updated, min(updated, self._head_parameters))
         wider = max(0, master_bytes(self) - gradient_bytes(self))
         return updated * (wider + (master_bytes(self) if self.foreach_optimizer else 0))
 
@@ -499,6 +511,8 @@ class TrainerMemory(TrainerOptions):
             phases[phase] = most | {"trainer": most["trainer"] | context}
             left = self._budget_bytes - beside_bytes - _bytes_of(phases[phase])
             phases[phase]["trainer"]["fragmentation"] = self._fragmentation(most, left)
+            if self.backend == "deepspeed":
+                phases[phase]["trainer"]["fragmentation"] += self._stuck(most)
         return phases
 
     def resting(self, states: bool = True) -> dict[str, Parts]:
@@ -536,6 +550,12 @@ class TrainerMemory(TrainerOptions):
             float(self.model.head_parameters), self._layer_parameters
         )
 
+    @property
+    def sent_copy_bytes(self) -> float:
+        """Bytes of the copy of a GPU's part of the weights that a sync sends, if it makes one."""
+        sends = self.copies_to_send and self.weights == "full" and self.kept in ("fsdp", "hybrid")
+        return sends * master_bytes(self) * self.layout.owned_parameters
+
     @cached_property
     def _context(self) -> Parts:
         """Of the process: CUDA's, and buffers of collectives."""
@@ -554,6 +574,15 @@ class TrainerMemory(TrainerOptions):
         most: float = known.fragmentation_share * dynamic
         least: float = known.stuck_share * dynamic
         return max(least, min(most, left_bytes / 2))
+
+    @staticmethod
+    def _stuck(roles: Mapping[str, Parts]) -> float:
+        """What DeepSpeed's flat buffers, and the copies that its step makes of them, leave with the
+        allocator that no other allocation of that size can use."""
+        share: float = figures("memory").stuck_share_of_states
+        return share * math.fsum(
+            size for parts in roles.values() for name, size in parts.items() if name in STATES
+        )
 
     def peak_bytes(self, microbatch_tokens: int, prefix_tokens: int = 0) -> int:
         """Peak memory of one GPU at a microbatch of that many tokens, with the K/V and gK/gV of a
@@ -600,13 +629,22 @@ class TrainerMemory(TrainerOptions):
         """Tokens of the largest dense microbatch that fits on one GPU; 0 where none does."""
         return self._largest
 
+    @property
+    def configured_spread(self) -> float:
+        """Standard deviation, as a share, of what the configuration fixes."""
+        known = figures("memory")
+        spread: float = known.configured_spread
+        if self.backend == "deepspeed":
+            spread = known.configured_spread_with_deepspeed
+        return spread
+
     def _chance(self, tokens: int, prefix_tokens: int = 0) -> float:
         """Chance that a microbatch fits where it is the only one and nothing else is on the GPUs:
         no less than a ledger says of a scenario."""
         known, budget = figures("memory"), self._budget_bytes
         phases = self.phases(Use(tokens, tokens, prefix_tokens, False)).values()
         return min(
-            chance_of(held.values(), budget, known.spread, known.configured_spread)
+            chance_of(held.values(), budget, known.spread, self.configured_spread)
             for held in phases
         )
 

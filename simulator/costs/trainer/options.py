@@ -130,6 +130,22 @@ class TrainerOptions(Options):
     logits_of_prompts: Annotated[
         bool, Doc("whether logits of prompts are computed too; false: of responses alone")
     ] = True
+    gathers_to_score: Annotated[
+        bool,
+        Doc(
+            "whether passes for log-probabilities gather all weights at once, rather than a layer "
+            "after the other. It changes memory alone"
+        ),
+    ] = False
+    checkpointed_inputs: Annotated[
+        int,
+        Between(1, 4),
+        Doc(
+            "inputs of a layer that stay with recompute: full; 4 where its norms, its attention "
+            "and its MLP are computed again one by one. It changes memory alone",
+            unit="inputs",
+        ),
+    ] = 1
     gathers_to_merge: Annotated[
         bool,
         Doc(
@@ -146,6 +162,13 @@ class TrainerOptions(Options):
             unit="copies",
         ),
     ] = 1
+    copies_to_send: Annotated[
+        bool,
+        Doc(
+            "whether a sync sends a copy of what a GPU has of the weights (FSDP1's sharded state "
+            "dict). It changes memory alone"
+        ),
+    ] = False
     exchange_bytes_per_parameter: Annotated[
         float,
         Above(0, 1e6),
@@ -193,7 +216,8 @@ class TrainerOptions(Options):
         bool,
         Doc(
             "whether the optimiser step makes a temporary copy as large as a GPU's shard of the "
-            "weights (PyTorch's default, foreach); false: its kernels are fused"
+            "weights (PyTorch's default, foreach); false: its kernels are fused, or it steps a "
+            "weight after the other"
         ),
     ] = True
     base_bits: Annotated[
@@ -371,6 +395,13 @@ class TrainerOptions(Options):
         Doc(
             "whether GPUs of a tensor-parallel group split linear-attention and state-space "
             "layers; false: each computes them in whole (weights: full)"
+        ),
+    ] = True
+    split_tied_head: Annotated[
+        bool,
+        Doc(
+            "whether GPUs of a tensor-parallel group split embeddings that are the LM head too; "
+            "false: each has them, and the logits of its tokens, in whole"
         ),
     ] = True
     context_parallel: Annotated[

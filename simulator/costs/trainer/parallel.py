@@ -135,11 +135,12 @@ class Layout:
     @cached_property
     def parts(self) -> tuple[tuple[float, int], ...]:
         """(weights of one GPU without data parallelism, GPUs that hold the same): the weights that
-        every token uses, and routed experts. Recurrent layers that each GPU computes in whole are
-        not split."""
+        every token uses, and routed experts. Recurrent layers that each GPU computes in whole, and
+        a tied head that each has, are not split."""
         dense, routed = trained_parameters(self.model)
         split = self.options.tensor_parallel * self.stages
         dense += self.recurrent_copies * self.model.recurrent_parameters
+        dense += (self.options.tensor_parallel // self.head_split - 1) * self.model.head_parameters
         if self._dense_copies == self._expert_copies:
             whole = dense / split + routed / (self.expert_split * self.stages)
             if split == 1 and self.expert_split == 1:
@@ -149,6 +150,12 @@ class Layout:
             (dense / split, self._dense_copies),
             (routed / (self.expert_split * self.stages), self._expert_copies),
         )
+
+    @property
+    def head_split(self) -> int:
+        """GPUs of a tensor parallel group that share the LM head."""
+        whole = self.model.tied_embeddings and not self.options.split_tied_head
+        return 1 if whole else self.options.tensor_parallel
 
     @property
     def recurrent_copies(self) -> int:

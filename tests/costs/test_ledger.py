@@ -860,6 +860,26 @@ def test_a_sync_of_fsdp1_sends_a_copy_of_the_shards(
     assert "gathered_weights" not in between(alone, "sync", "trainer", stack=stack)
 
 
+def test_states_under_deepspeed_are_less_sure() -> None:
+    """In the ledger, and where a run is refused before it."""
+    spreads = {}
+    for backend in ("fsdp", "deepspeed"):
+        found = ledger({"microbatch_tokens": 1024, "backend": backend})
+        one = RooflineTrainer(load_model("qwen2.5-7b"), H100, 2, backend=backend)
+        assert found.configured_spread == one.configured_spread
+        spreads[backend] = found.configured_spread
+        held = one.phases(Use(1, 1, accumulates=False))["optimizer_step"].values()
+        budget, spread = one._budget_bytes, found.spread
+        said = one._chance(1)
+        assert said <= chance_of(held, budget, spread, found.configured_spread)
+        if backend == "deepspeed":
+            assert said != min(
+                chance_of(parts.values(), budget, spread, spreads["fsdp"])
+                for parts in one.phases(Use(1, 1, accumulates=False)).values()
+            )
+    assert spreads["deepspeed"] > 2 * spreads["fsdp"]
+
+
 @pytest.mark.parametrize("weights", ["full", "lora"])
 def test_deepspeed_leaves_a_share_of_its_states_unused(weights: str) -> None:
     """In every phase of training, whatever comes and goes beside them."""

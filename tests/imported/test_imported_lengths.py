@@ -14,6 +14,14 @@ from rollcast.calibration.fits.step_lengths import FewFigures, _by_step, fit_few
 from rollcast.calibration.logs.draft import responses_of_means
 from tests.laws import examples
 
+TRUTH = {
+    "median_tokens": 700.0,
+    "between_sd": 0.6,
+    "within_sd": 0.3,
+    "runaway": 0.0,
+    "drift_per_step": 0.0,
+}
+
 
 def _figures(
     steps: int, groups: int, size: int, cap: int, truth: dict[str, float], seed: int
@@ -91,13 +99,7 @@ def test_no_longest_response_is_likely_where_all_would_be_cut() -> None:
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    truth = {
-        "median_tokens": 500.0,
-        "between_sd": 0.6,
-        "within_sd": 0.3,
-        "runaway": 0.0,
-        "drift_per_step": 0.0,
-    }
+    truth = {**TRUTH, "median_tokens": 500.0}
     inside = []
     for seed in range(12):
         found = fit_few(_figures(30, 16, 8, 8192, truth, seed))
@@ -108,13 +110,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 
 def test_cut_at_the_cap_is_not_taken_for_short() -> None:
-    truth = {
-        "median_tokens": 700.0,
-        "between_sd": 0.5,
-        "within_sd": 0.3,
-        "runaway": 0.0,
-        "drift_per_step": 0.0,
-    }
+    truth = {**TRUTH, "between_sd": 0.5}
     figures = _figures(40, 32, 8, 1000, truth, 3)
     assert figures.cut.mean() > 0.2
     found = fit_few(figures)
@@ -123,13 +119,7 @@ def test_cut_at_the_cap_is_not_taken_for_short() -> None:
 
 
 def test_a_split_that_nothing_tells_stays_wide() -> None:
-    truth = {
-        "median_tokens": 700.0,
-        "between_sd": 0.6,
-        "within_sd": 0.3,
-        "runaway": 0.0,
-        "drift_per_step": 0.0,
-    }
+    truth = TRUTH
     few = fit_few(_figures(4, 8, 8, 8192, truth, 1))
     many = fit_few(_figures(60, 8, 8, 8192, truth, 1))
     assert few is not None

@@ -78,7 +78,7 @@ def test_what_it_recommends_is_the_best_of_all(planned: Planned, path: Path) -> 
     question_ = question(load(path).raw, None, ["sync"])
     best = planned.recommended
     assert best is not None
-    for row in planned.unrun[::2]:
+    for row in planned.unrun[::4]:
         setup = row.setup
         found = run_task(load(path).raw, Task(row.choice, question_.rungs.last))
         assert isinstance(found, Measured)

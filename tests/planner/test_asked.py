@@ -153,6 +153,7 @@ def test_without_intervals_nothing_is_said_of_draws(tmp_path: Path) -> None:
 
 
 def test_choices_without_draws_have_chances_as_the_best_one_spreads(tmp_path: Path) -> None:
+    """Of a limit far above, of which nothing is said."""
     path = tmp_path / "scenario.yaml"
     path.write_text(SCENARIO)
     choose = {"gpus": [4, 8], "placement": ["colocated"], "tensor_parallel": [1, 2]}
@@ -162,14 +163,6 @@ def test_choices_without_draws_have_chances_as_the_best_one_spreads(tmp_path: Pa
     assert short
     assert all(words.chance(row) == "~100%" for row in short)
     assert all(row.chance is not None for row in found.rows)
-
-
-def test_a_limit_far_above_says_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "scenario.yaml"
-    path.write_text(SCENARIO)
-    choose = {"gpus": [8], "placement": ["colocated"], "tensor_parallel": [1]}
-    section = {"run": {"steps": 100}, "choose": choose, "limits": {"hours": 900}}
-    found = plan(path, section, ["sync"], workers=1)
     assert found.recommended is not None
     assert found.recommended.chances == {"hours": 1.0}
     assert "of the draws" not in " ".join(found.sentences[:3])

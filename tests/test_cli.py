@@ -155,6 +155,22 @@ def test_a_scenario_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "argv", [("simulate",), ("check",), ("plan", "--gpus", "8"), ("compare", "--policy", "sync")]
+)
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(
+    cli: Cli, tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    said = refused(cli(argv[0], tmp_path / "pipe.yaml", *argv[1:]))
+    assert "pipe.yaml is a device or a pipe" in said or "is not a regular file" in said
+
+
+def test_a_pipe_is_no_fitted_file(cli: Cli, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a device or a pipe" in refused(cli("validate", tmp_path / "pipe", tmp_path))
+
+
+@pytest.mark.parametrize(
     ("argv", "said"),
     [
         (["nope"], "No such command 'nope'"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rollcast.simulator.scenario.file import RawScenario, Trust
 
 _SCENARIOS = (".yaml", ".yml")
+_MOST_BYTES = 4_000_000
 _WORKLOAD = re.compile(r"^workload\s*:", re.MULTILINE)
 """What every scenario has, and no launch."""
 MOST = 1e8
@@ -88,9 +89,12 @@ def scenario_in(path: Path, options: LaunchOptions, trust_modules: Trust) -> Raw
     """
     from rollcast.simulator.scenario.file import read_scenario
 
+    text = ""
     try:
-        text = path.read_text("utf-8", "replace") if path.suffix in _SCENARIOS else ""
-    except OSError:
+        if path.suffix in _SCENARIOS and path.is_file():  # a pipe may never end
+            with path.open("rb") as file:
+                text = file.read(_MOST_BYTES).decode("utf-8", "replace")
+    except (OSError, ValueError):
         return None
     if not _WORKLOAD.search(text):
         return None

@@ -181,6 +181,8 @@ def place(folder: Path, name: str) -> Path:
 
 def _content(path: Path, field: str, label: str) -> bytes:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # it may never end
+            raise ScenarioError(field, f"{label} is a device or a pipe; give a file")
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == PACKED else content
     except (OSError, EOFError, ValueError) as error:  # ValueError: no path at all

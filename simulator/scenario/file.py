@@ -72,6 +72,8 @@ def read_scenario(path: Path, trust_modules: Trust = False) -> RawScenario:
     try:
         if path.is_dir():
             raise ScenarioError("", f"{path} is a folder; give a scenario file (YAML)")
+        if path.exists() and not path.is_file():  # which nothing may ever be written to
+            raise ScenarioError("", f"{path} is a device or a pipe; give a scenario file (YAML)")
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:

@@ -54,6 +54,7 @@ FEWER = {
     "fits.responses._RESAMPLES": 25,
     "judge.advice.DRAWS": 4,
     "judge.advice._POINT_STEPS": 6,
+    "judge.hold_out._MOST": 16,
     "judge.hold_out._MOST_DRAWN": 30_000,
     "judge.hold_out._MOST_SIMULATED": 6,
     "judge.hold_out._RUNS": 5,

@@ -71,6 +71,7 @@ def settled(
     defaults = _defaults(stack, read, release.release, missing)
     if release.release is None:
         release = _undated(stack, read, defaults, release.words)
+    said.extend(_filtered(read))
     return Launched(
         stack=stack.name,
         settings=read,
@@ -85,6 +86,19 @@ def settled(
         entry=entry,
         files=tuple(sources.files),
         notes=tuple([release.words] * bool(release.words) + said),
+    )
+
+
+def _filtered(read: Settings) -> Iterator[str]:
+    """What no launch says of groups that are filtered: how many others a step launches for them."""
+    own, more = read.get("run.filter_groups"), read.get("run.over_sampling_groups")
+    if own is None or own.value in (None, False, "", "none"):
+        return
+    launched = f" ({more.theirs} is {more.value})" if more is not None and more.value else ""
+    yield (
+        f"{own.place}: groups are filtered ({own.theirs}); prompts that a step launches beyond its "
+        f"batch{launched} are not counted, of whose share a launch says nothing; --set "
+        "workload.batch_groups=N counts as many"
     )
 
 

@@ -590,6 +590,16 @@ def test_a_launch_of_no_stack_or_of_two_asks_which(tmp_path: Path) -> None:
         read_launch(path, stack="vrl")
 
 
+def test_a_filter_of_groups_is_said_to_launch_more_than_is_counted(tmp_path: Path) -> None:
+    script = (
+        f"{VERL} data.train_batch_size=8 data.gen_batch_size=24 algorithm.filter_groups.enable="
+    )
+    [note] = [note for note in launched(tmp_path, f"{script}True\n").notes if "filtered" in note]
+    assert note.startswith("run.sh, line 1: groups are filtered (algorithm.filter_groups.enable)")
+    assert "(data.gen_batch_size is 24)" in note
+    assert not any("filtered" in note for note in launched(tmp_path, f"{script}False\n").notes)
+
+
 def test_a_configuration_that_is_not_known_is_not_taken_for_defaults(tmp_path: Path) -> None:
     """Of stacks whose launch is a file, and of Hydra's."""
     for script in (

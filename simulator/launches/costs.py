@@ -118,6 +118,9 @@ def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
             yield _said(known, "run.gpus_per_node", key, per_node)
 
 
+_WHOLE = 10**12  # weights that ZeRO-3 steps at once: more than a GPU's part of any model
+
+
 def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     """How the weights are trained and split."""
     strategy, backends = value(known, "run.strategy"), backends_of(preset)
@@ -174,6 +177,9 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         elements = value(known, f"run.{bucket}")
         if elements == 0 or whole(known, f"run.{bucket}"):
             yield _said(known, f"run.{bucket}", f"{TRAINER}.{bucket}", int(elements))
+    group = value(known, "run.step_group")
+    if isinstance(group, int | float) and not isinstance(group, bool) and group >= 1:
+        yield _said(known, "run.step_group", f"{TRAINER}.step_group", int(min(group, _WHOLE)))
     if (precision := value(known, "run.precision")) in ("fp8", "fp32"):
         yield _said(known, "run.precision", f"{TRAINER}.precision", precision)
 

@@ -375,9 +375,11 @@ def test_deepspeeds_buckets_and_training_in_32_bit_are_read() -> None:
     zero, common = "deepspeed.zero_optimization", {"model": "Qwen/Qwen2.5-7B", "use_vllm": False}
     said = {**common, "accelerate.num_processes": 8, f"{zero}.stage": 2, "bf16": False}
     more = {f"{zero}.reduce_bucket_size": "auto", f"{zero}.stage3_prefetch_bucket_size": 2e8}
+    more[f"{zero}.sub_group_size"] = 1e14
     parts = drafted(launched({**said, **more}, "trl", "1.0"), asked()).parts
     trainer = {part.key.rpartition(".")[2]: part.value for part in parts}
     assert (trainer["reduce_bucket"], trainer["prefetch_bucket"]) == (0, 200_000_000)
+    assert trainer["step_group"] == 10**12
     assert trainer["precision"] == "fp32"
     half = drafted(launched({**said, "fp16": True}, "trl", "1.0"), asked()).parts
     assert not any(part.key.endswith(".precision") for part in half)

@@ -82,7 +82,9 @@ def test_reducing_a_bucket_copies_it_and_a_norm_is_taken_in_64_bit(stage: int, h
     assert reduced_bytes(trainer(backend="fsdp"), MODEL, 800, 100, 40) == 0
 
 
-def stepped(stage: int, weights: float, summed: int, largest: float, *, foreach: bool) -> float:
+def stepped(
+    stage: int, weights: float, summed: int, largest: float, *, copies: int, at_once: float
+) -> float:
     """Peak of a step beyond what is there before, by its allocations in order: stage_1_and_2.py and
     stage3.py of DeepSpeed, torch's Adam; ``summed`` bytes of a gradient."""
     here = peak = 0.0
@@ -97,15 +99,15 @@ def stepped(stage: int, weights: float, summed: int, largest: float, *, foreach:
         here = 0.0
     left = weights
     while left > 0:
-        group = left if stage < 3 else min(left, 1e9)
+        group = left if stage < 3 else min(left, at_once)
         takes(summed * group)  # flatten
         if summed < 4:
             takes(4 * group)  # .to(fp32)
             here -= summed * group  # the flat copy
         if stage < 3:
             here -= summed * group  # averaged_gradients
-        takes(4 * group * foreach)  # square roots of the second moments
-        here -= 4 * group * (1 + foreach)  # these, and the gradients
+        takes(4 * group * copies)  # square roots of the second moments, and their quotients
+        here -= 4 * group * (1 + copies)  # these, and the gradients
         left -= group
     return peak
 
@@ -116,17 +118,21 @@ def stepped(stage: int, weights: float, summed: int, largest: float, *, foreach:
     largest=st.floats(1e6, 2e10),
     stage=st.sampled_from((1, 2, 3)),
     dtype=st.sampled_from(("bf16", "fp32")),
-    foreach=st.booleans(),
+    copies=st.integers(0, 2),
+    at_once=st.integers(10**8, 10**11),
 )
 def test_a_step_is_as_large_as_what_it_allocates(
-    weights: float, largest: float, stage: int, dtype: str, foreach: bool
+    weights: float, largest: float, stage: int, dtype: str, copies: int, at_once: int
 ) -> None:
     one = trainer(
         sharding={1: "zero1", 2: "zero2", 3: "fsdp"}[stage],
         gradient_dtype=dtype,
-        foreach_optimizer=foreach,
+        foreach_optimizer=copies > 0,
+        step_copies=max(copies, 1),
+        step_group=at_once,
     )
-    slow = stepped(stage, weights, 2 if dtype == "bf16" else 4, largest, foreach=foreach)
+    summed = 2 if dtype == "bf16" else 4
+    slow = stepped(stage, weights, summed, largest, copies=copies, at_once=at_once)
     assert step_bytes(one, weights, largest) == pytest.approx(slow)
 
 

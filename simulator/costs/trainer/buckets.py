@@ -10,7 +10,6 @@ from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptio
 from rollcast.simulator.costs.trainer.states import gradient_bytes, master_bytes
 
 _ZERO = ("zero1", "zero2", "fsdp", "hybrid")
-_STEPPED = 1e9  # weights of a rank that stage 3 updates at once (sub_group_size)
 _NORM_BYTES = 8  # of a gradient's element: its norm is taken in 64 bit
 _PREFETCHED = 0.9  # of a hidden width squared, where transformers or accelerate fill "auto" in
 
@@ -91,9 +90,9 @@ def step_bytes(options: TrainerOptions, updated: float, largest: float) -> float
     stage3.py: step).
     """
     narrow, wide = gradient_bytes(options), master_bytes(options)
-    kernels = wide if options.foreach_optimizer else 0
+    kernels = wide * options.step_copies if options.foreach_optimizer else 0
     cast = narrow + (wide if wide > narrow else 0)
     if keeps_buckets(options):
-        return min(updated, _STEPPED) * max(cast, max(narrow, wide) + kernels)
+        return min(updated, options.step_group) * max(cast, max(narrow, wide) + kernels)
     stepped = updated * max(cast, max(narrow, wide) - narrow + kernels)
     return max(stepped, _normed_bytes(updated, largest))

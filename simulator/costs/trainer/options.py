@@ -580,6 +580,20 @@ class TrainerOptions(Options):
             unit="elements",
         ),
     ] = 50_000_000
+    step_group: Annotated[
+        int,
+        Between(1, 10**15),
+        Doc("weights of a GPU that ZeRO-3 steps at once (sub_group_size)", unit="elements"),
+    ] = 1_000_000_000
+    step_copies: Annotated[
+        int,
+        Between(1, 2),
+        Doc(
+            "fp32 copies of these weights that a step of torch's Adam makes under DeepSpeed; "
+            "2: root and quotient of the second moment, before PyTorch 2.0",
+            unit="copies",
+        ),
+    ] = 1
     overlap_comm: Annotated[
         bool, Doc("whether ZeRO-1 and 2 fill a second bucket while the first is reduced")
     ] = False

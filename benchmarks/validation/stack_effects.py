@@ -102,7 +102,8 @@ class StackEffects:
         if len({one.source for one in observed if one.stack == stack}) < FEWEST:
             return 0.0, float(variances[0])
         design = _Design.of(observed)
-        scales = self.unusual, self.open
+        # In means open sources count as others: weighed less, sources left out are met less well.
+        scales = self.unusual, 1.0
         covariance = design.covariance(variances, scales, np.array(self.weights)[known])
         shared = variances[0] * np.array([one.stack == stack for one in observed])
         weights = np.linalg.solve(covariance, shared)

@@ -259,8 +259,6 @@ def _do(given: Namespace) -> int:
         if (given.measured is None) != (given.gpu is None):
             raise ScenarioError("--gpu", "goes with a file of measurements; give both or neither")
         found = judge.here() if given.gpu is None else {given.gpu: _read(given.measured)}
-        for gpu in found:
-            load_gpu(gpu)
         print(judge.told(judge.judged(found)), end="")
         if given.fit:
             print(f"\nfitted: {judge.fit(found)}")

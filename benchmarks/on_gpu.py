@@ -86,6 +86,8 @@ CALIBRATED = {"replay": 0.10, "predict": 0.25}
 """Allowed errors of the forecast of the whole run; short runs, so more than a campaign's."""
 
 
+STAGES = ("doctor", "layouts", "runs", "probe", "calibrate", *CALIBRATED, "scheduling")
+
 ALIKE = 0.9
 """Least share of responses that are the same with asynchronous scheduling; not all need be, as the
 rounding of a batch's products depends on what runs beside a rollout."""
@@ -502,7 +504,7 @@ def main() -> int:
     options.add_argument("--model", default=None, help="folder, or a name on the hub")
     options.add_argument("--limit-s", type=float, default=LIMIT_S, help="of all stages together")
     options.add_argument("--quick", action="store_true", help="the least of everything")
-    options.add_argument("--only", action="append", help="stages, by name; default: all")
+    options.add_argument("--only", choices=STAGES, action="append", help="default: all stages")
     options.add_argument("--layouts", type=Path, help="(one stage, by itself)")
     options.add_argument("--runs", type=Path, help="(one stage, by itself)")
     for how in SCHEDULED:

@@ -72,8 +72,9 @@ def updates(measured: Mapping[str, Any]) -> Iterator[tuple[Case, bool, float]]:
 def judged(measured: Mapping[str, Any]) -> list[Judged]:
     """Every measured update of our trainer. measured: by the preset of its GPU."""
     return [
-        Judged(gpu, case, fitted, passes_s(case, load_gpu(gpu)), seconds)
-        for gpu, told in measured.items()
+        Judged(name, case, fitted, passes_s(case, gpu), seconds)
+        for name, told in measured.items()
+        for gpu in [load_gpu(name)]
         for case, fitted, seconds in updates(told)
     ]
 
@@ -81,8 +82,9 @@ def judged(measured: Mapping[str, Any]) -> list[Judged]:
 def squares(measured: Mapping[str, Any], figures: Mapping[str, float]) -> float:
     """Of the fitted half, the sum of squared logs of measured over forecast."""
     errors = [
-        math.log(seconds / passes_s(case, load_gpu(gpu), **figures))
-        for gpu, told in measured.items()
+        math.log(seconds / passes_s(case, gpu, **figures))
+        for name, told in measured.items()
+        for gpu in [load_gpu(name)]
         for case, fitted, seconds in updates(told)
         if fitted
     ]

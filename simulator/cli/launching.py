@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rollcast.simulator.scenario.file import RawScenario, Trust
 
 _SCENARIOS = (".yaml", ".yml")
-_MOST_BYTES = 4_000_000
 _WORKLOAD = re.compile(r"^workload\s*:", re.MULTILINE)
 """What every scenario has, and no launch."""
 MOST = 1e8
@@ -87,13 +86,13 @@ def scenario_in(path: Path, options: LaunchOptions, trust_modules: Trust) -> Raw
     trust_modules: whether modules that it names may be imported. Raises ScenarioError for flags of
     a launch, and as `read_scenario` does.
     """
-    from rollcast.simulator.scenario.file import read_scenario
+    from rollcast.simulator.scenario.file import MAX_BYTES, read_scenario
 
     text = ""
     try:
         if path.suffix in _SCENARIOS and path.is_file():  # a pipe may never end
             with path.open("rb") as file:
-                text = file.read(_MOST_BYTES).decode("utf-8", "replace")
+                text = file.read(MAX_BYTES).decode("utf-8", "replace")
     except (OSError, ValueError):
         return None
     if not _WORKLOAD.search(text):

@@ -21,7 +21,7 @@ from rollcast.simulator.policies.registry import kind_of
 from rollcast.simulator.stacks.syntax.yaml_text import MERGE, TEXT, Loader
 from rollcast.simulator.values.amounts import in_their_units
 
-_MAX_BYTES = 4_000_000
+MAX_BYTES = 4_000_000
 _MAX_VALUES = 100_000
 _MAX_DEPTH = 100
 
@@ -75,8 +75,8 @@ def read_scenario(path: Path, trust_modules: Trust = False) -> RawScenario:
         if path.exists() and not path.is_file():  # which nothing may ever be written to
             raise ScenarioError("", f"{path} is a device or a pipe; give a scenario file (YAML)")
         with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
             raise ScenarioError("", f"{path} is too large for a scenario file")
         text = content.decode("utf-8")
     except OSError as error:

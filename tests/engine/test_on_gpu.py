@@ -182,3 +182,10 @@ def test_runs_with_a_lent_engine_are_those_with_an_engine_of_their_own(tmp_path:
             engine.load_weights({name: 2 * weights[name] for name in weights})
     engine.shutdown()
     assert told[1:] == [told[0], told[0]]
+
+
+def test_every_stage_can_be_asked_for(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Campaign, "stage", lambda _, name, *__, **___: asked.append(name))
+    on_gpu.run_all(campaign, "vllm", 1.0)
+    assert tuple(asked) == on_gpu.STAGES

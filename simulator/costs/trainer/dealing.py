@@ -17,7 +17,6 @@ from rollcast.simulator.costs.trainer.packing import (
     Batching,
     Work,
     dense_work,
-    near_pairs,
     pack,
     pad,
     padded_rows,
@@ -153,11 +152,13 @@ class Dealing:
 
 def _rows(rows: Sequence[tuple[int, int]], width: int, window: int, head: bool = False) -> Work:
     """Rows of one width, each of so many tokens after so many others."""
-    tokens = width * len(rows)
-    taught = sum(own for own, _ in rows) if head else 0
-    pairs = math.fsum(width * (before + width / 2) for _, before in rows)
-    near = math.fsum(near_pairs(before, width, window) for _, before in rows) if window else 0.0
-    return Work(tokens, taught, pairs, near)
+    computed = [suffix_work(before, width, window) for _, before in rows]
+    return Work(
+        width * len(rows),
+        sum(own for own, _ in rows) if head else 0,
+        math.fsum(work.pairs for work in computed),
+        math.fsum(work.near_pairs for work in computed),
+    )
 
 
 def shares(load: TrainLoad, count: int) -> list[TrainLoad]:

@@ -426,7 +426,7 @@ class RooflineTrainer(TrainerMemory):
         """
         if not load.rollouts:
             return TrainCost(())
-        if load.shared_prefix and not self._shares_prefixes:
+        if load.shared_prefix and self._sharing is not self:
             return self._sharing.train(load)
         per_gpu = self._microbatches(load)
         phases = self._slowest(per_gpu, by_length=load.shared_prefix)
@@ -445,16 +445,12 @@ class RooflineTrainer(TrainerMemory):
         known = tuple((name, s) for name, s in phases.items() if s > 0)
         return TrainCost(known, self.peak_bytes(largest, prefix), count)
 
-    @property
-    def _shares_prefixes(self) -> bool:
-        """Whether passes launch as those of the layout with a shared prefix."""
-        partial = self.launch_overlap == "partial"
-        return partial and self.launch_s_per_layer >= self.shared_launch_s_per_layer
-
     @cached_property
     def _sharing(self) -> RooflineTrainer:
-        """As it launches the passes of the layout with a shared prefix."""
+        """As it launches the passes of the layout with a shared prefix; itself where it does so."""
         launch_s = max(self.launch_s_per_layer, self.shared_launch_s_per_layer)
+        if (launch_s, "partial") == (self.launch_s_per_layer, self.launch_overlap):
+            return self
         return replace(self, launch_s_per_layer=launch_s, launch_overlap="partial")
 
     @cached_property

@@ -27,10 +27,11 @@ def _devices(text: object) -> frozenset[int]:
 
 def implied(settings: Settings) -> Iterable[Setting]:
     """GPUs of the roles, the batch of environments, and models that other settings ask for."""
+    batch = [*_batch(settings)]
     yield from _placed(settings)
-    yield from _batch(settings)
+    yield from batch
     yield from _models(settings)
-    yield from _log_probs({**settings, **{one.key: one for one in _batch(settings)}})
+    yield from _log_probs({**settings, **{one.key: one for one in batch}})
 
 
 def _placed(settings: Settings) -> Iterable[Setting]:
@@ -100,8 +101,8 @@ def _log_probs(settings: Settings) -> Iterable[Setting]:
         return
     groups, size = whole(settings, "workload.batch_groups"), whole(settings, "workload.group_size")
     rollouts = whole(settings, "run.batch_rollouts") or (groups or 0) * (size or 0)
-    step = settings.get("run.mini_batch_rollouts")
+    step = whole(settings, "run.mini_batch_rollouts")
     if weight is not None and weight.value:
         yield weight.implies("run.log_probs", True)
-    elif step is not None and rollouts >= 2 * step.value:
-        yield step.implies("run.log_probs", True)
+    elif step is not None and rollouts >= 2 * step:
+        yield settings["run.mini_batch_rollouts"].implies("run.log_probs", True)

@@ -9,7 +9,8 @@
 ``forecast`` needs no GPU: for each case what rollcast says from its presets, written down before
 anything is measured. ``measure`` runs the cases in their order (`benchmarks.gpu.cases`) on random
 weights, as many in one process as its device survives; running out of memory is a result. vLLM's
-cases (`benchmarks.gpu.engine`) take the lengths of their forecasts, each in a process of its own.
+cases (`benchmarks.gpu.engine`) take the lengths of their forecasts; engines start at once, each in
+a process of its own, and measure one after another.
 What is done is saved after each case. ``table`` shows both, and measured over forecast. ``judge``
 holds today's forecasts of our own trainer's passes against measured ones, by default all that are
 here; ``--fit`` fits their figures.
@@ -24,9 +25,12 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from benchmarks.gpu import engine, judge
@@ -45,7 +49,7 @@ from benchmarks.runner import (
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.errors import ScenarioError
 
-CASE_S, ENGINE_S, IMPORT_S = 30.0, 240.0, 90.0  # limits of a case, of one of vLLM, and of imports
+CASE_S, ENGINE_S, IMPORT_S = 30.0, 400.0, 120.0  # limits of a case, of one of vLLM, and of imports
 DONE = 0
 GB = 1e9
 
@@ -76,6 +80,7 @@ class Measurement:
     ) -> None:
         self.out, self.device, self.tiny, self.asked = out, device, tiny, asked
         self.case_s = CASE_S if asked is None else ENGINE_S
+        self._writing = Lock()
         self.until = time.monotonic() + limit_s
         self.told: dict[str, Any] = {
             "device": device,
@@ -88,16 +93,27 @@ class Measurement:
     def run(self) -> None:
         """Until all are done, or time is up."""
         began_s = time.monotonic()
-        write_json(self.out, self.told)
-        while (left := self._left()) and time.monotonic() < self.until:
-            if not self._child(left):
-                break
+        self._write()
+        batches: dict[Any, list[str]] = defaultdict(list)
+        for name in self.told["cases"]:
+            batches[None if self.asked is None else engine.CASES[name].engine].append(name)
+        with ThreadPoolExecutor(len(batches)) as pool:
+            list(pool.map(self._batch, batches.values()))
         self.told |= {"after": _gpu_now(), "seconds": time.monotonic() - began_s}
-        write_json(self.out, self.told)
+        self._write()
 
-    def _left(self) -> list[str]:
-        rows = self.told["cases"].items()
-        return [name for name, row in rows if row["outcome"] == "not_run"]
+    def _batch(self, names: Sequence[str]) -> None:
+        """Cases that share processes."""
+        while (left := self._left(names)) and time.monotonic() < self.until:
+            if not self._child(left):
+                return
+
+    def _left(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if self.told["cases"][name]["outcome"] == "not_run"]
+
+    def _write(self) -> None:
+        with self._writing:
+            write_json(self.out, self.told)
 
     def _child(self, names: Sequence[str]) -> bool:
         """One process, for as many of these cases as it can; whether another may go on."""
@@ -105,7 +121,7 @@ class Measurement:
             lines, errors = Path(folder) / "lines", Path(folder) / "errors"
             lines.touch()
             more = {"PYTHONPATH": python_path(), "HF_HUB_OFFLINE": "1"}
-            more |= {"TOKENIZERS_PARALLELISM": "false"}
+            more |= {"TOKENIZERS_PARALLELISM": "false", "VLLM_CACHE_ROOT": folder}
             words = ["-m", "benchmarks.gpu.child", str(lines), self.device, str(int(self.tiny))]
             words += ["" if self.asked is None else str(self.asked)]
             with errors.open("w") as stream:
@@ -125,11 +141,11 @@ class Measurement:
         if at is not None:
             outcome = {"timed_out": "timed_out", "cut": "not_run"}.get(stopped, "crashed")
             self.told["cases"][at] = {"outcome": outcome, "error": said}
-        elif not stopped and self._left() == [*names]:  # it did not come to its first case
+        elif not stopped and self._left(names) == [*names]:  # it did not come to its first case
             self.told["error"] = said
             progress(said)
             return False
-        write_json(self.out, self.told)
+        self._write()
         return stopped != "cut" and child.returncode != DONE
 
     def _follow(self, child: subprocess.Popen[bytes], lines: Path) -> tuple[str | None, str]:
@@ -158,7 +174,7 @@ class Measurement:
 
     def _ended(self, name: str, result: Mapping[str, Any]) -> None:
         self.told["cases"][name] = result
-        write_json(self.out, self.told)
+        self._write()
         progress(f"{result['seconds']:6.1f} s  {result['outcome']:13} {name}")
 
 

@@ -16,6 +16,7 @@ Kind = Literal[
     "attention",
     "launches",
     "layers",
+    "experts",
     "host_adam",
     "gradients",
     "update",
@@ -38,6 +39,22 @@ def shape(spec: Model) -> dict[str, Any]:
         "vocab_size": spec.vocab,
         "tie_word_embeddings": spec.tied_embeddings,
     }
+
+
+def tiny_model(model: Model) -> Model:
+    """The same family at sizes that run on a CPU within seconds."""
+    small = replace(
+        model,
+        layers=2,
+        hidden=64,
+        heads=2,
+        kv_heads=2,
+        head_dim=32,
+        intermediate=128,
+        vocab=512,
+        max_positions=4096,
+    )
+    return replace(small, experts=8, moe_intermediate=32) if model.experts else small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +89,7 @@ class Case:
         model = load_model(self.model)
         if not self.tiny:
             return model
-        return replace(
-            model,
-            layers=2,
-            hidden=64,
-            heads=4,
-            kv_heads=2,
-            head_dim=16,
-            intermediate=128,
-            vocab=512,
-            max_positions=4096,
-        )
+        return tiny_model(model)
 
     @property
     def autocast(self) -> bool:
@@ -136,6 +143,7 @@ class Case:
 
 
 SMALL, MIDDLE, LARGE, LLAMA = "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen3-4b", "llama-3.2-1b"
+MIXTURE = "qwen3-30b-a3b"
 
 
 def _ceilings() -> Iterator[Case]:
@@ -241,5 +249,6 @@ def all_cases(tiny: bool = False) -> list[Case]:
     cases = [*_ceilings(), first, *_layouts()]
     floors = [Case(name="launches", kind="launches")]
     floors.append(Case(name="layers", kind="layers", model=MIDDLE, dtype="bfloat16"))
+    floors.append(Case(name="experts", kind="experts", model=MIXTURE, dtype="bfloat16"))
     cases += [*_settings(), *floors, *_others(), *_late()]
     return [case.small() for case in cases] if tiny else cases

@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.forecast import attention_flop
-from benchmarks.gpu.models import build
-from benchmarks.gpu.shapes import ATTENTION, BATCHES, products
+from benchmarks.gpu.models import build, config_of
+from benchmarks.gpu.shapes import ATTENTION, BATCHES, ROUTED, products
+from rollcast.simulator.costs.presets.models import Model
 
 Values = dict[str, Any]
 ENOUGH_S = 0.03
@@ -233,6 +234,83 @@ def layers(case: Case, device: torch.device) -> Values:
             found[f"{tokens} tokens graph_s"] = seconds(graph.replay, device) / count
             del graph
     return found
+
+
+def experts(case: Case, device: torch.device) -> Values:
+    """Seconds of one layer's experts with their router, a forward without gradients, and a forward
+    with its backward: one expert after another, as transformers 4 runs them, and in grouped
+    products, as transformers 5 does."""
+    spec, kind = case.spec, getattr(torch, case.dtype)
+    torch.manual_seed(0)
+    ways = {"one by one": _OneByOne(spec), "grouped": _grouped(case)}
+    found: Values = {}
+    for name, block in ways.items():
+        block = block.to(device=device, dtype=kind)
+        for tokens in ROUTED:
+            count = tokens // 64 if case.tiny else tokens
+            rows = torch.randn(1, count, spec.hidden, device=device, dtype=kind)
+            rows.requires_grad_(True)
+
+            def forward(rows: Any = rows, block: Any = block) -> None:
+                with torch.no_grad():
+                    block(rows)
+
+            def both(rows: Any = rows, block: Any = block) -> None:
+                block(rows).float().square().mean().backward()
+
+            found[f"{tokens} tokens {name} forward_s"] = seconds(forward, device)
+            found[f"{tokens} tokens {name} passes_s"] = seconds(both, device)
+            block.zero_grad(set_to_none=True)
+        ways[name] = None
+        del block, rows
+    return found
+
+
+class _OneByOne(torch.nn.Module):
+    """Experts as modules, each over the rows that are routed to it."""
+
+    def __init__(self, spec: Model) -> None:
+        super().__init__()
+        self.chosen = spec.experts_per_token
+        self.router = torch.nn.Linear(spec.hidden, spec.experts, bias=False)
+        self.experts = torch.nn.ModuleList(
+            torch.nn.ModuleDict(
+                {
+                    "gate": torch.nn.Linear(spec.hidden, spec.moe_intermediate, bias=False),
+                    "up": torch.nn.Linear(spec.hidden, spec.moe_intermediate, bias=False),
+                    "down": torch.nn.Linear(spec.moe_intermediate, spec.hidden, bias=False),
+                }
+            )
+            for _ in range(spec.experts)
+        )
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden: (1, tokens, width); so is what comes back."""
+        rows = hidden.flatten(0, 1)
+        chances = self.router(rows).float().softmax(-1)
+        weights, experts = chances.topk(self.chosen)
+        weights = (weights / weights.sum(-1, keepdim=True)).to(rows.dtype)
+        out = torch.zeros_like(rows)
+        routed = functional.one_hot(experts, len(self.experts)).permute(2, 1, 0)
+        for index in routed.sum((1, 2)).nonzero().flatten():
+            place, row = torch.where(routed[index])
+            expert: Any = self.experts[int(index)]
+            its = rows[row]
+            made = expert["down"](functional.silu(expert["gate"](its)) * expert["up"](its))
+            out.index_add_(0, row, made * weights[row, place, None])
+        return out.view_as(hidden)
+
+
+def _grouped(case: Case) -> torch.nn.Module:
+    """A layer's block of transformers, by grouped products."""
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
+
+    config = config_of(case.model, case.spec)
+    config._experts_implementation = "grouped_mm"
+    block: torch.nn.Module = Qwen3MoeSparseMoeBlock(config)
+    for weight in block.parameters():
+        torch.nn.init.normal_(weight, std=0.02)
+    return block
 
 
 def host_adam(case: Case, device: torch.device) -> Values:

@@ -1,7 +1,7 @@
 """Measures the cases that it is told to, one after the other in this process: ``python -m
 benchmarks.gpu.child LINES DEVICE TINY ASKED NAME...``. Appends a line of JSON to LINES when a case
-begins and when it ends. ASKED: the forecasts that vLLM's cases are of, each of which takes a
-process of its own; empty for the trainer's. Exit code 3: the device is of no more use to this
+begins and when it ends. ASKED: the forecasts that vLLM's cases are of, which share an engine here;
+empty for the trainer's. Exit code 3: the device is of no more use to this
 process, the rest is left."""
 
 from __future__ import annotations
@@ -46,16 +46,15 @@ Result = tuple[dict[str, Any], bool]
 
 
 def _engine(asked: str, tiny: bool) -> Callable[[str], Result]:
-    from benchmarks.gpu import engine
+    from benchmarks.gpu.engine import Measured
 
-    cases = json.loads(Path(asked).read_text("utf-8"))["cases"]
+    engine = Measured(Path(asked), tiny)
 
     def measured(name: str) -> Result:
         try:
-            values = engine.measure(name, cases[name]["lengths"], tiny)
+            return {"outcome": "ok", "values": engine.case(name)}, False
         except Exception as error:
             return {"outcome": "failed", "error": _where(error)}, True
-        return {"outcome": "ok", "values": values}, True
 
     return measured
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from benchmarks.gpu.cases import Case
-from benchmarks.gpu.shapes import ATTENTION, BATCHES, products
+from benchmarks.gpu.shapes import ATTENTION, BATCHES, ROUTED, products
 from rollcast.engine.room import Devices, priced
 from rollcast.simulator.costs import RooflineTrainer
 from rollcast.simulator.costs.backends import backends_of
@@ -184,6 +184,21 @@ def _layers(case: Case, gpu: Gpu) -> Values:
     return {f"{tokens} tokens graph_s": read_s + gpu.layer_floor_s for tokens in BATCHES}
 
 
+def _experts(case: Case, gpu: Gpu) -> Values:
+    """Products of routed experts; one by one also their launches, as in PyTorch's FSDP."""
+    model = case.spec
+    launch_s = backends_of("unknown")["fsdp"].options["expert_launch_s"]
+    found = {}
+    for tokens in ROUTED:
+        flop = 2.0 * tokens * model.experts_per_token * model.expert_parameters
+        products_s = flop / (gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency)
+        touched = model.experts_touched(tokens)
+        for name, more_s in (("one by one", touched * launch_s), ("grouped", 0.0)):
+            found[f"{tokens} tokens {name} forward_s"] = products_s + more_s
+            found[f"{tokens} tokens {name} passes_s"] = 3 * (products_s + more_s)
+    return found
+
+
 def _weights(case: Case, gpu: Gpu) -> Values:
     moved = 2.0 * case.spec.parameters
     return {"weights_s": moved / copy_bytes_per_s(False, gpu)[0]}
@@ -198,6 +213,7 @@ _OF_PARTS: Mapping[str, Callable[[Case, Gpu], Values]] = {
     "copies": _copies,
     "attention": _attention,
     "layers": _layers,
+    "experts": _experts,
     "host_adam": _host_adam,
     "weights": _weights,
 }

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.cases import Case, shape
+from rollcast.simulator.costs.presets.models import Model
 
 _kept: dict[tuple[str, str, bool], Any] = {}
 
@@ -38,23 +39,36 @@ def tidy(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def _made(case: Case, device: torch.device) -> Any:
+def config_of(name: str, spec: Model) -> Any:
+    """transformers' configuration of a preset's family with these shapes."""
     import transformers
 
-    spec = case.spec
-    shapes = shape(spec) | {
+    family = next(f for f in ("Qwen2", "Qwen3", "Llama") if name.startswith(f.lower()))
+    keys = shape(spec) | {
         "max_position_embeddings": spec.max_positions,
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": None,
     }
-    family = next(f for f in ("Qwen2", "Qwen3", "Llama") if case.model.startswith(f.lower()))
     if family != "Qwen2":
-        shapes["head_dim"] = spec.head_dim
-    config = getattr(transformers, f"{family}Config")(**shapes)
+        keys["head_dim"] = spec.head_dim
+    if spec.experts:
+        family += "Moe"
+        keys |= {"num_experts": spec.experts, "num_experts_per_tok": spec.experts_per_token}
+        keys |= {"moe_intermediate_size": spec.moe_intermediate, "norm_topk_prob": True}
+    config = getattr(transformers, f"{family}Config")(**keys)
+    config.architectures = [f"{family}ForCausalLM"]
+    return config
+
+
+def _made(case: Case, device: torch.device) -> Any:
+    import transformers
+
     torch.manual_seed(0)
     with torch.device(device):
         model = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=getattr(torch, case.dtype), attn_implementation="sdpa"
+            config_of(case.model, case.spec),
+            dtype=getattr(torch, case.dtype),
+            attn_implementation="sdpa",
         )
     return model

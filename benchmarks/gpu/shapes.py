@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 TOKENS = (512, 4096, 16384)
+ROUTED = (1024, 4096, 16384)
+"""Tokens of a mixture's layer in a trainer."""
 LAYERS = {"1.5b": (1536, 8960), "7b": (3584, 18944)}  # hidden and MLP width
 BATCHES = (1, 64, 256)
 """Tokens of a layer's forward as in decoding."""

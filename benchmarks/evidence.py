@@ -25,7 +25,7 @@ import yaml
 
 from benchmarks import run_tables, side_by_side
 from benchmarks.claims.common import Row, Section
-from benchmarks.gpu import from_presets, judge
+from benchmarks.gpu import engine, from_presets, judge
 from benchmarks.held_out import CAMPAIGNS
 from benchmarks.learning import pages as learning
 from benchmarks.memory import memory_table
@@ -371,6 +371,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "overlap-runs": partial(held_out_runs, ["overlap", "idle", "several"]),
     "slowdown": slowdown,
     "gpu-run": from_presets.table,
+    "gpu-engine": engine.table,
     "gpu-updates": lambda folder: judge.table(judge.kept()),
     "gpu-prefix": lambda folder: judge.gains_table(judge.kept()),
     "turns": partial(held_out, ["turns", "beside"]),

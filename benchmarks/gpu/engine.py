@@ -21,12 +21,12 @@ from statistics import median
 from typing import Any
 
 from benchmarks.gpu.cases import tiny_model
-from benchmarks.runner import simulated
+from benchmarks.runner import ROOT, markdown_table, simulated
 from rollcast.simulator.costs.presets.models import Model, load_model
 from rollcast.simulator.studies.uncertainty import add_intervals
 
-ENGINE_PRESET = "vllm-0.26"
-"""The newest of vLLM's presets."""
+MEASURED = ("h100/vllm", "h200-second/vllm")
+"""In ``benchmarks/data/gpu``: forecasts and what was measured."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,11 @@ CASES = {
 
 
 def scenario(case: Case, gpu: str) -> dict[str, Any]:
-    """What is simulated: the trainer is on GPUs of its own, so that it is not in the way."""
+    """What is simulated: our loop, and the trainer on GPUs of its own, so that it is not in the
+    way."""
+    roofline: dict[str, Any] = {"stack": "rollcast", "cuda_graphs": not case.eager}
+    if case.ahead is not None:
+        roofline["host_overlaps"] = case.ahead
     return {
         "model": case.model
         if case.layers is None
@@ -85,7 +89,7 @@ def scenario(case: Case, gpu: str) -> dict[str, Any]:
             "max_batched_tokens": 8192,
             "kv_tokens": case.kv_tokens,
         },
-        "cost": {"roofline": {"engine": ENGINE_PRESET, "cuda_graphs": not case.eager}},
+        "cost": {"roofline": roofline},
         "workload": {
             "batch_groups": case.groups,
             "group_size": case.group_size,
@@ -116,6 +120,30 @@ def forecast(case: Case, gpu: str) -> dict[str, Any]:
         groups[group].append(tokens)
     seconds = {f"generation_{key}": told[key] for key in ("s", "low_s", "high_s") if key in told}
     return {"values": seconds, "lengths": [groups[group] for group in sorted(groups)]}
+
+
+def judged() -> Iterator[tuple[str, str, dict[str, float], float]]:
+    """Of what was measured: GPU, case, today's forecast (`forecast`) and measured seconds."""
+    for name in MEASURED:
+        file = ROOT / "benchmarks" / "data" / "gpu" / name
+        gpu = json.loads(file.with_name("vllm-forecast.json").read_text("utf-8"))["gpu"]
+        cases = json.loads(file.with_suffix(".json").read_text("utf-8"))["cases"]
+        for which, row in cases.items():
+            if row["outcome"] == "ok":
+                said = forecast(CASES[which], gpu)["values"]
+                yield gpu, which, said, row["values"]["generation_s"]
+
+
+def table(_: Path) -> str:
+    """Those as Markdown."""
+    cells = []
+    for gpu, name, said, seconds in judged():
+        low, middle, high = (said[f"generation_{key}"] for key in ("low_s", "s", "high_s"))
+        said_s = f"{middle:.1f} ({low:.1f} to {high:.1f})"
+        cells.append((name, gpu, said_s, f"{seconds:.1f}", f"{seconds / middle:.2f}"))
+    return markdown_table(
+        ("batch", "GPU", "forecast, s (90 %)", "measured, s", "measured / forecast"), cells
+    )
 
 
 class Measured:

@@ -19,7 +19,10 @@ from benchmarks.gpu.forecast import load_of, trainer_of
 from benchmarks.runner import ROOT, markdown_table
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 
-MEASURED = {"h200-sxm": "updates.json", "h100-sxm": "h100/updates.json"}
+MEASURED = {
+    "h200-sxm": ("updates.json", "h200-second/updates.json"),
+    "h100-sxm": ("h100/updates.json",),
+}
 """In ``benchmarks/data/gpu``, by the preset of the GPU that was measured."""
 GRID: Mapping[str, Sequence[float]] = {
     "traffic_per_activation_byte": [step / 2 for step in range(1, 9)],
@@ -148,7 +151,11 @@ def told(rows: Sequence[Judged]) -> str:
 def here() -> dict[str, Any]:
     """The measurements that are here, by the preset of their GPU."""
     folder = ROOT / "benchmarks" / "data" / "gpu"
-    return {gpu: json.loads((folder / name).read_text("utf-8")) for gpu, name in MEASURED.items()}
+    found: dict[str, Any] = {}
+    for gpu, names in MEASURED.items():
+        told = [json.loads((folder / name).read_text("utf-8"))["cases"] for name in names]
+        found[gpu] = {"cases": {case: row for cases in told for case, row in cases.items()}}
+    return found
 
 
 def kept() -> list[Judged]:

@@ -291,7 +291,7 @@ def weights(case: Case, device: torch.device) -> Values:
     turns = []
     for _ in range(2):
         began_s = time.perf_counter()
-        moved = sum(t.numel() * t.element_size() for t in trainer.weights().values())
+        moved = sum(t.cpu().nbytes for t in trainer.weights().values())
         synchronize(device)
         turns.append(time.perf_counter() - began_s)
     return {"weights_s": turns[-1], "first_weights_s": turns[0], "moved_bytes": moved}

@@ -297,7 +297,8 @@ def role_parts(known: Settings, preset: str) -> Iterator[Part]:
     key = f"{TRAINER}.log_prob_passes"
     if isinstance(reference, bool):
         teacher = _other_shape(known, "run.reference_model") if reference else None
-        yield _said(known, "run.reference", key, own + (reference and teacher is None))
+        why = "run.log_probs" if anew is False and not reference else "run.reference"
+        yield _said(known, why, key, own + (reference and teacher is None))
         if teacher is not None:  # which adds its pass
             yield _said(known, "run.reference_model", f"{TRAINER}.reference_model", teacher)
     elif isinstance(anew, bool) and not known["run.log_probs"].unsaid:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rollcast.simulator.costs import Iteration, RooflineCost, TrainLoad
 from rollcast.simulator.costs.engine.speculative_options import Speculative
@@ -53,6 +55,23 @@ def test_a_loop_adds_to_every_iteration_and_a_factor_leaves_it_alone() -> None:
     assert slow.iteration_s(MIXED) == pytest.approx(expected)
     expected = 3.0 * plain.iteration_s(PREFILL) + 0.004 + 2e-5
     assert slow.iteration_s(PREFILL) == pytest.approx(expected)
+
+
+@given(st.integers(1, 300), st.integers(1, 6000), st.sampled_from([0.6, 1.0, 1.7]))
+def test_a_host_that_works_ahead_counts_where_it_takes_longer(
+    rollouts: int, context: int, factor: float
+) -> None:
+    times = {"host_s": 4e-3, "host_per_rollout_s": 4e-5, "loop_s": 1e-3}
+    engine, work = cost(host_s=0.0, host_per_rollout_s=0.0), Iteration(rollouts, rollouts * context)
+    gpu_s, host_s = engine.iteration_s(work), 4e-3 + 4e-5 * rollouts
+    ahead = cost(**times, host_overlaps=True)
+    assert ahead.iteration_s(work) == pytest.approx(max(gpu_s, host_s + 1e-3))
+    slow = replace(ahead, phase_factors=PhaseFactors(decode=factor, prefill=factor))
+    expected = max(gpu_s, host_s + 1e-3) + (factor - 1) * max(gpu_s, host_s)
+    assert slow.iteration_s(work) == pytest.approx(expected)
+    assert slow.decode_curve(rollouts).seconds(work.context_tokens) == pytest.approx(expected)
+    launched = cost(**times, host_overlaps=True, cuda_graphs=False)
+    assert launched.iteration_s(work) == cost(**times, cuda_graphs=False).iteration_s(work)
 
 
 def test_an_iteration_that_verifies_passes_the_loop_once_for_all_its_tokens() -> None:

@@ -16,6 +16,7 @@ from rollcast.simulator.stacks.stack import Stack, all_stacks
 STACKS = all_stacks()
 HERE = Place("run.sh", 1)
 TRAINER = "cost.roofline.trainer"
+NOT_SCORED = {"run.log_probs": False}
 ALLOWED: Mapping[str, frozenset[Any]] = {
     "run.recompute": frozenset({"full", "selective", "none"}),
     "run.strategy": frozenset({"fsdp", "fsdp2", "megatron", "deepspeed", "dtensor", "ddp"}),
@@ -146,6 +147,15 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("trl", {"weight_sync_steps": 2}, {"run.asynchronous": True, "run.colocated": False}),
     ("trl", {"load_in_4bit": True}, {"run.quantized_base": "4bit", "run.lora_rank": 0}),
+    # log-probabilities before the update, as TRL 1.16 computed them on a GPU (benchmarks/data/gpu):
+    # not where weights change only between generations, unless the engine's are corrected
+    ("trl", {"gradient_accumulation_steps": 8}, {"run.log_probs": False}),
+    ("trl", {"num_iterations": 2}, {"run.log_probs": None}),
+    ("trl", {"steps_per_generation": 2}, {"run.log_probs": None}),
+    ("trl", {"use_vllm": True}, {"run.log_probs": None}),
+    ("trl", {"use_vllm": True, "vllm_importance_sampling_correction": False}, NOT_SCORED),
+    ("trl", {"weight_sync_steps": 2}, NOT_SCORED),
+    ("trl", {"rlhf_type": "grpo"}, {"run.log_probs": None}),
     # NeMo-RL: keys of the split that is not there do not count
     (
         "nemo_rl",

@@ -14,7 +14,8 @@ from rollcast.simulator.costs.presets.provenance import Provenance, preset_of, r
 class EngineHost:
     """Host time in seconds, beside the GPUs: of an iteration, and of each running rollout in it.
 
-    low, high: factors on both within which the truth is taken to lie.
+    low, high: factors on both within which the truth is taken to lie. overlaps: it prepares an
+    iteration while the GPUs run the one before.
     """
 
     host_s: float
@@ -22,6 +23,7 @@ class EngineHost:
     low: float
     high: float
     provenance: Provenance
+    overlaps: bool = False
 
 
 @cache

@@ -20,6 +20,7 @@ from rollcast.simulator.costs.base import (
     Piece,
     TrainCost,
     TrainLoad,
+    plus,
     scaled,
 )
 from rollcast.simulator.costs.engine.forward_pass import ForwardPass
@@ -354,13 +355,17 @@ class RooflineCost(RooflineOptions, CostModel):
 
     @cached_property
     def _host(self) -> Host:
-        return Host(self.host_s, self.host_per_rollout_s)
+        overlaps = bool(self.host_overlaps and self.with_graphs)  # else it is busy launching
+        return Host(self.host_s, self.host_per_rollout_s, overlaps)
 
     @cached_property
     def _host_in_loop(self) -> Host:
         """With what the stack's loop adds."""
         host = self._host
-        return Host(host.iteration_s + self.loop_s, host.rollout_s + self.loop_per_rollout_s)
+        return host._replace(
+            iteration_s=host.iteration_s + self.loop_s,
+            rollout_s=host.rollout_s + self.loop_per_rollout_s,
+        )
 
     def iteration_s(self, work: Iteration) -> float:
         """Seconds of any iteration; the decode curves are this in closed form."""
@@ -380,14 +385,13 @@ class RooflineCost(RooflineOptions, CostModel):
         """Seconds of an iteration as the roofline has it."""
         how = None if self.speculative is None else self._speculates(work.rollouts)
         if how is None:
-            return self._pass.seconds(work) + (host.iteration_s + host.rollout_s * work.rollouts)
+            return host.seconds(self._pass.seconds(work), work.rollouts)
         return how.seconds(work, host)
 
     def _pieces(self, rollouts: int, host: Host) -> list[Piece]:
         how = self._speculates(rollouts)
         if how is None:
-            host_s = host.iteration_s + host.rollout_s * rollouts
-            return scaled(self._pass.pieces(rollouts), 1.0, host_s)
+            return host.pieces(self._pass.pieces(rollouts), rollouts)
         return how.pieces(rollouts, host)
 
     # --- what a CostModel answers ---
@@ -401,14 +405,10 @@ class RooflineCost(RooflineOptions, CostModel):
         """Piecewise linear in the context (:meth:`ForwardPass.pieces`)."""
         curve = self._curves.get(rollouts)
         if curve is None:
-            pieces, factor = (
-                self._pieces(rollouts, self._host_in_loop),
-                self.phase_factors.of("decode"),
-            )
+            pieces = self._pieces(rollouts, self._host_in_loop)
+            factor = self.phase_factors.of("decode")
             if factor != 1.0:
-                plain = self._pieces(rollouts, self._host)
-                loop_s = pieces[0][1] - plain[0][1]
-                pieces = scaled(scaled(plain, factor), 1.0, loop_s)
+                pieces = plus(pieces, scaled(self._pieces(rollouts, self._host), factor - 1.0))
             curve = self._curves[rollouts] = Curve(pieces)
         return curve
 

@@ -92,6 +92,14 @@ class RooflineOptions(Options):
     loop_per_rollout_s: Annotated[
         Seconds, Doc("what it adds for each running rollout, beside host_per_rollout_s")
     ] = _UNSAID["loop_per_rollout_s"]
+    host_overlaps: Annotated[
+        bool | None,
+        Doc(
+            "whether the host prepares an iteration while the GPU runs the one before (vLLM's"
+            " asynchronous scheduling), so that the longer of the two counts; never without CUDA"
+            " graphs, whose launches keep it busy; null: as the engine does"
+        ),
+    ] = None
     cuda_graphs: Annotated[
         bool | Literal["unknown"] | None,
         Doc(
@@ -261,6 +269,8 @@ class RooflineOptions(Options):
                 object.__setattr__(self, name, True)
         if self.engine is not None:
             choice(self.engine, f"{FIELD}.engine", get_args(Engine))
+            if self.host_overlaps is None:
+                object.__setattr__(self, "host_overlaps", engine_presets()[self.engine].overlaps)
         for name in ("host_s", "host_per_rollout_s"):
             seconds = getattr(self, name)
             if isinstance(seconds, Unsaid):

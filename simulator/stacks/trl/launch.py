@@ -22,6 +22,7 @@ def implied(settings: Settings) -> Iterable[Setting]:
     trainer's split by its launcher."""
     yield from _placed(settings)
     yield from _sized(settings)
+    yield from _scored(settings)
     split = list(_split(settings))
     yield from split
     weights = settings.get("run.cpu_parameters")
@@ -110,6 +111,24 @@ def _sized(settings: Settings) -> Iterable[Setting]:
 def _passes(settings: Settings) -> int | None:
     """Between two generations: those of an optimiser step, unless said."""
     return whole(settings, "run.generation_every") or whole(settings, "run.gradient_accumulation")
+
+
+def _scored(settings: Settings) -> Iterable[Setting]:
+    """Log-probabilities are computed before the update where weights change between generations, or
+    to correct for the engine's (_generate_and_score_completions of grpo_trainer.py);
+    AsyncGRPOTrainer takes the engine's (compute_loss), ms-swift and Unsloth always compute them."""
+    engine, corrects = settings.get("run.engine"), value(settings, "run.engine_correction")
+    if (ahead := _ahead(settings)) is not None:
+        yield ahead.implies("run.log_probs", False)
+        return
+    if engine is None or (engine.value is True and corrects):
+        return
+    if value(settings, "run.patched") or value(settings, "run.fork"):
+        return
+    passes, between = whole(settings, "run.gradient_accumulation"), _passes(settings)
+    between = (between or 0) * (whole(settings, "run.iterations") or 1)
+    if passes and between and passes % between == 0:
+        yield engine.implies("run.log_probs", False)
 
 
 def _processes(settings: Settings) -> Setting | None:

@@ -13,7 +13,9 @@ from rollcast.engine.doctor.findings import Finding, Verdict
 from rollcast.engine.edges import Engine, EngineIteration
 from rollcast.engine.start import start_replica, start_task
 from rollcast.engine.sync_check import largest_difference
+from rollcast.simulator.costs.presets.gpus import named_gpu
 from rollcast.simulator.errors import RollcastError
+from rollcast.simulator.scenario.file import RawScenario, override
 
 ROLLOUTS, PROMPT_TOKENS, NEW_TOKENS = 16, 24, 24
 WRONG_BY = 1.3
@@ -36,7 +38,7 @@ def engine(spec: RunSpec) -> Iterator[Finding]:
         yield from _scheduling(replica)
         yield from _weights(name, replica, model)
         measured = [step for _ in range(2) for step in burst(replica, spec)]
-        yield from _iterations(name, spec, measured[len(measured) // 2 :])
+        yield from _iterations(name, priced(spec, path), measured[len(measured) // 2 :])
     finally:
         replica.shutdown()
 
@@ -140,7 +142,23 @@ def replica_device(replica: Engine) -> Any:
     return torch.device("cpu") if model is None else model.device
 
 
-def _iterations(name: str, spec: RunSpec, measured: list[EngineIteration]) -> Iterator[Finding]:
+def priced(spec: RunSpec, path: Any) -> RawScenario:
+    """With the engine's model and the GPU that is here, where the scenario has no costs."""
+    gpu = gpu_here()
+    if gpu is None or spec.raw.data.keys() & {"cost", "model", "gpu"}:
+        return spec.raw
+    ours = ("cost.roofline.stack=rollcast", "cost.roofline.trainer.sharding=none")
+    return override(spec.raw, [f"model={path}", f"gpu={gpu}", *ours], None)
+
+
+def gpu_here() -> str | None:
+    """The preset of this process's GPU, if it has one that is known."""
+    import torch
+
+    return named_gpu(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+
+
+def _iterations(name: str, raw: RawScenario, measured: list[EngineIteration]) -> Iterator[Finding]:
     """Decode iterations, against the scenario's costs."""
     decoding = [one for one in measured if not one.work.prefill_tokens]
     if not decoding:
@@ -152,7 +170,7 @@ def _iterations(name: str, spec: RunSpec, measured: list[EngineIteration]) -> It
     try:
         from rollcast.simulator.studies.simulate import from_raw
 
-        cost = from_raw(spec.raw).cost
+        cost = from_raw(raw).cost
         forecast = median(
             cost.decode_curve(one.work.rollouts).seconds(one.work.context_tokens)
             for one in decoding

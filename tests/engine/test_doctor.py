@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ pytest.importorskip("transformers", reason="transformers is not installed (rollc
 from rollcast.engine.config import RunSpec, build_run
 from rollcast.engine.doctor import child, devices, doctor, engine, packages, training
 from rollcast.engine.doctor.findings import Finding, exit_code, show, to_json
+from rollcast.engine.edges import EngineIteration
 from rollcast.engine.errors import EngineError
 from rollcast.engine.trainer import kernels
 from rollcast.simulator.cli.app import main
+from rollcast.simulator.costs.base import Iteration
 from rollcast.simulator.scenario.file import RawScenario
 
 
@@ -53,6 +56,19 @@ def test_what_an_engine_does_here(spec: RunSpec) -> None:
     iteration = found["transformers: an iteration"].figures
     assert iteration["rollouts"] == engine.ROLLOUTS
     assert iteration["forecast_s"] == pytest.approx(3.66e-3, abs=1e-4)
+
+
+def test_a_scenario_without_costs_is_priced_for_the_gpu_that_is_here(
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = RawScenario({key: value for key, value in spec.raw.data.items() if key != "cost"})
+    told = replace(spec, raw=bare)
+    assert engine.priced(told, spec.engine.model) == bare  # no GPU
+    monkeypatch.setattr(engine, "gpu_here", lambda: "h200-sxm")
+    assert engine.priced(spec, spec.engine.model) == spec.raw
+    one = EngineIteration(Iteration(16, 640), 0, 16, (), (), (), 2.3e-3)
+    (found,) = engine._iterations("vllm", engine.priced(told, spec.engine.model), [one])
+    assert found.figures["forecast_s"] == pytest.approx(2.5e-3, abs=5e-4)
 
 
 def test_what_the_trainer_does_here(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:

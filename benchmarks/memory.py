@@ -104,6 +104,7 @@ ROUNDS: Mapping[str, tuple[Part, ...]] = {
     "fifth": ("last",),
     "sixth": ("sixth",),
     "seventh": ("seventh",),
+    "eighth": ("eighth",),
 }
 """The parts that were found after the formulas were done, by the round in which they were."""
 

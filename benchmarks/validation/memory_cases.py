@@ -6,7 +6,7 @@ scripts. Those of the part ``seen`` were there while the formulas were made. Tho
 ``held`` (half of them, by a hash) was looked at by nobody while formulas were changed then. Those
 of ``later`` were found when the formulas had been changed with all of these in view, and judged
 once; those of ``fresh`` again so, after those, those of ``newest`` after these, those of
-``last`` after these, those of ``sixth`` after these, and those of ``seventh`` after these.
+``last`` after these, and so on to ``eighth``.
 
 A case holds the run as a scenario of ours, or as the settings of its launch, which are read as
 ``rollcast check`` reads them.
@@ -38,7 +38,9 @@ from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.stacks.yaml_file import read_yaml
 from rollcast.simulator.studies.simulate import from_raw
 
-Part = Literal["seen", "blind", "held", "later", "fresh", "newest", "last", "sixth", "seventh"]
+Part = Literal[
+    "seen", "blind", "held", "later", "fresh", "newest", "last", "sixth", "seventh", "eighth"
+]
 Outcome = Literal["ran", "out_of_memory", "peak_gb"]
 Kind = Literal["allocated", "active", "reserved", "device", "host"]
 Phase = Literal["start", "generation", "switch", "log_prob", "update", "optimizer_step", "sync"]

@@ -24,6 +24,7 @@ OnStep = Callable[[StepRecord], None] | None
 LAST = 0.03  # share of a step's responses whose wait is told
 ROUNDING = 1e-9  # share of a step that is no phase
 MEAN_TOKENS = "workload.lengths.mean_tokens"
+RUNAWAY = "workload.lengths.runaway"
 CAP = "workload.max_new_tokens"
 _HALVINGS = 6  # of the logarithm of a range of eight times: to 4 %
 _LEAST_OF_CAP = 1 / 64  # of the longest responses that are tried
@@ -173,7 +174,7 @@ def _shortest_cap(question: Question) -> int:
     """The least cap of responses that is tried, in tokens; 0 of a scenario whose lengths have
     none."""
     parts = {part.key: part for part in question.parts}
-    if CAP not in parts:
+    if CAP not in parts or RUNAWAY in parts:  # somebody says that all reach it
         return 0
     mean = parts.get(MEAN_TOKENS)
     if mean is not None and not mean.assumed:

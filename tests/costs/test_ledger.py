@@ -676,6 +676,24 @@ def test_an_engine_that_sleeps_keeps_its_communicators() -> None:
     assert 2.4e9 < two.total < 3.6e9  # SGLang asleep: 3.2 GiB (slime, issues 1767 and 1951)
 
 
+@pytest.mark.parametrize(("stack", "apart"), [("openrlhf", True), ("roll", True), ("slime", False)])
+def test_models_with_processes_of_their_own_have_contexts_of_their_own(
+    stack: str, apart: bool
+) -> None:
+    """One a role where a stack has an actor for each, wherever its weights wait."""
+
+    def context(**trainer: Any) -> float:
+        found = ledger({"log_prob_passes": 1, **trainer}, stack=stack)
+        return sum(h.bytes.get("context", 0.0) for h in found.of("update", "colocated")) - sum(
+            h.bytes["context"] for h in found.of("update", "colocated") if h.role == "engine"
+        )
+
+    alone = context()
+    assert context(log_prob_passes=2) == (1 + apart) * alone
+    assert context(log_prob_passes=2, critic=True) == (1 + 2 * apart) * alone
+    assert context(critic=True, critic_gpus=8) == alone
+
+
 def test_an_engine_of_the_stack_reads_the_weights_of_the_trainer() -> None:
     model = load_model("qwen2.5-7b")
 

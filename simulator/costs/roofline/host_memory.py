@@ -90,7 +90,7 @@ def _tenants(cost: RooflineCost) -> Iterator[_Tenant]:
     known, stack, trainer = figures("memory"), _stack(cost), cost.trainer_of
     process: float = known.process_bytes
     colocated = cost.placement == "colocated"
-    guests = _guests(trainer) if stack.process_a_role else 0
+    guests = processes_beside(cost)
     engines = 1 if colocated and not stack.engine_in_trainer else 0
     asleep = _sleeping_bytes(cost) if colocated else 0.0
     own = {"processes": process * (1 + guests + engines), "engine_weights": asleep}
@@ -113,8 +113,12 @@ def _tenants(cost: RooflineCost) -> Iterator[_Tenant]:
             yield _Tenant(role.gpus, alone | {"optimizer": works}, alone | read)
 
 
-def _guests(trainer: RooflineTrainer) -> int:
-    """Models beside the policy on its GPUs."""
+def processes_beside(cost: RooflineCost) -> int:
+    """Processes on each of the policy's GPUs beside its own: one a model where they have their
+    own."""
+    trainer = cost.trainer_of
+    if not _stack(cost).process_a_role:
+        return 0
     apart = {role.name for role, _ in trainer.others if role.gpus}
     beside = {
         "reference": trainer.log_prob_passes > 1 and trainer.weights == "full",

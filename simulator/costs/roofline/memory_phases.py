@@ -17,7 +17,11 @@ from rollcast.simulator.costs.memory.ledger import ENGINE_SHARE, Holding, Ledger
 from rollcast.simulator.costs.memory.processes import communicator_bytes, usable_bytes
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.cost import RooflineCost
-from rollcast.simulator.costs.roofline.host_memory import host_bytes, host_limit_bytes
+from rollcast.simulator.costs.roofline.host_memory import (
+    host_bytes,
+    host_limit_bytes,
+    processes_beside,
+)
 from rollcast.simulator.costs.stacks import STACKS
 from rollcast.simulator.costs.trainer.memory import Parts, Use
 from rollcast.simulator.costs.trainer.packing import prefix_pass_tokens
@@ -123,9 +127,10 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
     engine = [*_engine(cost, batch, colocated)]
     beside = {h.phase: h.total for h in engine if h.pool == "colocated"}
     pool = "colocated" if colocated else "trainer"
-    holdings = [*engine, *_trainer(cost, batch, pool, beside.get("update", 0.0))]
+    trained = [*_trainer(cost, batch, pool, beside.get("update", 0.0))]
     if colocated and trainer.gpus > engine_gpus:
-        holdings += _trainer(cost, batch, "trainer", 0.0)
+        trained += _trainer(cost, batch, "trainer", 0.0)
+    holdings = [*engine, *(_with_processes(holding, cost) for holding in trained)]
     for role, other in trainer.others:
         if role.gpus and not role.with_critic:
             pools.append(Pool(role.name, other.gpu.name, other.gpus, limit))
@@ -253,6 +258,16 @@ def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -
         if role == "trainer":
             bucket["gathered_weights"] = trainer.sync_bytes + copied
         yield _holding("sync", role, pool, parts | bucket)
+
+
+def _with_processes(holding: Holding, cost: RooflineCost) -> Holding:
+    """A trainer's holding with what the processes of models beside it hold of the GPU: as its
+    own, whether their weights are there or not."""
+    beside = processes_beside(cost) if holding.role == "trainer" else 0
+    if not beside or "context" not in holding.bytes:
+        return holding
+    context = (1 + beside) * holding.bytes["context"]
+    return replace(holding, bytes={**holding.bytes, "context": context})
 
 
 def _apart(role: Role, other: RooflineTrainer, use: Use) -> Iterator[Holding]:

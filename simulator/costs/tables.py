@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from rollcast.simulator.costs.base import AdjustedCost, Curve, Extremes, Iteration
+from rollcast.simulator.costs.base import AdjustedCost, Curve, Extremes, Iteration, Piece
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import read_presets
@@ -112,7 +112,7 @@ class TablesCost(AdjustedCost):
     in context. A prefill chunk costs what the table says of its tokens without a prefix, with
     attention set right for its pairs, at the cost of a pair that two prefixes differ by; decoding
     rollouts in the same iteration join the chunk's tokens and add their attention. ``host_s`` and
-    ``host_per_rollout_s`` of the roofline are added: tables hold kernels only.
+    ``host_per_rollout_s`` of the roofline come beside them: tables hold kernels only.
     """
 
     inner: RooflineCost
@@ -140,11 +140,6 @@ class TablesCost(AdjustedCost):
                 "tables price one token a rollout and iteration; leave it out, or cost: roofline",
             )
 
-    def _host_s(self, rollouts: int) -> float:
-        inner = self.inner
-        each_s = inner.host_per_rollout_s + inner.loop_per_rollout_s
-        return inner.host_s + inner.loop_s + each_s * rollouts
-
     def _row(self, batch: int) -> list[float]:
         """Seconds over ``contexts`` at a batch of the grid, made to never fall with context."""
         row = self._rows.get(batch)
@@ -167,20 +162,19 @@ class TablesCost(AdjustedCost):
         """Piecewise-linear in the context, with a knot at each context of the grid."""
         curve = self._curves.get(rollouts)
         if curve is None:
-            row = self._decode_row(rollouts)
-            host = self._host_s(rollouts)
-            knots = [rollouts * context for context in self.contexts]
-            slopes = [
-                (b - a) / (y - x)
-                for a, b, x, y in zip(row, row[1:], knots, knots[1:], strict=False)
-            ]
-            pieces = [(0, row[0] + host, 0.0)]
-            pieces += [
-                (x, s + host, slope)
-                for x, s, slope in zip(knots, row, [*slopes, slopes[-1]], strict=True)
-            ]
+            pieces = self.inner.host_in_loop.pieces(self._kernels(rollouts), rollouts)
             curve = self._curves[rollouts] = Curve(pieces)
         return curve
+
+    def _kernels(self, rollouts: int) -> list[Piece]:
+        """The tables' seconds over the context."""
+        row = self._decode_row(rollouts)
+        knots = [rollouts * context for context in self.contexts]
+        slopes = [
+            (b - a) / (y - x) for a, b, x, y in zip(row, row[1:], knots, knots[1:], strict=False)
+        ]
+        rest = zip(knots, row, [*slopes, slopes[-1]], strict=True)
+        return [(0, row[0], 0.0), *rest]
 
     @cached_property
     def _pair_s(self) -> float:
@@ -206,10 +200,11 @@ class TablesCost(AdjustedCost):
         seconds = _interpolate(work.prefill_tokens + decoding, PREFILLS, self._prefill_row)
         seconds += self._pair_s * work.prefill_pairs
         if decoding:
-            curve = self.decode_curve(decoding)
+            contexts = [decoding * context for context in (0, *self.contexts)]
             context = work.context_tokens - work.prefill_context_tokens
-            seconds += curve.seconds(context) - curve.seconds(0)
-        return seconds + self._host_s(work.rollouts)
+            row = self._decode_row(decoding)
+            seconds += _interpolate(context, contexts, [row[0], *row]) - row[0]
+        return self.inner.host_in_loop.seconds(seconds, work.rollouts)
 
     def drawn(self, chance: Chance) -> TablesCost:
         """Itself: tables do not say how sure they are."""

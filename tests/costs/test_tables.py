@@ -94,6 +94,18 @@ def test_host_code_is_added_and_the_rest_is_the_roofline() -> None:
     assert plain.switch_to_rollout_s == ROOFLINE.switch_to_rollout_s
 
 
+def test_a_host_that_works_ahead_counts_where_it_takes_longer() -> None:
+    ahead = TablesCost(replace(ROOFLINE, host_s=8e-3, host_overlaps=True), Bilinear())
+    for context in (1_000, 200_000):
+        expected = max(8e-3, 5e-3 + 0.02e-3 * 20 + 2e-8 * context)
+        assert ahead.decode_curve(20).seconds(context) == pytest.approx(expected)
+        mixed = ahead.iteration_s(Iteration(21, context + 64, 64, 64 * 65 // 2, 1, 64))
+        alone_s = TablesCost(ROOFLINE, Bilinear()).iteration_s(
+            Iteration(21, context + 64, 64, 64 * 65 // 2, 1, 64)
+        )
+        assert mixed == pytest.approx(max(8e-3, alone_s))
+
+
 def test_warnings_name_the_ranges_left() -> None:
     cost = TablesCost(ROOFLINE, Bilinear())
     assert cost.warnings(Extremes(512, 10**8, 16_384, 10**6, 32_768)) == []

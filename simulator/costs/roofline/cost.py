@@ -359,8 +359,8 @@ class RooflineCost(RooflineOptions, CostModel):
         return Host(self.host_s, self.host_per_rollout_s, overlaps)
 
     @cached_property
-    def _host_in_loop(self) -> Host:
-        """With what the stack's loop adds."""
+    def host_in_loop(self) -> Host:
+        """The engine's with what the stack's loop adds."""
         host = self._host
         return host._replace(
             iteration_s=host.iteration_s + self.loop_s,
@@ -369,7 +369,7 @@ class RooflineCost(RooflineOptions, CostModel):
 
     def iteration_s(self, work: Iteration) -> float:
         """Seconds of any iteration; the decode curves are this in closed form."""
-        in_loop_s = self._plain_s(work, self._host_in_loop)
+        in_loop_s = self._plain_s(work, self.host_in_loop)
         factors = self.phase_factors
         decode, prefill = factors.of("decode"), factors.of("prefill")
         if decode == prefill == 1.0:
@@ -405,7 +405,7 @@ class RooflineCost(RooflineOptions, CostModel):
         """Piecewise linear in the context (:meth:`ForwardPass.pieces`)."""
         curve = self._curves.get(rollouts)
         if curve is None:
-            pieces = self._pieces(rollouts, self._host_in_loop)
+            pieces = self._pieces(rollouts, self.host_in_loop)
             factor = self.phase_factors.of("decode")
             if factor != 1.0:
                 pieces = plus(pieces, scaled(self._pieces(rollouts, self._host), factor - 1.0))

@@ -104,7 +104,8 @@ def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.sleep_level", f"{ROOFLINE}.engine_sleep", sleep)
     elif value(known, "run.free_engine") is True:
         own = STACKS[preset].engine_sleep
-        yield _said(known, "run.free_engine", f"{ROOFLINE}.engine_sleep", own)
+        sleep = "discard" if own == "none" else own  # weights are sent before the next rollouts
+        yield _said(known, "run.free_engine", f"{ROOFLINE}.engine_sleep", sleep)
     if (whole(known, "run.engine_expert_parallel") or 1) > 1:
         yield _said(known, "run.engine_expert_parallel", f"{ROOFLINE}.expert_parallel", True)
     if size := whole(known, "run.host_memory_bytes"):

@@ -266,7 +266,9 @@ def test_a_preset_of_the_release() -> None:
     assert preset_of("verl", None) == "verl"
     assert preset_of("nemo_rl", None) == "nemo-rl"
     assert preset_of("trl", "1.9", "transformers") == "trl-transformers"
-    assert preset_of("trl", None, "colocate") == preset_of("trl", "0.20", None) == "trl"
+    assert preset_of("trl", None, "colocate") == "trl"
+    assert preset_of("trl", "0.20", "colocate") == "trl-0.15"
+    assert preset_of("trl", "1.16", None) == "trl-1.9"
 
 
 # Back into the stack's words
@@ -411,6 +413,14 @@ def test_gpus_in_all_hold_the_server_that_generates() -> None:
     assert (values["cluster.replicas"], values["cluster.trainer_gpus"]) == (1, 7)
     own = drafted(launched({**said, "accelerate.num_processes": 8}, "trl", "1.0"), asked()).parts
     assert {part.key: part.value for part in own}["cluster.trainer_gpus"] == 8
+
+
+@pytest.mark.parametrize(("sleeps", "how"), [(True, "discard"), (False, "none")])
+def test_an_engine_that_is_told_to_sleep_sleeps(sleeps: bool, how: str) -> None:
+    """TRL's does not by default (vllm_generation.py: llm.sleep(level=2))."""
+    said = {"model": "Qwen/Qwen2.5-7B", "use_vllm": True, "vllm_enable_sleep_mode": sleeps}
+    parts = drafted(launched(said, "trl", "1.9"), asked(gpus=8)).parts
+    assert {part.key: part.value for part in parts}["cost.roofline.engine_sleep"] == how
 
 
 ACTOR_LEAVES = {

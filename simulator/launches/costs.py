@@ -300,6 +300,8 @@ def role_parts(known: Settings, preset: str) -> Iterator[Part]:
         teacher = _other_shape(known, "run.reference_model") if reference else None
         why = "run.log_probs" if anew is False and not reference else "run.reference"
         yield _said(known, why, key, own + (reference and teacher is None))
+        if reference and teacher is None and not own:  # whose pass is the only one
+            yield _said(known, why, f"{TRAINER}.reference", True)
         if teacher is not None:  # which adds its pass
             yield _said(known, "run.reference_model", f"{TRAINER}.reference_model", teacher)
     elif isinstance(anew, bool) and not known["run.log_probs"].unsaid:

@@ -531,6 +531,24 @@ def test_log_probabilities_of_the_engine_are_not_computed_anew(
 
 
 @pytest.mark.parametrize(
+    ("said", "passes", "alone"),
+    [({}, 0, False), ({"beta": 0.04}, 1, True), ({"beta": 0.04, "num_iterations": 2}, 2, False)],
+)
+def test_a_reference_whose_pass_is_the_only_one_is_there(
+    said: Mapping[str, Any], passes: int, alone: bool
+) -> None:
+    """Of TRL without an engine, and so are its weights."""
+    trl = {"model_name_or_path": "Qwen/Qwen2.5-1.5B", "per_device_train_batch_size": 8}
+    launch = question(launched({**trl, **said}, "trl", "1.16"), asked(gpus=1))
+    values = {part.key: part.value for part in launch.parts}
+    assert values["cost.roofline.trainer.log_prob_passes"] == passes
+    assert values.get("cost.roofline.trainer.reference", False) is alone
+    ledger = launch.scenario.ledger
+    assert ledger is not None
+    assert any(one.role == "reference" for one in ledger.holdings) == (passes > 0)
+
+
+@pytest.mark.parametrize(
     ("stack", "key"), [("trl", "load_in_4bit"), ("openrlhf", "ds.load_in_4bit")]
 )
 def test_frozen_weights_below_adapters_have_the_bits_that_a_launch_says(

@@ -121,7 +121,7 @@ def processes_beside(cost: RooflineCost) -> int:
         return 0
     apart = {role.name for role, _ in trainer.others if role.gpus}
     beside = {
-        "reference": trainer.log_prob_passes > 1 and trainer.weights == "full",
+        "reference": trainer.compares and trainer.weights == "full",
         "critic": trainer.critic,
         "reward": trainer.reward_passes > 0,
     }
@@ -228,7 +228,7 @@ def _copied_rounding(trainer: RooflineTrainer) -> float:
 def _reference_bytes(cost: RooflineCost) -> float:
     """Of weights that wait for their passes, pinned."""
     trainer = cost.trainer_of
-    if not (trainer.reference_on_host and trainer.log_prob_passes > 1):
+    if not (trainer.reference_on_host and trainer.compares):
         return 0.0
     if trainer.weights != "full":
         return 0.0

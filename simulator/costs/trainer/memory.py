@@ -203,7 +203,7 @@ class TrainerMemory(TrainerOptions):
             guests.append(("critic", self._resting))
         if self.reward_passes and self._shares("reward"):
             guests.append(("reward", judged))
-        compared = self.log_prob_passes > 1 and self.weights == "full"
+        compared = self.compares and self.weights == "full"
         if compared and not self.reference_on_host and self._shares("reference"):
             guests.append(("reference", judged))
         here = [(role, trainer) for role, trainer in self.others if not role.gpus]

@@ -462,6 +462,13 @@ class TrainerOptions(Options):
             "mapping of keys"
         ),
     ] = None
+    reference: Annotated[
+        bool | None,
+        Doc(
+            "whether a reference of the policy's size is beside it; null: where log_prob_passes is "
+            "more than one"
+        ),
+    ] = None
     reference_gpus: Annotated[
         MaybeGpus, Doc("GPUs of the reference model; 0: it shares the trainer's", unit="GPUs")
     ] = 0
@@ -622,6 +629,11 @@ class TrainerOptions(Options):
     def kept(self) -> Sharding:
         """What data-parallel GPUs share: ``sharding``, or what ``shard`` says."""
         return self.sharding or ("fsdp" if self.shard else "none")
+
+    @property
+    def compares(self) -> bool:
+        """Whether a reference of the policy's size is there."""
+        return self.log_prob_passes > 1 if self.reference is None else self.reference
 
     @property
     def compute_bytes(self) -> int:

@@ -173,6 +173,10 @@ OWN = {
     **{"own-trl-1.5b": 0.01, "own-trl-1.5b-bf16": 0.01, "own-trl-0.5b-accumulated": 0.18},
     **{"own-h100-trl-1.5b": 0.01, "own-h100-trl-1.5b-bf16": 0.01},
     **{"own-h100-trl-1.5b-8x1024": 0.02, "own-h100-trl-1.7b-reference-16x4096": 0.05},
+    **{"own-second-trl-1.7b-lora-24x768": 0.02, "own-second-trl-1.5b-lora-64x2048": 0.06},
+    **{"own-second-trl-1.7b-16x1024": 0.01, "own-second-trl-0.5b-48x1024": 0.01},
+    **{"own-second-trl-1.5b-32x1024": 0.11, "own-second-trl-1.7b-64x128": 0.03},
+    **{"own-second-trl-0.5b-64x2048": 0.08, "own-second-trl-1.5b-vllm": 0.04},
 }
 """Measured launches of TRL 1.16, whose fused head makes smaller tiles than are counted."""
 

@@ -158,6 +158,7 @@ _COLUMNS: dict[str, tuple[Callable[[], Mapping[Any, Any]], Callable[[Any], dict[
         lambda host: {
             "ms an iteration": f"{1e3 * host.host_s:g}",
             "us a rollout": f"{1e6 * host.host_per_rollout_s:g}",
+            "beside the GPU": "yes" if host.overlaps else "no",
             **_within(host),
         },
     ),

@@ -139,7 +139,7 @@ def _from_outside(one: Unresolved, launched: Launched) -> bool:
 def _set(name: str, launched: Launched) -> bool:
     """Whether a file gives a variable a value that is none of its own or of an argument."""
     own = r"\$\{?\d|[\"'\s]"  # an argument, or nothing
-    sets = re.compile(rf"(?m)^[^#\n]*\b{re.escape(name)}=[\"']?(?!{own})\S")
+    sets = re.compile(rf"(?m)^[^#\n]*(?<![\w.]){re.escape(name)}=[\"']?(?!{own})\S")
     return any(sets.search(_text(file)) for file in launched.files)
 
 
@@ -158,7 +158,7 @@ def facts(known: Settings) -> Mapping[str, Any]:
         value(known, "model"),
         batch or whole(known, "run.batch_tokens"),
         whole(known, "workload.group_size"),
-        whole(known, "workload.max_new_tokens"),
+        whole(known, "workload.max_new_tokens") or whole(known, "run.max_total_tokens"),
         gpus,
         whole(known, "cluster.tensor_parallel") or 1,
         split if split is not None or gpus != 1 else "none",

@@ -31,6 +31,25 @@ def headers(text: str, name: str) -> Mapping[str, Setting]:
     return found
 
 
+_OF_SLURM = {
+    "SLURM_NNODES": ("run.nodes", ("--nodes", "-N")),
+    "SLURM_JOB_NUM_NODES": ("run.nodes", ("--nodes", "-N")),
+    "SLURM_GPUS_PER_NODE": ("run.gpus_per_node", ("--gpus-per-node",)),
+    "SLURM_GPUS_ON_NODE": ("run.gpus_per_node", ("--gpus-per-node", "--gres")),
+}
+"""Variables that sbatch sets, after its manual: our key, and the options that set them."""
+
+
+def slurm(machine: Mapping[str, Setting]) -> Mapping[str, str]:
+    """The variables that Slurm sets for what a script's headers say. machine: of `headers`."""
+    found = {}
+    for name, (ours, options) in _OF_SLURM.items():
+        said = machine.get(ours)
+        if said is not None and said.theirs.removeprefix("#SBATCH ") in options:
+            found[name] = str(said.value)
+    return found
+
+
 LAUNCHERS = ("accelerate", "torchrun", "deepspeed")
 
 

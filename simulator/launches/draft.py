@@ -285,8 +285,9 @@ def _cap(known: Settings) -> Part:
         return part
     prompt = whole(known, "run.max_prompt_tokens") or 0
     for total in ("run.max_total_tokens", "run.max_context_tokens"):
-        if (both := whole(known, total)) and both > prompt:
-            return Part(key, both - prompt, f"{known[total].source}, less the longest prompt")
+        if both := whole(known, total):
+            left = both - prompt if both > prompt else both  # which a usual prompt cuts
+            return Part(key, left, f"{known[total].source}, less the longest prompt")
     return Part(key, _ASSUMED_CAP, f"assumed: not in the {WHAT}", True)
 
 

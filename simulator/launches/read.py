@@ -76,12 +76,12 @@ def _of_path(
     if path.suffix in _CONFIGS:
         candidates = reader.of_config(path, stacks, _outside(environment))
         return _chosen(reader, candidates, words, {}, path.name, len(stacks) == 1)
-    text = sources.read(path)
+    machine = around.headers(sources.read(path), path.name)
     if path.suffix in SCRIPTS:
         found = Found([_python(path, environment)])
     else:
-        found = follow(sources, path, environment)
-    return _of_calls(reader, found, words, stacks, around.headers(text, path.name), path.name)
+        found = follow(sources, path, {**around.slurm(machine), **environment})
+    return _of_calls(reader, found, words, stacks, machine, path.name)
 
 
 def _reader(sources: Sources) -> Reader:

@@ -404,6 +404,8 @@ def test_a_bound_on_prompt_and_response_bounds_both() -> None:
     assert longest({"policy.generation.max_new_tokens": 3000}, gpus=8) == (1096, 3000)
     roomy = {"data.max_input_seq_length": 512, "policy.generation.max_new_tokens": 2048}
     assert longest(roomy, gpus=8) == (512, 2048)
+    shared = {"policy.generation.max_new_tokens": None, "data.max_input_seq_length": 4096}
+    assert longest(shared, gpus=8) == (150, 3946)  # prompts may fill all of what both share
 
 
 def test_gpus_in_all_hold_the_server_that_generates() -> None:

@@ -246,6 +246,16 @@ def test_slurm_counts_where_the_stack_is_not_told(tmp_path: Path) -> None:
     assert values(told)["run.nodes"] == 2
 
 
+def test_slurm_gives_a_script_what_its_headers_say(tmp_path: Path) -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=h100:8\n"
+    own = "trainer.nnodes=$SLURM_JOB_NUM_NODES trainer.n_gpus_per_node=$SLURM_GPUS_PER_NODE"
+    launch = launched(tmp_path, f"{head}{VERL} data.train_batch_size=8 {own}\n")
+    assert (values(launch)["run.nodes"], values(launch)["run.gpus_per_node"]) == (4, 8)
+    untold = head.replace("--gpus-per-node=h100:8", "--gres=gpu:8")
+    launch = launched(tmp_path, f"{untold}{VERL} data.train_batch_size=8 {own}\n")
+    assert [item.key for item in launch.unresolved] == ["trainer.n_gpus_per_node"]
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -328,3 +328,12 @@ def test_any_text_is_followed_or_refused(
 ) -> None:
     with suppress(ScenarioError, UnicodeEncodeError):
         followed(tmp_path_factory.getbasetemp(), text)
+
+
+def test_a_loop_that_only_a_run_leaves_is_followed_once(tmp_path: Path) -> None:
+    waits = "while true; do N=$(ray status); launch wait; {}; done\nlaunch $N\n"
+    for leaves in ("if [ $N = 8 ]; then break; fi", "[ $N = 8 ] && exit"):
+        calls = called(tmp_path, waits.format(leaves))
+        assert [shown(call.words[1]) for call in calls] == ["wait", "$(ray status)"]
+    goes_on = waits.format("[ $N = 8 ] && continue; I=x$I; [ $I = xxx ] && break")
+    assert len(called(tmp_path, goes_on)) == 2  # the same call counts once

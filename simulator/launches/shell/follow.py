@@ -258,13 +258,15 @@ def _while(session: Session, loop: While) -> Status:
         reason = f"it depends on a loop in {session.here()}: {why_open}"
         session.either([lambda: session.run(loop.body), _nothing], reason)
         return Status.YES
-    first = True
+    first, left = True, session.left
 
     def more() -> bool:
         nonlocal first
         if first:
             first = False
             return status is wanted
+        if session.left > left:  # what it waits for is known in a run: once for all rounds
+            return False
         return session.run(loop.condition) is wanted
 
     return _rounds(session, loop.body, more)

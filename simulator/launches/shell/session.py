@@ -161,7 +161,8 @@ class Jump(Exception):  # noqa: N818
 class Session:
     """A script that is followed. run: follows a command; environment: values of variables from
     outside; path: of the script. maybe: why what is followed now may not be reached. open: why the
-    last condition is not decided. out: what is printed where output is collected."""
+    last condition is not decided. out: what is printed where output is collected. left: ways that
+    would have left a loop, none of which was taken."""
 
     def __init__(
         self,
@@ -177,6 +178,7 @@ class Session:
         self.file, self.folder, self.line = sources.name(path), path.parent, 0
         self.steps = self.characters = self.depth = 0
         self.maybe = self.open = ""
+        self.left = 0
         self.out: list[Piece] = []
         self.missing: set[str] = set()
         self.seen: set[tuple[Place, tuple[str, ...]]] = set()
@@ -298,7 +300,8 @@ class Session:
             self.maybe = doubt or reason
             try:
                 branch()
-            except (Exit, Return, Jump):
+            except (Exit, Return, Jump) as way:
+                self.left += not (isinstance(way, Jump) and way.again)
                 continue  # the rest is what runs otherwise
             finally:
                 self.maybe = doubt

@@ -119,7 +119,7 @@ def estimated(scenario: Scenario) -> Estimate:
     train_s = _update_s(
         Held(
             (Same(cost), batch, selected, shared),
-            (cost, batch.groups, prompts, lengths[:, :selected], shared),
+            (cost, batch.groups, prompts, lengths, selected, shared),
         )
     )
     begun = batch.groups * plan.launch.rollouts_per_group(batch.group_size)
@@ -170,12 +170,20 @@ def _known_needs(asked: Held) -> Needs:
 @lru_cache(maxsize=64)
 def _update_s(trained: Held) -> float:
     """Seconds of an update on a batch, whose groups repeat."""
-    cost, groups, prompts, lengths, shared = trained.held
+    cost, groups, prompts, lengths, keep, shared = trained.held
+    drawn = (prompts, lengths, groups, keep, shared)
+    key = (Same(prompts), Same(lengths), *drawn[2:])
+    return float(cost.train(_trained_on(Held(key, drawn))).total_s)
+
+
+@lru_cache(maxsize=4)
+def _trained_on(drawn: Held) -> TrainLoad:
+    """One load for all costs, which keeps how they deal it out."""
+    prompts, lengths, groups, keep, shared = drawn.held
     rows = np.arange(groups) % len(lengths)
-    load = TrainLoad(
-        [(int(prompts[row]), lengths[row].tolist()) for row in rows], shared_prefix=shared
+    return TrainLoad(
+        [(int(prompts[row]), lengths[row, :keep].tolist()) for row in rows], shared_prefix=shared
     )
-    return float(cost.train(load).total_s)
 
 
 def _sample(scenario: Scenario, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -22,10 +22,11 @@ from rollcast.simulator.costs.memory.training import (
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
+from rollcast.simulator.costs.trainer.dealing import Dealing
 from rollcast.simulator.costs.trainer.options import LOADED_BYTES_PER_S
 from rollcast.simulator.costs.trainer.packing import (
     Work,
-    dense_work,
+    Works,
     pack,
     prefix_work,
     suffix_work,
@@ -33,6 +34,7 @@ from rollcast.simulator.costs.trainer.packing import (
 from rollcast.simulator.errors import ScenarioError
 from tests.data.extract import read, sampled
 from tests.laws import examples
+from tests.reference.dealing import dealt, dense_work
 
 QWEN = load_model("qwen3-8b")
 H100 = load_gpu("h100-sxm")
@@ -252,7 +254,7 @@ def test_optimiser_steps_are_updates_of_their_share(
 @given(lengths=st.lists(st.integers(1, 500), max_size=40), budget=st.integers(1, 600))
 def test_packing_keeps_every_token_and_the_budget(lengths: list[int], budget: int) -> None:
     works = [dense_work(0, n) for n in lengths]
-    packed = pack(works, budget)
+    packed = pack(Works.of(works), budget)
     assert sum(w.tokens for w in packed) == sum(lengths)
     assert sum(w.pairs for w in packed) == sum(w.pairs for w in works)
     assert all(w.tokens <= max(budget, max(lengths)) for w in packed)
@@ -262,9 +264,40 @@ def test_packing_keeps_every_token_and_the_budget(lengths: list[int], budget: in
 
 @given(lengths=st.lists(st.integers(1, 500), max_size=40), rows=st.integers(1, 9))
 def test_packing_keeps_rows(lengths: list[int], rows: int) -> None:
-    packed = pack([dense_work(0, n) for n in lengths], 10**9, rows)
+    packed = pack(Works.of([dense_work(0, n) for n in lengths]), 10**9, rows)
     parts = [lengths[i : i + rows] for i in range(0, len(lengths), rows)]
     assert [w.tokens for w in packed] == [sum(part) for part in parts]
+
+
+DEALINGS = st.builds(
+    Dealing,
+    gpus=st.integers(1, 5),
+    batching=st.sampled_from(
+        ["packed", "padded", "padded_to_batch", "padded_to_cap", "one_sequence"]
+    ),
+    balanced=st.booleans(),
+    rows=st.integers(0, 3),
+    window=st.sampled_from([0, 300]),
+    padded_logits=st.booleans(),
+    prompt=st.sampled_from([0, 400]),
+    capped=st.sampled_from([0, 3000]),
+)
+
+
+@given(groups=GROUPS, one=DEALINGS, other=DEALINGS, budget=st.integers(1, 9000))
+def test_a_load_is_dealt_as_if_one_sequence_after_another(
+    groups: list[tuple[int, list[int]]], one: Dealing, other: Dealing, budget: int
+) -> None:
+    """To the last bit, whatever the load was dealt to before."""
+    load = TrainLoad(groups)
+    for dealing in (one, other, one):
+        assert dealing.microbatches(load, budget) == dealt(dealing, load, budget)
+        longest = max((sum(pair) for pair in _pairs(groups)), default=1)
+        assert dealing.pads or dealing.longest(load) == (longest, 0)
+
+
+def _pairs(groups: list[tuple[int, list[int]]]) -> list[tuple[int, int]]:
+    return [(prompt, response) for prompt, group in groups for response in group]
 
 
 def gpu_tokens(trainer: RooflineTrainer, load: TrainLoad) -> list[int]:

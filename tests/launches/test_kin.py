@@ -178,6 +178,10 @@ OTHERS = {
     "run.sh, line 1: starts openrlhf.cli.train_dpo, which " + GIVEN: (
         "deepspeed --module openrlhf.cli.train_dpo --max_len 8192 --zero_stage 3\n"
     ),
+    "run.sh, line 1: starts openrlhf.cli.train_ppo, which generates with transformers on the "
+    "trainer's GPUs, a loop that is not known here; train_ppo_ray is": (
+        "deepspeed --module openrlhf.cli.train_ppo --prompt_max_len 1024 --zero_stage 2\n"
+    ),
     "run.sh, line 1: starts verl.trainer.sft_trainer, which " + GIVEN: (
         "torchrun -m verl.trainer.sft_trainer data.train_batch_size=8 trainer.nnodes=1\n"
     ),

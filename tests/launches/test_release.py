@@ -133,6 +133,8 @@ DEFAULTS = [
     ("verl", "0.5", MEGATRON, "run.packing", True),
     ("verl", "0.5", {}, "run.packing", False),
     ("verl", "0.2", {}, "run.recompute", "full"),
+    ("verl", "0.3.0", {}, "run.reference", True),
+    ("verl", "0.3.1", {}, "run.reference", False),
     ("openrlhf", "0.6.3", {}, "run.gpu_memory_share", 0.9),
     ("openrlhf", "0.6.4", {}, "run.gpu_memory_share", 0.95),
     ("openrlhf", "0.9", {}, "run.micro_batch_rollouts", 4),

@@ -315,6 +315,22 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"cluster.component_placement.actor,rollout,reward": "all", "cluster.num_nodes": 2},
         {"run.colocated": True, "run.asynchronous": False},
     ),
+    (
+        "rlinf",
+        {
+            "cluster.component_placement.actor,reward": "all",
+            "cluster.component_placement.rollout": "0-3",
+        },
+        {"run.colocated": True, "run.asynchronous": False, "run.rollout_gpus": 4},
+    ),
+    (
+        "rlinf",
+        {
+            "cluster.component_placement.actor": "0-7",
+            "cluster.component_placement.rollout": "4-5,8-11",
+        },
+        {"run.colocated": True, "cluster.trainer_gpus": 8, "cluster.replicas": 6},
+    ),
     # verl
     (
         "verl",

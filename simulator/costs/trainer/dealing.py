@@ -10,13 +10,18 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.costs.trainer.packing import (
     Batching,
     Work,
-    dense_work,
+    Works,
     pack,
     pad,
     padded_rows,
@@ -26,8 +31,15 @@ from rollcast.simulator.costs.trainer.packing import (
     suffix_work,
 )
 
-Job = tuple[int, list[list[Work]]]
-"""What stays on one GPU: its tokens, and its sequences by part, which share no microbatch."""
+_KEPT = 8
+"""Dealings of a load that it keeps: their microbatches may be many."""
+
+
+class _Rollouts(NamedTuple):
+    """Of a load, columns of shape (rollouts,)."""
+
+    prompts: NDArray[np.int64]
+    responses: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,82 +68,62 @@ class Dealing:
     def longest(self, load: TrainLoad) -> tuple[int, int]:
         """Tokens of the longest sequence, with padding to the batch's, and of the longest prefix
         shared."""
-        _, longest, prefix = self._jobs(load)
-        return longest, prefix
+        taught = _rollouts(load)
+        if not len(taught.responses):
+            return 1, 0
+        if load.shared_prefix:
+            return max(1, int(taught.responses.max())), int(taught.prompts.max())
+        longest = max(1, int((taught.prompts + taught.responses).max()))
+        return max(longest, sum(self._widest(load))) if self.pads else longest, 0
 
     def microbatches(self, load: TrainLoad, budget_tokens: int) -> list[list[Work]]:
         """Of each GPU; not to be changed. Rollouts (whole groups, with a shared prefix) go to the
         GPU with the fewest tokens, longest first (Graham's longest processing time rule), or where
         they are not ``balanced`` to the GPUs in turn."""
-        key = self, budget_tokens
-        if key not in load.kept:
-            load.kept[key] = self._dealt(load, budget_tokens)
-        return load.kept[key]  # type: ignore[no-any-return]
-
-    def _jobs(self, load: TrainLoad) -> tuple[list[Job], int, int]:
-        if self not in load.kept:
-            load.kept[self] = self._made(load)
-        return load.kept[self]  # type: ignore[no-any-return]
-
-    def _made(self, load: TrainLoad) -> tuple[list[Job], int, int]:
-        jobs: list[Job] = []
-        longest, prefix, window = 1, 0, self.window
-        widest = sum(self._widest(load)) if load.rollouts else 0
-        for prompt, responses in load.groups:
-            if not responses:
-                continue
-            if load.shared_prefix:
-                suffixes = [suffix_work(prompt, s, window) for s in responses]
-                parts = [[prefix_work(prompt, window)], suffixes] if prompt else [suffixes]
-                jobs.append((sum(w.tokens for p in parts for w in p), parts))
-                longest, prefix = max(longest, *responses), max(prefix, prompt)
-            else:
-                for response in responses:
-                    work = dense_work(prompt, response, window)
-                    if self.padded_logits:
-                        work = work._replace(padding=widest - response)
-                    jobs.append((work.tokens, [[work]]))
-                    longest = max(longest, work.tokens)
-        return jobs, max(longest, widest) if self.pads else longest, prefix
+        kept, key = load.kept.setdefault("dealt", {}), (self, budget_tokens)
+        if key not in kept:
+            if len(kept) >= _KEPT:
+                del kept[next(iter(kept))]
+            kept[key] = self._dealt(load, budget_tokens)
+        return kept[key]  # type: ignore[no-any-return]
 
     def _widest(self, load: TrainLoad) -> tuple[int, int]:
         """The longest prompt and the longest response of a batch, as rows are padded."""
-        taught = [(prompt, max(responses)) for prompt, responses in load.groups if responses]
-        prompt, response = max(p for p, _ in taught), max(r for _, r in taught)
+        taught = _rollouts(load)
+        prompt, response = int(taught.prompts.max()), int(taught.responses.max())
         if self.batching == "padded_to_cap":
             response = max(response, self.capped - prompt)
         return max(self.prompt, prompt), response
 
     def _dealt(self, load: TrainLoad, budget_tokens: int) -> list[list[Work]]:
-        jobs, _, _ = self._jobs(load)
-        sizes = [tokens for tokens, _ in jobs]
-        heap = [(0, gpu) for gpu in range(min(self.gpus, max(1, len(jobs))))]
-        if self.balanced:
-            order = sorted(range(len(jobs)), key=sizes.__getitem__, reverse=True)
-            assigned: list[list[int]] = [[] for _ in heap]
-            for job in order:
-                held, gpu = heapq.heappop(heap)
-                assigned[gpu].append(job)
-                heapq.heappush(heap, (held + sizes[job], gpu))
-        else:
-            assigned = [list(range(gpu, len(jobs), len(heap))) for _, gpu in heap]
-        if self.batching != "packed":
-            assigned = [sorted(mine) for mine in assigned]  # no stack sorts them by length
-        if load.shared_prefix and self.batching == "packed":
+        assigned = _assigned(load, self.gpus, self.balanced, self.batching == "packed")
+        if load.shared_prefix:
             taught = [group for group in load.groups if group[1]]
-            return [self._shared([taught[job] for job in mine], budget_tokens) for mine in assigned]
-        rows = [
-            [work for job in mine for part in jobs[job][1] for work in part] for mine in assigned
-        ]
+            mine = [[taught[job] for job in jobs.tolist()] for jobs in assigned]
+            if self.batching == "packed":
+                return [self._shared(groups, budget_tokens) for groups in mine]
+            return [[*chain.from_iterable(map(self._parts, groups))] for groups in mine]
+        if not len(_rollouts(load).responses):
+            return [[] for _ in assigned]
+        works = _dense(load, self.window)
+        if self.padded_logits:
+            works = works._replace(padding=sum(self._widest(load)) - works.head_tokens)
+        rows = [works.take(jobs) for jobs in assigned]
         if self.batching == "one_sequence":
-            return rows
+            return [mine.apart() for mine in rows]
         if self.pads:
             least = (self.prompt, 0) if self.batching == "padded" else self._widest(load)
             return [
-                pad(mine, budget_tokens, self.rows or len(mine), least, self.window)
+                pad(mine, budget_tokens, self.rows or len(mine.tokens), least, self.window)
                 for mine in rows
             ]
         return [pack(mine, budget_tokens, self.rows) for mine in rows]
+
+    def _parts(self, group: tuple[int, Sequence[int]]) -> list[Work]:
+        """A group's sequences with a shared prefix."""
+        prompt, responses = group
+        prefix = [prefix_work(prompt, self.window)] if prompt else []
+        return [*prefix, *(suffix_work(prompt, tokens, self.window) for tokens in responses)]
 
     def _shared(
         self, groups: Sequence[tuple[int, Sequence[int]]], budget_tokens: int
@@ -148,6 +140,54 @@ class Dealing:
             for batch in padded_rows(rows, itemgetter(0), budget_tokens):
                 microbatches.append(_rows(batch, batch[0][0], self.window, head=True))
         return microbatches
+
+
+def _rollouts(load: TrainLoad) -> _Rollouts:
+    """What is trained on, in order."""
+    if "rollouts" not in load.kept:
+        counts = [len(responses) for _, responses in load.groups]
+        prompts = np.array([prompt for prompt, _ in load.groups], np.int64)
+        every = chain.from_iterable(responses for _, responses in load.groups)
+        responses = np.fromiter(every, np.int64, sum(counts))
+        load.kept["rollouts"] = _Rollouts(np.repeat(prompts, counts), responses)
+    return load.kept["rollouts"]  # type: ignore[no-any-return]
+
+
+def _dense(load: TrainLoad, window: int) -> Works:
+    """The sequences of a load without shared prefixes."""
+    key = "dense", window
+    if key not in load.kept:
+        load.kept[key] = Works.dense(*_rollouts(load), window)
+    return load.kept[key]  # type: ignore[no-any-return]
+
+
+def _assigned(
+    load: TrainLoad, gpus: int, balanced: bool, by_length: bool
+) -> list[NDArray[np.int64]]:
+    """Places of the rollouts, or groups with a shared prefix, that each GPU trains on. by_length:
+    the longest first, else in the batch's order."""
+    key = gpus, balanced, by_length
+    if key not in load.kept:
+        load.kept[key] = [np.array(mine, np.int64) for mine in _shared_out(load, *key)]
+    return load.kept[key]  # type: ignore[no-any-return]
+
+
+def _shared_out(load: TrainLoad, gpus: int, balanced: bool, by_length: bool) -> list[list[int]]:
+    if load.shared_prefix:
+        sizes = [prompt + sum(responses) for prompt, responses in load.groups if responses]
+    else:
+        taught = _rollouts(load)
+        sizes = (taught.prompts + taught.responses).tolist()
+    heap = [(0, gpu) for gpu in range(min(gpus, max(1, len(sizes))))]
+    if not balanced:
+        return [list(range(gpu, len(sizes), len(heap))) for _, gpu in heap]
+    assigned: list[list[int]] = [[] for _ in heap]
+    for job in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        held, gpu = heap[0]
+        assigned[gpu].append(job)
+        heapq.heapreplace(heap, (held + sizes[job], gpu))
+    # no stack sorts them by length, but to pack them
+    return assigned if by_length else [sorted(mine) for mine in assigned]
 
 
 def _rows(rows: Sequence[tuple[int, int]], width: int, window: int, head: bool = False) -> Work:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 Batching = Literal["packed", "padded", "padded_to_batch", "padded_to_cap", "one_sequence"]
 
@@ -57,11 +61,48 @@ def near_pairs(before: int, tokens: int, window: int) -> float:
     return up_to(before + tokens) - up_to(before)
 
 
-def dense_work(prompt_tokens: int, response_tokens: int, window: int = 0) -> Work:
-    """A rollout on its own: P + S tokens, (P + S)^2 / 2 pairs."""
-    tokens = prompt_tokens + response_tokens
-    near = near_pairs(0, tokens, window) if window else 0.0
-    return Work(tokens, response_tokens, tokens * tokens / 2, near)
+class Works(NamedTuple):
+    """The counts of many sequences: columns of shape (sequences,), named as in `Work`."""
+
+    tokens: NDArray[np.int64]
+    head_tokens: NDArray[np.int64]
+    pairs: NDArray[np.float64]
+    near_pairs: NDArray[np.float64]
+    padding: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, works: Sequence[Work]) -> Works:
+        """Of single ones."""
+        columns = list(zip(*works, strict=True)) or [()] * len(cls._fields)
+        kinds = (np.int64, np.int64, np.float64, np.float64, np.int64)
+        return cls(*map(np.array, columns, kinds))
+
+    @classmethod
+    def dense(
+        cls, prompts: NDArray[np.int64], responses: NDArray[np.int64], window: int = 0
+    ) -> Works:
+        """Rollouts on their own: P + S tokens, (P + S)^2 / 2 pairs each."""
+        tokens = prompts + responses
+        near = np.zeros(len(tokens))
+        if window:
+            seen = np.minimum(tokens, window)
+            near = seen * seen / 2 + window * (tokens - seen)
+        return cls(tokens, responses, tokens * tokens / 2, near, np.zeros_like(tokens))
+
+    def take(self, rows: NDArray[np.int64]) -> Works:
+        """Those at the given places, in that order."""
+        return Works(*(column[rows] for column in self))
+
+    def apart(self) -> list[Work]:
+        """Each on its own."""
+        return [Work(*row) for row in zip(*(column.tolist() for column in self), strict=True)]
+
+    def summed(self, cuts: Sequence[int]) -> list[Work]:
+        """The sums of those from each cut to the next; halves of whole numbers, which are exact in
+        any order. cuts: ascending, without the end."""
+        if not cuts:
+            return []
+        return Works(*(np.add.reduceat(column, cuts) for column in self)).apart()
 
 
 def prefix_work(prompt_tokens: int, window: int = 0) -> Work:
@@ -77,30 +118,23 @@ def suffix_work(prompt_tokens: int, response_tokens: int, window: int = 0) -> Wo
     return Work(response_tokens, response_tokens, pairs, near)
 
 
-def pack(sequences: Iterable[Work], budget_tokens: int, most_rows: int = 0) -> list[Work]:
+def pack(sequences: Works, budget_tokens: int, most_rows: int = 0) -> list[Work]:
     """Sequences merged in order into microbatches of at most ``budget_tokens``, and of at most
     ``most_rows`` (0 for any); a longer sequence is a microbatch of its own."""
-    microbatches: list[Work] = []
-    rows, tokens, head, pairs, near, padding = 0, 0, 0, 0.0, 0.0, 0
-    for more, more_head, more_pairs, more_near, more_padding in sequences:
-        if tokens and (tokens + more > budget_tokens or rows == most_rows > 0):
-            microbatches.append(Work(tokens, head, pairs, near, padding))
-            rows, tokens, head, pairs, near = 1, more, more_head, more_pairs, more_near
-            padding = more_padding
-            continue
-        rows += 1
-        tokens += more
-        head += more_head
-        pairs += more_pairs
-        near += more_near
-        padding += more_padding
-    if tokens:
-        microbatches.append(Work(tokens, head, pairs, near, padding))
-    return microbatches
+    ends = np.cumsum(sequences.tokens).tolist()
+    cuts: list[int] = []
+    first, before = 0, 0
+    while first < len(ends):
+        cuts.append(first)
+        most = first + most_rows if most_rows else len(ends)
+        last = bisect_right(ends, before + budget_tokens, first, min(most, len(ends)))
+        first = max(last, first + 1)
+        before = ends[first - 1]
+    return sequences.summed(cuts)
 
 
 def pad(
-    sequences: Sequence[Work],
+    sequences: Works,
     budget_tokens: int,
     most_rows: int,
     least: tuple[int, int] = (0, 0),
@@ -112,12 +146,13 @@ def pad(
     """
     microbatches: list[Work] = []
     rows, prompt, response = 0, *least
-    for work in sequences:
-        wider = max(prompt, work.tokens - work.head_tokens), max(response, work.head_tokens)
+    prompts = (sequences.tokens - sequences.head_tokens).tolist()
+    for own, after in zip(prompts, sequences.head_tokens.tolist(), strict=True):
+        wider = max(prompt, own), max(response, after)
         if rows and (rows == most_rows or (rows + 1) * sum(wider) > budget_tokens):
             microbatches.append(_rectangle(rows, prompt, response, window))
             rows, prompt, response = 0, *least
-            wider = max(prompt, work.tokens - work.head_tokens), max(response, work.head_tokens)
+            wider = max(prompt, own), max(response, after)
         rows, (prompt, response) = rows + 1, wider
     if rows:
         microbatches.append(_rectangle(rows, prompt, response, window))

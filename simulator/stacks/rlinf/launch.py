@@ -37,7 +37,7 @@ def _placed(settings: Settings) -> Iterable[Setting]:
     trainer, engines = (settings.get(f"run.{name}_devices") for name in ("trainer", "rollout"))
     if trainer is None or engines is None:
         return
-    apart = trainer.value != engines.value
+    apart = _apart(trainer, engines)
     yield engines.implies("run.colocated", not apart)
     yield engines.implies("run.asynchronous", apart)
     if gpus := _gpus(trainer, settings):
@@ -61,10 +61,21 @@ def _gpus(devices: Setting, settings: Settings) -> int:
     if devices.value == "all":
         nodes, per = whole(settings, "run.nodes") or 1, whole(settings, "run.gpus_per_node")
         return nodes * per if per else 0
-    total = 0
-    for part in str(devices.value).replace(" ", "").split(","):
-        match = _RANGE.fullmatch(part)
-        if match is None:
-            return 0
-        total += int(match[2] or match[1]) - int(match[1]) + 1
-    return total
+    return sum(len(part) for part in _ranges(devices))
+
+
+def _apart(one: Setting, other: Setting) -> bool:
+    """Whether two roles share no GPU."""
+    if one.value == other.value or "all" in (one.value, other.value):
+        return False
+    pairs = [(a, b) for a in _ranges(one) for b in _ranges(other)]
+    return not any(a.start < b.stop and b.start < a.stop for a, b in pairs)
+
+
+def _ranges(devices: Setting) -> list[range]:
+    """Empty where they are not of numbers alone."""
+    parts = str(devices.value).replace(" ", "").split(",")
+    found = [match for part in parts if (match := _RANGE.fullmatch(part))]
+    if len(found) < len(parts):
+        return []
+    return [range(int(match[1]), int(match[2] or match[1]) + 1) for match in found]

@@ -75,7 +75,7 @@ class Works(NamedTuple):
         """Of single ones."""
         columns = list(zip(*works, strict=True)) or [()] * len(cls._fields)
         kinds = (np.int64, np.int64, np.float64, np.float64, np.int64)
-        return cls(*map(np.array, columns, kinds))
+        return cls._make(np.array(*column) for column in zip(columns, kinds, strict=True))
 
     @classmethod
     def dense(
@@ -91,7 +91,7 @@ class Works(NamedTuple):
 
     def take(self, rows: NDArray[np.int64]) -> Works:
         """Those at the given places, in that order."""
-        return Works(*(column[rows] for column in self))
+        return Works._make(column[rows] for column in self)
 
     def apart(self) -> list[Work]:
         """Each on its own."""
@@ -102,7 +102,7 @@ class Works(NamedTuple):
         any order. cuts: ascending, without the end."""
         if not cuts:
             return []
-        return Works(*(np.add.reduceat(column, cuts) for column in self)).apart()
+        return Works._make(np.add.reduceat(column, cuts) for column in self).apart()
 
 
 def prefix_work(prompt_tokens: int, window: int = 0) -> Work:

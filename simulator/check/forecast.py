@@ -15,8 +15,10 @@ from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.results.phases import PHASES, PhaseName
+from rollcast.simulator.planner.estimate import estimated
+from rollcast.simulator.results.phases import PHASES, PhaseName, in_sum
 from rollcast.simulator.scenario.ledger import roofline_of
+from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import Result, simulate
 from rollcast.simulator.studies.uncertainty import add_intervals
 
@@ -30,6 +32,8 @@ _HALVINGS = 6  # of the logarithm of a range of eight times: to 4 %
 _LEAST_OF_CAP = 1 / 64  # of the longest responses that are tried
 _ABOVE_MEAN = 1.25  # times a mean length that somebody says, the shortest of these
 _WEIGHTS = (0.63, 0.185, 0.185)
+_OF_TOKENS = ("log_prob", "reference", "values", "update")
+_MANY, _ENOUGH = 16_384, 8_192  # rollouts of a run, and of the part of one that tells of it
 
 
 @dataclass(frozen=True)
@@ -95,19 +99,67 @@ def forecast(question: Question, fits: bool, on_step: OnStep = None) -> Forecast
         for name in PHASES
         if max((phase := summary["phases"][name])["s"], phase["high_s"]) > ROUNDING * step.median
     }
-    ends = [
-        simulate(question.with_keys({**keys, MEAN_TOKENS: tokens}), on_step).summary
-        for tokens in _open_lengths(question)
-    ]
+    ends = _at_the_ends(question, keys, summary, on_step)
     known_length = step if ends else None
     if ends:
-        step = _wider(step, [end["step_s"] for end in ends])
+        step = _wider(step, [end["step"] for end in ends])
         phases = {
-            name: _wider(phase, [end["phases"][name]["s"] for end in ends])
-            for name, phase in phases.items()
+            name: _wider(phase, [end[name] for end in ends]) for name, phase in phases.items()
         }
     last_share, steps = _last_share(result), question.draft.steps
     return Forecast(step, phases, result, last_share, steps, known_length)
+
+
+def _at_the_ends(
+    question: Question, keys: Mapping[str, Any], summary: Mapping[str, Any], on_step: OnStep
+) -> list[dict[str, float]]:
+    """Seconds of a step and of its phases at the ends of what the mean length may be. Where a run
+    has very many rollouts, each phase is the forecast's own, times what it is of it on a part of
+    the replicas with their part of the batch, or, of the trainer's passes, by the planner's
+    estimate."""
+    lengths = _open_lengths(question)
+    part = _part(question) if lengths else {}
+
+    def scenario(more: Mapping[str, Any]) -> Scenario:
+        return question.with_keys({**keys, **more})
+
+    def at(tokens: Mapping[str, Any]) -> dict[str, float]:
+        return _seconds(simulate(scenario({**part, **tokens}), on_step).summary)
+
+    ends = [{MEAN_TOKENS: tokens} for tokens in lengths]
+    if not part:
+        return [at(end) for end in ends]
+    own, middle, update_s = _seconds(summary), at({}), estimated(scenario({})).train_s
+    found = []
+    for end in ends:
+        its, longer = at(end), estimated(scenario(end)).train_s / update_s
+        for name in PHASES:
+            ratio = its[name] / middle[name] if middle[name] else 1.0
+            its[name] = own[name] * (longer if name in _OF_TOKENS else ratio)
+        its["step"] = own["step"] + sum(its[name] - own[name] for name in in_sum(False))
+        found.append(its)
+    return found
+
+
+def _seconds(summary: Mapping[str, Any]) -> dict[str, float]:
+    return {"step": summary["step_s"]} | {name: summary["phases"][name]["s"] for name in PHASES}
+
+
+def _part(question: Question) -> dict[str, Any]:
+    """Keys of a run in which fewer replicas have as much each; none for a run that is short, or
+    whose policy counts rollouts itself."""
+    scenario = question.scenario
+    batch, replicas = scenario.plan.batch, scenario.shape.replicas
+    most = scenario.steps * batch.rollouts // _ENOUGH
+    shared = math.gcd(replicas, batch.groups)
+    fewer = max(by for by in range(1, shared + 1) if shared % by == 0 and by <= max(most, 1))
+    if fewer == 1 or scenario.steps * batch.rollouts <= _MANY or question.value("policy"):
+        return {}
+    return {
+        "cluster.replicas": replicas // fewer,
+        "workload.batch_groups": batch.groups // fewer,
+        "steps": scenario.steps,
+    }
 
 
 def over_lengths(question: Question, ledger: Ledger) -> Ledger:

@@ -348,3 +348,20 @@ def test_the_sentences_of_what_does_not_fit(small: Question) -> None:
     assert "A step takes 10 s (8 to 15 s) if it fit, on 8 GPUs." in said
     assert "100 steps take" in said
     assert "if it fit" not in " ".join(sentences(_answer(small, 0.5)))
+
+
+def test_ends_of_lengths_of_a_part_of_a_run_are_those_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To some percent: fewer responses end in another longest one."""
+    said = {**VERL, "data.train_batch_size": 512, "data.max_response_length": 512}
+    asks = question(launched(said), asked(), ("steps=1",))
+    whole = forecasts.forecast(asks, True)
+    monkeypatch.setattr(forecasts, "_MANY", 4_000)
+    monkeypatch.setattr(forecasts, "_ENOUGH", 1_024)
+    part = forecasts.forecast(asks, True)
+    assert part.step.median == whole.step.median
+    assert part.known_length == whole.known_length
+    for end in ("low", "high"):
+        assert getattr(part.step, end) == pytest.approx(getattr(whole.step, end), rel=0.05)
+        assert getattr(part.step, end) != getattr(whole.step, end)

@@ -106,6 +106,8 @@ def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
         own = STACKS[preset].engine_sleep
         sleep = "discard" if own == "none" else own  # weights are sent before the next rollouts
         yield _said(known, "run.free_engine", f"{ROOFLINE}.engine_sleep", sleep)
+    if _merges(known):
+        yield _said(known, "run.merges_adapters", f"{ROOFLINE}.merges_adapters", True)
     if (whole(known, "run.engine_expert_parallel") or 1) > 1:
         yield _said(known, "run.engine_expert_parallel", f"{ROOFLINE}.expert_parallel", True)
     if size := whole(known, "run.host_memory_bytes"):
@@ -117,6 +119,11 @@ def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
     if per_node:
         for key in (f"{ROOFLINE}.gpus_per_node", f"{TRAINER}.gpus_per_node"):
             yield _said(known, "run.gpus_per_node", key, per_node)
+
+
+def _merges(known: Settings) -> bool:
+    """Whether adapters are merged for each sync, where a stack has that as a setting."""
+    return bool(whole(known, "run.lora_rank")) and value(known, "run.merges_adapters") is True
 
 
 _WHOLE = 10**12  # weights that ZeRO-3 steps at once: more than a GPU's part of any model
@@ -195,6 +202,8 @@ def _kept_between_steps(known: Settings) -> Iterator[Part]:
         yield _said(known, CRITIC_LEAVES, f"{TRAINER}.critic_stays", True)
     loads = value(known, "run.engine_loads")
     if whole(known, "run.lora_rank") and isinstance(loads, str) and "dummy" in loads:
+        if _merges(known):  # every sync gathers them, and sends them from where they are
+            return
         yield _said(known, "run.engine_loads", f"{TRAINER}.gathered_copies", 2)
 
 

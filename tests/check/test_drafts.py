@@ -445,6 +445,13 @@ GATHERS = ("gathers_to_merge", "gathered_copies")
             (False, None),
         ),
         ({"actor_rollout_ref.actor.strategy": "fsdp2"}, (None, None)),
+        (
+            {
+                "actor_rollout_ref.model.lora.merge": True,
+                "actor_rollout_ref.rollout.layered_summon": True,
+            },
+            (True, None),
+        ),
     ],
 )
 def test_adapters_of_verl_are_read_out_of_gathered_weights(
@@ -452,6 +459,10 @@ def test_adapters_of_verl_are_read_out_of_gathered_weights(
 ) -> None:
     values = _values({"actor_rollout_ref.model.lora_rank": 32, **said})
     assert tuple(values.get(f"cost.roofline.trainer.{key}") for key in GATHERS) == expected
+    merges = said.get("actor_rollout_ref.model.lora.merge")
+    assert values.get("cost.roofline.merges_adapters") == merges
+    alone = _values({"actor_rollout_ref.model.lora.merge": True})  # nothing to merge
+    assert "cost.roofline.merges_adapters" not in alone
 
 
 @pytest.mark.parametrize(

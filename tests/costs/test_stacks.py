@@ -245,6 +245,19 @@ def test_adapters_are_sent_alone_unless_the_stack_merges_them(
     assert found.serves_adapters == (mechanism != "cuda_ipc")
 
 
+def test_adapters_that_are_merged_cost_the_engine_nothing() -> None:
+    trained = {"weights": "lora", "tensor_parallel": 1}
+    served, merged = (
+        cost(stack="verl", trainer=trained, merges_adapters=merges) for merges in (None, True)
+    )
+    full = cost(stack="verl", trainer={**trained, "weights": "full"})
+    assert merged.sync == full.sync != served.sync
+    assert merged.decode_curve(64).seconds(64_000) == full.decode_curve(64).seconds(64_000)
+    assert served.decode_curve(64).seconds(64_000) > full.decode_curve(64).seconds(64_000)
+    alone = cost(stack="trl", trainer=trained, merges_adapters=False)
+    assert alone.serves_adapters  # against the stack's own habit
+
+
 @pytest.mark.parametrize("weights", ["full", "lora"])
 def test_weights_of_the_trainer_itself_are_not_sent(weights: str) -> None:
     trained = {"weights": weights, "backend": "ddp"}

@@ -133,6 +133,8 @@ DEFAULTS = [
     ("verl", "0.5", MEGATRON, "run.packing", True),
     ("verl", "0.5", {}, "run.packing", False),
     ("verl", "0.2", {}, "run.recompute", "full"),
+    ("verl", "0.7.0", MEGATRON, "run.merges_adapters", True),
+    ("verl", "0.7.1", MEGATRON, "run.merges_adapters", False),
     ("verl", "0.3.0", {}, "run.reference", True),
     ("verl", "0.3.1", {}, "run.reference", False),
     ("openrlhf", "0.6.3", {}, "run.gpu_memory_share", 0.9),

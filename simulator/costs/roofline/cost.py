@@ -141,7 +141,10 @@ class RooflineCost(RooflineOptions, CostModel):
     def _adapter_of_stack(self) -> WeightSync | None:
         """How the stack sends adapters on this cluster; None where it has none or merges them."""
         stack = None if self.stack is None else STACKS[self.stack]
-        if stack is None or self.trainer_of.weights != "lora" or self.placement in stack.merged:
+        if stack is None or self.trainer_of.weights != "lora":
+            return None
+        merges = self.merges_adapters
+        if merges or (merges is None and self.placement in stack.merged):
             return None
         apart = None if self.placement == "colocated" else stack.apart_adapter
         return WeightSync(apart or stack.adapter)

@@ -253,7 +253,7 @@ def _base_bytes(cost: RooflineCost) -> float:
     """Of weights below adapters, whole in a process when they are first sent to the engine
     (verl/workers/sharding_manager/fsdp_vllm.py)."""
     trainer = cost.trainer_of
-    if trainer.weights != "lora" or not _stack(cost).gathers_base:
+    if trainer.weights != "lora" or not _stack(cost).gathers_base or cost.merges_adapters:
         return 0.0
     return trainer.base_bits / 8 * trainer.model.parameters
 

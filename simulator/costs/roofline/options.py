@@ -160,6 +160,13 @@ class RooflineOptions(Options):
             source="rollcast presets syncs",
         ),
     ] = None
+    merges_adapters: Annotated[
+        bool | None,
+        Doc(
+            "whether a sync merges adapters and brings all weights, so that the engine serves "
+            "none; null: as the stack does on this placement"
+        ),
+    ] = None
     sync_bytes_per_s: Annotated[Rate, Doc("rate at which new weights reach the replicas")] = (
         _F.sync_bytes_per_s
     )

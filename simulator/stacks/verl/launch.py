@@ -22,6 +22,9 @@ def implied(settings: Settings) -> Iterable[Setting]:
     theirs, own = settings.get("run.offload_reference"), settings.get("run.offload_parameters")
     if theirs is not None and theirs.value is None and own is not None:
         yield own.implies("run.offload_reference", own.value)  # Megatron's, since 0.7
+    merged = settings.get("run.merges_adapters")
+    if merged is not None and merged.value is True and value(settings, "run.strategy") == "fsdp":
+        yield merged.implies("run.merges_at_once", True)  # fsdp_merge_unmerge of FSDP1
     packing = settings.get("run.packing")
     if packing is not None and packing.value is False:
         yield packing.implies("run.padding", "padded_to_cap")

@@ -31,6 +31,9 @@ STEPS = 4  # the last but one counts: nothing is generated beside the last
 SPLITS = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_parallel")
 NVLINK_GPUS = {"h100-sxm": 8, "a100-80gb": 8, "h20": 8, "gb200": 72}  # GPUs that talk over NVLink
 FRAMEWORKS = {"nemo": "NeMo-RL", "nemo-0.4": "NeMo-RL", "verl": "verl", "verl-0.11": "verl"}
+LOG_PROB_ROWS = {"llama-3.1-8b": 2, "qwen3-30b-a3b": 4, "qwen3-32b": 4}
+"""Longest sequences in a microbatch of log-probabilities: logprob_batch_size in NeMo-RL's recipes
+(examples/configs/recipes/llm/performance and grpo_math_1B.yaml); 1 of other models."""
 STACKS = {
     "nemo": "nemo-rl",
     "nemo-0.4": "nemo-rl-0.4",
@@ -150,6 +153,8 @@ def _trainer(run: Run) -> dict[str, Any]:
     }
     if run.parallel:
         options |= megatron(run.gpu, run.parallel, run.total_tokens, run.recompute)
+    if run.stack == "NeMo-RL" and run.model in LOG_PROB_ROWS:
+        options["log_prob_microbatch_tokens"] = LOG_PROB_ROWS[run.model] * run.total_tokens
     return options
 
 

@@ -33,6 +33,7 @@ from benchmarks.validation.run_phases import (
 )
 from benchmarks.validation.stack_effects import Effect, Observed, StackEffects, fit
 from benchmarks.validation.suite import Judged
+from rollcast.simulator.costs.backends import unsaid_options
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.draws import unusual
 from rollcast.simulator.costs.stacks import FOLDERS, UNKNOWN
@@ -47,6 +48,8 @@ WIDTH = 2.2  # of the median interval, from low to high
 SIZE = 0.2  # of a ratio that is forecast well
 TIED = 0.1  # sides of a step as long as each other
 UNUSUAL = "mixtures and recurrent layers add"
+MEGATRON = "on megatron"
+TRAINED = ("log_prob", "update")  # groups of the trainer, which a stack's backends do differently
 OPEN = 2  # keys that a source leaves open
 BARE_DRAWS = 12
 BARE_STEPS = 4  # of synchronous forecasts to which effects are fitted
@@ -63,6 +66,14 @@ class Row:
     @property
     def stack(self) -> str:
         return FOLDERS[self.run.stack].name
+
+    def pooled(self, group: str) -> str:
+        """Whose runs have an effect on a group of phases together: a stack's, and those of its
+        trainer on Megatron apart."""
+        trainer = self.run.scenario["cost"]["roofline"].get("trainer") or {}
+        backend = unsaid_options(self.run.stack, trainer, "trainer")["backend"]
+        apart = group in TRAINED and backend == "megatron"
+        return f"{self.stack} {MEGATRON}" if apart else self.stack
 
     @property
     def unusual(self) -> bool:
@@ -94,7 +105,8 @@ def observed(row: Row, found: Forecast) -> Iterator[tuple[str, Observed]]:
             logs = np.log([max(seconds_of(figure, draw), 1e-9) for draw in found.draws])
             sd = float(np.std(logs)) if len(logs) else 0.0
             ratio = measured / seconds
-            yield group, Observed(row.stack, row.source, ratio, sd, row.unusual, row.open)
+            whose = row.pooled(group)
+            yield group, Observed(whose, row.source, ratio, sd, row.unusual, row.open)
 
 
 def all_effects(rows: Sequence[Row], found: Sequence[Forecast]) -> dict[str, StackEffects]:
@@ -114,7 +126,7 @@ def left_out(
     of_source: dict[str, dict[str, StackEffects]] = dict(zip(sources, fits, strict=True))
     return [
         {
-            group: fitted.of(row.stack, unusual=row.unusual, open=row.open)
+            group: fitted.of(row.pooled(group), unusual=row.unusual, open=row.open)
             for group, fitted in of_source[row.source].items()
         }
         for row in rows
@@ -230,14 +242,19 @@ def stack_texts(effects: Mapping[str, StackEffects]) -> Iterator[str]:
     and the standard deviations that mixtures and recurrent layers add."""
     for name in (UNKNOWN, *sorted({folder.name for folder in FOLDERS.values()} - {UNKNOWN})):
         of = {group: fitted.of(name) for group, fitted in effects.items()}
-        texts = [
-            f"{group} {effect.factor:.2f} (sd {effect.sd:.2f})"
-            for group, effect in of.items()
-            if name == UNKNOWN or effect.factor != 1.0
-        ]
-        if texts:
-            yield f"{name} {', '.join(texts)}"
+        known = {group: effect for group, effect in of.items() if effect.factor != 1.0}
+        if name == UNKNOWN:
+            yield _text(name, of)
+        elif known:
+            yield _text(name, known)
+            trained = {group: effects[group].of(f"{name} {MEGATRON}") for group in TRAINED}
+            yield _text(f"{name} {MEGATRON}", trained)
     yield f"{UNUSUAL} {', '.join(f'{g} {fitted.added:.2f}' for g, fitted in effects.items())}"
+
+
+def _text(name: str, effects: Mapping[str, Effect]) -> str:
+    of = (f"{group} {effect.factor:.2f} (sd {effect.sd:.2f})" for group, effect in effects.items())
+    return f"{name} {', '.join(of)}"
 
 
 def _bare(row: Row) -> Forecast | str:

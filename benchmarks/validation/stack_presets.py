@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.runner import RESULTS, ROOT, write_text
-from benchmarks.validation.runs import UNUSUAL
+from benchmarks.validation.runs import MEGATRON, UNUSUAL
 
 STACKS = ROOT / "simulator" / "stacks"
 SPREADS = ROOT / "simulator" / "costs" / "presets" / "spreads.yaml"
@@ -38,10 +38,12 @@ def fitted(text: str) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
         stack, _, effects = part.partition(" ")
         its = stacks.setdefault(stack, {})
         found = {group: (factor, sd) for group, factor, sd in _EFFECT.findall(effects)}
+        where = "megatron_" if effects.startswith(MEGATRON) else ""
         for group, keys in KEYS.items():
             for key in keys if group in found else ():
                 factor, sd = found[group]
-                its |= {f"{key}_sd": sd} if stack == "unknown" else {key: factor, f"{key}_sd": sd}
+                own = {} if stack == "unknown" else {f"{where}{key}": factor}
+                its |= own | {f"{where}{key}_sd": sd}
     return stacks, added
 
 

@@ -51,6 +51,11 @@ def trainer_figures(name: str, backend: Backend) -> Iterator[Figure]:
     its = backends_of(name)[backend]
     for key, value in its.options.items():
         yield Figure(f"trainer.{key}", _text(value), its.sources[key])
+    if backend == "megatron":
+        stack = STACKS[name]
+        for key, value in given(stack.megatron_factors).items():
+            if value is not None:
+                yield Figure(f"phase_factors.{key}", _text(value), stack.sources["phase_factors"])
 
 
 def _text(value: object, spread: Spread | None = None) -> str:

@@ -33,6 +33,7 @@ Loads = Literal["nobody", "first", "ranks", "ranks_twice"]
 of them twice where ZeRO-1 and 2 make one buffer of its weights."""
 
 _GROUPS = ("settings", "rest", "loop", "fixed", "phase_factors")
+_ON_MEGATRON = "megatron_"
 _MEASURED = frozenset({"measured", "fitted"})
 
 
@@ -48,7 +49,8 @@ class StackPreset:
     weights sent; in others the engine serves them. rest_s: of a step outside every phase;
     rest_per_token_s: of it, each token of the batch. loop_s, loop_per_rollout_s: that its loop adds
     to an engine's iteration, beside the engine's own host. fixed, phase_factors: of the phases of a
-    step. Spreads: factors within which the truth is taken to lie. cuda_graphs: None if unknown.
+    step; megatron_factors: of a trainer on Megatron, before those. Spreads: factors within which
+    the truth is taken to lie. cuda_graphs: None if unknown.
     max_seqs: of an engine, where the stack sets it. kv_memory_utilization: its share of a GPU,
     where the stack has a default; apart_kv_memory_utilization on GPUs of its own, where that
     differs. ray: whether Ray runs its workers. engine_in_trainer: whether a colocated engine is in
@@ -72,6 +74,7 @@ class StackPreset:
     fixed: FixedSeconds
     fixed_spread: Spread
     phase_factors: PhaseFactors
+    megatron_factors: PhaseFactors
     measured: bool
     sources: Mapping[str, Provenance] = field(compare=False)
     cuda_graphs: bool | None = True
@@ -95,6 +98,11 @@ class StackPreset:
     gathers_base: bool = False
     swaps_reference: bool = False
     wakes_whole: bool = False
+
+    def factors_on(self, backend: str | None) -> PhaseFactors:
+        """The factors with a trainer's backend."""
+        own = self.megatron_factors if backend == "megatron" else PhaseFactors()
+        return own.or_else(self.phase_factors)
 
 
 def _preset(name: str, own: Mapping[str, Any]) -> StackPreset:
@@ -122,6 +130,8 @@ def _preset(name: str, own: Mapping[str, Any]) -> StackPreset:
         f"{group}_spread": tuple(figures.pop("spread"))
         for group, figures in (("rest", rest), ("loop", loop), ("fixed", fixed))
     }
+    on_megatron = {key for key in factors if key.startswith(_ON_MEGATRON)}
+    megatron = {key.removeprefix(_ON_MEGATRON): factors.pop(key) for key in on_megatron}
     groups = own.keys() & {"rest", "loop", "fixed", "phase_factors"}
     return StackPreset(
         **settings,
@@ -131,6 +141,7 @@ def _preset(name: str, own: Mapping[str, Any]) -> StackPreset:
         **spreads,  # type: ignore[arg-type]
         fixed=FixedSeconds(**fixed),
         phase_factors=PhaseFactors(**factors),
+        megatron_factors=PhaseFactors(**megatron),
         measured=name != UNKNOWN and any(sources[group].kind in _MEASURED for group in groups),
         sources=MappingProxyType(sources),
     )

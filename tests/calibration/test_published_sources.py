@@ -352,7 +352,7 @@ def test_a_mixture_adds_training_and_switches_to_its_generation() -> None:
         more_s = 2 * parameters / 20e9 - 2 * parameters / 32e9
         assert row.sync_more_s == pytest.approx(row.cost.phase_factors.of("sync") * more_s)
         # The one-step-off step is generation's: training alone is far shorter.
-        assert row.training_s < 0.3 * row.overlapped_step_s
+        assert row.training_s < 0.4 * row.overlapped_step_s
 
 
 RUNS: dict[str, rl_steps.Row] = {run.name: run for run in suite.read("rl_steps", PUBLISHED)}

@@ -15,7 +15,7 @@ from benchmarks import run_tables
 from benchmarks.runner import ROOT
 from benchmarks.validation.published_runs import PublishedRun
 from benchmarks.validation.run_phases import Forecast
-from benchmarks.validation.runs import UNUSUAL, Row, group_of, left_out, measured_bound
+from benchmarks.validation.runs import MEGATRON, UNUSUAL, Row, group_of, left_out, measured_bound
 from benchmarks.validation.stack_effects import Observed, fit
 from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.costs.stacks import FOLDERS, STACKS, told_of
@@ -138,6 +138,21 @@ def row(stack: str, source: str, measured_s: float) -> Row:
     return Row(source, f"{stack} {source}", PublishedRun(scenario, {"update": measured_s}))
 
 
+def test_a_trainer_on_megatron_has_an_effect_of_its_own() -> None:
+    """Its stack's other phases have those of all of its runs."""
+    rows = [row("verl", f"page {n}", 10.0 + 0.1 * n) for n in range(4)]
+    roofline = {"stack": "verl", "trainer": {"backend": "megatron"}}
+    for n in range(4):
+        one = row("verl", f"log {n}", 20.0 + 0.1 * n)
+        scenario = {**one.run.scenario, "cost": {"roofline": roofline}}
+        rows.append(replace(one, run=replace(one.run, scenario=scenario)))
+    found = [Forecast({"update": 10.0}, ({"update": 10.0}, {"update": 11.0}))] * len(rows)
+    effects = left_out(rows, found)
+    assert effects[0]["update"].factor < 1.2 < 1.6 < effects[4]["update"].factor
+    assert rows[4].pooled("update") != rows[0].pooled("update")
+    assert rows[4].pooled("generation") == rows[0].pooled("generation")
+
+
 def test_effects_for_a_source_do_not_know_what_it_measured() -> None:
     """Of another stack as of its own."""
     rows = [row("verl", f"page {n}", 10.0 + n) for n in range(4)]
@@ -168,7 +183,7 @@ def test_presets_of_stacks_have_what_was_fitted_to_all_sources() -> None:
                 assert added[KEYS[group]] == pytest.approx(float(sd), abs=0.1), text
         for group, factor, sd in re.findall(r"(\w+) ([\d.]+) \(sd ([\d.]+)\)", effects):
             for preset in presets:
-                its = preset.phase_factors
+                its = preset.factors_on("megatron" if effects.startswith(MEGATRON) else "fsdp")
                 assert its.of(KEYS[group]) == pytest.approx(float(factor), rel=0.1), text
                 assert getattr(its, f"{KEYS[group]}_sd") == pytest.approx(float(sd), rel=0.25), text
 

@@ -17,7 +17,7 @@ from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import Kind
 from rollcast.simulator.costs.roofline import draws
 from rollcast.simulator.costs.roofline.cost import RooflineSection
-from rollcast.simulator.costs.stack_figures import stack_figures
+from rollcast.simulator.costs.stack_figures import stack_figures, trainer_figures
 from rollcast.simulator.costs.stacks import STACKS, Stack, no_step_measured
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
@@ -204,6 +204,21 @@ def test_what_is_given_stays() -> None:
     slower = cost(stack="nemo-rl", host_factor=2.0)
     assert slower.loop_s == pytest.approx(2 * preset.loop_s)
     assert replace(slower, rest_s=1.0).loop_s == slower.loop_s
+
+
+@pytest.mark.parametrize("backend", ["fsdp2", "megatron"])
+def test_a_trainer_on_megatron_has_the_factors_of_its_stack_there(backend: str) -> None:
+    """Of log-probabilities and updates; its other phases have the stack's."""
+    stack, spelt = STACKS["verl"], {"stack": "verl", "trainer": {"backend": backend}}
+    factors = RooflineSection.from_mapping(spelt, "cost.roofline").phase_factors
+    assert factors == stack.factors_on(backend)
+    assert (factors.decode, factors.sync) == (stack.phase_factors.decode, stack.phase_factors.sync)
+    assert (factors.update == stack.phase_factors.update) == (backend != "megatron")
+    listed = {figure.key: figure.value for figure in trainer_figures("verl", backend)}
+    if backend == "megatron":
+        assert float(listed["phase_factors.update"]) == factors.update
+    spelt["phase_factors"] = {"update": 3.0}
+    assert RooflineSection.from_mapping(spelt, "cost.roofline").phase_factors.update == 3.0
 
 
 def test_a_loop_is_that_around_the_engine_that_the_stack_has_by_default() -> None:

@@ -510,7 +510,7 @@ class RooflineCost(RooflineOptions, CostModel):
         inner = self.with_figures_drawn(chance)
         errors = residual_spreads(
             self.model,
-            with_unusual(self.phase_factors, self.stack, self.model),
+            with_unusual(self.phase_factors, self.stack, self.model, self.trainer_of.backend),
             speculates=self.speculative is not None,
             several_gpus=self.engine_gpus > 1,
         )

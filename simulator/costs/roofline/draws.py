@@ -193,13 +193,15 @@ def model_errors(model: Model) -> Mapping[str, float]:
     return errors
 
 
-def with_unusual(factors: PhaseFactors, stack: Stack | None, model: Model) -> PhaseFactors:
+def with_unusual(
+    factors: PhaseFactors, stack: Stack | None, model: Model, backend: str | None = None
+) -> PhaseFactors:
     """With what an unusual model adds to the standard deviations of its stack; one that was given
-    in the place of the stack's is taken to be known."""
+    in the place of the stack's is taken to be known. backend: of the trainer."""
     if stack is None or not unusual(model):
         return factors
     added: Mapping[str, float] = read_presets("spreads.yaml")["unusual_models"]
-    own, keys = STACKS[stack].phase_factors, [f"{phase}_sd" for phase in added]
+    own, keys = STACKS[stack].factors_on(backend), [f"{phase}_sd" for phase in added]
     sds = [(key, getattr(factors, key)) for key in keys]
     wider = {
         key: math.hypot(sd, more)

@@ -317,7 +317,9 @@ class RooflineOptions(Options):
                 object.__setattr__(self, name, factor * getattr(whose, name))
         for name, kind in (("fixed", FixedSeconds), ("phase_factors", PhaseFactors)):
             own = read(kind, getattr(self, name), f"{FIELD}.{name}")
-            object.__setattr__(self, name, own.or_else(getattr(stack, name)))
+            backend = getattr(getattr(self, "trainer", None), "backend", None)
+            known = stack.fixed if name == "fixed" else stack.factors_on(backend)
+            object.__setattr__(self, name, own.or_else(known))
 
 
 @dataclass(frozen=True, kw_only=True)

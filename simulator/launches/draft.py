@@ -13,7 +13,7 @@ from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.costs import Step, cost_parts, preset_of
 from rollcast.simulator.launches.dealt import check_batches, check_engines
-from rollcast.simulator.launches.engine_defaults import seqs_part, share_part, shared_part
+from rollcast.simulator.launches.engine_defaults import seqs_part, share_part, shared_parts
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
 from rollcast.simulator.launches.run_parts import cluster_parts, model_part, policy_part
@@ -116,11 +116,11 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         policy_part(known, overlapped, launch.stack, _rules(launch)),
         *cost_parts(known, preset, step),
         *share_part(known, preset, gpu),
+        *shared_parts(known),
         Part("seed", 0, "assumed", True),
     ]
     steps = asked.steps or whole(known, "run.steps")
-    model = next((part.value for part in (*asked.parts, *parts) if part.key == "model"), None)
-    said = replaced(replaced(parts, shared_part(known, model, gpu)), asked.parts)
+    said = replaced(parts, asked.parts)
     if longest is not None:
         said = tuple(_extended(part, longest, longest + int(cap.value)) for part in said)
     return Drafted(said, known, steps)

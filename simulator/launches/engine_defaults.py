@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollcast.simulator.costs.presets.gpus import load_gpu
-from rollcast.simulator.costs.presets.models import model_presets
 from rollcast.simulator.costs.stacks import STACKS
 from rollcast.simulator.launches.parts import Part
 from rollcast.simulator.stacks.settings import Settings, value, whole
@@ -60,24 +59,14 @@ def share_part(known: Settings, preset: str, gpu: object) -> Iterator[Part]:
         yield Part("cost.roofline.kv_memory_utilization", share, source)
 
 
-_SHARED_BYTES = {"4bit": 0.6, "8bit": 1.1}  # of a weight, with what is not quantised
-
-
-def shared_part(known: Settings, model: object, gpu: object) -> Iterator[Part]:
-    """What Unsloth's engine takes of a GPU beside the weights that it shares with the trainer,
-    among whose bytes they are (load_vllm and get_vllm_state_dict of unsloth_zoo/vllm_utils.py)."""
-    share = value(known, "run.gpu_memory_share")
+def shared_parts(known: Settings) -> Iterator[Part]:
+    """Of Unsloth's engine, which computes with the trainer's weights below its adapters (load_vllm
+    and get_vllm_state_dict of unsloth_zoo/vllm_utils.py), and gets these alone (load_lora)."""
     shares = value(known, "run.patched") is True and value(known, "run.engine") is True
-    if not shares or not isinstance(model, str) or not isinstance(gpu, str):
-        return
-    if not isinstance(share, int | float) or model not in model_presets():
-        return
-    each = _SHARED_BYTES.get(str(value(known, "run.quantized_base")), 2.0)
-    weights = model_presets()[model].parameters * each
-    left = share - weights / load_gpu(gpu, "gpu").memory_bytes
-    if left > 0:
-        said = f"{known['run.gpu_memory_share'].source}, less the weights, which are the trainer's"
-        yield Part("cost.roofline.kv_memory_utilization", round(left, 3), said)
+    if shares and whole(known, "run.lora_rank"):
+        source = f"{known['run.engine'].source}, in Unsloth"
+        yield Part("cost.roofline.shares_weights", True, source)
+        yield Part("cost.roofline.merges_adapters", False, source)
 
 
 def seqs_part(known: Settings, preset: str, gpu: object) -> Iterator[Part]:

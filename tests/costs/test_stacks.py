@@ -11,12 +11,14 @@ from rollcast.simulator.costs import RooflineCost, RooflineTrainer, stacks
 from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.base import Extremes, TrainLoad
 from rollcast.simulator.costs.engine.hosts import engine_presets
+from rollcast.simulator.costs.memory.kv_pool import kv_bytes_per_token
 from rollcast.simulator.costs.phase_figures import FixedSeconds
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import Kind
 from rollcast.simulator.costs.roofline import draws
 from rollcast.simulator.costs.roofline.cost import RooflineSection
+from rollcast.simulator.costs.roofline.memory_phases import Batch, cluster_ledger
 from rollcast.simulator.costs.stack_figures import stack_figures, trainer_figures
 from rollcast.simulator.costs.stacks import STACKS, Stack, no_step_measured
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
@@ -271,6 +273,27 @@ def test_adapters_that_are_merged_cost_the_engine_nothing() -> None:
     assert served.decode_curve(64).seconds(64_000) > full.decode_curve(64).seconds(64_000)
     alone = cost(stack="trl", trainer=trained, merges_adapters=False)
     assert alone.serves_adapters  # against the stack's own habit
+
+
+@pytest.mark.parametrize("bits", [4, 16])
+def test_weights_that_engine_and_trainer_share_count_once(bits: int) -> None:
+    """And leave the pool what they do not take of the engine's share."""
+    trained = {"weights": "lora", "tensor_parallel": 1, "base_bits": bits}
+    apart, shared = (
+        cost(stack="trl", trainer=trained, shares_weights=shares) for shares in (False, True)
+    )
+    token = kv_bytes_per_token(MODEL, 1)
+    saved = (apart.model.weight_bytes * (1 - bits / 16)) / token
+    assert shared.kv_pool_tokens - apart.kv_pool_tokens == pytest.approx(saved, abs=1)
+
+    def generating(one: RooflineCost) -> float:
+        held = cluster_ledger(one, Batch(64, 512, 512, 0, 700.0, None, 64, 8192)).holdings
+        return sum(h.total for h in held if (h.phase, h.pool) == ("generation", "colocated"))
+
+    less = apart.model.weight_bytes * bits / 16
+    assert generating(apart) - generating(shared) == pytest.approx(less, rel=1e-3)
+    full = cost(stack="trl", shares_weights=True)  # what is trained is no engine's
+    assert full.kv_pool_tokens == cost(stack="trl").kv_pool_tokens
 
 
 @pytest.mark.parametrize("weights", ["full", "lora"])

@@ -273,8 +273,23 @@ class RooflineCost(RooflineOptions, CostModel):
             self.data_parallel_attention,
             self.pipeline_parallel,
             speculative.draft_of(self.model) if speculative else None,
-            speculative.draft_weight_bytes(self.model) if speculative else 0.0,
+            self.more_weight_bytes,
         )
+
+    @property
+    def more_weight_bytes(self) -> float:
+        """Of an engine's weights beyond the model's: those of a draft, and below 0 where it has the
+        trainer's in fewer bits."""
+        draft = self.speculative.draft_weight_bytes(self.model) if self.speculative else 0.0
+        if not self.borrows:
+            return draft
+        return draft + self.model.weight_bytes * (self.trainer_of.base_bits / 16 - 1)
+
+    @property
+    def borrows(self) -> bool:
+        """Whether the engine's weights are the trainer's."""
+        frozen = self.trainer_of.weights == "lora"
+        return self.shares_weights and frozen and self.placement == "colocated"
 
     def workspace_bytes(self, batched_tokens: int, seqs: int) -> float:
         """The least that an engine of so many tokens and rollouts at once needs beside weights and

@@ -241,10 +241,8 @@ def _sleeping_bytes(cost: RooflineCost) -> float:
     """Of an engine's weights while it sleeps with them: vLLM pins a copy of each."""
     if cost.engine_sleep != "offload":
         return 0.0
-    speculative = cost.speculative
     shares = (cost.tensor_parallel, cost.pipeline_parallel, cost.data_parallel_attention)
-    draft = speculative.draft_weight_bytes(cost.model) if speculative else 0.0
-    size = weight_bytes_per_gpu(cost.model, *shares, draft)
+    size = weight_bytes_per_gpu(cost.model, *shares, cost.more_weight_bytes)
     each = cost.model.weight_bytes / cost.model.parameters
     return size * rounding(fused_matrices(cost.model, cost.tensor_parallel, each))
 

@@ -202,6 +202,8 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
         running = math.ceil(batch.rollouts / cost.replicas)
         kv = kv_bytes(cost, context * min(running, batch.seqs))
         awake = {"gathered_weights": borrowed_weights(cost), "kv_pool": kv, "reserve": workspace}
+    if cost.borrows:  # among the trainer's
+        weights, awake = 0.0, awake | {"weights": 0.0}
     generating = awake
     if cost.with_graphs and has_a_pool(cost):
         generating = awake | {"graphs": float(figures("memory").graphs_bytes)}
@@ -285,13 +287,12 @@ def _apart(role: Role, other: RooflineTrainer, use: Use) -> Iterator[Holding]:
 
 def engine_weights(cost: RooflineCost) -> float:
     """Bytes of a replica's weights on each GPU, with those of a draft."""
-    speculative = cost.speculative
     return weight_bytes_per_gpu(
         cost.model,
         cost.tensor_parallel,
         cost.pipeline_parallel,
         cost.data_parallel_attention,
-        speculative.draft_weight_bytes(cost.model) if speculative else 0.0,
+        cost.more_weight_bytes,
     )
 
 

@@ -160,6 +160,13 @@ class RooflineOptions(Options):
             source="rollcast presets syncs",
         ),
     ] = None
+    shares_weights: Annotated[
+        bool,
+        Doc(
+            "whether a colocated engine computes with the frozen weights of the trainer, as it has "
+            "them, which count once (Unsloth's fast_inference)"
+        ),
+    ] = False
     merges_adapters: Annotated[
         bool | None,
         Doc(

@@ -91,6 +91,12 @@ def run_scenario(
             "one replica that takes turns with the trainer runs in this process; leave it out, or "
             "change cluster.placement or cluster.replicas",
         )
+    if lent is not None and not spec.in_process:
+        raise ScenarioError(
+            "lent",
+            "replicas of this run are actors with engines of their own; leave it out, or make "
+            "cluster.placement colocated with one replica",
+        )
     with nullcontext() if out is None else checkpoint.held(out):
         with _reopened(out, resume):
             resumed = _check_out(spec, out, resume, force)

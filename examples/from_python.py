@@ -33,7 +33,7 @@ def main() -> None:
     for name, result in results.items():
         step_s, dropped = result.summary["step_s"], result.summary["dropped_tokens"]
         print(f"{name}: {step_s:.1f} s a step, {dropped:,} tokens lost")
-    choose = {"gpus": [4, 8], "placement": ["colocated"], "tensor_parallel": [1, 2]}
+    choose = {"gpus": [4, 8], "placement": ["colocated"], "tensor_parallel": [1]}
     planned = plan(
         scenario, {"choose": choose, "objective": "gpu_hours"}, ["sync", "april"], intervals=False
     )

@@ -510,7 +510,7 @@ def test_a_stopped_run_leaves_no_folder(tiny: Path, number: signal.Signals, writ
             assert process.poll() is None
             time.sleep(0.001)
     else:  # well past its imports, on however busy a machine
-        while processor_s(process.pid) < 1.5 and time.monotonic() < until:
+        while processor_s(process.pid) < 1.0 and time.monotonic() < until:
             time.sleep(0.02)
     process.send_signal(number)
     _, err = process.communicate()

@@ -59,7 +59,7 @@ def scripts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         ["--editable", ROOT] if request.param == "editable" else [request.getfixturevalue("wheel")]
     )
     pip = (sys.executable, "-m", "pip", "--python", folder / "python", "install", "--quiet")
-    succeeded(call(*pip, "--no-deps", "--no-build-isolation", *asked, cwd=home))
+    succeeded(call(*pip, "--no-compile", "--no-deps", "--no-build-isolation", *asked, cwd=home))
     where = call(folder / "python", "-c", "import rollcast; print(rollcast.__file__)", cwd=home)
     at = Path(succeeded(where).strip()).resolve()
     assert at.is_relative_to(packages.resolve() if request.param == "wheel" else ROOT)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.calibration import kept
+
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = {
     "calibrate_and_confirm.ipynb": {
@@ -60,6 +62,7 @@ def test_its_code_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert written in source
         source = source.replace(written, tried)
     space: dict[str, Any] = {"display": print}
-    exec(compile(source, name, "exec"), space)
+    with kept.undrawn():
+        exec(compile(source, name, "exec"), space)
     content = space["content"]
     assert content.get("ranking", content)["pairs"]

@@ -57,13 +57,13 @@ def test_ten_steps_know_that_they_may_have_met_no_rare_rollout(policy: str) -> N
     """About one step in 30 holds a group with one, and then takes several times as long."""
     truth = simulate(scenario("steps=400", policy=policy, seed=99)).summary["step_s"]
     held, without = 0, 0
-    for seed in range(12):
+    for seed in range(8):
         result = simulate(scenario(policy=policy, seed=seed))
         low, high = uncertainty.uncertainty(result).intervals["step_s"]
         held += low <= truth <= high
         without += result.summary["step_s"] < 0.95 * truth
     assert without >= 2  # of which its own steps alone would say that they are sure
-    assert held >= 10
+    assert held >= 7
 
 
 def test_it_is_wide_only_where_something_rare_may_come() -> None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
-
-import numpy as np
 
 from benchmarks.validation.architectures import architecture
 from benchmarks.validation.case import Case, Role
 from benchmarks.validation.draws import trainer_interval
 from benchmarks.validation.files import column
-from benchmarks.validation.fitting import fit_relative
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs import RooflineTrainer, TrainLoad
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
@@ -39,8 +35,6 @@ _FULL_NAMES = {
     "Qwen3-235B-A22B": "Qwen/Qwen3-235B-A22B-Instruct-2507",
     "INTELLECT-3": "PrimeIntellect/INTELLECT-3",
 }
-FITTED = ("traffic_per_activation_byte", "traffic_per_logit", "", "traffic_per_adapted_byte")
-_RATES = (1.5e12, 2e12, 2.5e12, 3e12, 3.5e12, 4e12, 5e12, 6e12, 8e12, 1.2e13, 1e30)
 
 
 @cache
@@ -121,39 +115,6 @@ def trainer_of(row: Row) -> RooflineTrainer:
         expert_launch_s=LOOPED_EXPERT_S if row.looped else 0.0,
         traffic_per_logit=rl_traffic if row.kind == "rl" else SFT_TRAFFIC_PER_LOGIT,
     )
-
-
-def fit_traffic(rows: Sequence[Row]) -> tuple[dict[str, float], float]:
-    """The trainer's traffic and ``kernel_bytes_per_s``, fitted to the first, third, ... row of each
-    GPU in ``SEEN``: (figures, mean absolute relative error). '' is ``SFT_TRAFFIC_PER_LOGIT``.
-
-    A step is linear in all but kernel_bytes_per_s, which is tried at a few values.
-    """
-    seen = [row for gpu in SEEN for row in [row for row in rows if row.gpu == gpu][::2]]
-    measured = np.array([row.step_s for row in seen])
-    fits = []
-    for rate in _RATES:
-        fixed, columns = zip(*(_parts(row, rate) for row in seen), strict=True)
-        design, rest = np.array(columns), np.array(fixed)
-        coefficients = fit_relative(rest, design, measured)
-        error = float(np.abs((rest + design @ coefficients) / measured - 1).mean())
-        figures = dict(zip(FITTED, map(float, coefficients), strict=True))
-        fits.append(({**figures, "kernel_bytes_per_s": rate}, error))
-    return min(fits, key=lambda fit: fit[1])
-
-
-def _parts(row: Row, rate: float) -> tuple[float, list[float]]:
-    """Seconds without any traffic, and for one byte of each of ``FITTED``."""
-    none: dict[str, Any] = {name: 0.0 for name in FITTED if name}
-    base = replace(trainer_of(row), kernel_bytes_per_s=rate, **none)
-    fixed = base.train(row.load).total_s
-
-    def more(name: str) -> float:
-        changed: dict[str, Any] = {name: 1.0}
-        return replace(base, **changed).train(row.load).total_s - fixed
-
-    activations, logits, rl = more(FITTED[0]), more("traffic_per_logit"), row.kind == "rl"
-    return fixed, [activations, logits * rl, logits * (not rl), activations * row.lora]
 
 
 def case_of(row: Row) -> Case:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,13 +10,9 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
+from rollcast.simulator.planner.workers import cores
+
 T = TypeVar("T")
-
-
-def cores() -> int:
-    """That this process may use."""
-    able = getattr(os, "sched_getaffinity", None)
-    return len(able(0)) if able is not None else 1
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +20,7 @@ from rollcast.engine import checkpoint
 from rollcast.engine.actors.trainer import Part
 from rollcast.engine.actors.updates import Updates
 from rollcast.engine.config import RunSpec, build_run
+from rollcast.engine.edges import Engine
 from rollcast.engine.run import run_scenario
 from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.errors import ScenarioError
@@ -175,3 +176,9 @@ def test_an_address_of_ray_is_for_actors_alone() -> None:
     with pytest.raises(ScenarioError, match="runs in this process") as caught:
         run_scenario(build_run(parse_scenario(text, name="s.yaml")), None, ray="auto")
     assert caught.value.field == "--ray"
+
+
+def test_an_engine_is_lent_to_a_run_in_this_process_alone() -> None:
+    with pytest.raises(ScenarioError, match="replicas of this run are actors") as caught:
+        run_scenario(spec_of("sync"), None, lent=cast(Engine, object()))
+    assert caught.value.field == "lent"

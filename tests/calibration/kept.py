@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,21 @@ def kept_of(name: str, run: str) -> dict[str, Any]:
     return dict(kept)
 
 
-def replayed(fitted: Fitted, folders: Sequence[Path], **options: Any) -> Validation:
-    """The runs replayed, for what hangs on no draw of the parameters: none is simulated."""
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """For what hangs on no draw of the parameters: none is simulated."""
 
-    def undrawn(fitted: Any, run: Any, mode: Any, draws: int, **options: Any) -> Forecast:
+    def point(fitted: Any, run: Any, mode: Any, draws: int, **options: Any) -> Forecast:
         return forecast(fitted, run, mode, 0, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rollcast.calibration.validate.forecast", undrawn)
+        patch.setattr("rollcast.calibration.validate.forecast", point)
+        yield
+
+
+def replayed(fitted: Fitted, folders: Sequence[Path], **options: Any) -> Validation:
+    """The runs replayed without draws."""
+    with undrawn():
         return validate(fitted, folders, "replay", draws=1, **options)
 
 

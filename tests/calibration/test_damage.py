@@ -28,7 +28,7 @@ from tests.calibration.test_probes import write_probe
 from tests.calibration.worlds import write_pulses, write_world
 from tests.laws import SEARCHING
 
-EVERY = 1 if SEARCHING else 128
+EVERY = 1 if SEARCHING else 192
 CELLS = (
     "",
     "nan",

@@ -21,7 +21,7 @@ def test_a_sample_of_the_replays_is_what_the_code_gives() -> None:
     is_replayed_as_kept("several", "one-off-10")
 
 
-@pytest.mark.parametrize(("name", "run"), [("idle", "async1-10"), ("turns", "april-10")])
+@pytest.mark.parametrize(("name", "run"), [("idle", "async1-10"), ("turns", "few-slots-april-10")])
 def test_so_is_a_sample_of_the_runs_in_the_history(name: str, run: str) -> None:
     try:
         measured.past(CAMPAIGNS[name].data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import replace
 from importlib import import_module
@@ -264,33 +263,6 @@ def test_steps_of_mixtures_that_were_fitted_and_how_they_are_averaged() -> None:
     assert kernel_mixtures.case_of(quantised).forecast < kernel_mixtures.case_of(row).forecast
 
 
-def test_the_traffic_of_a_known_trainer_is_recovered() -> None:
-    """Steps of two GPUs that differ in their memory alone, timed by a trainer of known traffic."""
-    row = trainer_baselines.Row(
-        *("H200", 8, "Qwen3-4B", "rl", False, 16384, 2, "Recompute", "flash_attention_3", True, 1.0)
-    )
-    known: dict[str, Any] = {
-        "traffic_per_activation_byte": 3.0,
-        "traffic_per_logit": 40.0,
-        "traffic_per_adapted_byte": 2.0,
-        "kernel_bytes_per_s": 2.5e12,
-    }
-    rows = []
-    for gpu in trainer_baselines.SEEN:
-        for model, length, lora in itertools.product(
-            ("Qwen3-4B", "Qwen3-0.6B"), (8192, 32768), (True, False)
-        ):
-            one = replace(row, gpu=gpu, model=model, length=length, lora=lora)
-            trainer = replace(trainer_baselines.trainer_of(one), **known)
-            # The second, fourth, ... row is not looked at.
-            rows += [replace(one, step_s=trainer.train(one.load).total_s), one]
-    rows += [replace(rows[0], gpu="B200", step_s=1e6)]  # nor is another GPU
-    found, error = trainer_baselines.fit_traffic(rows)
-    del found[""]
-    assert found == pytest.approx(known, rel=1e-3)
-    assert error < 1e-6
-
-
 DENSE = [row for row in suite.read("training_steps", PUBLISHED) if row.kind == "dense"]
 
 
@@ -547,8 +519,12 @@ def test_the_committed_results_are_what_comes_out(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", SAMPLED)
-def test_forecasts_of_published_rows_are_those_known(key: str) -> None:
-    """Forecasts of a sample of each table stay what they were, case by case."""
+def test_forecasts_of_published_rows_are_those_known(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forecasts of a sample of each table stay what they were, case by case; of the draws hangs
+    only whether a row is inside its interval."""
+    monkeypatch.setattr(trainer_baselines, "DRAWS", 40)
     known = json.loads(FORECASTS.read_text("utf-8"))[key]
     fresh = figures(suite.judge(key, ROWS))
     assert fresh["checks"] == pytest.approx(known["checks"], rel=1e-4)

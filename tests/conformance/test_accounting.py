@@ -24,7 +24,7 @@ from tests.running import run
 
 pytestmark = NEEDS_VLLM
 
-CAP, BUDGET, STEPS = 40, 512, 3
+CAP, BUDGET, STEPS = 40, 512, 2
 PLAN = StepPlan(Batch(4, 4))
 COLUMNS = ("group", "index", "new_tokens", "prefill_tokens", "recomputed_tokens", "preemptions")
 NARROW = {"kv_tokens": 384, "prefix_caching": False, "max_model_len": 128}

@@ -37,7 +37,7 @@ from tests.conformance.test_policies import (
 )
 from tests.running import run
 
-CAP = 24
+CAP = 20
 
 
 def is_for_one_engine(policy: str) -> bool:

@@ -20,7 +20,7 @@ from tests.engine.conftest import CONTEXT_TOKENS, build_flat
 from tests.turns.oracle import CASES, FIRST_WORD, MAX_CONTEXT, MAX_TURNS, rules
 from tests.turns.test_both_worlds import real_run, replay, require_same
 
-STEPS = 3
+STEPS = 2
 
 
 @pytest.fixture(scope="module")

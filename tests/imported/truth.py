@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from tests.logs.written import Truth
 GROUPS, SIZE, CAP, PROMPT, STEPS = 16, 8, 4096, 200, 36
 LENGTHS = {"median_tokens": 600.0, "between_sd": 0.6, "within_sd": 0.3}
 SCALE = {"decode": 1.4, "prefill": 1.2, "log_prob": 0.7, "update": 1.3, "sync": 2.0, "switch": 0.5}
-TORCH = find_spec("torch") is not None
 MODEL, GPU = "qwen3-8b", "h100-sxm"
 SCENARIO: Mapping[str, Any] = {
     "name": "truth",
@@ -278,11 +276,8 @@ def _slime(folder: Path, truth: tuple[Truth, ...]) -> None:
         for key, value in SETTINGS["slime"].items()
     )
     (folder / "run.sh").write_text(f"python3 train.py {options}\n", encoding="utf-8")
-    if TORCH:
-        import torch
-
-        for t in truth:
-            torch.save(written.slime_samples(t), folder / f"{t.step}.pt")
+    for t in truth:
+        written.torch_file(folder / f"{t.step}.pt", written.slime_samples(t))
 
 
 def _openrlhf(folder: Path, truth: tuple[Truth, ...]) -> None:
@@ -371,7 +366,7 @@ FORMS = {
     "roll": Form(_roll, 2),
     "skyrl": Form(_skyrl, 1),
     "table": Form(_table, 2),
-    "slime": Form(_slime, 3 if TORCH else 1),
+    "slime": Form(_slime, 3),
     "openrlhf": Form(_openrlhf, 1),
     "areal": Form(_areal, 3, ("decode", "prefill", "log_prob", "update", "sync"), "apart"),
     "prime_rl": Form(_prime, 3, ("decode", "update", "sync"), "overlapped"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.read import read_launch
+from tests.laws import examples
 
 FLAGS = {
     "hf-checkpoint": st.sampled_from(["/m/Qwen3-4B", "Qwen/Qwen3-8B"]),
@@ -33,7 +34,7 @@ def words(mapping: dict[str, Any]) -> list[str]:
     return [f"--{k}" if v is True else f"--{k} {v}" for k, v in mapping.items()]
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(20))
 @given(st.fixed_dictionaries(FLAGS), st.permutations(list(FLAGS)))
 def test_every_way_to_put_flags_together_says_the_same(
     tmp_path_factory: pytest.TempPathFactory, mapping: dict[str, Any], order: list[str]

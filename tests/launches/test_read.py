@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
@@ -18,6 +18,7 @@ from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.read import read_launch
 from rollcast.simulator.stacks.launch import ANY
 from rollcast.simulator.stacks.stack import all_stacks
+from tests.laws import examples
 
 VERL = "python3 -m verl.trainer.main_ppo"
 
@@ -84,6 +85,7 @@ def given_by(launch: Launched) -> dict[str, Any]:
     return dict(launch.raw())
 
 
+@settings(max_examples=examples(30))
 @given(mappings("verl"))
 def test_overrides_and_yaml_say_the_same(
     tmp_path_factory: pytest.TempPathFactory, mapping: dict[str, Any]
@@ -105,6 +107,7 @@ def test_overrides_and_yaml_say_the_same(
         assert given_by(launch) == mapping
 
 
+@settings(max_examples=examples(30))
 @given(mappings("trl"))
 def test_flags_python_and_yaml_say_the_same(
     tmp_path_factory: pytest.TempPathFactory, mapping: dict[str, Any]
@@ -126,6 +129,7 @@ def test_flags_python_and_yaml_say_the_same(
         assert {k: v for k, v in given_by(launch).items() if "num_machines" not in k} == mapping
 
 
+@settings(max_examples=examples(30))
 @given(mappings("prime_rl"))
 def test_toml_and_its_flags_say_the_same(
     tmp_path_factory: pytest.TempPathFactory, mapping: dict[str, Any]

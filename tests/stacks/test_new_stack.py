@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -70,13 +71,18 @@ def export(plan, launch):
 ''',
 }
 SCRIPT = """
+import json
 import sys
-from pathlib import Path
 from rollcast.simulator import stacks
 stacks.__path__.append(sys.argv[1])
 from rollcast.__main__ import main
-sys.argv = ["rollcast", *sys.argv[2:]]
-main()
+for words in json.loads(sys.argv[2]):
+    sys.argv = ["rollcast", *words]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
 """
 LOG = """madeup --model-path /models/qwen3-8b
 $ python -m madeup --model-path /models/qwen3-8b --prompts 64 --samples 8 --cap 4096 --gpus 8
@@ -91,32 +97,33 @@ def test_a_folder_is_all_that_a_stack_needs(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text(LOG + "\n")
     example = Path(__file__).parents[2] / "examples" / "april.yaml"
 
-    def rollcast(*arguments: object) -> str:
-        ran = subprocess.run(
-            [sys.executable, "-c", SCRIPT, str(folder.parent), *map(str, arguments)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout + ran.stderr
-
+    cost = "cost={roofline: {stack: madeup}}"
+    plain = ("--set", cost, "--set", "steps=1", "--no-plot", "--draws", "0", "--out", "run")
+    commands = (
+        ("import", "run.log", "--out", "read", "--no-advise"),
+        ("export", example, "--policy", "sync", "--to", "madeup", "--out", "script"),
+        ("presets", "stacks", "madeup"),
+        ("simulate", example, *plain),
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, folder.parent, json.dumps(commands, default=str)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
     # its log is read, with the settings of its command line
-    rollcast("import", "run.log", "--out", "read", "--no-advise")
     scenario = (tmp_path / "read" / "scenario.yaml").read_text()
     assert "batch_groups: 64  # prompts in run.log, line 2" in scenario
     assert "group_size: 8" in scenario
     # a plan is exported to it
-    rollcast("export", example, "--policy", "sync", "--to", "madeup", "--out", "script")
     arguments = (tmp_path / "script" / "args.sh").read_text()
     assert "--prompts 32" in arguments
     assert "--samples 8" in arguments
     assert "Made for 1.0" in (tmp_path / "script" / "README.md").read_text()
     # its loop is priced
-    assert "vllm-0.19" in rollcast("presets", "stacks", "madeup")
-    cost = "cost={roofline: {stack: madeup}}"
-    rollcast("simulate", example, "--set", cost, "--set", "steps=1", "--no-plot", "--out", "run")
+    assert "vllm-0.19" in ran.stdout
     spans = pd.read_csv(tmp_path / "run" / "spans.csv")
     rest = spans[spans["kind"] == "rest"]
     assert (rest["end_s"] - rest["start_s"]).round(6).tolist() == [7.0]

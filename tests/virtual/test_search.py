@@ -127,7 +127,7 @@ SCENARIO = {scenario!r}
 SMALL = {settings!r}
 
 
-@pytest.mark.rollcast(SCENARIO, *SMALL, search=80)
+@pytest.mark.rollcast(SCENARIO, *SMALL, search=40)
 async def test_that_waits_for_what_failed(fleet):
     training = training_of(fleet)
     done = asyncio.Event()

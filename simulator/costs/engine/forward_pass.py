@@ -1,10 +1,12 @@
-"""One forward pass of a model by the GPUs of a replica, in seconds: the sum of its parts."""
+"""One forward pass of a model by the GPUs of a replica, in seconds: the sum of its parts; and what
+the host takes beside it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from rollcast.simulator.costs.base import Iteration, Piece, at_least, plus, scaled
 from rollcast.simulator.costs.engine.attention import Attention
@@ -13,6 +15,25 @@ from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.engine.products import Products
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
+
+
+class Host(NamedTuple):
+    """What the engine's host takes: an iteration, and each token that a rollout gains in it.
+    overlaps: it prepares an iteration while the GPU runs the one before."""
+
+    iteration_s: float
+    rollout_s: float
+    overlaps: bool = False
+
+    def seconds(self, gpu_s: float, rollouts: int) -> float:
+        """Of an iteration that takes the GPU so long."""
+        host_s = self.iteration_s + self.rollout_s * rollouts
+        return max(gpu_s, host_s) if self.overlaps else gpu_s + host_s
+
+    def pieces(self, gpu: list[Piece], rollouts: int) -> list[Piece]:
+        """The same over the context."""
+        host_s = self.iteration_s + self.rollout_s * rollouts
+        return at_least(gpu, host_s) if self.overlaps else scaled(gpu, 1.0, host_s)
 
 
 @dataclass(frozen=True)

@@ -3,30 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from rollcast.simulator.costs.base import Iteration, Piece, at_least, plus, scaled
-from rollcast.simulator.costs.engine.forward_pass import ForwardPass
+from rollcast.simulator.costs.base import Iteration, Piece, plus, scaled
+from rollcast.simulator.costs.engine.forward_pass import ForwardPass, Host
 from rollcast.simulator.costs.engine.speculative_options import Speculative
-
-
-class Host(NamedTuple):
-    """What the engine's host takes: an iteration, and each token that a rollout gains in it.
-    overlaps: it prepares an iteration while the GPU runs the one before."""
-
-    iteration_s: float
-    rollout_s: float
-    overlaps: bool = False
-
-    def seconds(self, gpu_s: float, rollouts: int) -> float:
-        """Of an iteration that takes the GPU so long."""
-        host_s = self.iteration_s + self.rollout_s * rollouts
-        return max(gpu_s, host_s) if self.overlaps else gpu_s + host_s
-
-    def pieces(self, gpu: list[Piece], rollouts: int) -> list[Piece]:
-        """The same over the context."""
-        host_s = self.iteration_s + self.rollout_s * rollouts
-        return at_least(gpu, host_s) if self.overlaps else scaled(gpu, 1.0, host_s)
 
 
 @dataclass(frozen=True)

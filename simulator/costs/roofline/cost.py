@@ -23,10 +23,10 @@ from rollcast.simulator.costs.base import (
     plus,
     scaled,
 )
-from rollcast.simulator.costs.engine.forward_pass import ForwardPass
+from rollcast.simulator.costs.engine.forward_pass import ForwardPass, Host
 from rollcast.simulator.costs.engine.hosts import Unsaid
 from rollcast.simulator.costs.engine.layout import EngineLayout
-from rollcast.simulator.costs.engine.speculation import Host, Speculation
+from rollcast.simulator.costs.engine.speculation import Speculation
 from rollcast.simulator.costs.memory.kv_pool import (
     kv_pool_tokens,
     unsaid_reserve_bytes,

@@ -365,3 +365,10 @@ def test_ends_of_lengths_of_a_part_of_a_run_are_those_of_all(
     for end in ("low", "high"):
         assert getattr(part.step, end) == pytest.approx(getattr(whole.step, end), rel=0.05)
         assert getattr(part.step, end) != getattr(whole.step, end)
+        for name in ("log_prob", "update"):
+            ours, theirs = (getattr(one.phases[name], end) for one in (part, whole))
+            assert ours == pytest.approx(theirs, rel=0.045), name
+    its, batch = forecasts._part(asks), asks.scenario.plan.batch
+    assert its["workload.batch_groups"] < batch.groups
+    each = batch.groups / asks.scenario.shape.replicas
+    assert its["workload.batch_groups"] == each * its["cluster.replicas"]

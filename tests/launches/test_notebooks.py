@@ -103,3 +103,27 @@ def test_unsloths_engine_and_trainer_share_gpu_and_weights(tmp_path: Path) -> No
     assert parts["cost.roofline.kv_memory_utilization"] == 0.8
     assert parts["cost.roofline.shares_weights"] is True
     assert parts["cost.roofline.merges_adapters"] is False
+
+
+@pytest.mark.parametrize(
+    ("first", "how"),
+    [
+        ("", "none"),
+        ('os.environ["UNSLOTH_VLLM_STANDBY"] = "1"', "discard"),
+        ('os.environ["UNSLOTH_VLLM_STANDBY"] = "0"', "none"),
+        ('os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "1")', "discard"),
+        (
+            'os.environ["ON"] = "1"\nos.environ["UNSLOTH_VLLM_STANDBY"] = os.environ["ON"]',
+            "discard",
+        ),
+        ('os.environ["ON"] = "1"\nos.environ.setdefault("ON", "0")', "none"),
+    ],
+)
+def test_unsloths_engine_sleeps_where_a_variable_says_so(
+    first: str, how: str, tmp_path: Path
+) -> None:
+    """UNSLOTH_VLLM_STANDBY, which scripts set before they import it."""
+    (tmp_path / "run.py").write_text(f"import os\n{first}\n{MODEL}{TRAINING}")
+    asks = Asked(gpus=1, parts=given(None, "a100-80gb"))
+    parts = drafted(read_launch(tmp_path / "run.py"), asks).parts
+    assert {part.key: part.value for part in parts}["cost.roofline.engine_sleep"] == how

@@ -33,6 +33,7 @@ from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.settings import Place
 
 _MOST_STEPS, _MOST_ROUNDS, _MOST_TURNS = 100_000, 2_000, 1_000
+ENVIRONMENT = ("os.environ", "environ")
 _ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _SWITCH = "get_bool_env_var"
 _SPEC = re.compile(r"[^\d]{0,3}\d{0,3}[,_]?(?:\.\d{1,2})?[a-zA-Z%]?")
@@ -264,7 +265,7 @@ class Expressions(ABC):
         return Unknown(name, _IN_A_RUN)
 
     def _item(self, node: ast.Subscript) -> Any:
-        if dotted(node.value) in ("os.environ", "environ"):
+        if dotted(node.value) in ENVIRONMENT:
             return self._outside([self._value(node.slice)])
         held, key = self._value(node.value), self._value(node.slice)
         if isinstance(held, dict | list) and isinstance(key, str | int):

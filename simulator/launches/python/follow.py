@@ -11,7 +11,7 @@ from typing import Any
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.python import arguments as command_line
 from rollcast.simulator.launches.python import commands, texts
-from rollcast.simulator.launches.python.expressions import Expressions, Keywords
+from rollcast.simulator.launches.python.expressions import ENVIRONMENT, Expressions, Keywords
 from rollcast.simulator.launches.python.notebook import is_cell, without_shell
 from rollcast.simulator.launches.python.pure import dotted
 from rollcast.simulator.launches.python.script import Defined, Made, Parsed, Script, Shipped
@@ -253,11 +253,23 @@ class _Follower(Expressions):
                 held.attributes[target.attr] = value, self._place(target)
             elif isinstance(held, Parsed):
                 held.values[target.attr] = value
+        elif isinstance(target, ast.Subscript) and dotted(target.value) in ENVIRONMENT:
+            self._exported(self._value(target.slice), value, target)
         elif isinstance(target, ast.Subscript):
             held = self._value(target.value)
             key = self._value(target.slice)
             if isinstance(held, dict) and isinstance(key, str):
                 held[key] = value
+
+    def _exported(self, name: Any, value: Any, node: ast.expr) -> None:
+        """A variable of the environment, as if it were given to a call of ``os.environ``."""
+        if not isinstance(name, str):
+            return
+        if isinstance(value, str):
+            self._environment = {**self._environment, name: value}
+        made = Made(ENVIRONMENT[0], self._place(node))
+        made.given[name] = value, made.place
+        self.script.calls.append(made)
 
     # Classes and functions
 
@@ -315,6 +327,11 @@ class _Follower(Expressions):
             arguments = [held, *arguments]
         if isinstance(defined, Defined) and not isinstance(defined.node, ast.ClassDef):
             return self._enter(defined, arguments, keywords)
+        place, _, verb = name.rpartition(".")
+        if place in ENVIRONMENT and verb == "setdefault" and len(arguments) == 2:
+            if arguments[0] not in self._environment:
+                self._exported(arguments[0], arguments[1], node)
+            return None
         if name.rpartition(".")[2] in command_line.PARSES:
             parsed = command_line.parsed(name, held, arguments, keywords, self._arguments)
             unknown = Unknown(ast.unparse(node)[:200], "the arguments are known in a run alone")

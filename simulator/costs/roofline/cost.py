@@ -387,24 +387,25 @@ class RooflineCost(RooflineOptions, CostModel):
 
     def iteration_s(self, work: Iteration) -> float:
         """Seconds of any iteration; the decode curves are this in closed form."""
-        in_loop_s = self._plain_s(work, self.host_in_loop)
+        in_loop_s, whole_s = self._plain_s(work, self.host_in_loop, self._host)
         factors = self.phase_factors
         decode, prefill = factors.of("decode"), factors.of("prefill")
         if decode == prefill == 1.0:
             return in_loop_s
-        whole_s = decode_s = self._plain_s(work, self._host)
+        decode_s = whole_s
         if work.prefill_rollouts:
             rollouts = work.rollouts - work.prefill_rollouts
             alone = Iteration(rollouts, work.context_tokens - work.prefill_context_tokens)
-            decode_s = min(whole_s, self._plain_s(alone, self._host)) if rollouts else 0.0
+            decode_s = min(whole_s, *self._plain_s(alone, self._host)) if rollouts else 0.0
         return in_loop_s - whole_s + decode * decode_s + prefill * (whole_s - decode_s)
 
-    def _plain_s(self, work: Iteration, host: Host) -> float:
-        """Seconds of an iteration as the roofline has it."""
+    def _plain_s(self, work: Iteration, *hosts: Host) -> list[float]:
+        """Seconds of an iteration as the roofline has it, with each of these hosts."""
         how = None if self.speculative is None else self._speculates(work.rollouts)
         if how is None:
-            return host.seconds(self._pass.seconds(work), work.rollouts)
-        return how.seconds(work, host)
+            gpu_s = self._pass.seconds(work)
+            return [host.seconds(gpu_s, work.rollouts) for host in hosts]
+        return [how.seconds(work, host) for host in hosts]
 
     def _pieces(self, rollouts: int, host: Host) -> list[Piece]:
         how = self._speculates(rollouts)

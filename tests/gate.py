@@ -55,9 +55,9 @@ def main(arguments: list[str]) -> int:
             )
             try:
                 ignored = [f"--ignore={tests}" for tests in ENGINES]
-                codes = [
-                    subprocess.run([*pytest, *rest, *asked[1], *ignored], check=False).returncode
-                ]
+                # a little behind the engines, which would end last
+                others = ["nice", "-n", "2", *pytest, *rest, *asked[1], *ignored]
+                codes = [subprocess.run(others, check=False).returncode]
                 codes.append(engines.wait())
             except KeyboardInterrupt:
                 return 130

@@ -87,9 +87,7 @@ class Case:
     def spec(self) -> Model:
         """The model's shapes."""
         model = load_model(self.model)
-        if not self.tiny:
-            return model
-        return tiny_model(model)
+        return tiny_model(model) if self.tiny else model
 
     @property
     def autocast(self) -> bool:

@@ -119,7 +119,9 @@ class TablesCost(AdjustedCost):
     provider: LatencyProvider
     batches: tuple[int, ...] = BATCHES
     contexts: tuple[int, ...] = CONTEXTS
-    _curves: dict[int, Curve] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _curves: dict[tuple[int, bool], Curve] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _rows: dict[int, list[float]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -160,10 +162,16 @@ class TablesCost(AdjustedCost):
 
     def decode_curve(self, rollouts: int) -> Curve:
         """Piecewise-linear in the context, with a knot at each context of the grid."""
-        curve = self._curves.get(rollouts)
+        return self._curve(rollouts, True)
+
+    def _curve(self, rollouts: int, hosted: bool) -> Curve:
+        """Of the tables' kernels, or with the host beside them."""
+        curve = self._curves.get((rollouts, hosted))
         if curve is None:
-            pieces = self.inner.host_in_loop.pieces(self._kernels(rollouts), rollouts)
-            curve = self._curves[rollouts] = Curve(pieces)
+            pieces = self._kernels(rollouts)
+            if hosted:
+                pieces = self.inner.host_in_loop.pieces(pieces, rollouts)
+            curve = self._curves[rollouts, hosted] = Curve(pieces)
         return curve
 
     def _kernels(self, rollouts: int) -> list[Piece]:
@@ -200,10 +208,9 @@ class TablesCost(AdjustedCost):
         seconds = _interpolate(work.prefill_tokens + decoding, PREFILLS, self._prefill_row)
         seconds += self._pair_s * work.prefill_pairs
         if decoding:
-            contexts = [decoding * context for context in (0, *self.contexts)]
+            curve = self._curve(decoding, False)
             context = work.context_tokens - work.prefill_context_tokens
-            row = self._decode_row(decoding)
-            seconds += _interpolate(context, contexts, [row[0], *row]) - row[0]
+            seconds += curve.seconds(context) - curve.seconds(0)
         return self.inner.host_in_loop.seconds(seconds, work.rollouts)
 
     def drawn(self, chance: Chance) -> TablesCost:

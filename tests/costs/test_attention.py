@@ -18,7 +18,6 @@ from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.costs.trainer.attention_kernels import kernel_presets
 from rollcast.simulator.costs.trainer.memory import Use
 from rollcast.simulator.costs.trainer.packing import (
-    Works,
     near_pairs,
     pack,
     pad,
@@ -27,7 +26,7 @@ from rollcast.simulator.costs.trainer.packing import (
 )
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values.chance import Drawn
-from tests.reference.dealing import dense_work
+from tests.reference.dealing import dense_work, works_of
 
 QWEN, NEXT = load_model("qwen3-8b"), load_model("qwen3-next-80b-a3b")
 H100 = load_gpu("h100-sxm")
@@ -59,10 +58,10 @@ def test_a_prompt_and_its_response_are_the_dense_rollout(
 ) -> None:
     whole = dense_work(prompt, response, window)
     apart = [prefix_work(prompt, window), suffix_work(prompt, response, window)]
-    parts = pack(Works.of(apart), 10**6)
+    parts = pack(works_of(apart), 10**6)
     assert parts[0].near_pairs == pytest.approx(whole.near_pairs)
     assert parts[0].pairs == pytest.approx(whole.pairs)
-    (row,) = pad(Works.of([whole]), 10**6, 1, window=window)
+    (row,) = pad(works_of([whole]), 10**6, 1, window=window)
     assert row.near_pairs == whole.near_pairs
 
 

@@ -14,10 +14,10 @@ from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.presets.routing import busiest_share
-from rollcast.simulator.costs.trainer.packing import Work, Works, pad
+from rollcast.simulator.costs.trainer.packing import Work, pad
 from rollcast.simulator.errors import ScenarioError
 from tests.laws import examples
-from tests.reference.dealing import dense_work
+from tests.reference.dealing import dense_work, works_of
 
 QWEN, MIXTURE = load_model("qwen3-8b"), load_model("qwen3-30b-a3b")
 H100 = load_gpu("h100-sxm")
@@ -55,7 +55,7 @@ ROWS = st.lists(
 def test_padding_keeps_every_row_within_its_bounds(
     rows: list[Work], budget: int, most: int
 ) -> None:
-    padded = pad(Works.of(rows), budget, most)
+    padded = pad(works_of(rows), budget, most)
     head = sum(work.head_tokens for work in rows)
     assert sum(work.tokens for work in padded) >= sum(work.tokens for work in rows)
     assert sum(work.head_tokens for work in padded) >= head
@@ -66,7 +66,7 @@ def test_padding_keeps_every_row_within_its_bounds(
 
 
 def test_padding_by_hand() -> None:
-    rows = Works.of([dense_work(2, 3), dense_work(4, 1), dense_work(1, 9)])
+    rows = works_of([dense_work(2, 3), dense_work(4, 1), dense_work(1, 9)])
     first = Work(2 * 7, 2 * 3, 2 * 49 / 2)  # rows of 4 + 3
     assert pad(rows, 100, 2) == [first, Work(10, 9, 50.0)]
     assert pad(rows, 14, 9) == [first, Work(10, 9, 50.0)]

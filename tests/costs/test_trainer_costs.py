@@ -26,7 +26,6 @@ from rollcast.simulator.costs.trainer.dealing import Dealing
 from rollcast.simulator.costs.trainer.options import LOADED_BYTES_PER_S
 from rollcast.simulator.costs.trainer.packing import (
     Work,
-    Works,
     pack,
     prefix_work,
     suffix_work,
@@ -34,7 +33,7 @@ from rollcast.simulator.costs.trainer.packing import (
 from rollcast.simulator.errors import ScenarioError
 from tests.data.extract import read, sampled
 from tests.laws import examples
-from tests.reference.dealing import dealt, dense_work
+from tests.reference.dealing import dealt, dense_work, works_of
 
 QWEN = load_model("qwen3-8b")
 H100 = load_gpu("h100-sxm")
@@ -254,7 +253,7 @@ def test_optimiser_steps_are_updates_of_their_share(
 @given(lengths=st.lists(st.integers(1, 500), max_size=40), budget=st.integers(1, 600))
 def test_packing_keeps_every_token_and_the_budget(lengths: list[int], budget: int) -> None:
     works = [dense_work(0, n) for n in lengths]
-    packed = pack(Works.of(works), budget)
+    packed = pack(works_of(works), budget)
     assert sum(w.tokens for w in packed) == sum(lengths)
     assert sum(w.pairs for w in packed) == sum(w.pairs for w in works)
     assert all(w.tokens <= max(budget, max(lengths)) for w in packed)
@@ -264,7 +263,7 @@ def test_packing_keeps_every_token_and_the_budget(lengths: list[int], budget: in
 
 @given(lengths=st.lists(st.integers(1, 500), max_size=40), rows=st.integers(1, 9))
 def test_packing_keeps_rows(lengths: list[int], rows: int) -> None:
-    packed = pack(Works.of([dense_work(0, n) for n in lengths]), 10**9, rows)
+    packed = pack(works_of([dense_work(0, n) for n in lengths]), 10**9, rows)
     parts = [lengths[i : i + rows] for i in range(0, len(lengths), rows)]
     assert [w.tokens for w in packed] == [sum(part) for part in parts]
 

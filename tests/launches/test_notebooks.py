@@ -127,3 +127,12 @@ def test_unsloths_engine_sleeps_where_a_variable_says_so(
     asks = Asked(gpus=1, parts=given(None, "a100-80gb"))
     parts = drafted(read_launch(tmp_path / "run.py"), asks).parts
     assert {part.key: part.value for part in parts}["cost.roofline.engine_sleep"] == how
+
+
+def test_a_variable_that_may_not_be_set_is_not_read(tmp_path: Path) -> None:
+    """Where a script sets it in one of two ways, of which nobody knows which is taken."""
+    script = 'import os\nif input():\n    os.environ["GROUP"] = "16"\n'
+    training = TRAINING.replace("generations=4", 'generations=int(os.environ.get("GROUP", "4"))')
+    (tmp_path / "run.py").write_text(f"{script}{MODEL}{training}")
+    launch = read_launch(tmp_path / "run.py")
+    assert value(launch.settings, "workload.group_size") == 4

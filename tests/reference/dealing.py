@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rollcast.simulator.costs import TrainLoad
 from rollcast.simulator.costs.trainer.dealing import Dealing
 from rollcast.simulator.costs.trainer.packing import Work, Works, near_pairs, pad
+
+
+def works_of(works: Sequence[Work]) -> Works:
+    """The columns of single ones."""
+    columns = list(zip(*works, strict=True)) or [()] * len(Works._fields)
+    kinds = (np.int64, np.int64, np.float64, np.float64, np.int64)
+    return Works._make(np.array(*column) for column in zip(columns, kinds, strict=True))
 
 
 def dense_work(prompt_tokens: int, response_tokens: int, window: int = 0) -> Work:
@@ -56,6 +65,6 @@ def dealt(dealing: Dealing, load: TrainLoad, budget_tokens: int) -> list[list[Wo
         return [packed(one, budget_tokens, dealing.rows) for one in rows]
     least = (dealing.prompt, 0) if dealing.batching == "padded" else widest
     return [
-        pad(Works.of(one), budget_tokens, dealing.rows or len(one), least, dealing.window)
+        pad(works_of(one), budget_tokens, dealing.rows or len(one), least, dealing.window)
         for one in rows
     ]

@@ -387,11 +387,11 @@ class RooflineCost(RooflineOptions, CostModel):
 
     def iteration_s(self, work: Iteration) -> float:
         """Seconds of any iteration; the decode curves are this in closed form."""
-        in_loop_s, whole_s = self._plain_s(work, self.host_in_loop, self._host)
         factors = self.phase_factors
         decode, prefill = factors.of("decode"), factors.of("prefill")
         if decode == prefill == 1.0:
-            return in_loop_s
+            return self._plain_s(work, self.host_in_loop)[0]
+        in_loop_s, whole_s = self._plain_s(work, self.host_in_loop, self._host)
         decode_s = whole_s
         if work.prefill_rollouts:
             rollouts = work.rollouts - work.prefill_rollouts

@@ -322,11 +322,11 @@ class RooflineOptions(Options):
         ):
             if isinstance(getattr(self, name), Unsaid):
                 object.__setattr__(self, name, factor * getattr(whose, name))
-        for name, kind in (("fixed", FixedSeconds), ("phase_factors", PhaseFactors)):
-            own = read(kind, getattr(self, name), f"{FIELD}.{name}")
-            backend = getattr(getattr(self, "trainer", None), "backend", None)
-            known = stack.fixed if name == "fixed" else stack.factors_on(backend)
-            object.__setattr__(self, name, own.or_else(known))
+        backend = getattr(getattr(self, "trainer", None), "backend", None)
+        fixed = read(FixedSeconds, self.fixed, f"{FIELD}.fixed").or_else(stack.fixed)
+        factors = read(PhaseFactors, self.phase_factors, f"{FIELD}.phase_factors")
+        object.__setattr__(self, "fixed", fixed)
+        object.__setattr__(self, "phase_factors", factors.or_else(stack.factors_on(backend)))
 
 
 @dataclass(frozen=True, kw_only=True)

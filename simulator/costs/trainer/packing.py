@@ -71,13 +71,6 @@ class Works(NamedTuple):
     padding: NDArray[np.int64]
 
     @classmethod
-    def of(cls, works: Sequence[Work]) -> Works:
-        """Of single ones."""
-        columns = list(zip(*works, strict=True)) or [()] * len(cls._fields)
-        kinds = (np.int64, np.int64, np.float64, np.float64, np.int64)
-        return cls._make(np.array(*column) for column in zip(columns, kinds, strict=True))
-
-    @classmethod
     def dense(
         cls, prompts: NDArray[np.int64], responses: NDArray[np.int64], window: int = 0
     ) -> Works:

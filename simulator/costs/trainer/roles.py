@@ -16,15 +16,9 @@ _SPLIT = (
 )
 _BESIDE = (
     *("log_prob_passes", "log_prob_microbatch_tokens", "log_prob_microbatch_rollouts"),
-    *(
-        "reference",
-        "reference_model",
-        "reference_gpus",
-        "critic",
-        "critic_batching",
-        "critic_model",
-    ),
-    *("critic_gpus", "reward_passes", "reward_model", "reward_gpus", "reward_with_critic"),
+    *("reference", "reference_model", "reference_gpus"),
+    *("critic", "critic_batching", "critic_model", "critic_gpus"),
+    *("reward_passes", "reward_model", "reward_gpus", "reward_with_critic"),
 )
 
 

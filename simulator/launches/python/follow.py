@@ -265,7 +265,7 @@ class _Follower(Expressions):
         """A variable of the environment, as if it were given to a call of ``os.environ``."""
         if not isinstance(name, str):
             return
-        if isinstance(value, str):
+        if isinstance(value, str) and not self._maybe:  # else nobody knows what a read finds
             self._environment = {**self._environment, name: value}
         made = Made(ENVIRONMENT[0], self._place(node))
         made.given[name] = value, made.place

@@ -11,6 +11,7 @@ import yaml
 from rollcast.simulator.stacks.launch import FORMS, Given, Key, Launch, Span, load_launch
 from rollcast.simulator.stacks.settings import Place, Setting, Settings
 from rollcast.simulator.stacks.stack import LAUNCH_FILE, Stack, all_stacks
+from tests.tables import cases
 
 STACKS = all_stacks()
 HERE = Place("run.sh", 1)
@@ -107,7 +108,6 @@ def test_a_script_and_a_logged_configuration_say_the_same() -> None:
         slime.read([as_given("--sglang-disable-radix-cache")])["engine.prefix_caching"].value
         is False
     )
-    assert slime.written({"engine.prefix_caching": True, "run.colocated": False}) == []
 
 
 def test_the_surer_of_two_counts_and_a_conflict_is_told() -> None:
@@ -136,30 +136,21 @@ def test_what_settings_imply_counts_before_them() -> None:
     }.items() <= {key: s.value for key, s in read.items()}.items()
 
 
+MODE, STEPS = "trainer.v1.trainer_mode", "--orchestrator.max_off_policy_steps"
+APART = {"run.colocated": False}
+COLOCATED_ASYNC = {"run.asynchronous": True, "policy": ["colocate_async"]}
+ONE = {"in_flight": 1.0, "queue": 1.0}
+
+
 @pytest.mark.parametrize(
     ("stack", "given", "implied"),
     [
-        (
-            "verl",
-            "trainer.v1.trainer_mode=separate_async",
-            {"run.colocated": False, "run.asynchronous": True},
-        ),
-        (
-            "verl",
-            "trainer.v1.trainer_mode=colocate_async",
-            {"run.colocated": True, "run.asynchronous": True, "policy": ["colocate_async"]},
-        ),
-        ("trl", "--vllm_mode server", {"run.colocated": False, "run.strategy": "ddp"}),
-        (
-            "prime_rl",
-            "--orchestrator.max_off_policy_steps 1",
-            {
-                "policy": [{"pipeline_rl": {"in_flight": 1.0, "queue": 1.0}}],
-                "run.asynchronous": True,
-            },
-        ),
-        ("prime_rl", "--orchestrator.max_off_policy_steps 2", {"run.asynchronous": True}),
-        ("prime_rl", "--orchestrator.max_off_policy_steps 0", {"run.asynchronous": False}),
+        ("verl", f"{MODE}=separate_async", {**APART, "run.asynchronous": True}),
+        ("verl", f"{MODE}=colocate_async", {"run.colocated": True, **COLOCATED_ASYNC}),
+        ("trl", "--vllm_mode server", {**APART, "run.strategy": "ddp"}),
+        ("prime_rl", f"{STEPS} 1", {"policy": [{"pipeline_rl": ONE}], "run.asynchronous": True}),
+        ("prime_rl", f"{STEPS} 2", {"run.asynchronous": True}),
+        ("prime_rl", f"{STEPS} 0", {"run.asynchronous": False}),
     ],
 )
 def test_modes_imply_a_placement_and_a_policy(
@@ -184,97 +175,8 @@ VERL = STACKS["verl"].launch
 
 
 @pytest.mark.parametrize(
-    ("settings", "known", "lines"),
-    [
-        (
-            {"run.recompute": "full"},
-            {},
-            ["actor_rollout_ref.model.enable_gradient_checkpointing=True"],
-        ),
-        (
-            {"run.recompute": "full"},
-            {"run.strategy": "megatron"},
-            [
-                f"++{MEGATRON}.override_transformer_config.recompute_granularity=full",
-                f"++{MEGATRON}.override_transformer_config.recompute_method=uniform",
-                f"++{MEGATRON}.override_transformer_config.recompute_num_layers=1",
-            ],
-        ),
-        (
-            {"run.strategy": "megatron", "run.recompute": "none", "run.offload_optimizer": True},
-            {},
-            [
-                "actor_rollout_ref.actor.strategy=megatron",
-                f"++{MEGATRON}.override_transformer_config.recompute_granularity=null",
-                f"{MEGATRON}.optimizer_offload=True",
-            ],
-        ),
-    ],
-)
-def test_a_setting_is_written_as_the_run_takes_it(
-    settings: dict[str, object], known: dict[str, object], lines: list[str]
-) -> None:
-    assert VERL.written(settings, run=run_of(known)) == lines
-
-
-def test_a_setting_of_two_roles_is_written_for_both_where_there_are_both() -> None:
-    passes = {"run.log_prob_micro_rollouts": 4}
-    lines = [
-        f"actor_rollout_ref.{role}.log_prob_micro_batch_size_per_gpu=4"
-        for role in ("rollout", "ref")
-    ]
-    assert VERL.written(passes, run=run_of({"run.reference": True})) == lines
-    assert VERL.written(passes, run=run_of({"run.reference": False})) == lines[:1]
-
-
-def test_lines_of_yaml_share_their_beginning() -> None:
-    roll = STACKS["roll"].launch
-    settings = {"run.gpu_memory_share": 0.6, "cluster.tensor_parallel": 2, "workload.group_size": 8}
-    assert roll.written(settings) == [
-        "actor_infer:",
-        "  strategy_args:",
-        "    strategy_config:",
-        "      gpu_memory_utilization: 0.6",
-        "      tensor_parallel_size: 2",
-        "num_return_sequences_in_group: 8",
-    ]
-
-
-@pytest.mark.parametrize(
     ("stack", "settings", "known", "lines"),
-    [
-        ("prime_rl", {"run.recompute": "none"}, {}, ["--no-trainer.model.ac"]),
-        ("prime_rl", {"run.recompute": "selective"}, {}, ["--trainer.model.ac.mode selective"]),
-        ("prime_rl", {"run.offload_activations": True}, {}, ["--trainer.model.ac_offloading"]),
-        (
-            "trl",
-            {"run.cpu_optimizer": True, "run.lora_rank": 8},
-            {"run.strategy": "deepspeed"},
-            [
-                "accelerate launch --use_deepspeed --offload_optimizer_device cpu",
-                "--lora_r 8",
-                "--use_peft true",
-            ],
-        ),
-        (
-            "trl",
-            {"run.lora_rank": 8},
-            {"run.fork": "ms-swift"},
-            ["--lora_rank 8", "--train_type lora"],
-        ),
-        (
-            "nemo_rl",
-            {"run.strategy": "megatron", "run.lora_rank": 8},
-            {},
-            [
-                "policy.megatron_cfg.enabled=True",
-                "policy.dtensor_cfg.enabled=False",
-                "policy.megatron_cfg.peft.dim=8",
-                "policy.megatron_cfg.peft.enabled=True",
-            ],
-        ),
-        ("slime", {"run.recompute": "none"}, {"run.strategy": "megatron"}, []),
-    ],
+    cases(Path(__file__).parent / "written.yaml", "settings", "run", "lines"),
 )
 def test_lines_are_those_that_the_stack_takes(
     stack: str, settings: dict[str, object], known: dict[str, object], lines: list[str]

@@ -21,6 +21,7 @@ FUSED_TRAFFIC_PER_LOGIT = 8.7  # as the doc of traffic_per_logit has it
 FUSED_CHUNK_TOKENS = 1024
 CHUNKED_LOGIT_BYTES = 4.0  # 16 bit logits and their gradients; what is in 32 bit is of a chunk
 CRITIC_LEAVES = "run.offload_critic"
+CRITIC_WEIGHTS = "run.offload_critic_parameters"
 _RECOMPUTE = {"full": "full", "selective": "attention", "none": "none"}
 _BASE_BITS = {"4bit": 4, "8bit": 8}
 ZERO = {0: "none", 1: "zero1", 2: "zero2", 3: "fsdp"}
@@ -200,6 +201,10 @@ def _kept_between_steps(known: Settings) -> Iterator[Part]:
         yield _said(known, "run.offload_parameters", f"{TRAINER}.keeps_weights", True)
     if parks and value(known, "run.critic") is True and value(known, CRITIC_LEAVES) is False:
         yield _said(known, CRITIC_LEAVES, f"{TRAINER}.critic_stays", True)
+    own = value(known, CRITIC_WEIGHTS)
+    leaves = value(known, "run.offload_parameters")
+    if parks and value(known, "run.critic") is True and isinstance(own, bool) and own != leaves:
+        yield _said(known, CRITIC_WEIGHTS, f"{TRAINER}.critic_keeps_weights", not own)
     loads = value(known, "run.engine_loads")
     if whole(known, "run.lora_rank") and isinstance(loads, str) and "dummy" in loads:
         if _merges(known):  # every sync gathers them, and sends them from where they are
@@ -275,6 +280,27 @@ def pass_parts(known: Settings, step: Step) -> Iterator[Part]:
         yield _said(known, "run.max_prompt_tokens", f"{TRAINER}.padded_prompt_tokens", cap)
     if critic_packs is True:
         yield _said(known, "run.critic_packing", f"{TRAINER}.critic_batching", "packed")
+    if critic:
+        yield from _critic_passes(known)
+
+
+def _critic_passes(known: Settings) -> Iterator[Part]:
+    """What a critic's microbatch holds and keeps, where the stack has settings of its own for it:
+    either measure as the policy's, unless it is said."""
+    own = value(known, "run.critic_dynamic_batches")
+    dynamic = value(known, "run.dynamic_batches") if own is None else own
+    tokens, rows = "run.critic_max_pass_tokens", "run.critic_micro_rollouts"
+    split = "run.critic_sequence_parallel"
+    shared = whole(known, split)
+    if dynamic is True and (room := whole(known, tokens)):
+        yield _said(known, tokens, f"{TRAINER}.critic_microbatch_tokens", room * (shared or 1))
+    elif dynamic is not True and (most := whole(known, rows)):
+        yield _said(known, rows, f"{TRAINER}.critic_microbatch_rollouts", most)
+    if shared and shared != (whole(known, f"{TRAINER}.sequence_parallel") or 1):
+        yield _said(known, split, f"{TRAINER}.critic_sequence_parallel", shared)
+    repeats = value(known, "run.critic_recompute")
+    if repeats in ("full", "selective", "none") and repeats != value(known, "run.recompute"):
+        yield _said(known, "run.critic_recompute", f"{TRAINER}.critic_recompute", repeats)
 
 
 def _log_prob_passes(known: Settings) -> Iterator[Part]:
@@ -320,6 +346,9 @@ def role_parts(known: Settings, preset: str) -> Iterator[Part]:
     reward = reward and value(known, "run.reward_models") is not False  # its path stands there too
     if critic:
         yield _said(known, "run.critic", f"{TRAINER}.critic", True)
+        valued = _other_shape(known, "run.critic_model")
+        if valued is not None:
+            yield _said(known, "run.critic_model", f"{TRAINER}.critic_model", valued)
     if reward:
         yield _said(known, "run.reward_model", f"{TRAINER}.reward_passes", 1)
     for role, key, has in (

@@ -45,6 +45,8 @@ _SIZES = frozenset(
         *("run.mini_batch_groups", "run.mini_batch_rollouts", "run.gradient_accumulation"),
         *("run.micro_batch_rollouts", "run.micro_batch_all", "run.max_pass_tokens"),
         *("run.log_prob_pass_tokens", "run.log_prob_micro_rollouts", "run.log_prob_micro_all"),
+        *("run.critic_max_pass_tokens", "run.critic_micro_rollouts", "run.critic_micro_all"),
+        "run.critic_sequence_parallel",
         *("run.lora_rank", "run.steps", "run.save_every", "run.over_sampling_groups"),
     }
 )

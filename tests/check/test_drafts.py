@@ -485,6 +485,58 @@ def test_a_critic_of_verl_stays_unless_its_own_setting_moves_it(release: str, ke
     assert of({**ACTOR_LEAVES, key: True}) is None
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, {}),
+        ({"critic.ppo_micro_batch_size_per_gpu": 3}, {"critic_microbatch_rollouts": 3}),
+        ({"critic.ppo_micro_batch_size": 32}, {"critic_microbatch_rollouts": 4}),
+        (
+            {"actor_rollout_ref.actor.use_dynamic_bsz": True},
+            {"critic_microbatch_tokens": 32_768},
+        ),
+        (
+            {
+                "critic.use_dynamic_bsz": True,
+                "critic.ppo_max_token_len_per_gpu": 9000,
+                "critic.ulysses_sequence_parallel_size": 2,
+                "actor_rollout_ref.actor.ulysses_sequence_parallel_size": 4,
+            },
+            {"critic_microbatch_tokens": 18_000, "critic_sequence_parallel": 2},
+        ),
+        (
+            {"actor_rollout_ref.actor.ulysses_sequence_parallel_size": 4},
+            {"critic_sequence_parallel": 1},
+        ),
+        (
+            {"critic.model.enable_gradient_checkpointing": False},
+            {"critic_recompute": "none"},
+        ),
+        (
+            {**ACTOR_LEAVES, "critic.model.fsdp_config.optimizer_offload": True},
+            {"critic_keeps_weights": True},
+        ),
+        ({"critic.model.path": "Qwen/Qwen2.5-32B"}, {"critic_model": "qwen2.5-32b"}),
+    ],
+)
+def test_a_critic_of_verl_is_read(said: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """verl/trainer/config/critic/critic.yaml and dp_critic.yaml: what a launch does not say is a
+    default of the critic's own, not the policy's."""
+    own = ("microbatch_tokens", "microbatch_rollouts", "sequence_parallel", "recompute")
+    names = {f"critic_{name}" for name in (*own, "keeps_weights", "model")}
+
+    def of(estimator: str) -> Mapping[str, Any]:
+        rows = {"actor_rollout_ref.actor.use_dynamic_bsz": False}
+        settings = {**VERL, **rows, "algorithm.adv_estimator": estimator, **said}
+        parts = drafted(launched(settings, release="0.7"), asked()).parts
+        trainer = "cost.roofline.trainer."
+        values = {part.key.removeprefix(trainer): part.value for part in parts}
+        return {name: value for name, value in values.items() if name in names}
+
+    assert of("gae") == expected
+    assert of("grpo") == {}
+
+
 def test_parameters_that_are_not_offloaded_stay() -> None:
     stay = "cost.roofline.trainer.keeps_weights"
     assert stay not in _values(ACTOR_LEAVES)

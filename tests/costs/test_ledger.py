@@ -846,6 +846,26 @@ def test_a_critic_leaves_the_gpus_by_its_own_setting(critic: dict[str, Any]) -> 
     assert beside == resting
 
 
+def test_a_critics_microbatch_is_its_own() -> None:
+    """verl, critic/dp_critic.yaml: ppo_max_token_len_per_gpu, enable_gradient_checkpointing."""
+    keys = {"critic": True, "microbatch_tokens": 4096}
+    own = {**keys, "critic_recompute": "none", "critic_microbatch_tokens": 8192}
+    keys, own = ({**one, "critic_batching": "packed"} for one in (keys, own))
+    kept = between(own, "update", "critic")["activations"]
+    alone = between({"recompute": "none", "microbatch_tokens": 8192}, "update", "trainer")
+    assert kept == pytest.approx(alone["activations"], rel=0.03)  # and no logits
+    assert "activations" not in between(own, "update", "trainer")  # the policy's come before
+    both = between(keys, "update", "trainer")
+    assert both["activations"] < kept / 4
+
+
+@pytest.mark.parametrize("keeps", [None, True, False])
+def test_weights_of_a_critic_leave_by_its_own_setting(keeps: bool | None) -> None:
+    critic = {"critic": True, "keeps_weights": True, "critic_keeps_weights": keeps}
+    found = between(critic, "generation", "critic")
+    assert set(found) == (set() if keeps is False else {"master_weights"})
+
+
 @pytest.mark.parametrize(
     ("stack", "whole"),
     [("verl-0.3", True), ("verl-0.4", False), ("openrlhf-0.8", True), ("openrlhf", False)],

@@ -94,6 +94,40 @@ def test_a_critic_has_microbatches_of_its_own(gpus: int) -> None:
         assert padded["critic"] > sum(packed[n] - bare[n] for n in ("forward", "backward"))
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"recompute": "none"},
+        {"microbatch_tokens": 4000},
+        {"microbatch_rollouts": 1},
+        {"sequence_parallel": 1},
+    ],
+)
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_a_critic_is_set_by_itself(own: dict[str, Any], gpus: int) -> None:
+    """verl, workers/critic/dp_critic.py: checkpointing, microbatches and Ulysses of its own."""
+    load = TrainLoad([(500, [700 + n]) for n in range(64)])
+    keys: dict[str, Any] = {"critic": True, "critic_gpus": gpus, "sequence_parallel": 2}
+    policy = RooflineTrainer(QWEN, H100, 8, microbatch_tokens=8000, **keys)
+    critics = {f"critic_{name}": value for name, value in own.items()}
+    [(_, trainer)] = replace(policy, **critics).others
+    alone = {"microbatch_tokens": None} | own if "microbatch_rollouts" in own else own
+    assert {name: getattr(trainer, name) for name in alone} == alone
+    split = 1 if gpus else 2  # states of its own GPUs are spread over all
+    if "sequence_parallel" not in own:
+        assert trainer.sequence_parallel == split
+    phases = dict(replace(policy, **critics).train(load).phases_s)
+    same = dict(policy.train(load).phases_s)
+    policys = ("log_prob", "forward", "backward") if gpus else ("log_prob",)
+    assert all(phases[name] == pytest.approx(same[name]) for name in policys)
+    if not gpus:
+        assert phases["values"] + phases["critic"] != pytest.approx(
+            same["values"] + same.get("critic", 0.0)
+        )
+    with pytest.raises(ScenarioError, match="critic is false"):
+        replace(policy, critic=False, critic_gpus=0, **critics)
+
+
 def test_reward_models_are_forwards_without_logits() -> None:
     bare, judged = phases(log_prob_passes=0), phases(log_prob_passes=0, reward_passes=3)
     valued = phases(log_prob_passes=0, critic=True)

@@ -233,7 +233,10 @@ def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -
     use = use_of(trainer, batch)
     away = cost.offloads
     resting = trainer.resting(states=not away)
-    for phase, roles in trainer.phases(use, beside_bytes, away).items():
+    uses: dict[str, Use] = {
+        role.name: use_of(other, batch) for role, other in trainer.others if role.trained
+    }
+    for phase, roles in trainer.phases(use, beside_bytes, away, uses).items():
         for role, parts in roles.items():
             yield _holding(phase, role, pool, parts)
     if colocated:

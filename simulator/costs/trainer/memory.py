@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from rollcast.simulator.costs.memory.ledger import REFUSED_BELOW, MemoryPhase, chance_of
@@ -37,7 +38,14 @@ from rollcast.simulator.costs.trainer.options import (
 )
 from rollcast.simulator.costs.trainer.packing import pads
 from rollcast.simulator.costs.trainer.parallel import Layout
-from rollcast.simulator.costs.trainer.roles import ALONE, JUDGES, TOGETHER, Role, roles_apart
+from rollcast.simulator.costs.trainer.roles import (
+    ALONE,
+    JUDGES,
+    TOGETHER,
+    Role,
+    critic_options,
+    roles_apart,
+)
 from rollcast.simulator.costs.trainer.states import (
     adapter_parameters,
     frozen_parts,
@@ -136,8 +144,8 @@ class TrainerMemory(TrainerOptions):
         options = dict(ALONE if role.model is not None or role.gpus else TOGETHER)
         if not role.trained:
             options |= {**JUDGES, "log_prob_passes": role.passes}
-        if role.name == "critic" and self.critic_batching is not None:
-            options["batching"] = self.critic_batching
+        if role.name == "critic":
+            options |= critic_options(self)
         batching = options.get("batching", self.batching)
         if not pads(batching):
             options["padded_prompt_tokens"] = None
@@ -490,11 +498,16 @@ class TrainerMemory(TrainerOptions):
         return updated * (wider + (master_bytes(self) if self.foreach_optimizer else 0))
 
     def phases(
-        self, use: Use, beside_bytes: float = 0.0, away: bool = False
+        self,
+        use: Use,
+        beside_bytes: float = 0.0,
+        away: bool = False,
+        uses: Mapping[str, Use] = MappingProxyType({}),
     ) -> dict[MemoryPhase, dict[str, Parts]]:
         """Parts by role and phase on each GPU, at a microbatch: in every phase of training the
         model that needs most is at work, and the others rest. beside_bytes: that others hold on
-        the same GPUs. away: whether trained models are in host memory but while they work."""
+        the same GPUs. away: whether trained models are in host memory but while they work. uses:
+        what other roles work on, where it is not the same."""
         guests, context = self._guests, self._context
         trained = [(role.name, t) for role, t in self.others if role.trained and not role.gpus]
         asleep: dict[str, Parts] = {"trainer": self._resting, **dict(guests)}
@@ -505,7 +518,8 @@ class TrainerMemory(TrainerOptions):
         for phase, own in self._own(use, away).items():
             worked = [{**asleep, "trainer": own}]
             worked += [
-                {**asleep, name: t._own(use, away).get(phase, t._resting)} for name, t in trained
+                {**asleep, name: t._own(uses.get(name, use), away).get(phase, t._resting)}
+                for name, t in trained
             ]
             most = max(worked, key=_bytes_of)
             phases[phase] = most | {"trainer": most["trainer"] | context}
@@ -533,9 +547,14 @@ class TrainerMemory(TrainerOptions):
         for name, parts in self._guests:
             if name == "critic" and self.critic_stays:
                 stay[name] = parts
-            elif name == "critic" and self.keeps_weights:
+            elif name == "critic" and self._critic_keeps_weights:
                 stay[name] = critic._read
         return stay
+
+    @property
+    def _critic_keeps_weights(self) -> bool:
+        own = self.critic_keeps_weights
+        return self.keeps_weights if own is None else own
 
     @cached_property
     def sync_bytes(self) -> float:

@@ -33,6 +33,14 @@ FIELD = "cost.roofline.trainer"
 COMPUTE_BYTES = 2  # bf16 copies of the weights that the passes read
 MASTER_BYTES = 4  # an fp32 weight
 STEP_BYTES_PER_PARAMETER = 28  # Adam reads weight, gradient, two moments; writes three (fp32)
+CRITIC = {
+    "batching": "critic_batching",
+    "recompute": "critic_recompute",
+    "microbatch_tokens": "critic_microbatch_tokens",
+    "microbatch_rollouts": "critic_microbatch_rollouts",
+    "sequence_parallel": "critic_sequence_parallel",
+}
+"""Options that a critic may have of its own, by those of the policy."""
 _F = figures("trainer")
 FUSED_SHARE: float = _F.fused_share  # of what elementwise kernels move, by fused ones
 LOADED_BYTES_PER_S: float = _F.loaded_bytes_per_s  # of weights loaded layer by layer
@@ -301,6 +309,26 @@ class TrainerOptions(Options):
         Batching | None,
         Doc("the same of a critic; null: as of the policy"),
     ] = None
+    critic_recompute: Annotated[
+        Recompute | None,
+        Doc("activation checkpointing of a critic; null: as of the policy"),
+    ] = None
+    critic_microbatch_tokens: Annotated[
+        Tokens | None,
+        Doc(
+            "tokens of a critic's microbatch on the GPUs that share its sequences, in its values "
+            "and its update; null: as of the policy, unless critic_microbatch_rollouts is given"
+        ),
+    ] = None
+    critic_microbatch_rollouts: Annotated[
+        int | None,
+        Between(1, 10**6),
+        Doc("rows of such a microbatch; null: as critic_microbatch_tokens", unit="rollouts"),
+    ] = None
+    critic_sequence_parallel: Annotated[
+        Gpus | None,
+        Doc("Ulysses degree of a critic; null: that of the policy", unit="GPUs"),
+    ] = None
     microbatch_rollouts: Annotated[
         int | None, Between(1, 10**6), Doc("maximum rows of a microbatch", unit="rollouts")
     ] = None
@@ -539,6 +567,13 @@ class TrainerOptions(Options):
         bool,
         Doc("whether a critic's states stay on the GPUs when the policy's are offloaded"),
     ] = False
+    critic_keeps_weights: Annotated[
+        bool | None,
+        Doc(
+            "whether the weights that a critic's passes read stay when its other states are "
+            "offloaded; null: as keeps_weights"
+        ),
+    ] = None
     drops_gradients: Annotated[
         bool,
         Doc("whether gradients are freed rather than copied when the other states are offloaded"),
@@ -657,8 +692,8 @@ class TrainerOptions(Options):
                 f"is {self.recompute_layers}, but recompute is none; give full, selective, "
                 "attention or mlp",
             )
-        for key in ("critic_model", "critic_gpus"):
-            if getattr(self, key) and not self.critic:
+        for key in ("critic_model", "critic_gpus", *CRITIC.values()):
+            if key != "critic_batching" and getattr(self, key) and not self.critic:
                 raise self.refuse(key, "describes a critic, but critic is false; set critic: true")
         for key in ("reward_model", "reward_gpus", "reward_with_critic"):
             if getattr(self, key) and not self.reward_passes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rollcast.simulator.costs.presets.models import Model
-from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
+from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, CRITIC, TrainerOptions
 from rollcast.simulator.results.phases import GRADES
 
 _SPLIT = (
@@ -17,7 +17,7 @@ _SPLIT = (
 _BESIDE = (
     *("log_prob_passes", "log_prob_microbatch_tokens", "log_prob_microbatch_rollouts"),
     *("reference", "reference_model", "reference_gpus"),
-    *("critic", "critic_batching", "critic_model", "critic_gpus"),
+    *("critic", "critic_model", "critic_gpus", *CRITIC.values()),
     *("reward_passes", "reward_model", "reward_gpus", "reward_with_critic"),
 )
 
@@ -57,6 +57,17 @@ class Role(NamedTuple):
     with_critic: bool = False
 
 
+def critic_options(options: TrainerOptions) -> dict[str, Any]:
+    """What is said of a critic alone, by the policy's names; of its microbatch either both measures
+    or none."""
+    own = {name: getattr(options, key) for name, key in CRITIC.items()}
+    microbatch = {name: own.pop(name) for name in ("microbatch_tokens", "microbatch_rollouts")}
+    own = {name: value for name, value in own.items() if value is not None}
+    if any(value is not None for value in microbatch.values()):
+        own |= microbatch
+    return own
+
+
 def roles_apart(options: TrainerOptions) -> list[Role]:
     """The roles that are priced on their own."""
     shared = options.reward_with_critic
@@ -66,7 +77,8 @@ def roles_apart(options: TrainerOptions) -> list[Role]:
         Role("critic", options.critic_model, options.critic_gpus, int(options.critic), True),
         Role("reward", options.reward_model, reward_gpus, options.reward_passes, False, shared),
     )
-    differs = {"critic": options.critic_batching not in (None, options.batching)}
+    own = critic_options(options)
+    differs = {"critic": any(getattr(options, name) != value for name, value in own.items())}
     return [
         role
         for role in roles

@@ -86,6 +86,7 @@ def _batch(settings: Settings) -> Iterable[Setting]:
     for of_all, each in (
         ("run.micro_batch_all", "run.micro_batch_rollouts"),
         ("run.log_prob_micro_all", "run.log_prob_micro_rollouts"),
+        ("run.critic_micro_all", "run.critic_micro_rollouts"),
     ):
         rows = whole(settings, of_all)
         if rows and gpus and each not in settings:

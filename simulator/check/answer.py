@@ -230,7 +230,7 @@ def odd(question: Question, found: Forecast, on_step: OnStep = None) -> Iterator
     if summary["preemptions"]:
         share = summary["reprefilled_tokens"] / max(summary["generated_tokens"], 1)
         yield Odd(
-            f"engines put responses off {summary['preemptions'] / summary['steps']:,.0f} times a "
+            f"engines preempt responses {summary['preemptions'] / summary['steps']:,.0f} times a "
             f"step, since the KV pool runs full; {share:.0%} of the tokens are computed twice"
         )
     if summary["truncated_share"] > 0.2:

@@ -205,6 +205,7 @@ def plan(
     """
     from rollcast.simulator.cli.launching import (
         LaunchOptions,
+        batch_note,
         gpus_to_choose,
         lines_of,
         scenario_or_launch,
@@ -221,8 +222,9 @@ def plan(
     )
     held = gpus_to_choose(gpus)
     found, dealt, launch = scenario_or_launch(scenario, options, held, trust(trust_modules))
-    for note in () if launch is None else launch.launch.notes:
-        print(f"note: {note}", file=sys.stderr)
+    if launch is not None:
+        for note in filter(None, (*launch.launch.notes, batch_note(launch, held))):
+            print(f"note: {note}", file=sys.stderr)
     raw = override(found, settings or (), seed)
     raw = with_flags(raw, run, choose or (), limit or (), objective, quality or (), held, target)
     if workers is not None and workers < 1:

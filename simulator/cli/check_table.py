@@ -80,11 +80,11 @@ def _memory(lines: Sequence[Line]) -> Table:
 
 
 def _time(answer: Answer) -> Table:
-    """Seconds of a step by phase, with intervals."""
+    """Time of a step by phase, with intervals."""
     from rich.table import Table
 
     found = answer.forecast
-    title = "Seconds of a step" if answer.fits else "Seconds of a step, if it fit"
+    title = "Time of a step, by phase" if answer.fits else "Time of a step, by phase, if it fit"
     grid = Table(title=title, title_justify="left")
     grid.add_column("phase")
     grid.add_column("median", justify="right")

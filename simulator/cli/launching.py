@@ -14,6 +14,7 @@ from rollcast.simulator.errors import ScenarioError
 
 if TYPE_CHECKING:
     from rollcast.simulator.check.question import Question
+    from rollcast.simulator.launches.draft import Drafted
     from rollcast.simulator.planner.question import Check
     from rollcast.simulator.scenario.file import RawScenario, Trust
 
@@ -130,6 +131,32 @@ def scenario_or_launch(
     sources = {part.key: part.source for part in found.parts}
     raw = RawScenario({**data, "plan": plan} if plan else data, {}, found.name, Path(), sources)
     return raw, partial(check_chosen, found.launch, found.draft.settings), found
+
+
+def batch_note(found: Question, gpus: Sequence[int | str]) -> str | None:
+    """That the launch's batch grows with its GPUs, where a plan over so many of them keeps that of
+    the first count; None where it does not."""
+    from rollcast.simulator.launches.draft import drafted
+
+    counts = [_counted(value)[0] for value in gpus]
+    for count in counts[:0:-1]:
+        try:
+            other = _batch(drafted(found.launch, replace(found.asked, gpus=count)))
+        except ScenarioError:  # so many GPUs are refused where they are tried
+            continue
+        if other and other != _batch(found.draft):
+            return (
+                f"every choice trains on {_batch(found.draft):,} rollouts a step, the launch's "
+                f"batch with --gpus {counts[0]}; with --gpus {count} its batch is {other:,}. The "
+                "first count decides"
+            )
+    return None
+
+
+def _batch(draft: Drafted) -> int | None:
+    values = {part.key: part.value for part in draft.parts}
+    groups, size = values.get("workload.batch_groups"), values.get("workload.group_size")
+    return groups * size if isinstance(groups, int) and isinstance(size, int) else None
 
 
 def lines_of(launch: Question, keys: Mapping[str, Any]) -> Sequence[str]:

@@ -58,7 +58,7 @@ def check_page(answer: Answer) -> str:
             about="Of one GPU of each kind, by phase of a step, beside what the GPU has.",
         ),
         parts.section(
-            "Seconds of a step", phase_table([(question.name, answer.forecast.summary, True)], "of")
+            "Time of a step", phase_table([(question.name, answer.forecast.summary, True)], "of")
         ),
         _open(answer),
         assumptions(question.scenario),

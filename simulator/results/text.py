@@ -16,10 +16,15 @@ def seconds(value: float | None, like: float | None = None) -> str:
         return "-"
     size = value if like is None else like
     if size >= 7200:
-        return f"{value / 3600:.2f} h"
+        return f"{_three_digits(value / 3600)} h"
     if size >= 600:
         return f"{value / 60:.1f} min" if value >= 60 else f"{value / 60:.2g} min"
     return f"{value:.3g} s" if value < 100 else f"{value:.1f} s"
+
+
+def _three_digits(value: float) -> str:
+    """A number to hundredths, tenths or ones, by its size."""
+    return f"{value:,.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"
 
 
 def interval(ends: Sequence[float], write: Callable[[float], str] | None = None) -> str:

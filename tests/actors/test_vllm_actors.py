@@ -220,17 +220,26 @@ def processes() -> dict[int, tuple[str, int]]:
     return found
 
 
-def workers() -> dict[int, int]:
-    """The parents of vLLM's workers that descend from this process, by their numbers."""
+def descendants() -> dict[int, tuple[str, int]]:
+    """Name and parent of the processes that descend from this one, by process number."""
     every = processes()
     found = {}
-    for number, (name, parent) in every.items():
+    for number, process in every.items():
         above = number
         while above in every and above != os.getpid():
             above = every[above][1]
-        if name.startswith("VLLM::Worker") and above == os.getpid():
-            found[number] = parent
+        if above == os.getpid():
+            found[number] = process
     return found
+
+
+def workers() -> dict[int, int]:
+    """The parents of vLLM's workers that descend from this process, by process number."""
+    return {
+        number: parent
+        for number, (name, parent) in descendants().items()
+        if name.startswith("VLLM::Worker")
+    }
 
 
 def within_a_minute(reached: Callable[[], bool]) -> bool:
@@ -284,7 +293,7 @@ def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
         for name, tensor in weights[1].items():
             if name.startswith("model/"):  # within a tenth of one step of AdamW
                 assert float((weights[0][name] - tensor).abs().max()) < 1e-4
-        assert within_a_minute(lambda: len(workers()) == 2), processes()
+        assert within_a_minute(lambda: len(workers()) == 2), sorted(descendants().items())
         begun = workers()
         (actor,) = set(begun.values())
         os.kill(actor, signal.SIGKILL)

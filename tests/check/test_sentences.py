@@ -244,7 +244,7 @@ def test_what_is_odd(small: Question) -> None:
     assert not list(odd(small, _found(small)))
     full = _found(small, preemptions=40, reprefilled_tokens=500)
     [sentence] = [one.sentence for one in odd(small, full)]
-    assert "responses off 10 times a step" in sentence
+    assert "preempt responses 10 times a step" in sentence
     assert "50%" in sentence
     [sentence] = [one.sentence for one in odd(small, _found(small, truncated_share=0.3))]
     assert "30% of the responses are cut" in sentence

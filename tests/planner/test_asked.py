@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.simulator.cli.launching import LaunchOptions, scenario_or_launch
+from rollcast.simulator.cli.launching import LaunchOptions, batch_note, scenario_or_launch
 from rollcast.simulator.cli.plan import parse_choose
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner import auto, words
@@ -283,6 +283,28 @@ def test_what_a_launch_leaves_open_is_said_with_the_plan() -> None:
         assert all(key in said for key in keys)
         assert bool(said) is bool(keys)
         assert "cluster" not in said
+
+
+def test_a_batch_that_grows_with_the_gpus_is_said_with_the_plan(tmp_path: Path) -> None:
+    examples = Path(__file__).parents[2] / "examples" / "launch"
+    grows = tmp_path / "train.py"
+    grows.write_text(
+        "from trl import GRPOConfig, GRPOTrainer\n"
+        "args = GRPOConfig(per_device_train_batch_size=4, gradient_accumulation_steps=8,\n"
+        "    num_generations=8, max_completion_length=256)\n"
+        "GRPOTrainer(model='Qwen/Qwen2.5-0.5B', args=args, reward_funcs=[], train_dataset=[])\n"
+    )
+    options = LaunchOptions(gpu="h100-sxm")
+    for path, counts, told in (
+        (grows, [2, 8], "64 rollouts a step, the launch's batch with --gpus 2; with --gpus 8"),
+        (grows, [8, 2], "256 rollouts a step, the launch's batch with --gpus 8; with --gpus 2"),
+        (grows, [8], None),
+        (examples / "run.sh", [8, 16], None),  # verl's batch is of all GPUs
+    ):
+        _, _, found = scenario_or_launch(path, options, counts, False)
+        assert found is not None
+        said = batch_note(found, counts)
+        assert said is None if told is None else said is not None and told in said
 
 
 def test_what_a_stack_refuses_is_impossible() -> None:

@@ -136,3 +136,33 @@ def test_a_variable_that_may_not_be_set_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(f"{script}{MODEL}{training}")
     launch = read_launch(tmp_path / "run.py")
     assert value(launch.settings, "workload.group_size") == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "how"),
+    [
+        ("python run.py", "", "none"),
+        ("UNSLOTH_VLLM_STANDBY=1 python run.py", "", "discard"),
+        ("export UNSLOTH_VLLM_STANDBY=1\npython run.py", "", "discard"),
+        ("UNSLOTH_VLLM_STANDBY=0 python run.py", "", "none"),
+        (
+            "UNSLOTH_VLLM_STANDBY=1 python run.py",
+            'os.environ["UNSLOTH_VLLM_STANDBY"] = "0"',
+            "none",
+        ),
+        (
+            "UNSLOTH_VLLM_STANDBY=1 python run.py",
+            'os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "0")',
+            "discard",
+        ),
+    ],
+)
+def test_unsloths_engine_sleeps_where_the_shell_says_so(
+    words: str, own: str, how: str, tmp_path: Path
+) -> None:
+    """unsloth/models/llama.py reads UNSLOTH_VLLM_STANDBY of its process, wherever it is set."""
+    (tmp_path / "run.py").write_text(f"import os\n{own}\n{MODEL}{TRAINING}")
+    (tmp_path / "run.sh").write_text(words + "\n")
+    asks = Asked(gpus=1, parts=given(None, "a100-80gb"))
+    parts = drafted(read_launch(tmp_path / "run.sh"), asks).parts
+    assert {part.key: part.value for part in parts}["cost.roofline.engine_sleep"] == how

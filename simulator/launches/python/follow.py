@@ -53,7 +53,17 @@ def follow(
         follower.module(tree)
     except RecursionError:
         raise ScenarioError(name, "is nested too deeply") from None
+    _given_outside(follower.script, environment, Place(name))
     return follower.script
+
+
+def _given_outside(script: Script, environment: Mapping[str, str], place: Place) -> None:
+    """Variables that a script starts with and does not set itself, as those that it sets."""
+    own = {name for made in script.calls if made.name == ENVIRONMENT[0] for name in made.given}
+    left = {name: value for name, value in environment.items() if name not in own}
+    if left:
+        given: dict[int | str, Any] = {name: (value, place) for name, value in left.items()}
+        script.calls.append(Made(ENVIRONMENT[0], place, given))
 
 
 def _parsed(text: str, name: str) -> ast.Module:

@@ -12,15 +12,10 @@ from typing import Annotated
 
 import typer
 
-from rollcast.simulator.cli.arguments import Force, Json, TrustModules, trust
+from rollcast.simulator.cli.arguments import Force, Json, TrustModules, argument, option, trust
 from rollcast.simulator.stacks.stack import logged
 
-Runs = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="RUN_DIR", show_default=False, help="Folders that rollcast run --out wrote."
-    ),
-]
+Runs = Annotated[list[Path], argument("RUN_DIR", "Folders that rollcast run --out wrote.")]
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -30,10 +25,7 @@ Output = Annotated[
         help="Where the fitted file goes.  [default: fitted.json, or learning.json]",
     ),
 ]
-ProbeFile = Annotated[
-    Path | None,
-    typer.Option("--probe", metavar="FILE", help="What rollcast probe wrote."),
-]
+ProbeFile = Annotated[Path | None, option("--probe", "FILE", "What rollcast probe wrote.")]
 OfLearning = Annotated[
     bool,
     typer.Option(
@@ -42,23 +34,21 @@ OfLearning = Annotated[
         "engine.evaluation or to folders that rollcast import wrote.",
     ),
 ]
-FittedFile = Annotated[
-    Path, typer.Argument(metavar="FITTED.json", show_default=False, help="From calibrate.")
-]
+FittedFile = Annotated[Path, argument("FITTED.json", "From calibrate.")]
 ValidationMode = Annotated[
     str,
-    typer.Option(
+    option(
         "--mode",
-        metavar="replay|predict",
-        help="replay: the runs' own lengths; judges the costs. predict: lengths are forecast too.",
+        "replay|predict",
+        "replay: the runs' own lengths; judges the costs. predict: lengths are forecast too.",
     ),
 ]
 Lengths = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--lengths",
-        metavar="RUN_DIR",
-        help="Predict with the lengths and rewards of this run, for example a short "
+        "RUN_DIR",
+        "Predict with the lengths and rewards of this run, for example a short "
         "synchronous run on other prompts. May be given several times.",
     ),
 ]
@@ -72,75 +62,55 @@ AtPulse = Annotated[
         "where actors work at the same time), or at the calibration's (default in predict).",
     ),
 ]
-ReportFolder = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Write JSON, picture, report here.")
-]
-Draws = Annotated[
-    int,
-    typer.Option("--draws", metavar="N", help="Parameter draws for the intervals."),
-]
-Logs = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="LOG", show_default=False, help="Files or folders of one run, of any trainer."
-    ),
-]
+ReportFolder = Annotated[Path | None, option("--out", "DIR", "Write JSON, picture, report here.")]
+Draws = Annotated[int, option("--draws", "N", "Parameter draws for the intervals.")]
+Logs = Annotated[list[Path], argument("LOG", "Files or folders of one run, of any trainer.")]
 ImportFolder = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Write the scenario and the run's tables here."),
+    Path | None, option("--out", "DIR", "Write the scenario and the run's tables here.")
 ]
 ModelName = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--model",
-        metavar="NAME",
-        help=(
-            "Model, if the log names none that is known: a preset, or the folder of a "
-            "Hugging Face model."
-        ),
+        "NAME",
+        "Model, if the log names none that is known: a preset, or the folder of a "
+        "Hugging Face model.",
     ),
 ]
-GpuName = Annotated[
-    str | None,
-    typer.Option("--gpu", metavar="NAME", help="GPU preset; logs do not name the GPU."),
-]
+GpuName = Annotated[str | None, option("--gpu", "NAME", "GPU preset; logs do not name the GPU.")]
 StackName = Annotated[
-    str | None,
-    typer.Option(
-        "--stack", metavar="NAME", help="Trainer that wrote the log, if several are possible."
-    ),
+    str | None, option("--stack", "NAME", "Trainer that wrote the log, if several are possible.")
 ]
 TokenizerName = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--tokenizer",
-        metavar="PATH_OR_NAME",
-        help="Counts the tokens of dumped text: a tokenizer.json, its folder, or a name on the "
+        "PATH_OR_NAME",
+        "Counts the tokens of dumped text: a tokenizer.json, its folder, or a name on the "
         "Hugging Face Hub.",
     ),
 ]
 DriftOption = Annotated[
     str,
-    typer.Option(
+    option(
         "--drift",
-        metavar="auto|freeze|extrapolate",
-        help="auto: lengths go on changing if they still do at the end of the log. freeze: they "
+        "auto|freeze|extrapolate",
+        "auto: lengths go on changing if they still do at the end of the log. freeze: they "
         "stay. extrapolate: the slope of the whole log continues.",
     ),
 ]
 Advise = Annotated[
     bool,
     typer.Option(
-        "--advise/--no-advise",
-        help="Simulate changes that may make it faster (some seconds).",
+        "--advise/--no-advise", help="Simulate changes that may make it faster (some seconds)."
     ),
 ]
 WhatIf = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--what-if",
-        metavar="KEY=VALUE",
-        help="What a step would take with mean_tokens=622, longest_tokens=..., max_new_tokens=..., "
+        "KEY=VALUE",
+        "What a step would take with mean_tokens=622, longest_tokens=..., max_new_tokens=..., "
         "group_size=..., batch_groups=..., or a dotted key of the scenario. May be given several "
         "times.",
     ),
@@ -155,27 +125,27 @@ Follow = Annotated[
 ]
 RunSteps = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--steps",
-        metavar="FIRST:LAST|N",
-        help="The steps to import, both included; either may be left out. With --follow: number "
+        "FIRST:LAST|N",
+        "The steps to import, both included; either may be left out. With --follow: number "
         "of updates of the run, if its settings do not say.",
     ),
 ]
 Every = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--every",
-        metavar="SECONDS",
-        help="With --follow: interval at which the files are read, in seconds.  [default: 2]",
+        "SECONDS",
+        "With --follow: interval at which the files are read, in seconds.  [default: 2]",
     ),
 ]
 PatienceOption = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--patience",
-        metavar="SECONDS",
-        help="With --follow: seconds without a change in the files after which the run counts "
+        "SECONDS",
+        "With --follow: seconds without a change in the files after which the run counts "
         "as over.  [default: ten times the longest step, at least 600]",
     ),
 ]

@@ -23,6 +23,8 @@ from rollcast.simulator.cli.arguments import (
     Seed,
     Settings,
     TrustModules,
+    argument,
+    option,
     trust,
 )
 from rollcast.simulator.cli.stopping import keep_on
@@ -54,17 +56,12 @@ def run(
             "--resume", help="Continue the run of --out: an unfinished one, or with more steps."
         ),
     ] = False,
-    steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", help="Set the number of steps.")
-    ] = None,
+    steps: Annotated[int | None, option("--steps", "N", "Set the number of steps.")] = None,
     force: Force = False,
     no_plot: NoPlot = False,
     as_json: Json = False,
     ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray", metavar="ADDRESS", help="Ray cluster for the actors; default: this machine."
-        ),
+        str | None, option("--ray", "ADDRESS", "Ray cluster for the actors; default: this machine.")
     ] = None,
 ) -> None:
     """Run one scenario on a real engine and torch.
@@ -106,12 +103,7 @@ def run(
 
 
 def replay(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN_DIR", show_default=False, help="A real run, written by rollcast run --out."
-        ),
-    ],
+    folder: Annotated[Path, argument("RUN_DIR", "A real run, written by rollcast run --out.")],
     trust_modules: TrustModules = False,
 ) -> None:
     """Repeat a run's decisions from its record and compare them.
@@ -185,10 +177,9 @@ def export(
         str,
         typer.Option("--to", metavar="|".join(exporters()), help="Training stack to export to."),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="New or empty folder.")],
+    out: Annotated[Path, option("--out", "DIR", "New or empty folder.")],
     policy: Annotated[
-        str | None,
-        typer.Option("--policy", metavar="CHAIN", help="Policies in place of the scenario's."),
+        str | None, option("--policy", "CHAIN", "Policies in place of the scenario's.")
     ] = None,
     settings: Settings = None,
     seed: Seed = None,
@@ -214,11 +205,7 @@ def export(
 def doctor(
     scenario: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[SCENARIO.yaml]",
-            show_default=False,
-            help="Scenario file; without one, this machine and a tiny model.",
-        ),
+        argument("[SCENARIO.yaml]", "Scenario file; without one, this machine and a tiny model."),
     ] = None,
     settings: Settings = None,
     trust_modules: TrustModules = False,

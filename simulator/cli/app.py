@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rollcast.simulator.cli import arguments as args
-from rollcast.simulator.cli.arguments import TrustModules, trust
+from rollcast.simulator.cli.arguments import TrustModules, argument, option, trust
 from rollcast.simulator.cli.check import WithCommandLine, check
 from rollcast.simulator.cli.console import old_names_as_notes, print_where
 from rollcast.simulator.cli.serving import serve
@@ -113,10 +113,10 @@ def compare(
     policy: args.Policies = None,
     also: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--also",
-            metavar="key=VALUE",
-            help="Add a row: the first policy with this key set, such as "
+            "key=VALUE",
+            "Add a row: the first policy with this key set, such as "
             "cluster.routing=session_affinity. Repeatable.",
         ),
     ] = None,
@@ -262,8 +262,7 @@ def explore(
     seed: args.Seed = None,
     trust_modules: TrustModules = False,
     port: Annotated[
-        int | None,
-        typer.Option("--port", metavar="N", help="Port of the page; default: a free one."),
+        int | None, option("--port", "N", "Port of the page; default: a free one.")
     ] = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
@@ -289,19 +288,13 @@ def explore(
 def presets(
     kind: Annotated[
         str | None,
-        typer.Argument(
-            metavar="gpus|models|engines|syncs|kernels|lengths|turns|policies",
-            show_default=False,
-            help="Kind of preset; default: all.",
+        argument(
+            "gpus|models|engines|syncs|kernels|lengths|turns|policies",
+            "Kind of preset; default: all.",
         ),
     ] = None,
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            show_default=False,
-            help="Show one preset with all figures and sources.",
-        ),
+        str | None, argument("NAME", "Show one preset with all figures and sources.")
     ] = None,
     as_json: args.Json = False,
 ) -> None:
@@ -314,12 +307,7 @@ def presets(
 @app.command()
 def explain(
     key: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY",
-            show_default=False,
-            help="Key, such as cluster.trainer_gpus; default: the first thirty.",
-        ),
+        str, argument("KEY", "Key, such as cluster.trainer_gpus; default: the first thirty.")
     ] = "",
     as_json: args.Json = False,
 ) -> None:
@@ -332,10 +320,7 @@ def explain(
 @app.command()
 def init(
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="EXAMPLE", show_default=False, help="Example to print; default: list them."
-        ),
+        str | None, argument("EXAMPLE", "Example to print; default: list them.")
     ] = None,
 ) -> None:
     """Print an example scenario to start from."""
@@ -539,10 +524,10 @@ def _run(argv: Sequence[str] | None) -> int:
 def _with_addresses(arguments: Sequence[str]) -> list[str]:
     """Adds the address ``local`` to a ``--ray`` without one."""
     lines: list[str] = []
-    for place, argument in enumerate(arguments):
-        lines.append(argument)
+    for place, word in enumerate(arguments):
+        lines.append(word)
         following = arguments[place + 1] if place + 1 < len(arguments) else ""
-        if argument == "--ray" and not (following in ("auto", "local") or ":" in following):
+        if word == "--ray" and not (following in ("auto", "local") or ":" in following):
             lines.append("local")
     return lines
 

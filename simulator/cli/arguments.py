@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,64 +33,61 @@ def whole_tokens(text: str) -> int:
     return int(value)
 
 
+def option(name: str, metavar: str, help: str, **more: Any) -> Any:
+    """An option of a command that takes a value. more: of `typer.Option`."""
+    return typer.Option(name, metavar=metavar, help=help, **more)
+
+
+def argument(metavar: str, help: str) -> Any:
+    """An argument of a command."""
+    return typer.Argument(metavar=metavar, show_default=False, help=help)
+
+
+Texts = list[str] | None
 ScenarioPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="SCENARIO.yaml",
-        show_default=False,
-        help="Scenario file; rollcast init lists examples.",
-    ),
+    Path, argument("SCENARIO.yaml", "Scenario file; rollcast init lists examples.")
 ]
 ScenarioOrLaunch = Annotated[
     Path,
-    typer.Argument(
-        metavar="SCENARIO.yaml|LAUNCH",
-        show_default=False,
-        help="Scenario file, or the launch of a training stack (rollcast check).",
+    argument(
+        "SCENARIO.yaml|LAUNCH", "Scenario file, or the launch of a training stack (rollcast check)."
     ),
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", metavar="DIR", help="Write all results into this folder."),
-]
+Out = Annotated[Path | None, option("--out", "DIR", "Write all results into this folder.")]
 Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="key=value",
-        help="Set a key of the scenario: workload.group_size=16. Repeatable.",
-    ),
+    Texts,
+    option("--set", "key=value", "Set a key of the scenario: workload.group_size=16. Repeatable."),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="Set the random seed.")]
+Seed = Annotated[int | None, option("--seed", "N", "Set the random seed.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the results that --out holds.")]
 NoPlot = Annotated[bool, typer.Option("--no-plot", help="Write no picture.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Draws = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--draws",
-        metavar="N",
-        show_default=False,
-        help="Number of full re-runs for the 90 % intervals (10 or more). Default: a fast "
+        "N",
+        "Number of full re-runs for the 90 % intervals (10 or more). Default: a fast "
         "approximation; 0: none.",
+        show_default=False,
     ),
 ]
 Controls = Annotated[
-    list[str] | None,
-    typer.Option(
+    Texts,
+    option(
         "--control",
-        metavar="MODULE:FUNCTION",
-        help="Add a row: your async control plane on the same engines, in virtual time. It is "
+        "MODULE:FUNCTION",
+        "Add a row: your async control plane on the same engines, in virtual time. It is "
         "`async def rollout(engine, prompts)`, which returns a batch's groups, or `async def "
         "main(training)`. Its code is run. Repeatable.",
     ),
 ]
 Policies = Annotated[
-    list[str] | None,
-    typer.Option(
+    Texts,
+    option(
         "--policy",
-        metavar="CHAIN",
-        help="Policies to apply in order: april(over_sampling=2)+pods(keep=4). sync: none; "
+        "CHAIN",
+        "Policies to apply in order: april(over_sampling=2)+pods(keep=4). sync: none; "
         "module:Class(parameter=value): your own class. Repeatable.",
     ),
 ]
@@ -101,12 +98,11 @@ Tornado = Annotated[
     ),
 ]
 TornadoKeys = Annotated[
-    list[str] | None,
-    typer.Option(
+    Texts,
+    option(
         "--tornado-key",
-        metavar="key=20%",
-        help="With --tornado: another key to vary, by a share (key=20%) or "
-        "key=LOW,HIGH. Repeatable.",
+        "key=20%",
+        "With --tornado: another key to vary, by a share (key=20%) or key=LOW,HIGH. Repeatable.",
     ),
 ]
 
@@ -114,24 +110,23 @@ TornadoKeys = Annotated[
 
 PlanRun = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--run",
-        metavar="steps=N",
-        help="Length of the run: steps=500; prompts=40000,epochs=2; trained_rollouts=250000;"
+        "steps=N",
+        "Length of the run: steps=500; prompts=40000,epochs=2; trained_rollouts=250000;"
         " accuracy=0.7.",
     ),
 ]
 PlanTarget = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--target",
-        metavar="accuracy=A",
-        help="Length of the run by the accuracy to reach, as the law of learning has it:"
-        " accuracy=0.7.",
+        "accuracy=A",
+        "Length of the run by the accuracy to reach, as the law of learning has it: accuracy=0.7.",
     ),
 ]
 Choose = Annotated[
-    list[str] | None,
+    Texts,
     typer.Option(
         "--choose",
         "--vary",
@@ -143,48 +138,41 @@ Choose = Annotated[
     ),
 ]
 Limits = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--limit",
-        metavar="key=VALUE",
-        help="Limit of the run: hours, usd, gpus or staleness. Repeatable.",
-    ),
+    Texts,
+    option("--limit", "key=VALUE", "Limit of the run: hours, usd, gpus or staleness. Repeatable."),
 ]
 PlanObjective = Annotated[
     str | None,
-    typer.Option(
-        "--objective",
-        metavar="usd|hours|gpu_hours|balanced",
-        help="What to minimise; balanced: hours x cost.",
+    option(
+        "--objective", "usd|hours|gpu_hours|balanced", "What to minimise; balanced: hours x cost."
     ),
 ]
 Quality = Annotated[
-    list[str] | None,
-    typer.Option(
+    Texts,
+    option(
         "--quality",
-        metavar="policy=FACTOR",
-        help="Updates to the target relative to synchronous training, as measured: april=1.05.",
+        "policy=FACTOR",
+        "Updates to the target relative to synchronous training, as measured: april=1.05.",
     ),
 ]
 Workers = Annotated[
-    int | None,
-    typer.Option("--workers", metavar="N", help="Number of processes; default: one per core."),
+    int | None, option("--workers", "N", "Number of processes; default: one per core.")
 ]
 Ray = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--ray",
-        metavar="[ADDRESS]",
-        help="Run on a Ray cluster: HOST:PORT of its head, or auto; without an address, one is "
+        "[ADDRESS]",
+        "Run on a Ray cluster: HOST:PORT of its head, or auto; without an address, one is "
         "started here (needs rollcast[ray]).",
     ),
 ]
 PlanOut = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--out",
-        metavar="DIR",
-        help="Write plan.json, plan.csv, recommended.yaml and report.html into this folder; an "
+        "DIR",
+        "Write plan.json, plan.csv, recommended.yaml and report.html into this folder; an "
         "interrupted plan resumes.",
     ),
 ]
@@ -195,65 +183,47 @@ Intervals = Annotated[
 
 # Of a launch
 
-LaunchGpu = Annotated[
-    str | None, typer.Option("--gpu", metavar="GPU", help="Kind of GPU: rollcast presets gpus.")
-]
+LaunchGpu = Annotated[str | None, option("--gpu", "GPU", "Kind of GPU: rollcast presets gpus.")]
 LaunchModel = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        metavar="MODEL",
-        help="Model: rollcast presets models, or a folder with its config.json.",
-    ),
+    option("--model", "MODEL", "Model: rollcast presets models, or a folder with its config.json."),
 ]
 HostMemory = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--host-memory",
-        metavar="SIZE",
-        help="Host memory of a node, such as 512GB or 2TiB; without it none is checked.",
+        "SIZE",
+        "Host memory of a node, such as 512GB or 2TiB; without it none is checked.",
     ),
 ]
 MeanTokens = Annotated[
     float | None,
-    typer.Option(
-        "--mean-tokens",
-        metavar="N",
-        parser=tokens,
-        help="Mean length of the responses in tokens; 4k is 4,096.",
+    option(
+        "--mean-tokens", "N", "Mean length of the responses in tokens; 4k is 4,096.", parser=tokens
     ),
 ]
 PromptTokens = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--prompt-tokens",
-        metavar="N",
+        "N",
+        "Mean length of the prompts in tokens; 1k is 1,024.",
         parser=whole_tokens,
-        help="Mean length of the prompts in tokens; 1k is 1,024.",
     ),
 ]
 LaunchStack = Annotated[
     str | None,
-    typer.Option(
-        "--stack",
-        metavar="STACK",
-        help="Training stack, where it is not clear, and its release: verl-0.5.",
-    ),
+    option("--stack", "STACK", "Training stack, where it is not clear, and its release: verl-0.5."),
 ]
 Variables = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--env",
-        metavar="NAME=VALUE",
-        help="Variable that the launch takes from outside. Repeatable.",
-    ),
+    Texts, option("--env", "NAME=VALUE", "Variable that the launch takes from outside. Repeatable.")
 ]
 PlanGpus = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--gpus",
-        metavar="N,N|NxKIND,...",
-        help="GPUs to choose from, as --choose gpus: 8,16,32, or 64xh100,32xh200.",
+        "N,N|NxKIND,...",
+        "GPUs to choose from, as --choose gpus: 8,16,32, or 64xh100,32xh200.",
     ),
 ]
 

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from rollcast.simulator.cli import arguments as args
-from rollcast.simulator.cli.arguments import TrustModules, trust
+from rollcast.simulator.cli.arguments import TrustModules, argument, option, trust
 from rollcast.simulator.cli.console import print_where
 from rollcast.simulator.errors import ScenarioError
 
@@ -42,10 +42,9 @@ def command_of(context: typer.Context) -> tuple[str, ...]:
 
 LaunchPath = Annotated[
     Path | None,
-    typer.Argument(
-        metavar="LAUNCH",
-        show_default=False,
-        help="Launch script (run.sh), configuration (YAML, TOML), Python script or folder; a "
+    argument(
+        "LAUNCH",
+        "Launch script (run.sh), configuration (YAML, TOML), Python script or folder; a "
         "scenario; or a command line after --.",
     ),
 ]
@@ -55,26 +54,23 @@ def check(
     context: typer.Context,
     launch: LaunchPath = None,
     gpu: args.LaunchGpu = None,
-    gpus: Annotated[
-        int | None, typer.Option("--gpus", metavar="N", help="Number of GPUs in all.")
-    ] = None,
+    gpus: Annotated[int | None, option("--gpus", "N", "Number of GPUs in all.")] = None,
     model: args.LaunchModel = None,
     host_memory: args.HostMemory = None,
     mean_tokens: args.MeanTokens = None,
     prompt_tokens: args.PromptTokens = None,
     steps: Annotated[
-        int | None,
-        typer.Option("--steps", metavar="N", help="Steps of the whole run, for hours and cost."),
+        int | None, option("--steps", "N", "Steps of the whole run, for hours and cost.")
     ] = None,
     stack: args.LaunchStack = None,
     environment: args.Variables = None,
     settings: args.Settings = None,
     fail_over: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--fail-over",
-            metavar="SHARE",
-            help="Exit with 3 if the peak is above this share of a GPU's memory, such as 0.9.",
+            "SHARE",
+            "Exit with 3 if the peak is above this share of a GPU's memory, such as 0.9.",
         ),
     ] = None,
     changes: Annotated[

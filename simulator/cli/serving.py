@@ -6,10 +6,8 @@ import ipaddress
 import sys
 from typing import Annotated
 
-import typer
-
 from rollcast.simulator.cli import arguments as args
-from rollcast.simulator.cli.arguments import TrustModules, trust
+from rollcast.simulator.cli.arguments import TrustModules, option, trust
 from rollcast.simulator.cli.stopping import until_stopped
 from rollcast.simulator.errors import ScenarioError
 
@@ -21,33 +19,27 @@ BURST_MS = 5.0  # `simulator.virtual.pace.BURST_S`, which the command line impor
 def serve(
     scenario: args.ScenarioPath,
     speed: Annotated[
-        float,
-        typer.Option("--speed", metavar="X", help="Simulated seconds that pass in a real one."),
+        float, option("--speed", "X", "Simulated seconds that pass in a real one.")
     ] = 1.0,
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Address to listen at.")
-    ] = "127.0.0.1",
+    host: Annotated[str, option("--host", "ADDRESS", "Address to listen at.")] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(
+        option(
             "--port",
-            metavar="N",
-            help="Port of the first replica; the others have the next ones, and a router before "
+            "N",
+            "Port of the first replica; the others have the next ones, and a router before "
             "all the one behind them.",
         ),
     ] = 8000,
     error_share: Annotated[
-        float,
-        typer.Option(
-            "--error-share", metavar="P", help="Share of requests that fail with status 500."
-        ),
+        float, option("--error-share", "P", "Share of requests that fail with status 500.")
     ] = 0.0,
     burst_ms: Annotated[
         float,
-        typer.Option(
+        option(
             "--burst-ms",
-            metavar="MS",
-            help="Real milliseconds: requests that come less than this apart are of one instant of "
+            "MS",
+            "Real milliseconds: requests that come less than this apart are of one instant of "
             "simulated time. 0: each has its own; for generators of load.",
         ),
     ] = BURST_MS,

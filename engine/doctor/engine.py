@@ -13,7 +13,6 @@ from rollcast.engine.doctor.findings import Finding, Verdict
 from rollcast.engine.edges import Engine, EngineIteration
 from rollcast.engine.start import start_replica, start_task
 from rollcast.engine.sync_check import largest_difference
-from rollcast.simulator.costs.presets.gpus import named_gpu
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.scenario.file import RawScenario, override
 
@@ -144,18 +143,13 @@ def replica_device(replica: Engine) -> Any:
 
 def priced(spec: RunSpec, path: Any) -> RawScenario:
     """With the engine's model and the GPU that is here, where the scenario has no costs."""
+    from rollcast.engine.trainer.flops import gpu_here
+
     gpu = gpu_here()
     if gpu is None or spec.raw.data.keys() & {"cost", "model", "gpu"}:
         return spec.raw
     ours = ("cost.roofline.stack=rollcast", "cost.roofline.trainer.sharding=none")
     return override(spec.raw, [f"model={path}", f"gpu={gpu}", *ours], None)
-
-
-def gpu_here() -> str | None:
-    """The preset of this process's GPU, if it has one that is known."""
-    import torch
-
-    return named_gpu(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
 
 
 def _iterations(name: str, raw: RawScenario, measured: list[EngineIteration]) -> Iterator[Finding]:

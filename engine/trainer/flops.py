@@ -49,7 +49,11 @@ class Flops:
 def peak_flop_per_s(device: torch.device) -> float | None:
     """Of a GPU in bfloat16, dense, by its datasheet (``rollcast presets gpus``); None for a device
     without a preset."""
-    if device.type != "cuda":
-        return None
-    preset = named_gpu(torch.cuda.get_device_name(device))
+    preset = gpu_here(device)
     return None if preset is None else float(gpu_presets()[preset].bf16_flop_per_s)
+
+
+def gpu_here(device: torch.device | None = None) -> str | None:
+    """The preset of a device, or of this process's GPU; None where it has none."""
+    cuda = torch.cuda.is_available() if device is None else device.type == "cuda"
+    return named_gpu(torch.cuda.get_device_name(device)) if cuda else None

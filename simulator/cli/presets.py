@@ -95,9 +95,11 @@ def _turn_figures(preset: TurnPreset) -> Rows:
 
 def _stack_rows(name: str) -> Rows:
     """Its figures, then those of its trainer by backend, its default first."""
-    figures = [("", figure) for figure in stack_figures(name)]
+    own = list(stack_figures(name))
+    figures = [("", figure) for figure in own]
     for backend in backends_of(name):
-        figures += [(f"{backend}: ", figure) for figure in trainer_figures(name, backend)]
+        its = (*trainer_figures(name, backend), *stack_figures(name, backend))
+        figures += [(f"{backend}: ", figure) for figure in its if figure not in own]
     return [
         {"figure": lead + figure.key, "value": figure.value, **_sources(figure.source)}
         for lead, figure in figures

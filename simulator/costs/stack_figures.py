@@ -19,8 +19,9 @@ class Figure(NamedTuple):
     source: Provenance
 
 
-def stack_figures(name: str) -> Iterator[Figure]:
-    """What a stack's preset says of engine, loop, sync, phases and rest."""
+def stack_figures(name: str, backend: Backend | None = None) -> Iterator[Figure]:
+    """What a stack's preset says of engine, loop, sync, phases (with a trainer's backend) and
+    rest."""
     stack = STACKS[name]
     source = stack.sources
     for key in ("engine", "cuda_graphs", "engine_sleep", "offload_optimizer"):
@@ -38,7 +39,7 @@ def stack_figures(name: str) -> Iterator[Figure]:
     for key, value in given(stack.fixed).items():
         text = _text(value or 0.0, stack.fixed_spread if value else None)
         yield Figure(f"fixed.{key}", text, source["fixed"])
-    for key, value in given(stack.phase_factors).items():
+    for key, value in given(stack.factors_on(backend)).items():
         if value is not None:
             yield Figure(f"phase_factors.{key}", _text(value), source["phase_factors"])
     for key in ("rest_s", "rest_per_token_s"):
@@ -51,11 +52,6 @@ def trainer_figures(name: str, backend: Backend) -> Iterator[Figure]:
     its = backends_of(name)[backend]
     for key, value in its.options.items():
         yield Figure(f"trainer.{key}", _text(value), its.sources[key])
-    if backend == "megatron":
-        stack = STACKS[name]
-        for key, value in given(stack.megatron_factors).items():
-            if value is not None:
-                yield Figure(f"phase_factors.{key}", _text(value), stack.sources["phase_factors"])
 
 
 def _text(value: object, spread: Spread | None = None) -> str:

@@ -87,8 +87,8 @@ def _of_stack(scenario: Scenario, keys: Collection[str]) -> Iterator[Assumption]
         return
     from rollcast.simulator.costs.stack_figures import stack_figures, trainer_figures
 
-    figures = [*stack_figures(stack), *trainer_figures(stack, trainer.backend)]
-    for key, value, source in {figure.key: figure for figure in figures}.values():
+    backend = trainer.backend
+    for key, value, source in (*stack_figures(stack, backend), *trainer_figures(stack, backend)):
         if f"cost.roofline.{key}" not in keys:
             yield Assumption(f"cost.roofline.{key}", value, source.kind, source.source)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from rollcast.simulator.launches.parts import Part, nested
 from rollcast.simulator.scenario.knobs import knobs_of
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.workload.base import longest_rollout
+from tests.tables import cases
 
 TRAINER_GPUS = "cluster.trainer_gpus"
 
@@ -28,35 +30,34 @@ def _values(said: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     return {part.key: part.value for part in parts}
 
 
-def test_a_launch_becomes_the_scenario_that_it_says() -> None:
-    values = _values({})
-    assert values["model"] == "qwen2.5-7b"
-    assert values["workload.batch_groups"] == 64
-    assert values["workload.group_size"] == 8
-    assert values["workload.max_new_tokens"] == 2048
-    assert values["cluster.replicas"] == 4
-    assert values["cluster.tensor_parallel"] == 2
-    assert values["cluster.trainer_gpus"] == 8
-    assert values["cluster.placement"] == "colocated"
-    assert values["cost.roofline.stack"] == "verl-0.7"
-    assert values["cost.roofline.kv_memory_utilization"] == 0.6
-    assert values["cost.roofline.trainer.minibatches"] == 2
-    assert values["cost.roofline.trainer.microbatch_tokens"] == 12288
-    assert values["policy"] == []
+@pytest.mark.parametrize(
+    ("stack", "given", "but", "release", "added", "holds", "passes"),
+    cases(
+        Path(__file__).parent / "drafts.yaml",
+        *("given", "but", "release", "asked", "holds", "passes"),
+    ),
+)
+def test_a_launch_becomes_the_scenario_that_it_says(
+    stack: str,
+    given: Mapping[str, Any],
+    but: Collection[str],
+    release: str,
+    added: Mapping[str, Any],
+    holds: Mapping[str, Any],
+    passes: Any,
+) -> None:
+    base, usual = (VERL, "0.7") if stack == "verl" else ({}, None)
+    said = {key: its for key, its in {**base, **given}.items() if key not in but}
+    parts = drafted(launched(said, stack, release or usual), asked(**added)).parts
+    values = {part.key: part.value for part in parts}
+    wanted = holds or {"cost.roofline.trainer.log_prob_passes": passes}
+    assert {key: values.get(key) for key in wanted} == wanted
 
 
-ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
-PACKED = "actor_rollout_ref.model.use_remove_padding"
-
-
-def test_eager_attention_is_priced_and_can_be_left() -> None:
-    """Where rows are padded: what keeps packed sequences apart is never eager."""
-    rows = {"actor_rollout_ref.actor.use_dynamic_bsz": False, ATTENTION: "eager"}
+def test_eager_attention_can_be_left() -> None:
     ours = "cost.roofline.trainer.attention"
-    for packed, attention, said in ((False, "eager", "eager"), (True, "eager", None)):
-        assert _values({**rows, PACKED: packed, ATTENTION: attention}).get(ours) == said
-    assert ours not in _values({**rows, PACKED: False, ATTENTION: "sdpa"})
-    launch = launched({**VERL, **rows, PACKED: False})
+    eager = {"actor_rollout_ref.model.override_config.attn_implementation": "eager"}
+    launch = launched({**VERL, **eager})
     knob = next(k for k in knobs_of("verl", "fsdp", "colocated", None) if k.key == ours)
     assert knob.others("eager") == (None,)
     assert knob.others(None) == ()
@@ -64,92 +65,9 @@ def test_eager_attention_is_priced_and_can_be_left() -> None:
     assert overrides(ours, None, launch.settings, takes) == {"run.attention": "flash_attention_2"}
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "ours", "expected"),
-    [
-        ("actor_rollout_ref.rollout.enforce_eager", True, "cost.roofline.cuda_graphs", False),
-        ("actor_rollout_ref.model.lora_rank", 32, "cost.roofline.trainer.weights", "lora"),
-        (
-            "actor_rollout_ref.model.enable_gradient_checkpointing",
-            False,
-            "cost.roofline.trainer.recompute",
-            "none",
-        ),
-        (
-            "actor_rollout_ref.actor.fsdp_config.optimizer_offload",
-            True,
-            "cost.roofline.offload_optimizer",
-            True,
-        ),
-        (
-            "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
-            2,
-            "cost.roofline.trainer.sequence_parallel",
-            2,
-        ),
-        (
-            "actor_rollout_ref.actor.fsdp_config.fsdp_size",
-            4,
-            "cost.roofline.trainer.sharding",
-            "hybrid",
-        ),
-        ("actor_rollout_ref.actor.use_kl_loss", True, "cost.roofline.trainer.log_prob_passes", 2),
-        ("algorithm.adv_estimator", "gae", "cost.roofline.trainer.critic", True),
-    ],
-)
-def test_settings_of_memory_reach_the_costs(
-    key: str, value: object, ours: str, expected: object
-) -> None:
-    assert _values({})[ours] != expected if ours in _values({}) else True
-    assert _values({key: value})[ours] == expected
-
-
-_MEGATRON = "actor_rollout_ref.actor.megatron"
-_OVERRIDDEN = f"{_MEGATRON}.override_transformer_config"
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ({f"{_MEGATRON}.tensor_model_parallel_size": 4}, {"tensor_parallel": 4}),
-        ({"--config-name": "ppo_megatron_trainer.yaml"}, {"recompute": "none"}),
-        (
-            {
-                f"{_OVERRIDDEN}.recompute_granularity": "selective",
-                f"{_OVERRIDDEN}.recompute_modules": ["core_attn", "moe"],
-                f"{_MEGATRON}.expert_model_parallel_size": 1,
-            },
-            {"recompute": "mlp"},
-        ),
-        (
-            {
-                f"{_MEGATRON}.param_offload": True,
-                "actor_rollout_ref.actor.optim.override_optimizer_config.optimizer_cpu_offload": (
-                    True
-                ),
-            },
-            {"optimizer_on_host": True},
-        ),
-    ],
-)
-def test_verls_megatron_is_told_by_its_own_keys(
-    said: Mapping[str, Any], expected: Mapping[str, Any]
-) -> None:
-    """Whatever the default of ``strategy`` is: it is not of the other configuration."""
-    bare = {key: value for key, value in VERL.items() if not key.endswith("strategy")}
-    parts = {p.key: p.value for p in drafted(launched({**bare, **said}), asked()).parts}
-    trainer = "cost.roofline.trainer"
-    assert parts[f"{trainer}.backend"] == "megatron"
-    assert f"{trainer}.sharding" not in parts
-    for key, value in expected.items():
-        assert parts.get(f"{trainer}.{key}") == value
-
-
-def test_gpus_of_the_user_stand_for_what_a_script_leaves_to_fill_in() -> None:
-    said = {"trainer.nnodes": "TO_BE_FILLED"}
-    assert _values(said, gpus=16)["cluster.trainer_gpus"] == 16
+def test_what_a_script_leaves_to_fill_in_is_asked_for() -> None:
     with pytest.raises(ScenarioError, match=r"whole number above 0 is wanted, or --gpus"):
-        _values(said)
+        _values({"trainer.nnodes": "TO_BE_FILLED"})
 
 
 @pytest.mark.parametrize(
@@ -171,85 +89,14 @@ def test_a_number_that_is_none_is_refused_with_its_place(
             _values({key: value})
 
 
-def test_a_gpu_of_trls_engine_is_told_before_the_default_of_its_mode() -> None:
-    said = {
-        "accelerate.num_processes": 3,
-        "vllm_device": "auto",
-        "use_vllm": True,
-        "per_device_train_batch_size": 6,
-        "gradient_accumulation_steps": 4,
-        "num_generations": 6,
-    }
-    parts = {p.key: p.value for p in drafted(launched(said, "trl", None), asked(gpus=4)).parts}
-    assert (parts["cluster.trainer_gpus"], parts["cluster.replicas"]) == (3, 1)
-    assert parts["cluster.placement"] == "disaggregated"
-
-
-@pytest.mark.parametrize("padding", [True, False])
-def test_fixed_rows_a_pass(padding: bool) -> None:
-    """Padded to the caps, or end to end: as many of them either way, in every pass."""
-    values = _values(
-        {
-            "actor_rollout_ref.actor.use_dynamic_bsz": False,
-            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
-            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 8,
-            "actor_rollout_ref.model.use_remove_padding": not padding,
-        },
-        mean_tokens=600.0,
-        prompt_tokens=100,
-    )
-    trainer = "cost.roofline.trainer"
-    if padding:
-        assert values[f"{trainer}.batching"] == "padded_to_cap"
-        assert values[f"{trainer}.padded_prompt_tokens"] == VERL["data.max_prompt_length"]
-    else:
-        assert values[f"{trainer}.batching"] == "packed"
-    assert values[f"{trainer}.microbatch_rollouts"] == 4
-    assert values[f"{trainer}.log_prob_microbatch_rollouts"] == 8
-    assert not {f"{trainer}.microbatch_tokens", f"{trainer}.log_prob_microbatch_tokens"} & set(
-        values
-    )
-
-
-@pytest.mark.parametrize("packs", [None, True])
-def test_a_critic_of_verl_pads_its_rows_unless_it_is_told_not_to(packs: bool | None) -> None:
-    said = {"algorithm.adv_estimator": "gae", "data.max_prompt_length": 900}
-    if packs is not None:
-        said["critic.model.use_remove_padding"] = packs
-    values = _values(said)
-    trainer = "cost.roofline.trainer"
-    assert values[f"{trainer}.critic"] is True
-    assert values.get(f"{trainer}.critic_batching") == ("packed" if packs else None)
-    assert values.get(f"{trainer}.padded_prompt_tokens") == (None if packs else 900)
-    assert backends_of("verl")["fsdp"].options["critic_batching"] == "padded_to_cap"
-
-
-def test_what_the_user_adds_goes_before_the_launch() -> None:
-    values = _values({}, gpus=16, mean_tokens=700.0, prompt_tokens=90)
-    assert values["cluster.replicas"] == 8
-    assert values["cluster.trainer_gpus"] == 16
-    assert values["workload.lengths.mean_tokens"] == 700.0
-    assert values["workload.prompt_tokens.median_tokens"] == pytest.approx(
-        90 * math.exp(-0.125), abs=0.1
-    )
-
-
-def test_a_mean_that_is_the_cap_says_that_every_response_reaches_it() -> None:
-    values = _values({})
-    cap = values["workload.max_new_tokens"]
-    at_cap, below = (_values({}, mean_tokens=tokens) for tokens in (float(cap), cap - 1.0))
-    assert "workload.lengths.mean_tokens" not in at_cap
-    assert at_cap["workload.lengths.runaway"] == 1
-    assert at_cap["workload.lengths.median_tokens"] == cap
-    assert below["workload.lengths.mean_tokens"] == cap - 1
-
-
 def test_lengths_that_nobody_says_are_assumed_and_told() -> None:
     draft = drafted(launched(), asked())
     assumed = {part.key: part.source for part in draft.assumed}
     assert "--mean-tokens" in assumed["workload.lengths.mean_tokens"]
     assert "--prompt-tokens" in assumed["workload.prompt_tokens.median_tokens"]
     assert draft.steps == 100
+    prompts = _values({}, prompt_tokens=90)["workload.prompt_tokens.median_tokens"]
+    assert prompts == pytest.approx(90 * math.exp(-0.125), abs=0.1)
 
 
 @pytest.mark.parametrize(("gpus", "message"), [(12, "no whole nodes"), (0, "at least 1")])
@@ -269,6 +116,7 @@ def test_a_preset_of_the_release() -> None:
     assert preset_of("trl", None, "colocate") == "trl"
     assert preset_of("trl", "0.20", "colocate") == "trl-0.15"
     assert preset_of("trl", "1.16", None) == "trl-1.9"
+    assert backends_of("verl")["fsdp"].options["critic_batching"] == "padded_to_cap"
 
 
 # Back into the stack's words
@@ -373,20 +221,6 @@ def test_parts_of_one_scenario() -> None:
     assert len({part.key for part in draft.parts}) == len(draft.parts)
 
 
-def test_deepspeeds_buckets_and_training_in_32_bit_are_read() -> None:
-    zero, common = "deepspeed.zero_optimization", {"model": "Qwen/Qwen2.5-7B", "use_vllm": False}
-    said = {**common, "accelerate.num_processes": 8, f"{zero}.stage": 2, "bf16": False}
-    more = {f"{zero}.reduce_bucket_size": "auto", f"{zero}.stage3_prefetch_bucket_size": 2e8}
-    more[f"{zero}.sub_group_size"] = 1e14
-    parts = drafted(launched({**said, **more}, "trl", "1.0"), asked()).parts
-    trainer = {part.key.rpartition(".")[2]: part.value for part in parts}
-    assert (trainer["reduce_bucket"], trainer["prefetch_bucket"]) == (0, 200_000_000)
-    assert trainer["step_group"] == 10**12
-    assert trainer["precision"] == "fp32"
-    half = drafted(launched({**said, "fp16": True}, "trl", "1.0"), asked()).parts
-    assert not any(part.key.endswith(".precision") for part in half)
-
-
 def test_a_bound_on_prompt_and_response_bounds_both() -> None:
     nemo = {
         "policy.model_name": "meta-llama/Llama-3.1-8B-Instruct",
@@ -408,81 +242,10 @@ def test_a_bound_on_prompt_and_response_bounds_both() -> None:
     assert longest(shared, gpus=8) == (150, 3946)  # prompts may fill all of what both share
 
 
-def test_gpus_in_all_hold_the_server_that_generates() -> None:
-    said = {"model": "Qwen/Qwen2.5-7B", "use_vllm": True, "vllm_mode": "server"}
-    parts = drafted(launched(said, "trl", "1.0"), asked(gpus=8)).parts
-    values = {part.key: part.value for part in parts}
-    assert (values["cluster.replicas"], values["cluster.trainer_gpus"]) == (1, 7)
-    own = drafted(launched({**said, "accelerate.num_processes": 8}, "trl", "1.0"), asked()).parts
-    assert {part.key: part.value for part in own}["cluster.trainer_gpus"] == 8
-
-
-@pytest.mark.parametrize(("sleeps", "how"), [(True, "discard"), (False, "none")])
-def test_an_engine_that_is_told_to_sleep_sleeps(sleeps: bool, how: str) -> None:
-    """TRL's does not by default (vllm_generation.py: llm.sleep(level=2))."""
-    said = {"model": "Qwen/Qwen2.5-7B", "use_vllm": True, "vllm_enable_sleep_mode": sleeps}
-    parts = drafted(launched(said, "trl", "1.9"), asked(gpus=8)).parts
-    assert {part.key: part.value for part in parts}["cost.roofline.engine_sleep"] == how
-
-
 ACTOR_LEAVES = {
     "actor_rollout_ref.actor.fsdp_config.param_offload": True,
     "actor_rollout_ref.actor.fsdp_config.optimizer_offload": True,
 }
-GATHERS = ("gathers_to_merge", "gathered_copies")
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ({}, (True, 2)),
-        ({"actor_rollout_ref.rollout.load_format": "safetensors"}, (True, None)),
-        (
-            {
-                "actor_rollout_ref.rollout.load_format": "safetensors",
-                "actor_rollout_ref.rollout.layered_summon": True,
-            },
-            (False, None),
-        ),
-        ({"actor_rollout_ref.actor.strategy": "fsdp2"}, (None, None)),
-        (
-            {
-                "actor_rollout_ref.model.lora.merge": True,
-                "actor_rollout_ref.rollout.layered_summon": True,
-            },
-            (True, None),
-        ),
-    ],
-)
-def test_adapters_of_verl_are_read_out_of_gathered_weights(
-    said: Mapping[str, Any], expected: tuple[Any, Any]
-) -> None:
-    values = _values({"actor_rollout_ref.model.lora_rank": 32, **said})
-    assert tuple(values.get(f"cost.roofline.trainer.{key}") for key in GATHERS) == expected
-    merges = said.get("actor_rollout_ref.model.lora.merge")
-    assert values.get("cost.roofline.merges_adapters") == merges
-    alone = _values({"actor_rollout_ref.model.lora.merge": True})  # nothing to merge
-    assert "cost.roofline.merges_adapters" not in alone
-
-
-@pytest.mark.parametrize(
-    ("release", "key"),
-    [
-        ("0.7", "critic.model.fsdp_config.optimizer_offload"),
-        ("0.8", "critic.fsdp.optimizer_offload"),
-    ],
-)
-def test_a_critic_of_verl_stays_unless_its_own_setting_moves_it(release: str, key: str) -> None:
-    stays = "cost.roofline.trainer.critic_stays"
-    settings = {**VERL, "algorithm.adv_estimator": "gae"}
-
-    def of(more: Mapping[str, Any]) -> Any:
-        parts = drafted(launched({**settings, **more}, release=release), asked()).parts
-        return {part.key: part.value for part in parts}.get(stays)
-
-    assert of({}) is None  # all stay
-    assert of(ACTOR_LEAVES) is True
-    assert of({**ACTOR_LEAVES, key: True}) is None
 
 
 @pytest.mark.parametrize(
@@ -537,64 +300,6 @@ def test_a_critic_of_verl_is_read(said: Mapping[str, Any], expected: Mapping[str
     assert of("grpo") == {}
 
 
-def test_parameters_that_are_not_offloaded_stay() -> None:
-    stay = "cost.roofline.trainer.keeps_weights"
-    assert stay not in _values(ACTOR_LEAVES)
-    leaves = {**ACTOR_LEAVES, "actor_rollout_ref.actor.fsdp_config.param_offload": False}
-    assert _values(leaves)[stay] is True
-
-
-_RECOMPUTES = "enable_old_logprobs_recompute"
-
-
-@pytest.mark.parametrize(
-    ("stack", "said", "passes"),
-    [
-        ("slime", {"use-kl-loss": True}, 2),
-        ("slime", {"use-kl-loss": True, "use-rollout-logprobs": True}, 1),
-        ("slime", {"use-rollout-logprobs": True, "get-mismatch-metrics": True}, 1),
-        ("slime", {"use-rollout-logprobs": True}, 0),
-        ("areal", {"actor.recompute_logprob": False, "actor.kl_ctl": 0.0}, 0),
-        ("areal", {"actor.use_decoupled_loss": True, "actor.kl_ctl": 0.0}, 1),
-        (
-            "areal",
-            {
-                "actor.use_decoupled_loss": True,
-                "actor.prox_logp_method": "loglinear",
-                "actor.kl_ctl": 0.1,
-            },
-            1,
-        ),
-        ("roll", {"init_kl_coef": 0.2}, 2),
-        ("roll", {"init_kl_coef": 0}, 0),
-        ("roll", {"init_kl_coef": 0, "use_kl_loss": True}, 1),
-        ("roll", {"init_kl_coef": 0, _RECOMPUTES: True}, 1),
-        ("roll", {"init_kl_coef": 0.2, "force_disable_old_logprobs_recompute": True}, 1),
-        ("roll", {"init_kl_coef": 0, "rollout_batch_size": 16}, 1),
-        ("rlinf", {"algorithm.recompute_logprobs": False, "algorithm.kl_beta": 0.0}, 0),
-        ("rlinf", {"algorithm.recompute_logprobs": True, "algorithm.kl_beta": 0.0}, 1),
-        ("rlinf", {"algorithm.recompute_logprobs": False}, 0),
-    ],
-)
-def test_log_probabilities_of_the_engine_are_not_computed_anew(
-    stack: str, said: Mapping[str, Any], passes: int
-) -> None:
-    """And those of a reference are, by each stack's own rule."""
-    usual = {
-        "roll": {
-            "actor_train.device_mapping": "list(range(0,8))",
-            "actor_infer.device_mapping": "list(range(0,8))",
-            "actor_train.training_args.per_device_train_batch_size": 1,
-            "actor_train.training_args.gradient_accumulation_steps": 8,
-            "rollout_batch_size": 8,
-            "num_return_sequences_in_group": 8,
-        }
-    }.get(stack, {})
-    parts = drafted(launched({**usual, **said}, stack, None), asked(gpus=8)).parts
-    values = {part.key: part.value for part in parts}
-    assert values["cost.roofline.trainer.log_prob_passes"] == passes
-
-
 @pytest.mark.parametrize(
     ("said", "passes", "alone"),
     [({}, 0, False), ({"beta": 0.04}, 1, True), ({"beta": 0.04, "num_iterations": 2}, 2, False)],
@@ -611,14 +316,3 @@ def test_a_reference_whose_pass_is_the_only_one_is_there(
     ledger = launch.scenario.ledger
     assert ledger is not None
     assert any(one.role == "reference" for one in ledger.holdings) == (passes > 0)
-
-
-@pytest.mark.parametrize(
-    ("stack", "key"), [("trl", "load_in_4bit"), ("openrlhf", "ds.load_in_4bit")]
-)
-def test_frozen_weights_below_adapters_have_the_bits_that_a_launch_says(
-    stack: str, key: str
-) -> None:
-    adapters = {"trl": {"lora_r": 16, "use_peft": True}, "openrlhf": {"ds.lora.rank": 16}}[stack]
-    parts = drafted(launched({**adapters, key: True}, stack, None), asked(gpus=8)).parts
-    assert next(part.value for part in parts if part.key.endswith("base_bits")) == 4

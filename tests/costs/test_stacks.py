@@ -19,7 +19,7 @@ from rollcast.simulator.costs.presets.provenance import Kind
 from rollcast.simulator.costs.roofline import draws
 from rollcast.simulator.costs.roofline.cost import RooflineSection
 from rollcast.simulator.costs.roofline.memory_phases import Batch, cluster_ledger
-from rollcast.simulator.costs.stack_figures import stack_figures, trainer_figures
+from rollcast.simulator.costs.stack_figures import stack_figures
 from rollcast.simulator.costs.stacks import STACKS, Stack, no_step_measured
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
@@ -216,9 +216,8 @@ def test_a_trainer_on_megatron_has_the_factors_of_its_stack_there(backend: str) 
     assert factors == stack.factors_on(backend)
     assert (factors.decode, factors.sync) == (stack.phase_factors.decode, stack.phase_factors.sync)
     assert (factors.update == stack.phase_factors.update) == (backend != "megatron")
-    listed = {figure.key: figure.value for figure in trainer_figures("verl", backend)}
-    if backend == "megatron":
-        assert float(listed["phase_factors.update"]) == factors.update
+    listed = {figure.key: figure.value for figure in stack_figures("verl", backend)}
+    assert float(listed["phase_factors.update"]) == factors.update
     spelt["phase_factors"] = {"update": 3.0}
     assert RooflineSection.from_mapping(spelt, "cost.roofline").phase_factors.update == 3.0
 

@@ -18,7 +18,7 @@ from rollcast.engine.doctor import child, devices, doctor, engine, packages, tra
 from rollcast.engine.doctor.findings import Finding, exit_code, show, to_json
 from rollcast.engine.edges import EngineIteration
 from rollcast.engine.errors import EngineError
-from rollcast.engine.trainer import kernels
+from rollcast.engine.trainer import flops, kernels
 from rollcast.simulator.cli.app import main
 from rollcast.simulator.costs.base import Iteration
 from rollcast.simulator.scenario.file import RawScenario
@@ -64,7 +64,7 @@ def test_a_scenario_without_costs_is_priced_for_the_gpu_that_is_here(
     bare = RawScenario({key: value for key, value in spec.raw.data.items() if key != "cost"})
     told = replace(spec, raw=bare)
     assert engine.priced(told, spec.engine.model) == bare  # no GPU
-    monkeypatch.setattr(engine, "gpu_here", lambda: "h200-sxm")
+    monkeypatch.setattr(flops, "gpu_here", lambda: "h200-sxm")
     assert engine.priced(spec, spec.engine.model) == spec.raw
     one = EngineIteration(Iteration(16, 640), 0, 16, (), (), (), 2.3e-3)
     (found,) = engine._iterations("vllm", engine.priced(told, spec.engine.model), [one])

@@ -70,7 +70,7 @@ def logged(folder: Path, raw: RawScenario, monkeypatch: pytest.MonkeyPatch) -> P
     more = {"training/off_policy/trajectory_spans/max": 1.0}
     written.verl_file(folder / "metrics.jsonl", rows, **more)
     written.verl_dump(folder / "dump", rows)
-    truth.config("verl", folder / "config.yaml")
+    truth.config("verl", folder)
     return folder
 
 

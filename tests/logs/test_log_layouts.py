@@ -89,14 +89,7 @@ def _trl(**more: Any) -> dict[str, Any]:
 def test_the_layout_of_a_run(
     stack: str, settings: dict[str, Any], layout: Layout, tmp_path: Path
 ) -> None:
-    values = {
-        "areal": written.areal_values,
-        "roll": written.roll_values,
-        "nemo_rl": written.nemo_values,
-        "openrlhf": written.openrlhf_values,
-        "trl": written.trl_entry,
-    }[stack]
-    written.lines(tmp_path / "h.jsonl", ({"_step": t.step, **values(t)} for t in written.run()))
+    written.history(tmp_path / "h.jsonl", written.run(), stack)
     (tmp_path / "config.yaml").write_text(json.dumps(settings))
     log = read_log([tmp_path])
     assert log.stack == stack
@@ -110,9 +103,7 @@ def test_the_layout_of_a_run(
 def test_a_mapping_of_devices_is_never_run(tmp_path: Path) -> None:
     """ROLL hands it to Python."""
     code = "[__import__('pathlib').Path('run').touch()]"
-    written.lines(
-        tmp_path / "h.jsonl", ({"_step": t.step, **written.roll_values(t)} for t in written.run())
-    )
+    written.history(tmp_path / "h.jsonl", written.run(), "roll")
     (tmp_path / "config.yaml").write_text(json.dumps(_roll(code, code)))
     own = {part.key: part for part in draft(read_log([tmp_path]))}
     assert own["cluster.replicas"].assumed
@@ -179,19 +170,10 @@ _SHARE = "async_training.staleness_threshold"
 def test_what_becomes_of_the_too_old_is_the_rule_of_the_stack(
     stack: str, settings: dict[str, Any], options: dict[str, Any], tmp_path: Path
 ) -> None:
-    values = {
-        "areal": written.areal_values,
-        "skyrl": written.skyrl_values,
-        "trl": written.trl_entry,
-        "nemo_rl": written.nemo_values,
-        "verl": written.verl_values,
-        "roll": written.roll_values,
-    }
     if stack == "prime_rl":
         written.prime_metrics(tmp_path / "metrics.jsonl", written.run())
     else:
-        rows = ({"_step": t.step, **values[stack](t)} for t in written.run())
-        written.lines(tmp_path / "h.jsonl", rows)
+        written.history(tmp_path / "h.jsonl", written.run(), stack)
     keys = all_stacks()[stack].launch.keys
     usual = ("workload.group_size", "workload.max_new_tokens", "run.steps", "run.temperature")
     beside = {keys[each][0].key: 1 for each in usual if each in keys}

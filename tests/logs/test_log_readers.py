@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,11 +19,11 @@ from rollcast.calibration.logs.run_log import RunLog
 from tests.logs import written
 from tests.logs.written import CAP, GROUPS, PROMPT, SIZE, Truth
 
-Write = Callable[[Path, list[Truth]], Path]
+Write = Callable[[Path, Sequence[Truth]], Path]
 
 
 def _board(values: Callable[[Truth], dict[str, float]], prefix: str = "") -> Write:
-    def write(folder: Path, truth: list[Truth]) -> Path:
+    def write(folder: Path, truth: Sequence[Truth]) -> Path:
         pytest.importorskip("tensorboardX", reason="TensorBoard's writer is not installed")
         return written.tensorboard(
             folder, {t.step: {prefix + k: v for k, v in values(t).items()} for t in truth}
@@ -36,27 +37,15 @@ def _roll(t: Truth) -> str:
     return f"[2026-08-01 10:00:00] [tracking.py (98)] [INFO] metrics_tag: {said}"
 
 
-def _ours(t: Truth) -> dict[str, float]:
-    names = ("step_s", "generation_s", "log_prob_s", "update_s", "sync_s")
-    return {
-        **{name: getattr(t, name) for name in names},
-        "mean_new_tokens": t.mean,
-        "max_new_tokens": max(t.flat),
-        "min_new_tokens": min(t.flat),
-        "truncated_share": t.cut,
-        "mean_reward": t.reward,
-    }
+def _own(truth: Sequence[Truth]) -> list[dict[str, Any]]:
+    return [written.table_values(t) for t in truth]
 
 
-def _own(truth: list[Truth]) -> list[dict[str, float]]:
-    return [{"step": t.step, **_ours(t)} for t in truth]
-
-
-def _history(folder: Path, truth: list[Truth]) -> Path:
+def _history(folder: Path, truth: Sequence[Truth]) -> Path:
     return written.table(folder / "wandb.csv", written.rows(written.openrlhf_values, truth))
 
 
-def _charts(folder: Path, truth: list[Truth]) -> Path:
+def _charts(folder: Path, truth: Sequence[Truth]) -> Path:
     """A file of each key, as Weights & Biases exports a chart of one run."""
     for number, key in enumerate(written.verl_values(truth[0])):
         name = f"a run - of mine - {key}"
@@ -111,7 +100,7 @@ def test_metrics_come_back(
     assert log.level == 1
     assert list(log.steps["step"]) == [t.step for t in truth]
     for t, row in zip(truth, log.steps.to_dict("records"), strict=True):
-        for column, expected in _ours(t).items():
+        for column, expected in written.table_values(t).items():
             if column in absent:
                 assert pd.isna(row[column]), column
             elif column == "step_s" and stack in ("slime", "areal", "openrlhf"):
@@ -157,7 +146,7 @@ def _lengths(log: RunLog, column: str = "new_tokens") -> dict[int, list[list[flo
     }
 
 
-def _true(truth: list[Truth]) -> dict[int, list[list[float]]]:
+def _true(truth: Sequence[Truth]) -> dict[int, list[list[float]]]:
     return {t.step: sorted(sorted(map(float, group)) for group in t.lengths) for t in truth}
 
 

@@ -74,8 +74,9 @@ def test_verls_mode_counts_only_where_its_trainer_ran(
 
 def test_nemo_rl_exposed_generation_is_a_wait(tmp_path: Path) -> None:
     truth = written.run()
-    rows = written.rows(lambda t: written.nemo_values(t, asynchronous=True), truth)
-    log = read_log([written.lines(tmp_path / "a.jsonl", rows)])
+    path = written.history(tmp_path / "a.jsonl", truth, "nemo_rl")
+    path.write_text(path.read_text().replace("train/generation", "train/exposed_generation"))
+    log = read_log([path])
     assert log.overlapped
     assert log.steps["wait_s"].tolist() == [t.generation_s for t in truth]
     assert log.steps["generation_s"].isna().all()
@@ -107,7 +108,7 @@ def test_generation_of_roll_and_skyrl_may_be_a_wait(overlapped: bool, tmp_path: 
     rows = [{**more, **row} for row in written.rows(written.skyrl_values, truth)]
     skyrl = written.lines(tmp_path / "a.jsonl", rows)
     roll = tmp_path / "roll"
-    written.lines(roll / "a.jsonl", written.rows(written.roll_values, truth))
+    written.history(roll / "a.jsonl", truth, "roll")
     (roll / "config.yaml").write_text(
         f"async_generation_ratio: {int(overlapped)}\nrollout_batch_size: 4\nresponse_length: 200\n"
     )

@@ -12,10 +12,13 @@ import pickle
 import random
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 STEPS, GROUPS, SIZE, CAP, PROMPT = 5, 4, 2, 200, 10
 
@@ -65,11 +68,40 @@ class Truth:
 
     @property
     def reward(self) -> float:
-        return sum(map(sum, self.rewards)) / (GROUPS * SIZE)
+        return sum(map(sum, self.rewards)) / self.rollouts
 
     @property
     def tokens(self) -> int:
-        return sum(self.flat) + GROUPS * SIZE * PROMPT
+        return sum(self.flat) + self.rollouts * PROMPT
+
+    @property
+    def longest(self) -> float:
+        return float(max(self.flat))
+
+    @property
+    def shortest(self) -> float:
+        return float(min(self.flat))
+
+    @property
+    def prompt(self) -> float:
+        return float(PROMPT)
+
+    @property
+    def whole(self) -> float:
+        """Mean length with the prompt."""
+        return self.mean + PROMPT
+
+    @property
+    def rollouts(self) -> int:
+        return GROUPS * SIZE
+
+    @property
+    def phases_s(self) -> float:
+        return self.generation_s + self.log_prob_s + self.update_s + self.sync_s
+
+    @property
+    def prepared_s(self) -> float:
+        return self.sync_s + (self.switch_s is None) * 0.1
 
 
 def run(first: int = 1, seed: int = 0) -> list[Truth]:
@@ -87,7 +119,7 @@ def run(first: int = 1, seed: int = 0) -> list[Truth]:
     return steps
 
 
-def rows(values: Callable[[Truth], dict[str, float]], truth: list[Truth]) -> list[dict[str, Any]]:
+def rows(values: Callable[[Truth], dict[str, Any]], truth: Sequence[Truth]) -> list[dict[str, Any]]:
     """An exported Weights & Biases history."""
     return [{"_step": t.step, **values(t)} for t in truth]
 
@@ -97,6 +129,11 @@ def lines(path: Path, rows: Iterable[Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def history(path: Path, truth: Sequence[Truth], stack: str) -> Path:
+    """JSON lines of a stack's figures, as exported from Weights & Biases."""
+    return lines(path, rows(partial(values, stack), truth))
 
 
 def table(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -109,36 +146,29 @@ def table(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
+KEYS = yaml.safe_load((Path(__file__).parent / "keys.yaml").read_text("utf-8"))
+
+
+def values(stack: str, t: Truth, **more: float) -> dict[str, Any]:
+    """A step's figures as a stack names them."""
+    own = {key: getattr(t, it) if isinstance(it, str) else it for key, it in KEYS[stack].items()}
+    return {**{key: value for key, value in own.items() if value is not None}, **more}
+
+
+verl_values, trl_entry = partial(values, "verl"), partial(values, "trl")
+nemo_values, areal_values = partial(values, "nemo_rl"), partial(values, "areal")
+skyrl_values, openrlhf_values = partial(values, "skyrl"), partial(values, "openrlhf")
+roll_values, table_values = partial(values, "roll"), partial(values, "table")
+
 # verl
 
 
-def verl_values(t: Truth, **more: float) -> dict[str, float]:
-    """Keys of verl/trainer/ppo/metric_utils.py."""
-    return {
-        "training/global_step": t.step,
-        "critic/score/mean": t.reward,
-        "response_length/mean": t.mean,
-        "response_length/max": max(t.flat),
-        "response_length/min": min(t.flat),
-        "response_length/clip_ratio": t.cut,
-        "prompt_length/mean": PROMPT,
-        "timing_s/gen": t.generation_s,
-        "timing_s/old_log_prob": t.log_prob_s,
-        "timing_s/update_actor": t.update_s,
-        "timing_s/update_weights": t.sync_s,
-        "timing_s/step": t.step_s,
-        "perf/total_num_tokens": t.tokens,
-        "perf/mfu/actor": 0.3,
-        **more,
-    }
-
-
-def verl_file(path: Path, truth: list[Truth], **more: float) -> Path:
+def verl_file(path: Path, truth: Sequence[Truth], **more: float) -> Path:
     """utils/tracking.py FileLogger."""
     return lines(path, ({"step": t.step, "data": verl_values(t, **more)} for t in truth))
 
 
-def easyr1_file(path: Path, truth: list[Truth]) -> Path:
+def easyr1_file(path: Path, truth: Sequence[Truth]) -> Path:
     """verl/utils/logger/logger.py FileLogger of EasyR1: keys in mappings of their parts."""
     rows = []
     for t in truth:
@@ -176,7 +206,7 @@ VERL_CONFIG = """\
  'trainer': {'n_gpus_per_node': 8, 'nnodes': 1, 'use_v1': False}}"""
 
 
-def verl_dump(folder: Path, truth: list[Truth], v1: bool = True, order: int | None = 0) -> Path:
+def verl_dump(folder: Path, truth: Sequence[Truth], v1: bool = True, order: int | None = 0) -> Path:
     """rollout_data_dir: one file a step. order: None leaves rows in the order of the batch."""
     rng = random.Random(order)
     for t in truth:
@@ -196,25 +226,7 @@ def verl_dump(folder: Path, truth: list[Truth], v1: bool = True, order: int | No
 # TRL
 
 
-def trl_entry(t: Truth) -> dict[str, float]:
-    """trl/trainer/grpo_trainer.py."""
-    return {
-        "completions/clipped_ratio": t.cut,
-        "completions/max_length": float(max(t.flat)),
-        "completions/mean_length": t.mean,
-        "completions/min_length": float(min(t.flat)),
-        "completions/mean_terminated_length": t.mean,
-        "loss": 0.1,
-        "num_tokens": 0.0,
-        "reward": t.reward,
-        "reward_std": 0.5,
-        "frac_reward_zero_std": 0.25,
-        "step": t.step,
-        "step_time": t.step_s,
-    }
-
-
-def trl_state(path: Path, truth: list[Truth]) -> Path:
+def trl_state(path: Path, truth: Sequence[Truth]) -> Path:
     """transformers' TrainerState.save_to_json: indented, keys sorted."""
     history: list[dict[str, Any]] = [trl_entry(t) for t in truth]
     total = 0.0
@@ -229,7 +241,7 @@ def trl_state(path: Path, truth: list[Truth]) -> Path:
     return path
 
 
-def trl_completions(folder: Path, truth: list[Truth]) -> Path:
+def trl_completions(folder: Path, truth: Sequence[Truth]) -> Path:
     """completions/completions_00001.parquet, a file a step; one character a token."""
     import pandas as pd
 
@@ -242,7 +254,7 @@ def trl_completions(folder: Path, truth: list[Truth]) -> Path:
     return folder
 
 
-def trl_trackio(path: Path, truth: list[Truth], config: Mapping[str, Any]) -> Path:
+def trl_trackio(path: Path, truth: Sequence[Truth], config: Mapping[str, Any]) -> Path:
     """trackio's database: TRL's profile of a step, which nests, and its entry of the log."""
     import sqlite3
     from contextlib import closing
@@ -356,23 +368,6 @@ def torch_file(path: Path, value: Any) -> Path:
 # NeMo-RL
 
 
-def nemo_values(t: Truth, asynchronous: bool = False) -> dict[str, float]:
-    """algorithms/grpo.py."""
-    made = "exposed_generation" if asynchronous else "generation"
-    return {
-        f"timing/train/{made}": t.generation_s,
-        "timing/train/policy_and_reference_logprobs": t.log_prob_s,
-        "timing/train/policy_training": t.update_s,
-        "timing/train/prepare_for_generation/total": t.sync_s + (t.switch_s is None) * 0.1,
-        "timing/train/prepare_for_generation/transfer_and_update_weights": t.moved_s,
-        "timing/train/total_step_time": t.step_s,
-        "train/mean_gen_tokens_per_sample": t.mean,
-        "train/max_gen_tokens_per_sample": float(max(t.flat)),
-        "train/truncation_rate": t.cut,
-        "train/mean_total_reward": t.reward,
-    }
-
-
 def nemo_console(t: Truth) -> str:
     """The block that a step prints."""
     values = {
@@ -402,7 +397,7 @@ def nemo_console(t: Truth) -> str:
     )
 
 
-def nemo_dump(folder: Path, truth: list[Truth], tool: int = 0) -> Path:
+def nemo_dump(folder: Path, truth: Sequence[Truth], tool: int = 0) -> Path:
     """train_data_step{N}.jsonl: microbatches of one, so lists of length one."""
     for t in truth:
         rows = [
@@ -423,7 +418,7 @@ def nemo_dump(folder: Path, truth: list[Truth], tool: int = 0) -> Path:
 # prime-rl
 
 
-def prime_metrics(path: Path, truth: list[Truth]) -> Path:
+def prime_metrics(path: Path, truth: Sequence[Truth]) -> Path:
     """monitors/file.py: trainer and orchestrator append to one file, both with time/step."""
     rows: list[dict[str, Any]] = []
     tokens = "train/agg/effective/num_output_tokens"
@@ -453,7 +448,7 @@ def prime_metrics(path: Path, truth: list[Truth]) -> Path:
     return lines(path, rows)
 
 
-def prime_traces(folder: Path, truth: list[Truth], episodes: bool = True) -> Path:
+def prime_traces(folder: Path, truth: Sequence[Truth], episodes: bool = True) -> Path:
     """rollouts/step_N/train/{all,effective}/traces.jsonl: all holds one rollout more a step."""
     for t in truth:
         rows = []
@@ -484,19 +479,6 @@ def prime_traces(folder: Path, truth: list[Truth], episodes: bool = True) -> Pat
 # AReaL
 
 
-def areal_values(t: Truth) -> dict[str, float]:
-    """trainer/rl_trainer.py."""
-    return {
-        "timeperf/rollout": t.generation_s,
-        "timeperf/recompute_logp": t.log_prob_s,
-        "timeperf/train_step": t.update_s,
-        "timeperf/update_weights": t.moved_s,
-        "rollout/reward": t.reward,
-        "ppo_actor/seq_len/avg": t.mean + PROMPT,
-        "ppo_actor/prompt_len/avg": float(PROMPT),
-    }
-
-
 def areal_console(t: Truth) -> str:
     """utils/stats_logger.py: a line, and a table of two pairs of columns. Counts from 1."""
     items = list(areal_values(t).items())
@@ -513,7 +495,7 @@ def areal_console(t: Truth) -> str:
     return "\n".join([head, "StatsLogger INFO: Stats (1/1):", f"╭{bar}╮", *rows, f"╰{bar}╯"])
 
 
-def areal_dump(folder: Path, truth: list[Truth]) -> Path:
+def areal_dump(folder: Path, truth: Sequence[Truth]) -> Path:
     """infra/workflow_executor.py: a file a task, and utils/perf_tracer.py's sessions."""
     sessions = []
     for t in truth:
@@ -542,22 +524,6 @@ def areal_dump(folder: Path, truth: list[Truth]) -> Path:
 # SkyRL, OpenRLHF, ROLL
 
 
-def skyrl_values(t: Truth) -> dict[str, float]:
-    """train/trainer.py."""
-    return {
-        "timing/generate": t.generation_s,
-        "timing/fwd_logprobs_values_reward": t.log_prob_s,
-        "timing/policy_train": t.update_s,
-        "timing/train_critic_and_policy": t.update_s,
-        "timing/sync_weights": t.sync_s,
-        "timing/step": t.step_s,
-        "generate/avg_num_tokens": t.mean,
-        "generate/max_num_tokens": float(max(t.flat)),
-        "generate/min_num_tokens": float(min(t.flat)),
-        "reward/avg_raw_reward": t.reward,
-    }
-
-
 def skyrl_console(t: Truth) -> str:
     """utils/tracking.py ConsoleLogger: pprint of floats as texts, after loguru's prefix."""
     from pprint import pformat
@@ -575,40 +541,7 @@ def openrlhf_console(t: Truth) -> str:
     )
 
 
-def openrlhf_values(t: Truth) -> dict[str, float]:
-    """trainer/ppo_trainer.py."""
-    phases = (t.generation_s, t.log_prob_s, t.update_s, t.sync_s)
-    return {
-        "timing/generation": phases[0],
-        "timing/make_experience": phases[1],
-        "timing/ppo_train": phases[2],
-        "timing/broadcast": phases[3],
-        "timing/step_total": sum(phases),
-        "rollout/response_length_mean": t.mean,
-        "rollout/truncated_rate": t.cut,
-        "rollout/num_samples": float(GROUPS * SIZE),
-        "rollout/reward_mean": t.reward,
-    }
-
-
-def roll_values(t: Truth) -> dict[str, float]:
-    """pipeline/rlvr/rlvr_pipeline.py."""
-    return {
-        "time/step_generate": t.generation_s,
-        "time/old_log_probs": t.log_prob_s,
-        "time/step_train": t.update_s,
-        "time/step_model_update": t.moved_s,
-        **({} if t.switch_s is None else {"time/step_stop_server": t.switch_s}),
-        "time/step_total": t.step_s,
-        "tokens/response_length/mean": t.mean,
-        "tokens/response_length/max": float(max(t.flat)),
-        "tokens/response_length/min": float(min(t.flat)),
-        "tokens/prompt_length/mean": float(PROMPT),
-        "critic/score/mean": t.reward,
-    }
-
-
-def roll_dump(folder: Path, truth: list[Truth]) -> Path:
+def roll_dump(folder: Path, truth: Sequence[Truth]) -> Path:
     """pipeline/rlvr/utils.py: one line of columns a step."""
     for t in truth:
         row = {
@@ -635,7 +568,7 @@ def tensorboard(folder: Path, rows: Mapping[int, Mapping[str, float]]) -> Path:
 # A run's files, by stack
 
 
-def _verl(folder: Path, truth: list[Truth]) -> None:
+def _verl(folder: Path, truth: Sequence[Truth]) -> None:
     verl_file(folder / "run.jsonl", truth)
     said = "\n".join(f"(TaskRunner pid=7) {verl_line(t)}" for t in truth)
     start = "python -m verl.trainer.main_ppo trainer.nnodes=1"
@@ -643,40 +576,39 @@ def _verl(folder: Path, truth: list[Truth]) -> None:
     verl_dump(folder / "dump", truth)
 
 
-def _trl(folder: Path, truth: list[Truth]) -> None:
+def _trl(folder: Path, truth: Sequence[Truth]) -> None:
     trl_state(folder / "trainer_state.json", truth)
     trl_trackio(folder / "trl.db", truth, {"num_generations": SIZE})
 
 
-def _prime(folder: Path, truth: list[Truth]) -> None:
+def _prime(folder: Path, truth: Sequence[Truth]) -> None:
     prime_metrics(folder / "metrics.jsonl", truth)
     prime_traces(folder, truth)
 
 
-def _roll(folder: Path, truth: list[Truth]) -> None:
-    lines(folder / "metrics.jsonl", rows(roll_values, truth))
+def _roll(folder: Path, truth: Sequence[Truth]) -> None:
+    history(folder / "metrics.jsonl", truth, "roll")
     roll_dump(folder / "dump", truth)
 
 
-def _table(folder: Path, truth: list[Truth]) -> None:
-    each = [{"step": t.step, "step_s": t.step_s, "mean_new_tokens": t.mean} for t in truth]
-    table(folder / "steps.csv", each)
+def _table(folder: Path, truth: Sequence[Truth]) -> None:
+    table(folder / "steps.csv", [table_values(t) for t in truth])
 
 
-def _nemo(folder: Path, truth: list[Truth]) -> None:
+def _nemo(folder: Path, truth: Sequence[Truth]) -> None:
     tensorboard(folder / "tb", {t.step: nemo_values(t) for t in truth})
     nemo_dump(folder, truth)
 
 
-def _areal(folder: Path, truth: list[Truth]) -> None:
+def _areal(folder: Path, truth: Sequence[Truth]) -> None:
     console(areal_console)(folder, truth)
     areal_dump(folder, truth)
 
 
-def console(one: Callable[[Truth], str]) -> Callable[[Path, list[Truth]], Path]:
+def console(one: Callable[[Truth], str]) -> Callable[[Path, Sequence[Truth]], Path]:
     """A writer of consoles with other lines between the steps."""
 
-    def write(folder: Path, truth: list[Truth]) -> Path:
+    def write(folder: Path, truth: Sequence[Truth]) -> Path:
         path = folder / "console.log"
         path.write_text("starting\n" + "".join(f"{one(t)}\nother words\n" for t in truth))
         return path
@@ -685,7 +617,7 @@ def console(one: Callable[[Truth], str]) -> Callable[[Path, list[Truth]], Path]:
 
 
 slime_console = console(lambda t: "\n".join(slime_lines(t)))
-FILES: dict[str, Callable[[Path, list[Truth]], object]] = {
+FILES: dict[str, Callable[[Path, Sequence[Truth]], object]] = {
     **{"verl": _verl, "trl": _trl, "prime_rl": _prime, "roll": _roll, "table": _table},
     **{"nemo_rl": _nemo, "slime": slime_console, "areal": _areal},
     **{"skyrl": console(skyrl_console), "openrlhf": console(openrlhf_console)},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 
 COST = """\
@@ -17,6 +19,18 @@ cost:
 """
 """The section ``cost``, linear."""
 LINEAR: dict[str, float] = yaml.safe_load(COST)["cost"]["linear"]
+MINIMAL: dict[str, Any] = {
+    "engine": {"kv_tokens": 100_000},
+    "workload": {
+        "batch_groups": 4,
+        "group_size": 4,
+        "prompt_tokens": 100,
+        "max_new_tokens": 1000,
+        "lengths": {"family": "lognormal", "median_tokens": 200, "between_sd": 0, "within_sd": 0},
+    },
+    "cost": {"linear": LINEAR},
+}
+"""What a scenario needs."""
 TINY = f"""\
 cluster: {{replicas: 2}}
 engine: {{max_seqs: 8, max_batched_tokens: 2048, kv_tokens: 100000}}

@@ -77,37 +77,22 @@ CONFIG = {
 }
 
 
+def scaling(kind: str, factor: float, original: int) -> dict[str, object]:
+    known = {"factor": factor, "original_max_position_embeddings": original}
+    return {"rope_type": kind, **known}
+
+
 @pytest.mark.parametrize(
     ("more", "positions"),
     [
         ({}, None),
         ({"max_position_embeddings": 40960}, 40960),
-        (
-            {
-                "max_position_embeddings": 40960,
-                "rope_scaling": {
-                    "rope_type": "yarn",
-                    "factor": 4.0,
-                    "original_max_position_embeddings": 32768,
-                },
-            },
-            131072,
-        ),
+        ({"max_position_embeddings": 40960, "rope_scaling": scaling("yarn", 4.0, 32768)}, 131072),
         (
             {"max_position_embeddings": 1000, "rope_scaling": {"type": "linear", "factor": 2.0}},
             2000,
         ),
-        (
-            {
-                "max_position_embeddings": 131072,
-                "rope_scaling": {
-                    "rope_type": "llama3",
-                    "factor": 8.0,
-                    "original_max_position_embeddings": 8192,
-                },
-            },
-            131072,
-        ),
+        ({"max_position_embeddings": 131072, "rope_scaling": scaling("llama3", 8.0, 8192)}, 131072),
     ],
 )
 def test_positions_of_a_config(more: dict[str, object], positions: int | None) -> None:

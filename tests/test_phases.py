@@ -332,26 +332,18 @@ def test_weight_syncs_that_take_longest_bound_a_step() -> None:
         (None, None, 0.0, "", None),
         ("sync", None, 6.0, "A step is bound by syncs and switches.", "sync"),
         (
-            "trainer",
-            {"trainer": 0.93, "generation": 0.04, "reward": 0.03},
-            0.0,
-            "A step is bound by the trainer in 93 % of draws.",
-            "trainer\n93 %",
+            *("trainer", {"trainer": 0.93, "generation": 0.04, "reward": 0.03}, 0.0),
+            *("A step is bound by the trainer in 93 % of draws.", "trainer\n93 %"),
         ),
         (
-            "generation",
-            {"trainer": 0.6, "generation": 0.4},
-            6.0,
+            *("generation", {"trainer": 0.6, "generation": 0.4}, 6.0),
             "A step is bound by the trainer in 60 % of draws, "
             "by generation, mostly its tail, in 40 %.",
             "generation\n40 %",
         ),
         (
-            "generation",
-            {"generation": 1.0},
-            4.0,
-            "A step is bound by generation in all draws.",
-            "generation\n100 %",
+            *("generation", {"generation": 1.0}, 4.0),
+            *("A step is bound by generation in all draws.", "generation\n100 %"),
         ),
     ],
 )

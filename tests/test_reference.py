@@ -25,6 +25,7 @@ from rollcast.simulator.scenario.scenario import build_scenario
 from rollcast.simulator.scenario.sections import ScenarioModel, validate
 from rollcast.simulator.values import Anything, Nullable, Number, declared
 from tests.laws import examples as of_law
+from tests.scenarios import LINEAR, MINIMAL
 
 OPEN = ("ScenarioModel.policy", "PlanSection.choose", "PlanSection.quality", "LoraConfig.targets")
 """Options that a reader of their own looks into."""
@@ -186,29 +187,12 @@ def test_init_prints_an_example_or_lists_them(
 # Any value at any key
 
 BASE: dict[str, Any] = {
+    **MINIMAL,
     "model": {"preset": "qwen3-0.6b"},
     "gpu": {"preset": "h100-sxm"},
     "cluster": {"replicas": 2},
-    "engine": {"kv_tokens": 100_000},
-    "workload": {
-        "batch_groups": 4,
-        "group_size": 4,
-        "prompt_tokens": 100,
-        "max_new_tokens": 1000,
-        "lengths": {"family": "lognormal", "median_tokens": 200, "between_sd": 0, "within_sd": 0},
-    },
     "cost": {"roofline": {}},
 }
-LINEAR = dict.fromkeys(
-    (
-        "iteration_s",
-        "per_rollout_s",
-        "per_context_token_s",
-        "per_prefill_token_s",
-        "train_per_token_s",
-    ),
-    1e-3,
-)
 PARTS: Mapping[str, Mapping[str, Any]] = {  # what else a key needs to be read at all
     "cost.linear": LINEAR,
     "cost.roofline.speculative": {

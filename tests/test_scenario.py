@@ -22,25 +22,7 @@ from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.scenario.sections import ClusterSection
 from rollcast.simulator.studies.simulate import from_raw, load, simulate
 from rollcast.simulator.values import Choice, declared
-
-LINEAR = {
-    "iteration_s": 6e-3,
-    "per_rollout_s": 2e-5,
-    "per_context_token_s": 2.2e-8,
-    "per_prefill_token_s": 4e-6,
-    "train_per_token_s": 1e-5,
-}
-MINIMAL: dict[str, Any] = {
-    "engine": {"kv_tokens": 100_000},
-    "workload": {
-        "batch_groups": 4,
-        "group_size": 4,
-        "prompt_tokens": 100,
-        "max_new_tokens": 1000,
-        "lengths": {"family": "lognormal", "median_tokens": 200, "between_sd": 0, "within_sd": 0},
-    },
-    "cost": {"linear": LINEAR},
-}
+from tests.scenarios import LINEAR, MINIMAL
 
 
 def built(*settings: str, **sections: Any) -> Scenario:

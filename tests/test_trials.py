@@ -292,36 +292,22 @@ def test_the_share_of_timeouts_by_slow_counting(scenario: Scenario) -> None:
 
 # What users write
 
-AGENT = {
-    "cluster": {"placement": "colocated", "replicas": 1},
-    "engine": {"max_seqs": 64, "kv_tokens": 400_000},
-    "workload": {
-        "batch_groups": 4,
-        "group_size": 4,
-        "prompt_tokens": 100,
-        "max_new_tokens": 256,
-        "lengths": {"mean_tokens": 60, "sd": 0.5, "runaway": 0.0},
-        "turns": {
-            "family": "lognormal",
-            "median": 4,
-            "between_sd": 0.3,
-            "within_sd": 0.3,
-            "max_turns": 10,
-            "observation_tokens": 50,
-        },
-    },
-    "cost": {
-        "linear": {
-            "iteration_s": 0.01,
-            "per_rollout_s": 1e-5,
-            "per_context_token_s": 1e-8,
-            "per_prefill_token_s": 1e-6,
-            "train_per_token_s": 1e-6,
-        }
-    },
-    "policy": "sync",
-    "steps": 2,
-}
+AGENT = yaml.safe_load("""
+cluster: {placement: colocated, replicas: 1}
+engine: {max_seqs: 64, kv_tokens: 400000}
+workload:
+  batch_groups: 4
+  group_size: 4
+  prompt_tokens: 100
+  max_new_tokens: 256
+  lengths: {mean_tokens: 60, sd: 0.5, runaway: 0.0}
+  turns: {family: lognormal, median: 4, between_sd: 0.3, within_sd: 0.3, max_turns: 10,
+    observation_tokens: 50}
+cost: {linear: {iteration_s: 0.01, per_rollout_s: 1.0e-5, per_context_token_s: 1.0e-8,
+  per_prefill_token_s: 1.0e-6, train_per_token_s: 1.0e-6}}
+policy: sync
+steps: 2
+""")
 HANGS = "{family: lognormal, median_s: 2, sd: 0.5, hang: 0.1}"
 
 

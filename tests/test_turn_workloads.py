@@ -221,23 +221,18 @@ def test_traces_that_contradict_themselves(tmp_path: Path, old: str, new: str, s
 # What is refused
 
 
+HANGS = "{family: lognormal, median_s: 3, sd: 1, hang: 0.1}"
+
+
 @pytest.mark.parametrize(
     ("more", "field", "said"),
     [
         ("environment: {turn_s: .inf}", "environment.turn_s", "must be"),
         ("environment: {boot_s: 60, timeout_s: 30}", "environment.timeout_s", "boots in 60"),
-        (
-            "environment: {turn_s: {family: lognormal, median_s: 3, sd: 1, hang: 0.1}}",
-            "environment.timeout_s",
-            "some answers never come",
-        ),
+        (f"environment: {{turn_s: {HANGS}}}", "environment.timeout_s", "some answers never come"),
         ("environment: {turn_s: {preset: sew}}", "environment.turn_s.preset", "did you mean swe"),
         ("reward: {slots: 4}", "reward.seconds", "missing"),
-        (
-            "reward: {seconds: {family: gamma, median_s: 3, sd: 1, hang: 0.5}}",
-            "reward.seconds.hang",
-            "a judgement ends",
-        ),
+        (f"reward: {{seconds: {HANGS}}}", "reward.seconds.hang", "a judgement ends"),
     ],
 )
 def test_sections_that_cannot_be(more: str, field: str, said: str) -> None:
@@ -246,35 +241,23 @@ def test_sections_that_cannot_be(more: str, field: str, said: str) -> None:
     assert error.value.field == field
 
 
+PROMPTS, CONTEXT, NONE = "prompt_tokens: 100\n", "max_context_tokens", "there are none"
+
+
 @pytest.mark.parametrize(
     ("workload", "more", "field", "said"),
     [
+        (f"{PROMPTS}  lengths: {LENGTHS}", "environment: {turn_s: 3}", "environment", NONE),
+        (f"{PROMPTS}  lengths: {LENGTHS}\n  {CONTEXT}: 900", "", f"workload.{CONTEXT}", NONE),
         (
-            f"prompt_tokens: 100\n  lengths: {LENGTHS}",
-            "environment: {turn_s: 3}",
-            "environment",
-            "there are none",
+            f"{PROMPTS}  lengths: {LENGTHS}\n  turns: {TURNS}\n  {CONTEXT}: 100",
+            *("", f"workload.{CONTEXT}", "make it larger"),
         ),
-        (
-            f"prompt_tokens: 100\n  lengths: {LENGTHS}\n  max_context_tokens: 900",
-            "",
-            "workload.max_context_tokens",
-            "there are none",
-        ),
-        (
-            f"prompt_tokens: 100\n  lengths: {LENGTHS}\n  turns: {TURNS}\n"
-            "  max_context_tokens: 100",
-            "",
-            "workload.max_context_tokens",
-            "make it larger",
-        ),
-        (f"prompt_tokens: 100\n  turns: {TURNS}", "", "workload.lengths", "a turn's response"),
+        (f"{PROMPTS}  turns: {TURNS}", "", "workload.lengths", "a turn's response"),
         (f"lengths: {LENGTHS}\n  turns: {TURNS}", "", "workload.prompt_tokens", "missing"),
         (
-            f"prompt_tokens: 100\n  lengths: {{trace: x.csv}}\n  turns: {TURNS}",
-            "",
-            "workload.turns",
-            "a trace has its own",
+            f"{PROMPTS}  lengths: {{trace: x.csv}}\n  turns: {TURNS}",
+            *("", "workload.turns", "a trace has its own"),
         ),
     ],
 )

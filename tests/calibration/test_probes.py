@@ -173,6 +173,11 @@ def test_a_probe_prices_prompts_that_no_run_had(tmp_path: Path) -> None:
         assert found["range"]["prefill_tokens"][1] == 40 * 700
 
 
+UNEVEN = {"iterations": {n: [1] * (1 + i) for i, n in enumerate(NAMES)}, "pulse": PULSE}
+COUNTS = ("computed_tokens", "padding_tokens", "rollouts", "microbatches", "log_prob_s", "total_s")
+FLAT = {"layout": "dense", **dict.fromkeys(COUNTS, 1), "groups": [3]}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -185,43 +190,12 @@ def test_a_probe_prices_prompts_that_no_run_had(tmp_path: Path) -> None:
             {"bursts": [{"iterations": {n: ["x"] for n in NAMES}}] * 9},
             r"bursts\[0\].iterations.start_s\[0\]: must be .* got 'x'",
         ),
-        (
-            {
-                "bursts": [
-                    {
-                        "iterations": {n: [1] * (1 + i) for i, n in enumerate(NAMES)},
-                        "pulse": PULSE,
-                    }
-                ]
-                * 9
-            },
-            "columns differ in length",
-        ),
+        ({"bursts": [UNEVEN] * 9}, "columns differ in length"),
         ({"updates": []}, "fewer than"),
         ({"updates": [3] * 9}, r"updates\[0\]: must be a mapping"),
-        (
-            {"updates": [{"layout": "best"}] * 9},
-            r"updates\[0\].layout: must be .* got 'best'",
-        ),
+        ({"updates": [{"layout": "best"}] * 9}, r"updates\[0\].layout: must be .* got 'best'"),
         ({"updates": [{"layout": "dense"}] * 9}, r"updates\[0\].computed_tokens: missing"),
-        (
-            {
-                "updates": [
-                    {
-                        "layout": "dense",
-                        "computed_tokens": 1,
-                        "padding_tokens": 1,
-                        "rollouts": 1,
-                        "microbatches": 1,
-                        "log_prob_s": 0,
-                        "total_s": 1,
-                        "groups": [3],
-                    }
-                ]
-                * 9
-            },
-            r"updates\[0\].groups\[0\]: must be a list of 2, a whole number",
-        ),
+        ({"updates": [FLAT] * 9}, r"updates\[0\].groups\[0\]: must be a list of 2, a whole number"),
         ({"engine": {"trainer": {"microbatch_tokens": 1}}}, "engine.trainer"),
     ],
 )

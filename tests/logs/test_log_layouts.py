@@ -53,17 +53,18 @@ def _trl(**more: Any) -> dict[str, Any]:
     }
 
 
+_EXPERTS = "(attn:d4p2t2|ffn:d2p2e4)"
+_ACTOR = {"actor_num_nodes": 1, "actor_num_gpus_per_node": 2}
+_OPENRLHF = {"vllm_num_engines": 3, "vllm_tensor_parallel_size": 2, **_ACTOR}
+
+
 @pytest.mark.parametrize(
     ("stack", "settings", "layout"),
     [
         # the forms of the documentation of allocation_mode, and those of its own examples
         ("areal", _areal("sglang:d4t2+archon:d4p2t2"), ("disaggregated", 4, 2, 16)),
         ("areal", _areal("sglang.d4p1t1+d4p1t1"), ("disaggregated", 4, 1, 4)),
-        (
-            "areal",
-            _areal("vllm:d2t4+megatron:(attn:d4p2t2|ffn:d2p2e4)"),
-            ("disaggregated", 2, 4, 16),
-        ),
+        ("areal", _areal(f"vllm:d2t4+megatron:{_EXPERTS}"), ("disaggregated", 2, 4, 16)),
         ("areal", _areal("sglang:d8|fsdp:d8"), ("colocated", 8, 1, 8)),
         ("areal", _areal("no form of it"), ("disaggregated", 24, 1, 24)),
         ("roll", _roll("list(range(0,8))", "list(range(0,8))", 2), ("colocated", 4, 2, 8)),
@@ -71,16 +72,7 @@ def _trl(**more: Any) -> dict[str, Any]:
         ("roll", _roll("[0,1]", "list(range(4)) + [6, 7]"), ("colocated", 6, 1, 2)),
         ("nemo_rl", _nemo(1, {"gpus_per_node": 2}), ("disaggregated", 1, 2, 6)),
         ("nemo_rl", _nemo(4, {"num_nodes": 1, "gpus_per_node": 8}), ("disaggregated", 4, 2, 24)),
-        (
-            "openrlhf",
-            {
-                "vllm_num_engines": 3,
-                "vllm_tensor_parallel_size": 2,
-                "actor_num_nodes": 1,
-                "actor_num_gpus_per_node": 2,
-            },
-            ("disaggregated", 3, 2, 2),
-        ),
+        ("openrlhf", _OPENRLHF, ("disaggregated", 3, 2, 2)),
         ("trl", _trl(use_vllm=True, vllm_mode="colocate"), ("colocated", 4, 2, 8)),
         ("trl", _trl(use_vllm=False, vllm_mode="server"), ("colocated", 8, 2, 8)),
         ("trl", _trl(use_vllm=True, vllm_mode="server"), ("disaggregated", 1, 2, 8)),
@@ -111,41 +103,28 @@ def test_a_mapping_of_devices_is_never_run(tmp_path: Path) -> None:
 
 _SYNCS = "async_training.trigger_parameter_sync_step"
 _SHARE = "async_training.staleness_threshold"
+_HEAD = "rollout.max_head_offpolicyness"
+_CAPACITY = {"exceeded": "capacity", "refill": "group"}
+_WINDOW = {"exceeded": "window", "weights": "keep"}
+
+
+def _verl(staleness: int, syncs: int) -> dict[str, Any]:
+    return {"max_staleness": staleness, "exceeded": "capacity", "sync_every": syncs}
 
 
 @pytest.mark.parametrize(
     ("stack", "settings", "options"),
     [
-        (
-            "areal",
-            {"rollout.max_head_offpolicyness": 4},
-            {"max_staleness": 4, "exceeded": "capacity", "refill": "group"},
-        ),
+        ("areal", {_HEAD: 4}, {"max_staleness": 4, **_CAPACITY}),
+        ("areal", {_HEAD: 1}, {"max_staleness": 1, **_CAPACITY}),
         (
             "skyrl",
             {"trainer.fully_async.max_staleness_steps": 4},
-            {"max_staleness": 4, "exceeded": "capacity", "refill": "group", "weights": "keep"},
+            {"max_staleness": 4, **_CAPACITY, "weights": "keep"},
         ),
-        (
-            "prime_rl",
-            {"orchestrator.max_off_policy_steps": 8},
-            {"max_staleness": 8, "exceeded": "window", "weights": "keep"},
-        ),
-        (
-            "trl",
-            {"max_staleness": 4},
-            {"max_staleness": 4, "exceeded": "window", "in_flight": 4.0, "weights": "keep"},
-        ),
-        (
-            "trl",
-            {"max_staleness": 1},
-            {"max_staleness": 1, "exceeded": "window", "in_flight": 1.0, "weights": "keep"},
-        ),
-        (
-            "areal",
-            {"rollout.max_head_offpolicyness": 1},
-            {"max_staleness": 1, "exceeded": "capacity", "refill": "group"},
-        ),
+        ("prime_rl", {"orchestrator.max_off_policy_steps": 8}, {"max_staleness": 8, **_WINDOW}),
+        ("trl", {"max_staleness": 4}, {"max_staleness": 4, **_WINDOW, "in_flight": 4.0}),
+        ("trl", {"max_staleness": 1}, {"max_staleness": 1, **_WINDOW, "in_flight": 1.0}),
         ("roll", {"async_generation_ratio": 0.5}, {"max_staleness": 0.5, "exceeded": "wait"}),
         # the rollouts of the next update may start, and none beyond them
         ("verl", {_SHARE: 1.0, _SYNCS: 1}, {"max_staleness": 1, "exceeded": "capacity"}),
@@ -155,16 +134,8 @@ _SHARE = "async_training.staleness_threshold"
             {"max_staleness": 2, "exceeded": "wait", "refill": "group", "weights": "keep"},
         ),
         # verl's bound is a share of the rollouts of a synchronisation, here of 10 and of 4 updates
-        (
-            "verl",
-            {_SHARE: 0.1, _SYNCS: 10},
-            {"max_staleness": 10, "exceeded": "capacity", "sync_every": 10},
-        ),
-        (
-            "verl",
-            {_SHARE: 0.5, _SYNCS: 4},
-            {"max_staleness": 5, "exceeded": "capacity", "sync_every": 4},
-        ),
+        ("verl", {_SHARE: 0.1, _SYNCS: 10}, _verl(10, 10)),
+        ("verl", {_SHARE: 0.5, _SYNCS: 4}, _verl(5, 4)),
     ],
 )
 def test_what_becomes_of_the_too_old_is_the_rule_of_the_stack(

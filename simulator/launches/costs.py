@@ -20,6 +20,7 @@ TRAINER = f"{ROOFLINE}.trainer"
 FUSED_TRAFFIC_PER_LOGIT = 8.7  # as the doc of traffic_per_logit has it
 FUSED_CHUNK_TOKENS = 1024
 CHUNKED_LOGIT_BYTES = 4.0  # 16 bit logits and their gradients; what is in 32 bit is of a chunk
+INIT, ALL = "run.shards_at_start", 3  # and the stage of ZeRO that shares weights too
 CRITIC_LEAVES = "run.offload_critic"
 CRITIC_WEIGHTS = "run.offload_critic_parameters"
 _RECOMPUTE = {"full": "full", "selective": "attention", "none": "none"}
@@ -164,6 +165,8 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     stage = value(known, "run.zero_stage")
     if stage in ZERO and not isinstance(stage, bool):
         yield _said(known, "run.zero_stage", f"{TRAINER}.sharding", ZERO[stage])
+        if stage == ALL and value(known, INIT) is False:
+            yield _said(known, INIT, f"{TRAINER}.whole_at_start", True)
     elif value(known, "run.shard_gpus") == -1 and strategy in ("fsdp", "fsdp2"):
         yield _said(known, "run.shard_gpus", f"{TRAINER}.sharding", "fsdp")
     elif (sharers := whole(known, "run.shard_gpus")) and sharers < (
@@ -171,6 +174,8 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     ):
         yield _said(known, "run.shard_gpus", f"{TRAINER}.sharding", "hybrid")
         yield _said(known, "run.shard_gpus", f"{TRAINER}.shard_gpus", sharers)
+    if strategy in ("fsdp", "fsdp2") and value(known, INIT) is False:
+        yield _said(known, INIT, f"{TRAINER}.whole_at_start", True)
     chunk = whole(known, "run.logits_chunk_tokens")
     if value(known, "run.fused_head") is True:
         key = f"{TRAINER}.traffic_per_logit"

@@ -846,6 +846,41 @@ def test_a_critic_leaves_the_gpus_by_its_own_setting(critic: dict[str, Any]) -> 
     assert beside == resting
 
 
+@pytest.mark.parametrize(
+    ("trainer", "bytes_each"),
+    [
+        ({"backend": "deepspeed", "sharding": "fsdp"}, 2),
+        ({"backend": "fsdp"}, 4),
+        ({"backend": "fsdp", "master_dtype": "bf16"}, 2),
+        ({"backend": "deepspeed", "sharding": "fsdp", "weights": "lora"}, 2),
+        ({"backend": "deepspeed", "sharding": "zero2"}, 0),
+        ({"backend": "deepspeed", "sharding": "fsdp", "whole_at_start": False}, 0),
+    ],
+)
+@pytest.mark.parametrize("placement", ["colocated", "disaggregated"])
+def test_weights_that_are_shared_late_are_whole_at_first(
+    trainer: dict[str, Any], bytes_each: int, placement: str
+) -> None:
+    """deepspeed/runtime/engine.py, _configure_distributed_model: a model that zero.Init did not
+    make is cast and moved as a whole; EasyR1's fsdp_workers.py: device_map is cuda in each process
+    without enable_rank0_init. The engine starts later."""
+    gpus = {"placement": placement, "trainer_gpus": 8, "replicas": 1, "tensor_parallel": 8}
+    keys: dict[str, Any] = {"stack": "unknown", "kv_memory_utilization": 0.1}
+    found = ledger({"whole_at_start": True, **trainer}, gpus, **keys, model="qwen2.5-32b")
+    pool = "colocated" if placement == "colocated" else "trainer"
+    held = {h.role: h.bytes for h in found.of("start", pool)}
+    if not bytes_each:
+        assert set(held) == ({"engine", "trainer"} if placement == "colocated" else set())
+        return
+    whole = bytes_each * load_model("qwen2.5-32b").parameters
+    assert set(held) == {"trainer"}
+    assert held["trainer"]["weights"] == pytest.approx(whole)
+    four = {**gpus, "tensor_parallel": 4, "replicas": 2}
+    small = ledger({"whole_at_start": True, **trainer}, four, stack="unknown")
+    roles = {h.role for h in small.of("start", "colocated")}
+    assert roles == ({"engine", "trainer"} if placement == "colocated" else set())  # which has more
+
+
 def test_a_critics_microbatch_is_its_own() -> None:
     """verl, critic/dp_critic.yaml: ppo_max_token_len_per_gpu, enable_gradient_checkpointing."""
     keys = {"critic": True, "microbatch_tokens": 4096}

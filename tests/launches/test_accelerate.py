@@ -54,6 +54,23 @@ def test_weights_are_stepped_in_fp32_where_they_are_split(
     assert trainer.get("master_dtype", "fp32") == kept
 
 
+@pytest.mark.parametrize(
+    ("launcher", "whole"),
+    [
+        ("--use_deepspeed --zero_stage 3 --zero3_init_flag false", True),
+        ("--use_deepspeed --zero_stage 3 --zero3_init_flag true", None),
+        ("--use_deepspeed --zero_stage 3", None),
+        ("--use_deepspeed --zero_stage 2 --zero3_init_flag false", None),  # shares no weights
+    ],
+)
+def test_without_its_init_zero_3_has_all_weights_on_each_gpu_at_first(
+    tmp_path: Path, launcher: str, whole: bool | None
+) -> None:
+    """accelerate/utils/dataclasses.py, set_deepspeed_weakref: transformers makes a model under
+    zero.Init where zero3_init_flag is set; else deepspeed/runtime/engine.py moves all of it."""
+    assert asked(tmp_path, launcher).get("whole_at_start") is whole
+
+
 def test_fsdp_of_the_command_line_is_read_as_of_a_configuration(tmp_path: Path) -> None:
     trainer = asked(
         tmp_path,

@@ -131,6 +131,11 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
     if colocated and trainer.gpus > engine_gpus:
         trained += _trainer(cost, batch, "trainer", 0.0)
     holdings = [*engine, *(_with_processes(holding, cost) for holding in trained)]
+    alone = math.fsum(trainer.unshared.values())
+    started = [one for one in holdings if (one.phase, one.pool) == ("start", pool)]
+    if alone > math.fsum(one.total for one in started):  # before the engine is there
+        holdings = [one for one in holdings if one not in started]
+        holdings.append(_holding("start", "trainer", pool, trainer.unshared))
     for role, other in trainer.others:
         if role.gpus and not role.with_critic:
             pools.append(Pool(role.name, other.gpu.name, other.gpus, limit))

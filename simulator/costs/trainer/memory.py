@@ -557,6 +557,19 @@ class TrainerMemory(TrainerOptions):
         return self.keeps_weights if own is None else own
 
     @cached_property
+    def unshared(self) -> Parts:
+        """Parts on each GPU before weights are shared, where they are whole there; none where they
+        are not. DeepSpeed casts them first (engine.py, _configure_distributed_model), FSDP shares
+        them as they are loaded, in the precision of its shards."""
+        if not self.whole_at_start or self.kept not in ("fsdp", "hybrid"):
+            return {}
+        narrow = self.working_copy or self.backend == "deepspeed"
+        each = float(COMPUTE_BYTES if narrow else master_bytes(self))
+        if self.weights == "lora":
+            each = self.base_bits / 8
+        return {"weights": each * self._whole_parameters, **self._context}
+
+    @cached_property
     def sync_bytes(self) -> float:
         """Bytes of the largest weight, gathered in fp32 and cast, while weights are sent; of all
         weights of the base where they are gathered at once for their adapters."""

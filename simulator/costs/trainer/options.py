@@ -471,6 +471,14 @@ class TrainerOptions(Options):
             "where activations are checkpointed (deepspeed issue 7116)"
         ),
     ] = True
+    whole_at_start: Annotated[
+        bool,
+        Doc(
+            "whether each GPU holds all weights before it keeps its shard of them (ZeRO-3 of a "
+            "model that zero.Init did not make, FSDP of one that each process loads on its GPU). "
+            "It changes memory alone"
+        ),
+    ] = False
     reduce_every_microbatch: Annotated[
         bool,
         Doc(

@@ -20,10 +20,10 @@ from rollcast.engine.run_options import WandbOptions
 from rollcast.engine.sinks import Wandb
 from rollcast.simulator.core.spans import Run
 from rollcast.simulator.costs.base import Iteration
-from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.metrics import accuracy
 from rollcast.simulator.results.schema import BOARD
 from rollcast.simulator.studies.simulate import load, simulate
+from tests.refusals import refuses
 
 ROOT = Path(__file__).parent.parent
 STEPS = 4
@@ -132,6 +132,5 @@ def test_weights_and_biases_get_the_same(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_without_wandb_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ScenarioError, match="pip install wandb") as caught:
+    with refuses("engine.wandb", "pip install wandb"):
         Wandb(WandbOptions(), "id", {})
-    assert caught.value.field == "engine.wandb"

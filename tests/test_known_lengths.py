@@ -33,6 +33,7 @@ from rollcast.simulator.workload.lengths import LengthModel
 from rollcast.simulator.workload.section import WorkloadSection
 from tests.conftest import Cli
 from tests.laws import examples
+from tests.refusals import refuses
 
 GROUPS, SIZE = 32, 8
 COSTS = {
@@ -341,10 +342,8 @@ REFUSED = [
 def test_figures_that_contradict_say_what_is_possible(
     lengths: dict[str, Any], key: str, says: str
 ) -> None:
-    with pytest.raises(ScenarioError) as error:
+    with refuses(f"workload.lengths.{key}", word=says):
         from_raw(raw_of(lengths))
-    assert error.value.field == f"workload.lengths.{key}"
-    assert says in error.value.message
 
 
 @pytest.mark.parametrize("draws", [None, 10])

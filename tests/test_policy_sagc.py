@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.core.plan import Batch, StepPlan
 from rollcast.simulator.core.policy import GroupOutcome, StepOutcome
-from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import SAGC
 from rollcast.simulator.policies.sagc import PSEUDO_COUNT_FLOOR, SAGCState
 from rollcast.simulator.testing import try_policy
 from tests.laws import examples
+from tests.refusals import refuses
 
 BASE = StepPlan(Batch(8, 8))  # 64 rollouts, the published setting
 EVEN, UNEVEN = 100, 1000
@@ -162,9 +162,8 @@ def test_a_batch_keeps_its_rollouts_where_carried_groups_have_another_size() -> 
 
 def test_a_batch_that_a_size_does_not_divide_is_refused() -> None:
     policy = SAGC(candidates=(4, 6), first=6)
-    with pytest.raises(ScenarioError, match="cannot be divided into groups of 6") as caught:
+    with refuses("workload.group_size", "cannot be divided into groups of 6"):
         policy.plan(BASE, policy.init())
-    assert caught.value.field == "workload.group_size"
 
 
 def test_what_is_logged() -> None:

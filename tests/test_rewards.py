@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.workload.lengths import LengthModel
 from rollcast.simulator.workload.rewards import (
     BetaBernoulli,
@@ -16,6 +15,7 @@ from rollcast.simulator.workload.rewards import (
     rewards_from_spec,
 )
 from rollcast.simulator.workload.synthetic import SyntheticWorkload
+from tests.refusals import refuses
 
 GROUPS, SIZE = 6000, 4
 
@@ -93,9 +93,8 @@ BETA = {"family": "beta_bernoulli", "mean": 0.5, "between_sd": 0.3}
     ],
 )
 def test_bad_rewards_name_their_key(spec, field, says):
-    with pytest.raises(ScenarioError, match=says) as caught:
+    with refuses(f"workload.rewards{field}", says):
         rewards_from_spec(spec)
-    assert caught.value.field == f"workload.rewards{field}"
 
 
 def drawn(rewards, lengths, cap, groups=600, size=16):

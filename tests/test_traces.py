@@ -15,6 +15,7 @@ from rollcast.simulator.values.options import read
 from rollcast.simulator.workload.section import WorkloadSection, build_workload
 from rollcast.simulator.workload.traces import read_trace
 from tests.laws import examples
+from tests.refusals import refuses
 
 
 @pytest.fixture
@@ -76,9 +77,8 @@ def test_responses_alone_take_their_prompt_from_the_scenario(write, text):
     assert (trace.format, trace.grouped, trace.has_prompts) == ("responses", False, False)
     lengths = {"lengths": {"trace": str(file), "repeat": True}, "max_new_tokens": 100}
     section = read(WorkloadSection, {**lengths, "batch_groups": 1, "group_size": 2}, "workload")
-    with pytest.raises(ScenarioError, match="lengths of responses alone; give one number") as error:
+    with refuses("workload.prompt_tokens", "lengths of responses alone; give one number"):
         build_workload(section, 0)
-    assert error.value.field == "workload.prompt_tokens"
     drawn = build_workload(replace(section, prompt_tokens=7), 0).draw(0, 2)
     assert (drawn.prompt_tokens, list(drawn.new_tokens)) == (7, [5, 6])
 
@@ -169,17 +169,14 @@ G = "group,index,prompt_tokens,new_tokens,reward\n"
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_sentence(write, content, says):
-    with pytest.raises(ScenarioError, match=says) as caught:
+    with refuses("workload.lengths.trace", says):
         read_trace(write(content))
-    assert caught.value.field == "workload.lengths.trace"
-    assert "\n" not in str(caught.value)
 
 
 def test_what_is_not_a_file_is_refused(tmp_path):
     for path, says in ((tmp_path, "is a folder"), (tmp_path / "none.csv", "there is no file")):
-        with pytest.raises(ScenarioError, match=says) as caught:
+        with refuses("workload.lengths.trace", says):
             read_trace(path)
-        assert caught.value.field == "workload.lengths.trace"
 
 
 @settings(max_examples=examples(120), deadline=None)

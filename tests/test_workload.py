@@ -19,6 +19,7 @@ from rollcast.simulator.workload.rewards import BetaBernoulli, ConstantReward
 from rollcast.simulator.workload.section import WorkloadSection, build_workload
 from rollcast.simulator.workload.synthetic import _CACHED_LANES, PromptTokens, SyntheticWorkload
 from tests.laws import examples
+from tests.refusals import refuses
 
 LENGTHS = {"family": "lognormal", "median_tokens": 3200, "between_sd": 0.65, "within_sd": 0.3}
 SPEC = {
@@ -209,9 +210,8 @@ def test_a_draw_that_makes_no_sense_is_refused(call, tmp_path):
     ],
 )
 def test_bad_workloads_name_their_key(changes, field, says):
-    with pytest.raises(ScenarioError, match=says) as caught:
+    with refuses(f"workload.{field}", says):
         _built(**changes)
-    assert caught.value.field == f"workload.{field}"
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, True, "0"])
@@ -258,9 +258,8 @@ def test_a_trace_that_is_too_short_says_by_how_much(tmp_path):
     workload = _trace(tmp_path, GROUPED)
     with pytest.raises(ScenarioError, match=r"holds 3 groups .* asked for group 4; .*repeat: true"):
         workload.draw(3, 4)
-    with pytest.raises(ScenarioError, match="holds 4 rollouts for group 1 and 8 were asked") as bad:
+    with refuses("workload.lengths.trace", "holds 4 rollouts for group 1 and 8 were asked"):
         workload.draw(1, 8)
-    assert bad.value.field == "workload.lengths.trace"
     repeating = _trace(tmp_path, GROUPED, repeat=True)
     assert repeating.draw(3 * 5 + 1, 4) == repeating.draw(1, 4)
 
@@ -329,14 +328,12 @@ def test_within_sd_builds_a_group_around_each_request(tmp_path):
 def test_contradictions_around_a_trace_name_their_key(
     tmp_path, text, rewards, options, field, says
 ):
-    with pytest.raises(ScenarioError, match=says) as caught:
+    with refuses(f"workload.{field}", says):
         _trace(tmp_path, text, rewards=rewards, **options)
-    assert caught.value.field == f"workload.{field}"
 
 
 def test_a_trace_brings_its_own_prompts(tmp_path):
     (tmp_path / "t.csv").write_text(FLAT, encoding="utf-8")
     spec = {**SPEC, "lengths": {"trace": str(tmp_path / "t.csv")}}
-    with pytest.raises(ScenarioError, match="its own prompt lengths") as caught:
+    with refuses("workload.prompt_tokens", "its own prompt lengths"):
         _read(spec, 0)
-    assert caught.value.field == "workload.prompt_tokens"

@@ -13,11 +13,11 @@ from rollcast.engine.run_options import EvaluationOptions
 from rollcast.engine.world import EngineWorld
 from rollcast.simulator.core.plan import Batch, StepPlan
 from rollcast.simulator.core.spans import Run
-from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.loop.recorded import RecordedWorld
 from rollcast.simulator.policies import parse_policy
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
+from tests.refusals import refuses
 from tests.turns.oracle import CASES, TurnTask, rules
 from tests.turns.virtual import TICKS, Inline, TimedEngine, TimedTrainer, VirtualClock
 
@@ -95,6 +95,5 @@ def test_it_leaves_a_run_of_turns_as_it_was(policy: str, spec: Any, failed: str)
 
 def test_without_held_out_prompts_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TurnTask, "held_out", lambda self, count: [])
-    with pytest.raises(ScenarioError, match="give more prompts") as caught:
+    with refuses("engine.evaluation", "give more prompts"):
         Evaluator(OPTIONS, TurnTask())
-    assert caught.value.field == "engine.evaluation"

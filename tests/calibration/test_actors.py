@@ -18,6 +18,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values.chance import Drawn
 from tests.calibration.test_probes import write_probe
 from tests.calibration.worlds import LINEAR, edit_json, write_pulses, write_world
+from tests.refusals import refuses
 
 LOAD_S, CHECK_S, WIRE_S = 0.012, 0.005, 0.003
 BESIDE = {"iterations": 1.2, "update": 1.4}
@@ -184,9 +185,8 @@ def test_a_forecast_of_another_policy_has_its_steps_overlap(
 def test_a_run_that_cannot_calibrate_is_named(tmp_path: Path, spoil: Any, said: str) -> None:
     run = write_actors(tmp_path / "run", seed=7)
     spoil(run)
-    with pytest.raises(ScenarioError, match=said) as error:
+    with refuses("RUN_DIR", said):
         calibrate([run])
-    assert error.value.field == "RUN_DIR"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 from rollcast.simulator.errors import ScenarioError
+from tests.refusals import refuses
 
 GPU = 80_000_000_000
 
@@ -42,10 +43,8 @@ def test_what_cannot_fit_is_refused(
     if field is None:
         require_room(count, "bfloat16", trainer, devices)
         return
-    with pytest.raises(ScenarioError) as caught:
+    with refuses(field):
         require_room(count, "bfloat16", trainer, devices)
-    assert caught.value.field == field
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +69,8 @@ def test_an_update_too_large_is_refused_by_the_ledger(
     if field is None:
         require_room(*given, tmp_path)
         return
-    with pytest.raises(ScenarioError, match="activations") as caught:
+    with refuses(field, "activations"):
         require_room(*given, tmp_path)
-    assert caught.value.field == field
     (tmp_path / "config.json").write_text('{"model_type": "unheard-of"}')
     require_room(*given, tmp_path)
 

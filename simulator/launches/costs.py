@@ -184,6 +184,13 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.fused_head", chunked, chunk or FUSED_CHUNK_TOKENS)
     elif chunk:
         yield _said(known, "run.logits_chunk_tokens", f"{TRAINER}.logit_bytes", CHUNKED_LOGIT_BYTES)
+    elif strategy in ("fsdp", "fsdp2"):
+        for key, ours in (
+            ("run.logit_bytes", "logit_bytes"),
+            ("run.scored_logit_bytes", "ungraded_logit_bytes"),
+        ):
+            if (each := whole(known, key)) is not None:
+                yield _said(known, key, f"{TRAINER}.{ours}", each)
     yield from _kept_between_steps(known)
     if value(known, "run.offload_reference") is True and value(known, "run.reference") is True:
         yield _said(known, "run.offload_reference", f"{TRAINER}.reference_on_host", True)

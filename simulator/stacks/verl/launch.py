@@ -28,6 +28,7 @@ def implied(settings: Settings) -> Iterable[Setting]:
     packing = settings.get("run.packing")
     if packing is not None and packing.value is False:
         yield packing.implies("run.padding", "padded_to_cap")
+    yield from _logits(settings)
     strategy = settings.get("run.strategy")
     if strategy is None or strategy.unsaid:
         said = (one for one in settings.values() if not one.unsaid)
@@ -75,6 +76,24 @@ def _models(settings: Settings) -> Iterable[Setting]:
     nodes, gpus = whole(settings, "run.reward_model_nodes"), whole(settings, each)
     if apart is not None and apart.value is True and nodes and gpus:
         yield apart.implies("run.reward_model_gpus", nodes * gpus)
+
+
+def _logits(settings: Settings) -> Iterable[Setting]:
+    """Bytes of a logit under FSDP (workers/actor/dp_actor.py, workers/engine/fsdp/
+    transformer_impl.py, utils/torch_functional.py). Logits are in 16 bit, and are divided by the
+    temperature. Rows without padding have a compiled entropy, which makes no tensor of their size,
+    and flash-attn's cross-entropy, whose backward writes where the logits were unless the entropy
+    has a gradient too. Rows with padding have an entropy that is not compiled: its softmax and a
+    product in 32 bit, of which a backward has two more and their gradients; and a copy of the
+    logits that count."""
+    packing, weighed = settings.get("run.packing"), settings.get("run.entropy_coefficient")
+    if packing is None or not isinstance(packing.value, bool):
+        return
+    graded = weighed is not None and weighed.value not in (0, None)
+    of_update, of_entropy, scored = (4, 4, 4) if packing.value else (8, 12, 12)
+    cause = weighed if graded and weighed is not None else packing
+    yield cause.implies("run.logit_bytes", of_update + of_entropy * graded)
+    yield packing.implies("run.scored_logit_bytes", scored)
 
 
 def _batch(settings: Settings) -> Iterable[Setting]:

@@ -1,4 +1,4 @@
-"""What is refused: an error of a field, in one line."""
+"""What is refused, from Python and at the command line: in one sentence."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,3 +17,14 @@ def refuses(field: str, match: str = "", word: str = "") -> Iterator[None]:
     assert caught.value.field == field
     assert "\n" not in str(caught.value)
     assert word in caught.value.message
+
+
+def refused(result: tuple[int, str, str]) -> str:
+    """The one sentence of a refused command."""
+    code, out, err = result
+    assert code == 2, (out, err)
+    assert err.startswith("error: "), err
+    assert err.count("\n") == 1, err
+    assert err.endswith("\n")
+    assert out == ""
+    return err.removeprefix("error: ").strip()

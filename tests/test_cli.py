@@ -19,6 +19,7 @@ import pytest
 from rollcast.simulator.cli.app import app, main
 from tests.conftest import Cli
 from tests.processes import ROLLCAST, on_a_terminal, processor_s, started
+from tests.refusals import refused
 from tests.scenarios import TINY
 
 pytestmark = pytest.mark.usefixtures("quick_intervals")
@@ -32,17 +33,6 @@ def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY)
     return path
-
-
-def refused(result: tuple[int, str, str]) -> str:
-    """The one sentence of a refused command."""
-    code, out, err = result
-    assert code == 2, (out, err)
-    assert err.startswith("error: "), err
-    assert err.count("\n") == 1, err
-    assert err.endswith("\n")
-    assert out == ""
-    return err.removeprefix("error: ").strip()
 
 
 def settings(*pairs: str) -> list[str]:

@@ -20,6 +20,7 @@ from rollcast.simulator.planner.planner import plan
 from rollcast.simulator.studies.simulate import load, simulate
 from tests.conftest import Cli
 from tests.learning.worlds import LONGER, written
+from tests.refusals import refused
 
 FLAT = replace(
     LONGER,
@@ -130,6 +131,5 @@ def test_lengths_that_cannot_react_are_refused(
 ) -> None:
     asked = ("learning.lengths=true", *settings)
     flags = [word for text in asked for word in ("--set", text)]
-    code, _, error = cli("simulate", scenario, *flags)
-    assert code == 2
+    error = refused(cli("simulate", scenario, *flags))
     assert said in error

@@ -18,6 +18,7 @@ import pytest
 from rollcast.simulator.virtual.fleet import Fleet
 from rollcast.simulator.virtual.trial import try_control
 from tests.conftest import Cli
+from tests.refusals import refused
 
 SCENARIO = Path(__file__).parents[2] / "examples" / "fully_async.yaml"
 
@@ -136,8 +137,7 @@ def test_requests_take_the_simulations_time_on_the_clock_that_answers_tell() -> 
     ],
 )
 def test_bad_options_are_told(cli: Cli, options: list[str], said: str) -> None:
-    code, _, error = cli("serve", SCENARIO, *options)
-    assert code == 2
+    error = refused(cli("serve", SCENARIO, *options))
     assert said in error
 
 

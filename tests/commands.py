@@ -1,7 +1,5 @@
 """Hypothesis strategies for what a world may be asked below the loop."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from tests.reference.driver import Abort, Command, Submit, Sync, Train, Wait

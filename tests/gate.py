@@ -7,8 +7,6 @@ Plug-ins are named: of those that pytest finds by itself, it rewrites and compil
 their packages, which are ours and Hypothesis too, in each process.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

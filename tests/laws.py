@@ -1,7 +1,5 @@
 """How many random examples a law is tried on: few in the gate, many in ``make laws``."""
 
-from __future__ import annotations
-
 import os
 
 SEARCHING = os.environ.get("HYPOTHESIS_PROFILE") == "search"

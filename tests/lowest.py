@@ -1,7 +1,5 @@
 """Prints the lowest versions that the simulator asks for, as constraints of pip."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

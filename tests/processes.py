@@ -1,7 +1,5 @@
 """Processes that tests start."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

@@ -1,7 +1,5 @@
 """A run of the loop, and of the command line, in one call."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollcast.simulator.cli.app import main

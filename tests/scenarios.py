@@ -1,7 +1,5 @@
 """Scenarios of seconds that many tests change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

@@ -1,7 +1,5 @@
 """Tables of cases that tests read from a file of YAML beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

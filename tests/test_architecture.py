@@ -4,8 +4,6 @@ true of the folders and of the contracts on imports.
 A stack is added by tests/stacks/test_new_stack.py, an engine by tests/engine/test_engines.py.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """A run's curves in a TensorBoard file: read back by the reader of other stacks' logs."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import defaultdict

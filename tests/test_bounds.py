@@ -1,7 +1,5 @@
 """A bound on staleness is one: nothing older is trained on, nothing is lost, and runs go on."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

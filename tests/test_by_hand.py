@@ -5,8 +5,6 @@ one that computes the last of the prompt samples the first response token. It co
 `LinearCost` says of its rollouts, the tokens in their KV cache at its end, and those prefilled.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

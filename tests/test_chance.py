@@ -1,7 +1,5 @@
 """Draws by name: all in order, or chosen inputs at chosen levels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 """The command line from outside: every mistake is one sentence and exit code 2, every run is whole,
 the same seed gives the same bytes, and a stopped run leaves nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

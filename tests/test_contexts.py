@@ -1,7 +1,5 @@
 """Contexts beyond what the model can take."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollcast.simulator.costs.presets.models import model_from_config, model_presets

@@ -1,7 +1,5 @@
 """The pages in docs/ do what they say."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -4,8 +4,6 @@ Both implement the same rules apart from each other: the fast one jumps from eve
 reference computes every iteration. Times are compared as they are, not nearly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Every example loads, runs and keeps its books; so does the command line's own scenario."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """What the page of ``rollcast explore`` is made of, without a page: knobs, outcomes, what is asked
 next, and what is said of it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

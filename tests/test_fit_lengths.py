@@ -1,7 +1,5 @@
 """Fits recover known parameters, and the presets are what the fits and equations give."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the policies beyond one batch at a time bring, in a simulated world of linear costs."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache

@@ -1,8 +1,6 @@
 """`benchmarks.gpu_cases` without a GPU: its forecasts, its table, and what becomes of cases whose
 process dies; and that vLLM is asked for the lengths that its forecast was made of."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

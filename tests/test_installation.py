@@ -4,8 +4,6 @@ A wheel and an editable install, each in an environment of its own, built withou
 we depend on is lent by the environment that runs the tests.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """Lengths by the figures that people know: what is solved for has them, by sums over the table of
 probabilities and by draws, neither of which the solver uses."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

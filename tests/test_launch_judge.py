@@ -1,7 +1,5 @@
 """The judge of launch files tells what was read, what must be asked for, and what failed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Laws of the length model: exact tables against SciPy, brute force and sampling."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Laws of the loop, whatever the plans: nothing is lost, and every decision means what it says."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence

@@ -4,8 +4,6 @@
 change, and say which in the change log.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

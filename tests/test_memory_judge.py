@@ -1,7 +1,5 @@
 """The judge of memory says of a case what the ledger says of its scenario."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The metrics of a run, against slow computations that share no code with them."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import math

@@ -1,7 +1,5 @@
 """The notebooks run, from the committed measurements, and keep their pictures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

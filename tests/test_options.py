@@ -1,7 +1,5 @@
 """One reader of checked options: what it takes, and what it says of what it does not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

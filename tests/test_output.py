@@ -1,8 +1,6 @@
 """What a run leaves on disk: the files and columns of the contract, sums that agree, and folders
 that are whole or not there."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

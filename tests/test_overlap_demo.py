@@ -1,7 +1,5 @@
 """Table and picture of ``make demo-overlap``, on simulated runs in the place of real ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

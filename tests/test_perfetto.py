@@ -1,7 +1,5 @@
 """Traces: valid, complete, and without overlaps on a thread."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """The phases of a step: what belongs to each, that they add up, and what bounds a step."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Objects as plain data and back: the same object, or a sentence; never code."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import deque

@@ -1,7 +1,5 @@
 """How policies are spelt, and what is said of a spelling that is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from typing import Any

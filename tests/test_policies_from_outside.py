@@ -1,7 +1,5 @@
 """Policies of other people's modules: on the command line, in a scenario, by an entry point."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """What policies declare that they decide is what they decide, and what is said of overlaps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What each policy decides, and that composed policies leave each other's decisions alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

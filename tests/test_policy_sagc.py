@@ -1,7 +1,5 @@
 """The group-size controller, against its equations written out over the whole history."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A trainer that looks now and then whether its rollouts are done."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

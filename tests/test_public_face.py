@@ -1,7 +1,5 @@
 """The package ``rollcast``: light, typed, and the same objects as beside it."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import shutil

@@ -1,7 +1,5 @@
 """Published RL runs as scenarios (`benchmarks/data/published/runs`) keep their format."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

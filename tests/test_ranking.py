@@ -1,7 +1,5 @@
 """Intervals and rankings of comparisons."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

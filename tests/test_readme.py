@@ -1,7 +1,5 @@
 """The examples in the README do what it says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run told in counts: what its rollouts' tokens have in common comes back from its table."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The trajectories of a run are found again in its tables, and the same run follows from them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

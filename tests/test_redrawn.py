@@ -1,7 +1,5 @@
 """Scenarios drawn anew from what is not known of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The reference of every key: complete, and made of what the keys are read by."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """What stands on a page: the books balance, the picture is the run's, the page stays small."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from html.parser import HTMLParser

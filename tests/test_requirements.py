@@ -1,7 +1,5 @@
 """What pyproject.toml asks for: what was tested, and no version that was not."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Workloads that draw again from measured groups."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Reward models keep their mean and spread whatever they correlate with."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One door for every run: nothing that a scenario says of its runs is left out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

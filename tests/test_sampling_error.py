@@ -1,7 +1,5 @@
 """What a few steps say of many: intervals that hold the truth, and what they may cost."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

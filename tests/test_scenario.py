@@ -1,7 +1,5 @@
 """Reading a scenario and building it: what a key means, and where it came from."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What can be set of a set-up: keys that a scenario reads, under the stacks that can."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

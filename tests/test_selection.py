@@ -1,7 +1,5 @@
 """The selection rules, against all subsets."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter

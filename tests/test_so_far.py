@@ -1,8 +1,6 @@
 """The bubble of a run that goes on: at each horizon what the whole run says of the time until then,
 and what a progress line makes of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from rollcast.simulator.core.spans import Run, StepRecord

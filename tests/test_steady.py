@@ -1,7 +1,5 @@
 """Start-up and steady state told apart: on series made by hand, and on runs of every policy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

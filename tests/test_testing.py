@@ -1,7 +1,5 @@
 """The laws of `simulator.testing` complain, each in its sentence, of what is broken on purpose."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """Pictures: drawn for every shape of cluster, alike for alike runs, and true to the metrics."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What moves a step most."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace

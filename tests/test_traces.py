@@ -1,7 +1,5 @@
 """Trace files: every format is read, and everything that can be wrong with one is named."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The limit on a whole rollout with its turns, and what of a run is nothing but timeouts."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise

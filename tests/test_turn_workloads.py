@@ -1,7 +1,5 @@
 """Workloads of turns: drawn ones, traces, presets, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

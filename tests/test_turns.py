@@ -1,7 +1,5 @@
 """Rollouts with turns: closed forms, ways to end, environments and judges, and what is booked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

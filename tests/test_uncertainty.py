@@ -1,7 +1,5 @@
 """Quick intervals: what they hold, what they come from, and what they cost."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ What goes on purpose stands under ``removed`` with its reason. New things need n
 are released they belong into the list.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """What a scenario is called can steer neither a terminal nor a page."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Draws hang on their address alone, follow the model, and traces are replayed as they stand."""
 
-from __future__ import annotations
-
 import copy
 import math
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A driver to be stopped: ``actor_driver.py SCENARIO OUT [--resume]`` is ``rollcast run`` on Ray,
 with actors without engines. RAY_FOLDERS: where Ray keeps its files."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

@@ -5,8 +5,6 @@ whichever replica makes it, how often it is stopped, and whether it has to begin
 trainer's weight is a digest of everything that it was trained on, in order.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

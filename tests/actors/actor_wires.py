@@ -1,7 +1,5 @@
 """A wire between threads: it blocks on both sides until both are there, as NCCL does."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field

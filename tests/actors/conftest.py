@@ -1,7 +1,5 @@
 """One Ray for the tests of a file that need it, on this machine, with this folder on its path."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 from typing import Any

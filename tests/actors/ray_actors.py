@@ -1,7 +1,5 @@
 """Actors for Ray's own processes, which import this module alone and so start fast."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Worlds of actors without engines, for the tests of the loop on them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

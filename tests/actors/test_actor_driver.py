@@ -1,7 +1,5 @@
 """A driver that is stopped: nothing of it stays, and another one goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What actors are made of: weights on their way, cores, and what is said where Ray is not there."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """A run of actors whose driver dies: it goes on from its last save, and ends right."""
 
-from __future__ import annotations
-
 import csv
 import json
 from importlib.util import find_spec

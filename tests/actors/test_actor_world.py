@@ -3,8 +3,6 @@
 Engine and trainer are small and of no model (`actor_fakes`), in threads that run by themselves.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

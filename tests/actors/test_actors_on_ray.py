@@ -3,8 +3,6 @@
 Engines are of no size, and Ray counts GPUs that are not there.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What a replica and a trainer cost each other: the same work alone and at once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Held-out prompts beside a run: the loop learns nothing of them, whatever else is under way."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The world of one process: the same as that of actors, but that nothing overlaps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

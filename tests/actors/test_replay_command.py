@@ -1,7 +1,5 @@
 """``rollcast replay``: the decisions of a run, from its record alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -2,8 +2,6 @@
 train while they sample, whose record the simulator follows with the same decisions, and a
 tensor-parallel replica that sleeps while two ranks train."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,6 @@
 """Weights in files between processes of one machine: no whole copy of them crosses, whoever is
 killed, and none is left behind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace

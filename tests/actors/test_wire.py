@@ -1,8 +1,6 @@
 """Weights that go from the trainer's device to each replica's, and what becomes of that when one of
 them is lost. The wire is one between threads; vLLM's own is asked for what its workers take."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from random import Random

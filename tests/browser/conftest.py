@@ -4,8 +4,6 @@ Chromium is the system's own; where there is none, or the library that drives it
 skipped and say so.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """Pages in a real browser: in ``rollcast explore``, moving a slider changes what is shown;
 report.html fits, answers, and runs nothing of a scenario's."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import re

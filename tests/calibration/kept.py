@@ -1,7 +1,5 @@
 """The forecasts of real runs that `benchmarks.held_out` keeps, and what the code gives today."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache

@@ -1,7 +1,5 @@
 """Calibrations of runs whose replica and trainer had processes of their own."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

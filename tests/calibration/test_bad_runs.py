@@ -1,7 +1,5 @@
 """What cannot be calibrated is refused by name, and nothing is half-written."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

@@ -5,8 +5,6 @@ The gate tries one damage in `EVERY`, and one in each ninth place; ``make laws``
 which takes ten minutes.
 """
 
-from __future__ import annotations
-
 import copy
 import csv
 import io

@@ -1,7 +1,5 @@
 """Tables of documents: what the results say, and the results what the code gives."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Rewards fitted to answers of which the cap cut many short."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

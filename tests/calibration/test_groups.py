@@ -1,7 +1,5 @@
 """Measured groups: whole, with what was never finished filled in."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -4,8 +4,6 @@ Samples of the campaigns "policies", "settings" and "overlap" stand with the tes
 test_real_runs.py and test_overlapped_runs.py.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What holds the law against papers, published curves and a real engine."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """``rollcast calibrate --learning``: it finds the law that made the curves, and refuses what says
 nothing of learning."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The machine's pulse: a slower hour is told from work that costs more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Campaigns of real runs: reading them, and what is kept of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

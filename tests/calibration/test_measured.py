@@ -1,7 +1,5 @@
 """The committed runs: packed small, and unpacked whole."""
 
-from __future__ import annotations
-
 import lzma
 import tarfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Committed runs of several turns: calibrated on one policy, held against another."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.measured import runs

@@ -1,7 +1,5 @@
 """Committed runs of actors: calibrated on turns, held against what overlaps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

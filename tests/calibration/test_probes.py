@@ -1,7 +1,5 @@
 """Calibrations with a probe of trainer and engine."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What published sources share: tables, errors, fits, requests through a replica, the report."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

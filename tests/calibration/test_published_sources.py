@@ -1,7 +1,5 @@
 """Every published source: bad input, its arithmetic on small cases, and the committed results."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from importlib import import_module

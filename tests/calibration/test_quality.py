@@ -1,7 +1,5 @@
 """Updates to target, from curves whose truth is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

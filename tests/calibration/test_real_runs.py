@@ -1,7 +1,5 @@
 """Committed runs of real vLLM and torch: calibrated on synchronous ones, held against the rest."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A world with known constants is recovered, noise and outliers notwithstanding."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the validation suite forecasts is what a user can write: keys and presets by name."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ The world is the plain reference with a noisy cost. Environments are a fifth and
 slots bind, and policies put rollouts away in the model and in their environments.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

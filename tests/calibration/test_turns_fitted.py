@@ -1,7 +1,5 @@
 """Turns, answers and judgements of simulated runs are recovered, stopped ones too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

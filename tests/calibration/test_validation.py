@@ -1,7 +1,5 @@
 """Forecasts of runs that the calibration has not seen, and the report on them."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import json

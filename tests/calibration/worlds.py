@@ -1,7 +1,5 @@
 """Run folders of a world whose constants are known: the plain reference with a noisy cost."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import dataclass, field

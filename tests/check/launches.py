@@ -1,7 +1,5 @@
 """Launches as a reader leaves them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

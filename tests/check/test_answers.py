@@ -1,7 +1,5 @@
 """Answers: fits or not first, what would make it fit in the stack's words, and the contract."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Changes of a launch: what they leave alone, in which order they are told, and in whose words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``rollcast check`` as its users call it, and the pages that show it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """``rollcast check`` of a scenario: what the simulator says, and its keys as changes."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

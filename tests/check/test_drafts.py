@@ -1,7 +1,5 @@
 """A launch's scenario: what the settings say, what is assumed, and the way back."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path

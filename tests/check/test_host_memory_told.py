@@ -1,8 +1,6 @@
 """Host memory in the answer to a launch: asked for, read from Slurm's headers, told where it
 decides, and lifted by the changes that are shown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Where it hangs on the mean length of responses, or on the longest one, whether a launch fits, the
 answer says up to which."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

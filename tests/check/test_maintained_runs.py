@@ -1,7 +1,5 @@
 """Runs that maintainers make, and that look too large: one GPU, and a critic beside 70B."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from check.launches import asked

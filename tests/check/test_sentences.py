@@ -1,7 +1,5 @@
 """What is made of an answer's figures: sentences, oddities, intervals. Nothing is searched for."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Two figures can differ by rules of their own: where a chunk leaves the last toke
 the simulator decodes that one. Here the budget holds any prefill, so that everything is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Every policy, and chains of them, in the simulated worlds: the same laws. The real engine is held
 to them in `tests.engine.test_same_decisions`."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What a world owes the loop, asked of it directly."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """Replicas and a trainer of processes of their own, simulated: by hand, and against none of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A stack's trainer by backend: what it sets, what stays as given, and what cannot be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

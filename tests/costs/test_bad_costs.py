@@ -1,7 +1,5 @@
 """Options of the roofline that cannot be: the error names the key and says what to give."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """DeepSpeed's buckets, and training without mixed precision, on one GPU of a trainer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Host memory of a node: pinned blocks, processes, what a stack's release keeps there, and Ray's
 limit."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What the roofline is off by for a kind of case beyond its figures, and their sources."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import get_args

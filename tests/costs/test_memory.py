@@ -1,7 +1,5 @@
 """Memory is judged before the run, at the longest rollout that a scenario allows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """GPUs by the names that drivers and people give them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

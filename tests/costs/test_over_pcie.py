@@ -1,8 +1,6 @@
 """Several GPUs over PCIe: published runs lie inside the intervals of their forecasts, and what is
 said of a host is no longer drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a stack's loop, fixed seconds and factors add to the roofline, by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """What ``rollcast presets`` says of policies is told from their own code, and reads well."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from dataclasses import dataclass

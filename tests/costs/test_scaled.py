@@ -1,7 +1,5 @@
 """Factors on costs, by phase."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ there are many, statistics of response lengths, and what the forecast says of th
 has the sources. Only who changes what is tested needs it.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import sys

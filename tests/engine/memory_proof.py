@@ -9,8 +9,6 @@ attention keeps nothing that is quadratic, as flash attention does on a GPU. Not
 fragmentation, NCCL's buffers, CUDA's context, the kernels' own workspaces.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """What is asked of the ranks of a trainer, and of one process beside them: see `rank_processes`."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import os

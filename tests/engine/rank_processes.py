@@ -1,7 +1,5 @@
 """Processes that are the ranks of a trainer, started once and given one case after another."""
 
-from __future__ import annotations
-
 import multiprocessing
 import traceback
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Environments for whole runs."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A reward function for whole runs, which fails when a test wants it to."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

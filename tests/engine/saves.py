@@ -1,7 +1,5 @@
 """Saves of trainers, for tests: made, read as whole tensors, and changed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

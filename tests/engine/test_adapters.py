@@ -1,8 +1,6 @@
 """Low-rank adapters: what leaves the trainer is the model with them merged, and they alone are
 trained and saved. Over several ranks: `test_ranks`."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Two of six on transformers' engine here; all six, on both engines and with adapt
 architectures``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

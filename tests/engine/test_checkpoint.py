@@ -1,7 +1,5 @@
 """A checkpoint that was damaged, or made to do harm: one sentence, and nothing is executed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

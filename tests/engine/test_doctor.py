@@ -1,7 +1,5 @@
 """The doctor: what it finds here, what it says where something is missing or ends badly."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """An engine of a real run is chosen by its name; another one is a module and a line."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -5,8 +5,6 @@ A model that nobody trained stands in for the warm-started one, nearly greedy, s
 have as much in common as that one's.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 Faults are injected at the seam between the engine and what it calls; vLLM and torch are real.
 """
 
-from __future__ import annotations
-
 import csv
 import errno
 import json

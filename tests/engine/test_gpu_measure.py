@@ -1,7 +1,5 @@
 """What `benchmarks.gpu_cases` measures, on a CPU: tiny models, and what is out of memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/gpus.md: its scenario is sound, its script is one, and what it says of refusals is so."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import subprocess

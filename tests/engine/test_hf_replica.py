@@ -1,8 +1,6 @@
 """transformers' continuous batching as a replica: what it schedules, what it samples, whose weights
 it computes with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Whole runs on transformers' continuous batching, without vLLM: stopped and gone on with."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable

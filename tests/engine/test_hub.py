@@ -1,8 +1,6 @@
 """Models by their names on the Hugging Face hub. There is no network here: what is in its cache is
 used, and what is not is one sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

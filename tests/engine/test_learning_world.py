@@ -1,7 +1,5 @@
 """The world in which small models learn: the laws of any world, ages of tokens, whole files."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Losses and advantages against slow readings of the papers."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

@@ -3,8 +3,6 @@
 The figures of real models take a minute each: ``make memory-proof``.
 """
 
-from __future__ import annotations
-
 import os
 from concurrent.futures import ProcessPoolExecutor
 

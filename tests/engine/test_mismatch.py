@@ -1,7 +1,5 @@
 """How far sampled and trainer's log-probabilities are apart, and the learning rate's course."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What environments said is in the context that is trained on, and not in the loss."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """benchmarks.on_gpu: a stage that fails does not lose the rest; what it runs is a scenario."""
 
-from __future__ import annotations
-
 import io
 import json
 import time

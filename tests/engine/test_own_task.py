@@ -1,8 +1,6 @@
 """examples/own_task: what its README promises of prompts, reward and model, run as it stands but
 for the model, which is a tiny one."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

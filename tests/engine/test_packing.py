@@ -1,8 +1,6 @@
 """Rows of packed sequences: losses and gradients are those of padded rows. Over several ranks:
 `test_ranks`."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -6,8 +6,6 @@ each layout against the float64 truth, 2e-5 and 1e-1 for these models (measured:
 neither is the other's truth. Log-probabilities: 1e-12, 2e-5 and 0.3 (measured: 1e-14, 3e-6, 0.08).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

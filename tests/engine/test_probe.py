@@ -1,7 +1,5 @@
 """``rollcast probe`` with the real trainer."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The machine's pulse on a real model: it measures, and leaves no trace."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

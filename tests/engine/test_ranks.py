@@ -3,8 +3,6 @@
 The ranks are processes over gloo, started once for this file.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A model that cannot fit its devices is refused by arithmetic, before anything starts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

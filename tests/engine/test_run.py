@@ -1,7 +1,5 @@
 """``rollcast run``: what it writes, and that a killed run goes on as if it had not been."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

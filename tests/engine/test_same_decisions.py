@@ -6,8 +6,6 @@ segments made, must be identical: that holds the loop, the policies and the repl
 against the real thing at once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cache

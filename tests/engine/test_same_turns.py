@@ -4,8 +4,6 @@ decisions, and the same segments and calls, prefilled tokens included.
 As `tests.turns.test_both_worlds`, with a real engine, whose prefix cache is part of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a layer keeps for its backward, as PyTorch saves it, against the ledger's count."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Collatz task, its tokenizer and warm start; any other prompts and reward functions."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Our writer of safetensors, read by the library."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The trainer's update: accumulation, reproducibility, masks, versions, failures."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """A batch that comes to the trainer in parts: the update of the whole batch at once."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

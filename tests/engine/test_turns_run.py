@@ -1,7 +1,5 @@
 """``rollcast run`` with rollouts of several turns, on real vLLM."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

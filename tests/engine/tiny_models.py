@@ -1,8 +1,6 @@
 """Tiny Hugging Face models for the trainer's tests, exact in float64, and a naive reference of what
 one update's loss is: every rollout alone, through the model's own forward."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@
 at a time, whenever the sampler sleeps between two looks.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections import defaultdict

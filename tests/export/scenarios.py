@@ -1,8 +1,6 @@
 """Scenarios whose lengths a fake stack replays, on a cluster where every rollout in flight gains
 one token an iteration: then a fake needs no model of a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rollcast.simulator.scenario.file import RawScenario

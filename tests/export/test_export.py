@@ -1,7 +1,5 @@
 """``rollcast export``: what is written for every policy, and what is refused by name."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Samples survive a checkpoint as they were, or are refused by what they hold."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

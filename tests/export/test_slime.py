@@ -1,7 +1,5 @@
 """Inside a fake slime, the exported rollout function decides as the simulator does."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Callable, Iterator

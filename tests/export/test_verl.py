@@ -1,7 +1,5 @@
 """Inside a fake verl, the exported sampler decides as the simulator does."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``rollcast import --what-if``: a step with other lengths and settings, beside now."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Work done in a process beside this one."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

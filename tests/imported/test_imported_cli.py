@@ -1,7 +1,5 @@
 """``rollcast import`` with its fits: what it prints, writes, escapes and refuses."""
 
-from __future__ import annotations
-
 import json
 import pprint
 import re

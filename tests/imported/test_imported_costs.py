@@ -1,7 +1,5 @@
 """Costs out of a log: closed forms are the simulator's, factors and coefficients come back."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Genuine logs: their own last third, and that all of each becomes a scenario that runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Lengths out of few figures a step: the truth comes back inside its interval."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

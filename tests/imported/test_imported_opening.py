@@ -1,7 +1,5 @@
 """What of a log's generation hangs on no length: told where steps tell it, unsure where not."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

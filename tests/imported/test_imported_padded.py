@@ -1,7 +1,5 @@
 """TRL pads its updates to the longest completion: fitted so, another cap is forecast as it runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

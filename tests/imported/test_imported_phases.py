@@ -1,7 +1,5 @@
 """A simulated run, read as a log: the phases of its steps are those that the simulation told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

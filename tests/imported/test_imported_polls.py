@@ -1,7 +1,5 @@
 """Runs of verl V1, whose trainer sees an end of generation two seconds late at worst."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

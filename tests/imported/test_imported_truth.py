@@ -1,7 +1,5 @@
 """A run whose truth is known, written by each stack: its parameters and its ranking come back."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from pathlib import Path

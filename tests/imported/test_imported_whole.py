@@ -1,7 +1,5 @@
 """What is fitted is what the written scenario simulates; what is far off is not written at all."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

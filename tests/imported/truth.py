@@ -1,7 +1,5 @@
 """A run whose truth is known, simulated and written as each stack writes its logs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """A step of the scenario that an import writes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rollcast.calibration.importing import Outcome

@@ -1,7 +1,5 @@
 """TRL under accelerate: how its launcher splits a model, and in what precision weights are kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

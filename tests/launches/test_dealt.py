@@ -1,7 +1,5 @@
 """Batches that a stack refuses to deal out to its GPUs, by the rules of its table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

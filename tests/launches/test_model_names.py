@@ -1,7 +1,5 @@
 """Models by the names that paths have."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Launches in notebooks: Jupyter's and marimo's, and Unsloth's trainer, which most of them have."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

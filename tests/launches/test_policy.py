@@ -1,8 +1,6 @@
 """The policy that a launch runs: by the plan beside the sampler that it was exported with, and in
 the rules that were read in each stack's code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Launchers in Python that put together a command: read as the same command in shell."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Launches of every form: what they say, where, and what is wrong with them in one sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The release that a launch tells, and the defaults that hold then."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

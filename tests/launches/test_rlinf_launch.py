@@ -1,7 +1,5 @@
 """A launch of RLinf's: a script that names a configuration, whose numbers its resolvers compute."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

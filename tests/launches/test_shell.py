@@ -1,7 +1,5 @@
 """Scripts: words, expansions, arithmetic and paths through them, beside bash where it is there."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess

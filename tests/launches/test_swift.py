@@ -1,7 +1,5 @@
 """ms-swift's `swift rlhf`: TRL's trainer with keys and defaults of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

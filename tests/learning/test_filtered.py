@@ -1,7 +1,5 @@
 """Under a filter the time of an update follows the accuracy, as more groups are rejected."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The law of progress: theory by brute force, order between policies, draws, and its files."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

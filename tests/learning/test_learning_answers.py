@@ -1,7 +1,5 @@
 """Learning in the answers of simulate and compare: from a short run to accuracy over hours."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Plans up to an accuracy, and what the local page says of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Lengths that react to accuracy: the simulated steps drift, and later updates take as long."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small scenario with a law that says something of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A verl log that grows: its lines, and a clock that lets a test write between two looks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A log that grows under the eyes of ``rollcast import --follow``."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

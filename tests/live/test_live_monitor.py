@@ -1,7 +1,5 @@
 """From a log so far to progress, the end, and what changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

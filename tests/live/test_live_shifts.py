@@ -1,7 +1,5 @@
 """A shift in a series is told where it is, soon, and seldom where there is none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Logs that real trainers left, where they are at hand; they are not part of the repository."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

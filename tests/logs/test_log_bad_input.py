@@ -1,7 +1,5 @@
 """What cannot be imported is refused in one sentence with file and line, and nothing is written."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

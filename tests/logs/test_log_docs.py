@@ -1,7 +1,5 @@
 """docs/importing.md says what is so."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

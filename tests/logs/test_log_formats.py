@@ -1,7 +1,5 @@
 """Syntax that several stacks share."""
 
-from __future__ import annotations
-
 import io
 import math
 import struct

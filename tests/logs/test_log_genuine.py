@@ -3,8 +3,6 @@
 One character of these runs is one token, and each response that was not cut has an end token more.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

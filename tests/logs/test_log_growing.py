@@ -1,7 +1,5 @@
 """A log that is read while it grows: each look is a whole reading of what is there."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``rollcast import``: what it prints and writes, and that it writes whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

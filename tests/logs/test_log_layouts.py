@@ -1,7 +1,5 @@
 """Which GPUs roll out and which train, from what each stack's settings say of it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What Weights & Biases says of the machine and the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

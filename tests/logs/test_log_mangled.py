@@ -1,7 +1,5 @@
 """Logs of each stack that something happened to: read, or refused in one sentence."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import random

@@ -1,7 +1,5 @@
 """Folders of our own runs, imported as the logs of other trainers are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

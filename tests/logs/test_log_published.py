@@ -1,7 +1,5 @@
 """What logs of published runs hold that the logs of quiet runs do not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

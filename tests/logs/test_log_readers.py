@@ -1,7 +1,5 @@
 """What each stack writes comes back as the run that it was."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What the same words mean in other circumstances."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

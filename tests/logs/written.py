@@ -4,8 +4,6 @@ Where a project's own writer installs cheaply (TensorBoard's), it is used; the o
 here in the format of their sources, which the readers name.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import pickle

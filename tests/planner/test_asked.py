@@ -1,7 +1,5 @@
 """What a plan is asked: what stays open, limits held against intervals, amounts as people write."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

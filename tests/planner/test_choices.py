@@ -1,7 +1,5 @@
 """What there is to choose from: splits of GPUs, ties, and what cannot be."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

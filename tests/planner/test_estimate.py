@@ -1,7 +1,5 @@
 """What is said of a choice before it is simulated, and what a simulation says of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """An interrupted plan: what is kept, and what of it is of use."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The planner's work on a Ray cluster that is started here."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Planning from a question to an answer, on problems small enough to look at."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

@@ -1,7 +1,5 @@
 """The race against synthetic choices, whose truth is known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The numbers of the best choice's policies, refined after the race."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a stretch of a run says of the whole run."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers: everything is done, once, in any number of processes, whoever dies."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -4,8 +4,6 @@ It follows the specification sentence by sentence and looks at every replica at 
 which anything happens; there is no event queue. Time is counted in integer ticks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

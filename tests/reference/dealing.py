@@ -1,7 +1,5 @@
 """How an update is dealt out, one sequence after another: slow, and as it is said in words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Drives a world below the loop: submit, abort, wait, train and sync in any order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Rollouts between their turns, written out plainly: what each has still to do is a list."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -6,8 +6,6 @@ cache is found by comparing tokens. Every total is summed anew when it is asked 
 always hold is asserted after every pass.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

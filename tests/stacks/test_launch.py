@@ -1,7 +1,5 @@
 """Launch settings: one table a stack, read in both directions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

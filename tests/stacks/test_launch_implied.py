@@ -1,7 +1,5 @@
 """What each stack's launch settings imply: GPUs, batches and models that others decide."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

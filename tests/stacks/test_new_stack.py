@@ -1,7 +1,5 @@
 """A new stack is a new folder: it is found by itself, and nothing else is touched."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

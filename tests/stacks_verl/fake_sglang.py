@@ -1,8 +1,6 @@
 """SGLang's HTTP interface as far as slime's rollout asks for it: one address that is the router and
 its only server. A response takes its tokens' time, and ends early where it is aborted."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

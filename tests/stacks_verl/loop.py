@@ -6,8 +6,6 @@ balancer, reward loop, replay buffer or sampler, and the advantages. One process
 since most of the time goes into imports.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

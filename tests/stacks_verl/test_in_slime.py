@@ -6,8 +6,6 @@ the rollout function, and training. What parses slime's arguments imports SGLang
 the exported arguments are set by hand here.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

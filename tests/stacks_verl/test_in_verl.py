@@ -1,7 +1,5 @@
 """Exported plans inside verl itself: the decisions in its own loop, and one run of its workers."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The inference server that verl's workers feed: interrupted, given new weights, and resumed."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 """What is exported to verl is what verl takes: every key is one of its configuration's, as Hydra
 composes it, and its own check of a configuration passes. A user adds the engine's name alone."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Turns of the engine of no size."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.actors import actor_fakes

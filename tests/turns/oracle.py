@@ -1,7 +1,5 @@
 """A task of several turns, and an environment that does and takes what its rollout's name says."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random

@@ -1,8 +1,6 @@
 """Rollouts of several turns on actors: replicas sample, a trainer trains and environments work, all
 at the same time."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Collection

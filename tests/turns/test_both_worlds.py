@@ -5,8 +5,6 @@ The real world runs on a clock on which every iteration takes equally long, and 
 how long they take: so it happens exactly when the simulated run does that replays it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

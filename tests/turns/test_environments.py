@@ -1,7 +1,5 @@
 """Environments that raise, hang or lie end their rollout with a reason, and the run goes on."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

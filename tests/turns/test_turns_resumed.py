@@ -1,7 +1,5 @@
 """A run of several turns goes on from a checkpoint and loses nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """A real world in a time of its own: what an iteration and an environment take is said, and passes
 at once, so that a real run happens exactly when a simulated one does."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Any
 

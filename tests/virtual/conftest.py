@@ -1,7 +1,5 @@
 """The clock need not look through what other tests import."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

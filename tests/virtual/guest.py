@@ -1,7 +1,5 @@
 """rollcast's own loop on the engines of a fleet, in a thread of the virtual clock."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from rollcast.simulator.core.plan import Layout, Placement

@@ -1,7 +1,5 @@
 """A control plane with a staleness bound, to be broken in one way at a time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The virtual clock: threads, loops, queues, sockets; its reports; nothing of it stays behind."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import http.server

@@ -1,8 +1,6 @@
 """Random asyncio programs do the same on the virtual clock as under looptime, an event loop by
 others; random programs of threads do the same as a list of events sorted by hand."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

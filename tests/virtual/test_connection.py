@@ -1,7 +1,5 @@
 """HTTP as `rollcast serve` speaks it, however its bytes are cut."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

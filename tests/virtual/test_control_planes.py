@@ -2,8 +2,6 @@
 folder with checkouts called slime, areal, nemo_rl, skyrl, trl, verl and prime_rl; verl, trl, skyrl
 and areal may be installed instead."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -1,8 +1,6 @@
 """Defects of published control planes: red before their fix and green after it, where their clones
 are here. ROLLCAST_CLONES names a folder with git clones called slime, areal, skyrl, ..."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

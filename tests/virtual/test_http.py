@@ -1,7 +1,5 @@
 """The engines behind clients of HTTP, without a socket, and with one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """Each law finds the control plane that breaks it, and lets the whole one pass."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """How the clock of served engines follows real time, on a real clock that the test moves."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 

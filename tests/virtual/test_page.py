@@ -1,7 +1,5 @@
 """docs/control_planes.md does what it says."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """``pytest --rollcast``, as somebody's own tests use it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

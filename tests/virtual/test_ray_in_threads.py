@@ -1,7 +1,5 @@
 """Ray's actors on threads of the virtual run: code that imports ``ray``, unchanged."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

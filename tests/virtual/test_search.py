@@ -1,7 +1,5 @@
 """The smallest failing run of a control plane."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable

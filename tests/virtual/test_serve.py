@@ -1,7 +1,5 @@
 """``rollcast serve``: another process asks the engines over loopback."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

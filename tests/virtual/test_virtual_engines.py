@@ -1,7 +1,5 @@
 """Simulated engines on the virtual clock: any loop on them gets what `simulate` says."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

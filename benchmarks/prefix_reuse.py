@@ -32,8 +32,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.runner import parser, write_json
-from rollcast.engine.options import Checkpoint
-from rollcast.engine.trainer import SampledGroup, SampledRollout, Trainer, TrainerConfig
+from rollcast.engine.edges import SampledGroup, SampledRollout
+from rollcast.engine.options import Checkpoint, TrainerConfig
+from rollcast.engine.trainer.trainer import Trainer
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 1024,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from rollcast.simulator.errors import RunError, ScenarioError
 
@@ -27,6 +28,16 @@ def sentence(error: BaseException) -> str:
         lines = [line.partition(" [type=")[0].strip() for line in lines[1:]]
         lines = [" ".join(line for line in lines[:2] if line)]
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def require_calls(target: object, name: str, paths: Iterable[str], library: str) -> None:
+    """Raises EngineError unless an object of a library has every dotted path."""
+    for path in paths:
+        part = target
+        for attribute in path.split("."):
+            part = getattr(part, attribute, None)
+            if part is None:
+                raise EngineError(f"{library} lacks {name}.{path}, which the engine needs.")
 
 
 class RankLostError(Exception):

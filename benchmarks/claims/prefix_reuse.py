@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from benchmarks.claims.common import Row, Table, percent, relative
 from rollcast.simulator.costs.base import TrainLoad
-from rollcast.simulator.costs.memory.training import Recompute, capacity_frontier, phase_b_memory
+from rollcast.simulator.costs.memory.training import (
+    Recompute,
+    activation_bytes_per_token,
+    shared_kv_bytes,
+    shared_kv_bytes_per_token,
+)
 from rollcast.simulator.costs.presets.gpus import load_gpu
-from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.presets.models import Model, load_model
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 
 TOTAL_TOKENS = 12_288
@@ -49,16 +56,33 @@ def speed_up_table(trainer: RooflineTrainer) -> list[list[str]]:
     return table
 
 
+def saved_share(model: Model, prompt: int, response: int, fixed_bytes: float = 0.0) -> float:
+    """Share of a dense rollout's peak that shared prefixes save in phase B, which holds K/V and
+    gK/gV of the prompt and the response's activations. fixed_bytes: weights, states, in both."""
+    per_token = activation_bytes_per_token(model, "none")
+    dense_bytes = fixed_bytes + per_token * (prompt + response)
+    return 1 - (fixed_bytes + shared_kv_bytes(model, prompt) + per_token * response) / dense_bytes
+
+
+def longest(model: Model, room_bytes: float, prompt_share: float) -> tuple[int, int]:
+    """Largest P + S of one rollout whose activations fit: dense, and with a shared prefix, where
+    the largest phase decides: A and C hold the prompt's activations and its gK/gV."""
+    per_token = activation_bytes_per_token(model, "none")
+    shared = shared_kv_bytes_per_token(model)
+    phase_b = shared * prompt_share + per_token * (1 - prompt_share)
+    most = max((per_token + shared / 2) * prompt_share, phase_b)
+    return math.floor(room_bytes / per_token), math.floor(room_bytes / most)
+
+
 def memory_rows() -> list[Row]:
     trainer, model = trainer_on_h20("none"), load_model("llama-3.1-8b")
     states_bytes = trainer.peak_bytes(0)
-    saving = phase_b_memory(model, *LONG, fixed_bytes=states_bytes).saving
+    saving = saved_share(model, *LONG, states_bytes)
     room_bytes = trainer.gpu.memory_bytes * trainer.memory_utilization - states_bytes
-    frontiers = {i / 100: capacity_frontier(model, room_bytes, i / 100) for i in range(101)}
-    best = max(frontiers, key=lambda share: frontiers[share].reuse_tokens)
-    long = capacity_frontier(model, room_bytes, LONG[0] / TOTAL_TOKENS)
-    dense = long.dense_tokens
-    largest, at_long = frontiers[best].reuse_tokens / dense, long.reuse_tokens / dense
+    fits = {i / 100: longest(model, room_bytes, i / 100)[1] for i in range(101)}
+    best = max(fits, key=lambda share: fits[share])
+    dense, long = longest(model, room_bytes, LONG[0] / TOTAL_TOKENS)
+    largest, at_long = fits[best] / dense, long / dense
     one = "one rollout a microbatch, no recomputation, states sharded over 16 GPUs"
     saved = (percent(-0.591), f"{percent(-saving)} at 10K + 2K", relative(saving, 0.591))
     frontier = (f"{dense:,} tokens", relative(dense, 17_920))

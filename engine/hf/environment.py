@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from importlib import metadata
 
 from rollcast.engine.errors import EngineError
@@ -52,16 +51,3 @@ def prepare(*, local_files: bool = True) -> None:
         wanted.update(_ON_CPU)
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
-
-
-def require_calls(target: object, name: str, paths: Iterable[str]) -> None:
-    """Raises EngineError unless transformers' object ``target`` has every dotted path."""
-    for path in paths:
-        part = target
-        for attribute in path.split("."):
-            part = getattr(part, attribute, None)
-            if part is None:
-                raise EngineError(
-                    f"transformers {transformers_version()} lacks {name}.{path}, which the engine "
-                    "needs."
-                )

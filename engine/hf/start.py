@@ -27,10 +27,10 @@ from transformers.generation.continuous_batching.initialization import (
 )
 
 from rollcast.engine.engines import StartOptions
-from rollcast.engine.errors import EngineError, sentence
+from rollcast.engine.errors import EngineError, require_calls, sentence
 from rollcast.engine.hf import attention
 from rollcast.engine.hf.blocks import Blocks
-from rollcast.engine.hf.environment import require_calls
+from rollcast.engine.hf.environment import transformers_version
 from rollcast.engine.hf.scheduler import InOrder
 from rollcast.engine.quiet import no_bars
 
@@ -153,7 +153,8 @@ def processor(model: Any, options: HfOptions, blocks: int) -> Any:
         raise
     except Exception as error:
         raise EngineError(f"transformers could not start: {sentence(error)}") from error
-    require_calls(made, "ContinuousBatchProcessor", _NEEDED["ContinuousBatchProcessor"])
+    needed, library = _NEEDED["ContinuousBatchProcessor"], f"transformers {transformers_version()}"
+    require_calls(made, "ContinuousBatchProcessor", needed, library)
     return made
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 
@@ -89,17 +89,6 @@ def prepare(*, local_files: bool = True) -> bool:
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
     return on_cpu
-
-
-def require_calls(target: object, name: str, paths: Iterable[str]) -> None:
-    """Raises EngineError unless vLLM's object ``target`` has every dotted path."""
-    for path in paths:
-        part = target
-        for attribute in path.split("."):
-            part = getattr(part, attribute, None)
-            if part is None:
-                version, _ = vllm_version()
-                raise EngineError(f"vLLM {version} lacks {name}.{path}, which the engine needs.")
 
 
 @contextmanager

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from rollcast.engine import shared_memory, tensor_files
 from rollcast.engine.actors.handles import Line
 from rollcast.engine.edges import EngineIteration, Limits, OnWire, Response
-from rollcast.engine.errors import EngineError, sentence
+from rollcast.engine.errors import EngineError, require_calls, sentence
 from rollcast.engine.in_flight import Adapter, InFlight, stream_seed
 from rollcast.engine.quiet import quiet
-from rollcast.engine.vllm.environment import prepare, require_calls, threads_kept
+from rollcast.engine.vllm.environment import prepare, threads_kept, vllm_version
 from rollcast.engine.vllm.handles import INIT
 from rollcast.engine.vllm.start import (
     ReplicaOptions,
@@ -272,7 +272,7 @@ class VllmReplica(Adapter):
             self._engine.engine_core.shutdown()
 
     def _adopt(self, on_cpu: bool) -> None:
-        require_calls(self._engine, "LLMEngine", _NEEDED)
+        require_calls(self._engine, "LLMEngine", _NEEDED, f"vLLM {vllm_version()[0]}")
         core = self._engine.engine_core.engine_core
         self._scheduler = core.scheduler
         self._blocks = self._scheduler.kv_cache_manager.block_pool

@@ -94,7 +94,8 @@ def simulated(kind: str, cap: int) -> Arena:
 def real(replica: VllmReplica, cap: int, caching: bool = True) -> Arena:
     """The engine, idle, with a tiny random model's weights and an empty cache."""
     from rollcast.engine.in_process import in_process
-    from rollcast.engine.trainer import Trainer, TrainerConfig
+    from rollcast.engine.options import TrainerConfig
+    from rollcast.engine.trainer.trainer import Trainer
     from tests.engine.conftest import build_flat
 
     if replica.unfinished:

@@ -8,17 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.claims.prefix_reuse import longest, saved_share
 from rollcast.simulator.costs import (
     RooflineCost,
     RooflineTrainer,
     TrainLoad,
 )
 from rollcast.simulator.costs.memory.processes import usable_bytes
-from rollcast.simulator.costs.memory.training import (
-    activation_bytes_per_token,
-    capacity_frontier,
-    phase_b_memory,
-)
+from rollcast.simulator.costs.memory.training import activation_bytes_per_token
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
@@ -436,14 +433,11 @@ def test_the_published_saving_needs_a_prompt_of_six_tenths() -> None:
     split, 6 : 4, both follow from this model within 4 %; at the paper's 10K / 2K neither does."""
     llama = load_model("llama-3.1-8b")
     budget = 17_920.5 * activation_bytes_per_token(llama, "none")
-    assert phase_b_memory(llama, 600, 400).saving == pytest.approx(0.591, rel=0.04)
-    frontier = capacity_frontier(llama, budget, 0.6)
-    assert frontier.dense_tokens == 17_920
-    assert frontier.reuse_tokens == pytest.approx(29_696, rel=0.04)
-    assert phase_b_memory(llama, 10_240, 2048).saving == pytest.approx(0.797, abs=0.005)
-    assert capacity_frontier(llama, budget, 10 / 12).reuse_tokens < 22_000
-    with pytest.raises(ScenarioError, match="share"):
-        capacity_frontier(llama, budget, 1.5)
+    assert saved_share(llama, 600, 400) == pytest.approx(0.591, rel=0.04)
+    dense, shared = longest(llama, budget, 0.6)
+    assert (dense, shared) == (17_920, pytest.approx(29_696, rel=0.04))
+    assert saved_share(llama, 10_240, 2048) == pytest.approx(0.797, abs=0.005)
+    assert longest(llama, budget, 10 / 12)[1] < 22_000
 
 
 # --- against measurements ---

@@ -20,11 +20,12 @@ from torch.distributed.tensor import DTensor
 from rollcast.engine.actors.wire import ByWire
 from rollcast.engine.edges import SampledGroup, TrainerSave
 from rollcast.engine.errors import RankLostError
-from rollcast.engine.trainer import Trainer, TrainerConfig
+from rollcast.engine.options import TrainerConfig
 from rollcast.engine.trainer.reference import Reference, of_its_own
 from rollcast.engine.trainer.saved import model_tensors, optimizer_tensors
 from rollcast.engine.trainer.sharded import Sharded, Sharding
 from rollcast.engine.trainer.shards import held, whole
+from rollcast.engine.trainer.trainer import Trainer
 from rollcast.simulator.errors import RunError
 
 Shapes = Sequence[tuple[int, Sequence[int]]]

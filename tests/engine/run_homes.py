@@ -111,7 +111,7 @@ def set_up(folder: Path, tiny_path: Path) -> None:
 
 def lend(home: Home, tiny_model: Any, patch: pytest.MonkeyPatch) -> None:
     """Lets runs have the shared replica as if it had just started, and notes what they train on."""
-    from rollcast.engine.trainer import Trainer
+    from rollcast.engine.trainer.trainer import Trainer
 
     replica, step = home.replica, Trainer.step
 

@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 from rollcast.engine.adapter_options import LoraConfig  # noqa: E402
 from rollcast.engine.config import trainer_config  # noqa: E402
 from rollcast.engine.options import GRPO, TrainerConfig  # noqa: E402
-from rollcast.engine.trainer import Trainer  # noqa: E402
 from rollcast.engine.trainer.adapters import inject, without  # noqa: E402
 from rollcast.engine.trainer.reference import of_its_own  # noqa: E402
+from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
 from tests.refusals import refuses  # noqa: E402
 
 GROUPS = make_groups([(5, [4, 6, 2]), (3, [5, 3])])

@@ -144,7 +144,7 @@ def test_a_full_disk_while_writing_the_results(home: Home, whole: Outcome, said:
 
 
 def test_a_loss_that_is_not_finite(home: Home, said: Any) -> None:
-    from rollcast.engine.trainer import Trainer
+    from rollcast.engine.trainer.trainer import Trainer
 
     step = Trainer.step
 
@@ -163,7 +163,7 @@ def test_a_loss_that_is_not_finite(home: Home, said: Any) -> None:
 
 
 def test_the_trainer_runs_out_of_memory(home: Home, whole: Outcome, said: Any) -> None:
-    from rollcast.engine.trainer import Trainer
+    from rollcast.engine.trainer.trainer import Trainer
 
     calls, apply = count(), Trainer._apply
 

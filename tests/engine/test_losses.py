@@ -12,12 +12,8 @@ pytest.importorskip("transformers")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from rollcast.engine.trainer import (  # noqa: E402
-    GRPO,
-    LOSSES,
-    LossConfig,
-    group_advantages,
-)
+from rollcast.engine.options import GRPO, LOSSES, LossConfig  # noqa: E402
+from rollcast.engine.trainer.advantages import group_advantages  # noqa: E402
 from rollcast.engine.trainer.batch import Example  # noqa: E402
 from rollcast.engine.trainer.losses import LossTotals, importance_weights, policy_loss  # noqa: E402
 from tests.laws import examples  # noqa: E402

@@ -15,8 +15,8 @@ from tiny_models import build, make_groups  # noqa: E402
 from rollcast.engine.errors import EngineError  # noqa: E402
 from rollcast.engine.options import TrainerConfig  # noqa: E402
 from rollcast.engine.sync_check import require_close  # noqa: E402
-from rollcast.engine.trainer import Trainer  # noqa: E402
 from rollcast.engine.trainer.mismatch import compared, figures  # noqa: E402
+from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
 from tests.laws import examples  # noqa: E402
 from tests.refusals import refuses  # noqa: E402
 

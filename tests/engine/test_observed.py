@@ -11,7 +11,8 @@ pytest.importorskip("transformers")
 
 from tiny_models import build, gradients, make_groups, naive_log_probs, relative_error  # noqa: E402
 
-from rollcast.engine.trainer import DAPO, GRPO, GSPO, Trainer, TrainerConfig  # noqa: E402
+from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig  # noqa: E402
+from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
 
 torch.set_num_threads(1)
 

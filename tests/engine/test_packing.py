@@ -16,10 +16,11 @@ from transformers import AttentionInterface  # noqa: E402
 
 from rollcast.engine.errors import UnsupportedModelError  # noqa: E402
 from rollcast.engine.options import DAPO, TrainerConfig  # noqa: E402
-from rollcast.engine.trainer import Trainer, packed  # noqa: E402
+from rollcast.engine.trainer import packed  # noqa: E402
 from rollcast.engine.trainer.batch import Example  # noqa: E402
 from rollcast.engine.trainer.microbatch import dense_width, pack_rows, plan_packing  # noqa: E402
 from rollcast.engine.trainer.packed import Segments  # noqa: E402
+from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
 from rollcast.simulator.costs.base import TrainLoad  # noqa: E402
 from rollcast.simulator.costs.fitted import Packing  # noqa: E402
 from tests.laws import examples  # noqa: E402

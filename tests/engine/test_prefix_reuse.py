@@ -26,18 +26,14 @@ from tiny_models import (  # noqa: E402
     response_log_probs,
 )
 
-from rollcast.engine.trainer import (  # noqa: E402
-    GRPO,
-    Trainer,
-    TrainerConfig,
-    UnsupportedModelError,
-    kernels,
-    prefix_reuse,
-)
+from rollcast.engine.errors import UnsupportedModelError  # noqa: E402
+from rollcast.engine.options import GRPO, TrainerConfig  # noqa: E402
 from rollcast.engine.trainer import attention as shared_attention  # noqa: E402
+from rollcast.engine.trainer import kernels, prefix_reuse  # noqa: E402
 from rollcast.engine.trainer.losses import LossTotals, policy_loss  # noqa: E402
 from rollcast.engine.trainer.model import LogProbModel  # noqa: E402
 from rollcast.engine.trainer.moe import Router, RouterBalance  # noqa: E402
+from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
 from tests.laws import examples  # noqa: E402
 
 torch.set_num_threads(1)

@@ -176,7 +176,7 @@ def in_rollout(home: Home, patch: pytest.MonkeyPatch) -> None:
 
 def in_update(home: Home, patch: pytest.MonkeyPatch) -> None:
     """Between the two minibatches of the update: half of it is in the weights."""
-    from rollcast.engine.trainer import Trainer
+    from rollcast.engine.trainer.trainer import Trainer
 
     calls, apply = count(), Trainer._apply
 

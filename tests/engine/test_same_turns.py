@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
-from rollcast.engine.trainer import Trainer, TrainerConfig
+from rollcast.engine.options import TrainerConfig
+from rollcast.engine.trainer.trainer import Trainer
 from rollcast.simulator.cluster.replica import EngineSpec
 from tests.engine.conftest import CONTEXT_TOKENS, build_flat
 from tests.turns.oracle import CASES, FIRST_WORD, MAX_CONTEXT, MAX_TURNS, rules

@@ -23,21 +23,14 @@ from tiny_models import (  # noqa: E402
 )
 from transformers import AutoModelForCausalLM  # noqa: E402
 
-from rollcast.engine.trainer import (  # noqa: E402
-    DAPO,
-    GRPO,
-    GSPO,
-    LossConfig,
-    NonFiniteLoss,
-    SampledGroup,
-    SampledRollout,
-    Trainer,
-    TrainerConfig,
-)
+from rollcast.engine.edges import SampledGroup, SampledRollout  # noqa: E402
+from rollcast.engine.errors import NonFiniteLoss  # noqa: E402
+from rollcast.engine.options import DAPO, GRPO, GSPO, LossConfig, TrainerConfig  # noqa: E402
 from rollcast.engine.trainer.adapters import published  # noqa: E402
 from rollcast.engine.trainer.microbatch import dense_width, pack, plan_packing  # noqa: E402
 from rollcast.engine.trainer.reference import of_its_own  # noqa: E402
 from rollcast.engine.trainer.shards import Gathered  # noqa: E402
+from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
 from rollcast.simulator.errors import RunError, ScenarioError  # noqa: E402
 
 torch.set_num_threads(1)

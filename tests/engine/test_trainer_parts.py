@@ -12,7 +12,9 @@ pytest.importorskip("transformers")
 from saves import saved  # noqa: E402
 from tiny_models import build, make_groups  # noqa: E402
 
-from rollcast.engine.trainer import DAPO, GRPO, GSPO, NonFiniteLoss, Trainer, TrainerConfig  # noqa: E402
+from rollcast.engine.errors import NonFiniteLoss  # noqa: E402
+from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig  # noqa: E402
+from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
 
 GROUPS = make_groups([(6, [5, 1, 8, 3]), (11, [2, 7, 4]), (3, [6, 6]), (5, [9, 2])], seed=2)
 LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": dataclasses.replace(GSPO, clip_low=0.2, clip_high=9)}

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from vllm_trace import reference_iterations, run_requests
 
 from rollcast.engine.edges import Response, Sampling
-from rollcast.engine.errors import EngineError
+from rollcast.engine.errors import EngineError, require_calls
 from rollcast.engine.in_flight import stream_seed
 from rollcast.engine.sync_check import largest_difference, require_close
-from rollcast.engine.trainer import Trainer
+from rollcast.engine.trainer.trainer import Trainer
 from rollcast.engine.vllm import environment
 from rollcast.engine.vllm.replica import VllmReplica
 from rollcast.engine.vllm.start import ReplicaOptions, put_on
@@ -618,7 +618,7 @@ def test_an_old_or_missing_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_missing_call_is_named() -> None:
     with pytest.raises(EngineError, match=r"vLLM .* lacks LLMEngine.step.that_is_gone, which"):
-        environment.require_calls(VllmReplica, "LLMEngine", ["submit", "step.that_is_gone"])
+        require_calls(VllmReplica, "LLMEngine", ["submit", "step.that_is_gone"], "vLLM 1.2")
 
 
 def test_an_engine_in_another_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from rollcast.engine.adapter_options import LoraConfig
-from rollcast.engine.trainer import SampledGroup, SampledRollout, Trainer, TrainerConfig
+from rollcast.engine.edges import SampledGroup, SampledRollout
+from rollcast.engine.options import TrainerConfig
 from rollcast.engine.trainer.adapters import inject
 from rollcast.engine.trainer.clock import Clock
 from rollcast.engine.trainer.passes import Work
+from rollcast.engine.trainer.trainer import Trainer
 
 VOCABULARY = 61
 KINDS = ("qwen3", "llama", "qwen3_moe", "mixtral")

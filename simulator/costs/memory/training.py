@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, NamedTuple
 
 from rollcast.simulator.costs.presets.models import Model
-from rollcast.simulator.errors import ScenarioError
 
 Recompute = Literal["full", "attention", "mlp", "selective", "none"]
 
@@ -93,62 +91,3 @@ def shared_kv_bytes(model: Model, prompt_tokens: int) -> float:
     layer = shared_kv_bytes_per_token(model) / max(1, model.attention_layers)
     kept = model.full_layers * prompt_tokens + model.windowed_layers * seen
     return layer * kept + 2 * model.state_bytes
-
-
-class PhaseB(NamedTuple):
-    """Peak activation bytes of a trainer GPU: dense, and in phase B of shared-prefix training."""
-
-    dense_bytes: float
-    reuse_bytes: float
-
-    @property
-    def saving(self) -> float:
-        """Share of the dense peak that phase B does without."""
-        return 1 - self.reuse_bytes / self.dense_bytes
-
-
-def phase_b_memory(
-    model: Model,
-    prompt_tokens: int,
-    response_tokens: int,
-    microbatch_rollouts: int = 1,
-    recompute: Recompute = "none",
-    fixed_bytes: float = 0.0,
-) -> PhaseB:
-    """Peak of ``microbatch_rollouts`` rollouts of P + S tokens: dense holds all their activations,
-    phase B K/V and gK/gV of one prompt and the responses' activations (arXiv 2606.01143; the
-    prompt's are offloaded meanwhile). ``fixed_bytes`` (weights, states) counts in both."""
-    per_token = activation_bytes_per_token(model, recompute)
-    dense = per_token * microbatch_rollouts * (prompt_tokens + response_tokens)
-    shared = shared_kv_bytes(model, prompt_tokens)
-    reuse = shared + per_token * microbatch_rollouts * response_tokens
-    return PhaseB(fixed_bytes + dense, fixed_bytes + reuse)
-
-
-class Frontier(NamedTuple):
-    """Largest prompt + response, in tokens, that fits: dense, and with a shared prefix."""
-
-    dense_tokens: int
-    reuse_tokens: int
-
-
-def capacity_frontier(
-    model: Model,
-    budget_bytes: float,
-    prompt_share: float,
-    recompute: Recompute = "none",
-) -> Frontier:
-    """Largest P + S of one rollout that ``budget_bytes`` of activations hold, ``prompt_share`` of
-    it prompt. With a shared prefix the largest phase decides: A and C hold the prompt's activations
-    and its gK/gV, B its K/V and gK/gV and the response's activations. Windows are left out.
-
-    Raises ScenarioError for a share outside 0 to 1.
-    """
-    if not 0 <= prompt_share <= 1:
-        raise ScenarioError("prompt_share", f"{prompt_share:g} is no share; give one from 0 to 1")
-    per_token = activation_bytes_per_token(model, recompute)
-    shared = shared_kv_bytes_per_token(model)
-    phase_a_c = (per_token + shared / 2) * prompt_share
-    phase_b = shared * prompt_share + per_token * (1 - prompt_share)
-    hot = max(phase_a_c, phase_b)
-    return Frontier(math.floor(budget_bytes / per_token), math.floor(budget_bytes / hot))

@@ -6,13 +6,14 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from rollcast.simulator.costs import RooflineCost
+from rollcast.simulator.costs import Iteration, RooflineCost
 from rollcast.simulator.costs.engine.hosts import engine_presets
-from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
-from rollcast.simulator.costs.presets.provenance import Kind
+from rollcast.simulator.costs.presets.provenance import Kind, figures
 from rollcast.simulator.costs.roofline.cost import RooflineSection
 from rollcast.simulator.costs.roofline.draws import cost_spreads, gpu_spreads
+from rollcast.simulator.costs.roofline.options import LAUNCHES
 from rollcast.simulator.values.chance import Drawn
 
 MODEL, GPU = load_model("qwen3-8b"), load_gpu("h100-sxm")
@@ -29,6 +30,32 @@ def test_every_engine_has_figures_and_a_source() -> None:
         assert 0 < host.low < 1 < host.high
         assert host.provenance.kind in get_args(Kind)
         assert host.provenance.source
+
+
+GRACE = load_gpu("gh200")
+
+
+def test_grace_is_slower_than_x86_where_nothing_is_given() -> None:
+    def beside(gpu: Gpu, **options: object) -> RooflineCost:
+        section = RooflineSection.from_mapping(options, "cost.roofline")
+        return RooflineCost.from_options(MODEL, gpu, section)
+
+    known, eager = figures("grace"), {"cuda_graphs": False}
+    for options in ({}, {"engine": "sglang"}, {"stack": "nemo-rl"}):
+        x86, grace = beside(GPU, **options), beside(GRACE, **options)
+        for name in ("host_s", "host_per_rollout_s", "loop_s", "loop_per_rollout_s"):
+            assert getattr(grace, name) == pytest.approx(known.host_factor * getattr(x86, name))
+        for name in LAUNCHES:
+            assert getattr(grace, name) == pytest.approx(known.launch_factor * getattr(x86, name))
+        again = replace(replace(grace, tensor_parallel=2), tensor_parallel=1)
+        assert (again.host_s, again.launch_s_per_layer) == (grace.host_s, grace.launch_s_per_layer)
+    given = {"host_s": 1e-3, "launch_s_per_layer": 2e-4}
+    own = beside(GRACE, host_factor=2.0, **given)
+    assert (own.host_s, own.launch_s_per_layer) == (1e-3, 2e-4)
+    assert own.host_per_rollout_s == 2.0 * cost().host_per_rollout_s
+    work = Iteration(8, 8 * 500)
+    slower = beside(GRACE, **eager).iteration_s(work) / beside(GPU, **eager).iteration_s(work)
+    assert 2.0 < slower < known.launch_factor
 
 
 def test_an_engine_sets_what_is_not_given() -> None:

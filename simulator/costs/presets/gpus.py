@@ -24,6 +24,7 @@ from rollcast.simulator.values import (
 )
 
 PCIE_BYTES_PER_S = 64e9  # of a slot of generation 5, one direction
+GRACE_BYTES_PER_S = 4e11  # NVLink-C2C has 450e9, one direction
 Size = Annotated[float, Above(0, 1e30)]
 Peak = Annotated[float, Between(0, 1e30)]
 Floor = Annotated[float, Between(0, 1e6)]
@@ -162,6 +163,11 @@ class Gpu(Options):
     def over_pcie(self) -> bool:
         """Whether the GPUs of a node talk over PCIe."""
         return self.interconnect_bytes_per_s <= PCIE_BYTES_PER_S
+
+    @property
+    def grace(self) -> bool:
+        """Whether its host is NVIDIA's Grace, the one CPU that NVLink joins to a GPU."""
+        return self.host_link_bytes_per_s >= GRACE_BYTES_PER_S
 
     def link_bytes_per_s(self, gpus: int) -> float:
         """What each of ``gpus`` GPUs of a node has of the interconnect when all send at once.

@@ -51,7 +51,12 @@ from rollcast.simulator.costs.roofline.draws import (
     trainer_spreads,
     with_unusual,
 )
-from rollcast.simulator.costs.roofline.options import FIELD, RooflineOptions, RooflineSection
+from rollcast.simulator.costs.roofline.options import (
+    FIELD,
+    LAUNCHES,
+    RooflineOptions,
+    RooflineSection,
+)
 from rollcast.simulator.costs.scaled import PHASES, SOURCES, ScaledCost
 from rollcast.simulator.costs.stacks import STACKS, StackPreset, told_of
 from rollcast.simulator.costs.sync.sleep import Sleep, engine_switch_s
@@ -109,6 +114,9 @@ class RooflineCost(RooflineOptions, CostModel):
         for name in ("tensor_parallel", "pipeline_parallel", "replicas", "trainer_gpus"):
             whole(getattr(self, name), f"cluster.{name}", AtLeast(1))
         choice(self.placement, "cluster.placement", get_args(Placement))
+        if self.host_factor is None:
+            slower = figures("grace").host_factor if self.gpu.grace else 1.0
+            object.__setattr__(self, "host_factor", slower)
         self._take_stack()
         if isinstance(self.kv_memory_utilization, Unsaid) and self.stack is not None:
             stack = STACKS[self.stack]
@@ -133,7 +141,11 @@ class RooflineCost(RooflineOptions, CostModel):
             launch_s = known.launch_s_per_layer if newer else known.older_launch_s_per_layer
             if self.stack is not None and self.engine is None:
                 launch_s = known.own_launch_s_per_layer
-            object.__setattr__(self, "launch_s_per_layer", launch_s)
+            object.__setattr__(self, "launch_s_per_layer", Unsaid(launch_s))
+        slower = figures("grace").launch_factor if self.gpu.grace else 1.0
+        for name in LAUNCHES:
+            if isinstance(getattr(self, name), Unsaid):
+                object.__setattr__(self, name, slower * getattr(self, name))
         super().__post_init__()
         if self.stack is not None and self.sync is None:
             object.__setattr__(self, "sync", self._sync_of_stack(STACKS[self.stack]))

@@ -82,7 +82,7 @@ def stack_spreads(stack: Stack, holder: object) -> tuple[Spread, ...]:
     """Of the figures that a cost model (``holder``) has of its stack; one that was given in the
     place of the stack's is taken to be known."""
     preset, loop = STACKS[stack], loop_of(stack, getattr(holder, "engine", None))
-    factor = getattr(holder, "host_factor", 1.0)
+    factor = getattr(holder, "host_factor", None) or 1.0
     rest = ("rest_s", "rest_per_token_s") if preset.rest_per_token_s else ("rest_s",)
     groups = (
         (Spread(rest, *preset.rest_spread, "rest"), preset, 1.0),

@@ -30,6 +30,12 @@ from rollcast.simulator.values import (
 )
 
 FIELD = "cost.roofline"
+LAUNCHES = (
+    *("launch_s_per_layer", "recurrent_launch_s_per_layer", "mixture_launch_s_per_layer"),
+    *("latent_launch_s_per_layer", "adapter_launch_s_per_layer"),
+)
+"""What a layer takes to launch."""
+_OF_HOST = ("host_s", "host_per_rollout_s", "loop_s", "loop_per_rollout_s")
 _F = figures("roofline")
 _UNSAID = {
     **{
@@ -41,7 +47,7 @@ _UNSAID = {
     },
     **{
         key: Unsaid(getattr(_F, key))
-        for key in ("kv_memory_utilization", "reserve_bytes", "launch_s_per_layer")
+        for key in ("kv_memory_utilization", "reserve_bytes", *LAUNCHES)
     },
     **{key: Unsaid(0.0) for key in ("loop_s", "loop_per_rollout_s")},
 }
@@ -75,13 +81,14 @@ class RooflineOptions(Options):
         ),
     ] = None
     host_factor: Annotated[
-        Factor,
+        Factor | None,
         Doc(
             "how many times as slow as the engine preset's this host's CPU is; a host_s "
-            "or host_per_rollout_s that is given is not multiplied",
+            "or host_per_rollout_s that is given is not multiplied; null: 1.3 beside a Grace "
+            "(GH200, GB200, GB300), otherwise 1",
             unit="times",
         ),
-    ] = 1.0
+    ] = None
     host_s: Annotated[Seconds, Doc("host time per engine iteration")] = _UNSAID["host_s"]
     host_per_rollout_s: Annotated[
         Seconds, Doc("host time per engine iteration and running rollout")
@@ -122,21 +129,21 @@ class RooflineOptions(Options):
             "the same of layers with linear attention or a state space, which launch more kernels",
             unit="seconds",
         ),
-    ] = _F.recurrent_launch_s_per_layer
+    ] = _UNSAID["recurrent_launch_s_per_layer"]
     mixture_launch_s_per_layer: Annotated[
         Seconds,
         Doc(
             "the least of layers with experts, which launch more kernels",
             unit="seconds",
         ),
-    ] = _F.mixture_launch_s_per_layer
+    ] = _UNSAID["mixture_launch_s_per_layer"]
     latent_launch_s_per_layer: Annotated[
         Seconds,
         Doc(
             "the least of layers with experts and latent attention, which launch yet more",
             unit="seconds",
         ),
-    ] = _F.latent_launch_s_per_layer
+    ] = _UNSAID["latent_launch_s_per_layer"]
     adapter_s_per_layer: Annotated[
         Seconds,
         Doc(
@@ -152,7 +159,7 @@ class RooflineOptions(Options):
             "without CUDA graphs",
             unit="seconds",
         ),
-    ] = _F.adapter_launch_s_per_layer
+    ] = _UNSAID["adapter_launch_s_per_layer"]
     sync: Annotated[
         WeightSync | None,
         Doc(
@@ -277,6 +284,10 @@ class RooflineOptions(Options):
     offload_said: bool | None = None
 
     def __post_init__(self) -> None:
+        names = [*("kv_memory_utilization", "reserve_bytes", "switch_fixed_s"), *LAUNCHES]
+        if self.host_factor is None:
+            names += _OF_HOST
+        unsaid = [name for name in names if isinstance(getattr(self, name), Unsaid)]
         self._take_stack()
         for name in ("cuda_graphs", "offload_optimizer"):
             if getattr(self, name) is None:
@@ -290,19 +301,15 @@ class RooflineOptions(Options):
             if isinstance(seconds, Unsaid):
                 if self.engine is not None:
                     seconds = getattr(engine_presets()[self.engine], name)
-                object.__setattr__(self, name, float(seconds) * self.host_factor)
-        names = (
-            *("switch_fixed_s", "kv_memory_utilization"),
-            *("reserve_bytes", "launch_s_per_layer"),
-        )
-        unsaid = [name for name in names if isinstance(getattr(self, name), Unsaid)]
+                object.__setattr__(self, name, seconds * (self.host_factor or 1.0))
         super().__post_init__()
-        for name in unsaid:  # a cost model, which knows the bytes, may still replace it
+        for name in unsaid:  # a cost model, which knows GPU and bytes, may still replace it
             object.__setattr__(self, name, Unsaid(getattr(self, name)))
 
     def _take_stack(self) -> None:
         """Sets what nobody gave. What its loop adds is of the same host as the engine's time."""
-        number(self.host_factor, f"{FIELD}.host_factor", Above(0, 1000))
+        factor_of_host = 1.0 if self.host_factor is None else self.host_factor
+        number(factor_of_host, f"{FIELD}.host_factor", Above(0, 1000))
         if self.offload_said is None:
             object.__setattr__(self, "offload_said", self.offload_optimizer is not None)
         if self.stack is None:
@@ -317,8 +324,8 @@ class RooflineOptions(Options):
         for name, whose, factor in (
             ("rest_per_token_s", stack, float(isinstance(self.rest_s, Unsaid))),
             ("rest_s", stack, 1.0),
-            ("loop_s", loop, self.host_factor),
-            ("loop_per_rollout_s", loop, self.host_factor),
+            ("loop_s", loop, factor_of_host),
+            ("loop_per_rollout_s", loop, factor_of_host),
         ):
             if isinstance(getattr(self, name), Unsaid):
                 object.__setattr__(self, name, factor * getattr(whose, name))

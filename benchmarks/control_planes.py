@@ -5,8 +5,6 @@
 Writes benchmarks/results/control_planes.json. Each part runs in a process of its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -10,8 +10,6 @@ process, so a busy machine stretches them alike. What vLLM's adapter itself take
     python -m benchmarks.driver_share [--steps 40] [--engines vllm transformers]
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -8,8 +8,6 @@ measure on a shared machine: one thread does all the work.
     python -m benchmarks.engine_overhead [--requests 192] [--repeats 5]
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Callable, Sequence

@@ -8,8 +8,6 @@ to a published result: ``claims/papers.yaml`` says what was taken from the paper
 to other data, each row what had to be assumed, and a miss its likely reason.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -16,8 +16,6 @@ holds today's forecasts of our own trainer's passes against measured ones, by de
 here; ``--fit`` fits their figures.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -10,8 +10,6 @@ shapes, whose responses all reach the cap. Of cases that are marked so (``made``
 stand for what transformers would generate, so that only log-probabilities and updates are measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ part of the runs is committed today; `measured.past` takes them from the reposit
 copy without that history keeps their last results.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

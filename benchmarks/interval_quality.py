@@ -7,8 +7,6 @@ standard error of the width of an interval from as few draws, by a bootstrap. Co
 interval of a speed-up, quick and from whole runs drawn alike.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -10,8 +10,6 @@ Two runs of a tiny model on transformers' engine, saved in the background after 
   sync, and the kept model is that of the last save.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ launch leaves open) or is not said at all. ``--truth`` compares fields with what
 ``benchmarks/data/published/launches/truth.yaml``.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections import Counter

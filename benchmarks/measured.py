@@ -5,8 +5,6 @@ in DIR (and their probe), as `benchmarks.measure` keeps them, into FILE. Tests a
 `runs`, which unpacks an archive once, into ``data/.unpacked``.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import hashlib

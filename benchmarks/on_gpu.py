@@ -13,8 +13,6 @@ its own with a limit on its time; one that fails or is late does not end the oth
 and what each stage measured.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -6,8 +6,6 @@ off, and fully asynchronous. ``rollcast calibrate`` is given the synchronous run
 ``overlap.md`` (a table) and ``overlap.png``: who worked when, measured and forecast.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass

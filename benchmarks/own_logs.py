@@ -5,8 +5,6 @@ the first part is fitted, changes of the run within it included; the rest is for
 is. A run that later becomes another one counts as a miss.
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

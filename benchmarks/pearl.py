@@ -10,8 +10,6 @@ a trainer. Nothing is fitted to the figures: what is missed is as much a result 
 Writes ``benchmarks/results/pearl.md``.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from itertools import product

@@ -11,8 +11,6 @@ With --large: one problem of about 2,000 choices (64 GPUs, 32B, 512 rollouts), t
 worker and with one a core; brute force is not run, its steps are known.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

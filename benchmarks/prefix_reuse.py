@@ -14,8 +14,6 @@ with prefixes one by one and together; the fastest of each counts. What is repor
   is saved for backward, and the temporaries of single operations).
 """
 
-from __future__ import annotations
-
 import datetime
 import os
 import time

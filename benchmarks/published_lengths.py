@@ -1,7 +1,5 @@
 """Length models that agree with moments or rates that a paper publishes instead of its data."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

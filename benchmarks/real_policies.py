@@ -8,8 +8,6 @@ a step, at the sampling temperature; where a policy finishes short rollouts firs
 look better than they are.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

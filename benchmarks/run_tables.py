@@ -1,7 +1,5 @@
 """Tables of published RL runs, each source left out, from the results of the validation suite."""
 
-from __future__ import annotations
-
 import json
 import math
 import textwrap

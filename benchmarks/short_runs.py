@@ -16,8 +16,6 @@ What is found is kept in results/short_runs.json, policy by policy, and results/
 made of that.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

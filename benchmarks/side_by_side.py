@@ -1,7 +1,5 @@
 """Published control planes beside rollcast's own policies of their names, on one scenario."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import subprocess

@@ -9,8 +9,6 @@ Commands are timed without intervals, which no peer gives. Imports are of runs o
 of dumped texts (verl) or tokens (NeMo-RL), and a console with 200 MB of other lines.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import resource

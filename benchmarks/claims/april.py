@@ -1,7 +1,5 @@
 """APRIL (arXiv 2509.18521): the gain of rollout throughput, and what is carried over."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from functools import cache

@@ -1,7 +1,5 @@
 """What the claims of every paper share: rows, sections and errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@ The papers' settings are of tens to hundreds of GPUs, and few of them say how lo
 were: here each is scaled down with the same load on each GPU, and what is compared is a ratio.
 """
 
-from __future__ import annotations
-
 import statistics
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """PODS (arXiv 2504.13818): step times on one L40S, inference per token, memory of the update."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.claims.common import Row, relative

@@ -1,7 +1,5 @@
 """Prefix reuse in the trainer (arXiv 2606.01143) and Prefix Grouper (arXiv 2506.05433)."""
 
-from __future__ import annotations
-
 import math
 
 from benchmarks.claims.common import Row, Table, percent, relative

@@ -1,7 +1,5 @@
 """SAGC (arXiv 2606.02218): straggler rates, total time over group size, separating posteriors."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from functools import cache

@@ -1,7 +1,5 @@
 """What the GPU, its link and its host reach in the parts of an update, measured."""
 
-from __future__ import annotations
-
 import math
 import os
 import statistics

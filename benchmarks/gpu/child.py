@@ -4,8 +4,6 @@ begins and when it ends. ASKED: the forecasts that vLLM's cases are of, which sh
 empty for the trainer's. Exit code 3: the device is of no more use to this
 process, the rest is left."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -5,8 +5,6 @@ simulation from presets alone; it draws the length of each rollout, and the engi
 these lengths. So what may differ are the costs, and not the lengths. Cases of one engine share it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import random

@@ -1,7 +1,5 @@
 """What rollcast says of each case beforehand, from its presets alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

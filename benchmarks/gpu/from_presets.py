@@ -5,8 +5,6 @@ H100 (`benchmarks/data/gpu`). A forecast prices the iterations, updates and sync
 recorded: lengths are its own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Of each GPU's updates whose passes are in bf16, in the order of the cases, the f
 rollcast`` are fitted to every first two of four, and judged on the others and on those in float32.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence

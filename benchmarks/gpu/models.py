@@ -1,7 +1,5 @@
 """Random models of a preset's shapes, made on the device."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shapes that ceilings are measured at, with names that forecasts and measurements share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 TOKENS = (512, 4096, 16384)

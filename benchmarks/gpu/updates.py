@@ -1,7 +1,5 @@
 """Updates of a model on one GPU, by rollcast's own trainer and by the plain way of the stacks."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -8,8 +8,6 @@ and writes ``benchmarks/results/learning.json``, from which ``make evidence`` fi
 ``docs/learning.md``.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The campaign's table: what each run changes against the synchronous one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

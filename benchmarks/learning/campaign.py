@@ -1,7 +1,5 @@
 """Makes the runs of the table, one process each, and goes on where it was stopped."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import time

@@ -1,7 +1,5 @@
 """The trainer: group-relative advantages, a clipped loss, AdamW, and what each update showed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

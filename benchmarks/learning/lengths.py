@@ -5,8 +5,6 @@ accuracy. And the law of lengths, fitted to a task's other policies, is held aga
 quarter of each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

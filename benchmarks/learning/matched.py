@@ -7,8 +7,6 @@ from its first accuracy to its last in its number of updates; nothing else is ta
 and no other row of it is looked at.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Judgements of several runs as one row of a table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small transformer over characters, and a decoder whose rows are at different places."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

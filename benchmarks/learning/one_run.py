@@ -1,7 +1,5 @@
 """One run: a warm start, a policy, and the table that it leaves."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

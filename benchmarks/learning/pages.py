@@ -1,7 +1,5 @@
 """Tables of ``docs/learning.md`` out of ``benchmarks/results/learning.json``."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

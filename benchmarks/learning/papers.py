@@ -6,8 +6,6 @@ else of the paper (`benchmarks.learning.matched`); where it does not, the prior'
 the law was not fitted near a set-up it abstains, and what it would say all the same is in brackets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -6,8 +6,6 @@ selection, which it has not seen. One prompt an update, so its groups are far la
 batches far smaller, than those of the campaign.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

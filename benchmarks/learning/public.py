@@ -5,8 +5,6 @@ prior's interval holds a set-up that it was not given.
 updates, from logs that others published.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ policies' curves are. Little is learned in 60 updates, so a time to a target say
 mean and the end of the curve do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

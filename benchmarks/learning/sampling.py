@@ -1,7 +1,5 @@
 """Responses under way: what a row has said, and one more character of every row at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

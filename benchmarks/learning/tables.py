@@ -1,7 +1,5 @@
 """The campaign's runs as one committed table, and as learning curves that a law is fitted to."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import math

@@ -10,8 +10,6 @@ A prompt has a fixed width. The warm start imitates ``demonstration``, whose aut
 only sometimes, or only in part.
 """
 
-from __future__ import annotations
-
 import random
 from typing import Protocol
 

@@ -7,8 +7,6 @@ Times are in updates. An interval is of what would be measured, so it holds the 
 evaluations, too. A pair of policies counts where the measured times differ by more than seeds do.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any

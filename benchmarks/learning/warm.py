@@ -1,7 +1,5 @@
 """Warm starts: imitation until the model can do the task sometimes."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

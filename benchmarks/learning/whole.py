@@ -6,8 +6,6 @@ The model is the campaign's, written as a GPT-2. vLLM has no attention kernel on
 are so narrow (12), so transformers samples.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence

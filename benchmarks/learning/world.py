@@ -5,8 +5,6 @@ one, by the policies and the loop of rollcast; only the clock is simulated, in u
 iteration. So a run needs seconds, does not depend on the machine's speed, and repeats itself.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 from collections import deque

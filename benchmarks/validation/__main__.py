@@ -1,7 +1,5 @@
 """``python -m benchmarks.validation``: judge every published source and write the results."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models of published tables by the name that the table gives them."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from benchmarks.validation.files import PUBLISHED, read_rows, value_of

@@ -1,7 +1,5 @@
 """An asynchronous LoRA run in five configurations: what bounds a step, and what packing gains."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property

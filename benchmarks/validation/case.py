@@ -1,7 +1,5 @@
 """A published figure beside its forecast, and the errors of many."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

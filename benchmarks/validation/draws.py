@@ -1,7 +1,5 @@
 """The 90 % intervals of forecasts, by the draws that `rollcast simulate --draws` makes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

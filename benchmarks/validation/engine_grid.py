@@ -1,7 +1,5 @@
 """Batches of equal requests on vLLM of mid-2024: LLM-Inference-Bench on H100, A100 and GH200."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Tables of published figures: a dataclass is a row, its fields are the columns."""
 
-from __future__ import annotations
-
 import csv
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Fits of a few non-negative coefficients, in which the forecast is linear."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

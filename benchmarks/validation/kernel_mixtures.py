@@ -1,7 +1,5 @@
 """One decode step or one prefill of mixtures and of small dense models, from measured kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """One decode step or one prefill of Qwen3-8B, from measured kernels of five GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial

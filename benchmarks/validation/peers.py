@@ -1,7 +1,5 @@
 """Where the forecast lies among other simulators' on the same 512 requests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ A constant is fitted to the phase that it names and to nothing else, and a whole
 only where its phases are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args

@@ -1,7 +1,5 @@
 """Forecast against measured, one panel a source."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

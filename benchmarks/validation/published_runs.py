@@ -4,8 +4,6 @@ A file of ``benchmarks/data/published/runs`` is a source: a page, a thread or a 
 ``scenario`` holds only keys of a user's scenario, ``unknown`` what the source leaves open.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The suite's results: Markdown for people, JSON for programs, scenarios to run again."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence

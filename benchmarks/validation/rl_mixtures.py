@@ -1,7 +1,5 @@
 """RL steps of large mixtures, whose generation is known from a run with training beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

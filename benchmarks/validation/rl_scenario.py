@@ -1,7 +1,5 @@
 """Published RL runs as scenarios."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar

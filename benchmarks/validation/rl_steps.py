@@ -1,7 +1,5 @@
 """Whole steps of published RL runs, and how much one-step-off saves of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

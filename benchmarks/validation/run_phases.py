@@ -1,7 +1,5 @@
 """Seconds of the phases of a published run: forecast, and drawn anew over all that is uncertain."""
 
-from __future__ import annotations
-
 import copy
 from collections import defaultdict
 from collections.abc import Mapping

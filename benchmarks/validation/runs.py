@@ -4,8 +4,6 @@ A stack's effect on a phase is fitted to the other sources (`benchmarks.validati
 a stack that the other sources do not have takes none, and the spread of all.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

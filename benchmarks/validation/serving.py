@@ -1,7 +1,5 @@
 """Requests with lengths and arrival times, through one simulated replica."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate

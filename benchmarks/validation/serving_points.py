@@ -1,7 +1,5 @@
 """DeepSeek-R1 in fp8 on eight H200: time per output token of a closed loop of requests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """What speculative decoding gains: published times per token with it and without."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

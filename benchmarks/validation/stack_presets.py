@@ -1,8 +1,6 @@
 """``python -m benchmarks.validation.stack_presets``: writes what the validation suite fitted to all
 published runs into the presets: ``phase_factors`` of stacks, and what unusual models add."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """One engine for all sources: ``sources.yaml`` declares them, a module of each prices its rows."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

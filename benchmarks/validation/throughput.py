@@ -1,7 +1,5 @@
 """Output tokens a second of a saturated engine: Llama 3.1, Mistral and Mixtral, 16 bit and fp8."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """A real vLLM run whose requests arrive over time, on one RTX PRO 6000 (LLMServingSim's bench)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

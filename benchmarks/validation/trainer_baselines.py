@@ -1,7 +1,5 @@
 """Optimiser steps of prime-rl's published baselines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache

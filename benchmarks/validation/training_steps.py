@@ -1,7 +1,5 @@
 """Training steps of full sequences on trainers split as Megatron does, on GPUs of four kinds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal

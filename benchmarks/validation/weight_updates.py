@@ -1,7 +1,5 @@
 """How long new weights take to reach the engines: checkpoint-engine, and syncs by mechanism."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -177,11 +177,7 @@ def scenario(device: str, engine: str, model: str, quick: bool) -> dict[str, Any
             "block_tokens": 32,
             "task": {"name": "collatz", "style": "bare"},
             # A random model's rewards are all equal, and dapo would drop every group.
-            "trainer": {
-                "loss": {"name": "grpo"},
-                "learning_rate": 1e-5,
-                "microbatch_tokens": 4096,
-            },
+            "trainer": {"loss": {"name": "grpo"}, "learning_rate": 1e-5, "microbatch_tokens": 4096},
             "save": {"every": 1000, "final": False},
         },
         "workload": {

@@ -15,10 +15,7 @@ from rollcast.engine.hub import folder_of
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.sections import ClusterSection, EngineSection
 
-ENGINES = {
-    "vllm": "rollcast.engine.vllm.adapter",
-    "transformers": "rollcast.engine.hf.adapter",
-}
+ENGINES = {"vllm": "rollcast.engine.vllm.adapter", "transformers": "rollcast.engine.hf.adapter"}
 """Modules by name."""
 
 

@@ -178,9 +178,7 @@ class TrainerConfig(RateSchedule):
         0.0
     )
     max_grad_norm: Annotated[
-        float | None,
-        POSITIVE,
-        Doc("gradient clipping norm; null: no clipping", unit="norm"),
+        float | None, POSITIVE, Doc("gradient clipping norm; null: no clipping", unit="norm")
     ] = 1.0
     microbatch_tokens: Annotated[
         int, _COUNT, Doc("tokens of a dense microbatch, padding included")

@@ -223,11 +223,7 @@ class Responses:
                 continue
             rollouts.append(
                 SampledRollout(
-                    tokens.ids,
-                    tokens.log_probs,
-                    tokens.versions,
-                    reward,
-                    tokens.observed,
+                    tokens.ids, tokens.log_probs, tokens.versions, reward, tokens.observed
                 )
             )
         prompt = self.prompt(group.group).token_ids

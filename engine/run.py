@@ -206,11 +206,7 @@ class _Run:
         if self._out is not None and spec.save.final:
             self._keep_model(checkpoint.place(self._out) / checkpoint.MODEL)
         older = [self.older] if self.older else []
-        notes = (
-            *spec.warnings,
-            *older,
-            *notes_on(world.log),
-        )
+        notes = (*spec.warnings, *older, *notes_on(world.log))
         result.warnings.extend(notes)
         summary = _summary(spec, result, world.log, self._wall_s)
         return RealRun(result, world.log, summary, self._record.entries)

@@ -42,12 +42,7 @@ class WeightSyncs:
     timer: the driver's clock, seconds. apart: whether replicas have processes of their own."""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        updates: Updates,
-        workers: int,
-        timer: Callable[[], float],
-        apart: bool,
+        self, fleet: Fleet, updates: Updates, workers: int, timer: Callable[[], float], apart: bool
     ) -> None:
         self.serving: Weights | None = None
         self._fleet, self._updates, self._workers = fleet, updates, workers

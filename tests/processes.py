@@ -17,11 +17,7 @@ ROLLCAST = [sys.executable, "-m", "rollcast"]
 def started(argv: Sequence[str]) -> subprocess.Popen[str]:
     """One whose output is read, and that signals end."""
     return subprocess.Popen(
-        argv,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=_heed_signals,
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_signals
     )
 
 

@@ -19,13 +19,7 @@ from rollcast.simulator.policies import check_policy, parse_policy
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.testing import Monitor, Trial, bound_holds, conserves, never_on_two_replicas
 from rollcast.simulator.testing.listed import ListedWorkload
-from rollcast.simulator.testing.strategies import (
-    Cycle,
-    Scenario,
-    clusters,
-    run_scenario,
-    scenarios,
-)
+from rollcast.simulator.testing.strategies import Cycle, Scenario, clusters, run_scenario, scenarios
 from rollcast.simulator.testing.trial import try_policy
 from rollcast.simulator.testing.watched import Watched
 from tests.laws import examples

@@ -246,10 +246,7 @@ def test_set_reaches_any_key(
             ["workload.group_size=0"],
             "must be a whole number from 1 to 4000000, got 0 (from --set workload.group_size)",
         ),
-        (
-            ["workload={}"],
-            "workload.batch_groups: missing; give a whole number from 1 to",
-        ),
+        (["workload={}"], "workload.batch_groups: missing; give a whole number from 1 to"),
         (["policy.sagc.tau=2"], "policy.sagc.tau: it has no entry sagc"),
         (["engine.kv_tokens.x=1"], "kv_tokens is 100000, which has no keys below it"),
         (["a"], "not of the form key=value"),
@@ -484,8 +481,7 @@ def test_a_terminal_sees_a_progress_bar(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "writing"),
-    [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGKILL, True)],
+    ("number", "writing"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGKILL, True)]
 )
 def test_a_stopped_run_leaves_no_folder(tiny: Path, number: signal.Signals, writing: bool) -> None:
     out = tiny.parent / "new" / "out"

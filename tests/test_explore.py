@@ -19,12 +19,7 @@ from rollcast.simulator.explore import start
 from rollcast.simulator.explore.knobs import chosen, described, knobs, starts, tried
 from rollcast.simulator.explore.questions import Memory, Questions, workers
 from rollcast.simulator.explore.view import Asked, view
-from rollcast.simulator.explore.work import (
-    Choice,
-    Outcome,
-    outcome,
-    steps_for,
-)
+from rollcast.simulator.explore.work import Choice, Outcome, outcome, steps_for
 from rollcast.simulator.planner.whole_run import Work
 from rollcast.simulator.report.timeline import timelines
 from rollcast.simulator.results.text import hours, interval

@@ -8,11 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from benchmarks.published_lengths import (
-    capped_moments,
-    lognormal_for_moments,
-    straggler_rate,
-)
+from benchmarks.published_lengths import capped_moments, lognormal_for_moments, straggler_rate
 from rollcast.calibration.fits.lengths import _negative_log_likelihood, _observe, fit_owned
 from rollcast.simulator.workload.length_specs import length_presets
 from rollcast.simulator.workload.lengths import LengthModel, whole_tokens
@@ -155,8 +151,7 @@ def test_moments_split_into_between_and_within():
 
 
 @pytest.mark.parametrize(
-    "moments",
-    [(8000, 4000, 5000, 16384), (20000, 4000, 1000, 16384), (994, 250, 62, 1024)],
+    "moments", [(8000, 4000, 5000, 16384), (20000, 4000, 1000, 16384), (994, 250, 62, 1024)]
 )
 def test_moments_that_no_capped_lognormal_has_are_refused(moments):
     with pytest.raises(ValueError, match=r"spreads less|no lognormal"):

@@ -9,16 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import evidence
-from benchmarks.memory import (
-    ROUNDS,
-    Judged,
-    brier,
-    freeze,
-    frozen,
-    judge,
-    judged,
-    reliability,
-)
+from benchmarks.memory import ROUNDS, Judged, brier, freeze, frozen, judge, judged, reliability
 from benchmarks.runner import RESULTS
 from benchmarks.validation.memory_cases import PARTS, LaunchCase, MemoryCase
 from rollcast.simulator.scenario.file import RawScenario

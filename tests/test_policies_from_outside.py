@@ -218,10 +218,7 @@ def test_a_wrong_parameter_is_named(place: Path, text: str, field: str, words: s
         ("mine.deeper:Share", "there is no module mine.deeper"),
         ("mine:Shares", "mine has no Shares"),
         ("mine:Nested.Outer", "mine has no Nested.Outer"),
-        (
-            "mine:number",
-            "7 and not a class; derive it from rollcast.simulator.core.policy.Policy",
-        ),
+        ("mine:number", "7 and not a class; derive it from rollcast.simulator.core.policy.Policy"),
         ("mine:function", "and not a class"),
         ("mine:Half", "is no policy, it has no observe"),
         ("mine:StepPlan", "is no policy, it has no init and no plan and no observe"),

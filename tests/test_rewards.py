@@ -7,11 +7,7 @@ import pytest
 from scipy import stats
 
 from rollcast.simulator.workload.lengths import LengthModel
-from rollcast.simulator.workload.rewards import (
-    BetaBernoulli,
-    NormalReward,
-    rewards_from_spec,
-)
+from rollcast.simulator.workload.rewards import BetaBernoulli, NormalReward, rewards_from_spec
 from rollcast.simulator.workload.synthetic import SyntheticWorkload
 from tests.refusals import refuses
 

@@ -92,9 +92,7 @@ def test_a_progress_bar_shows_its_label_as_text() -> None:
     assert b"[/i]" in said
 
 
-def test_the_console_is_safe_for_all_that_is_printed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_console_is_safe_for_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     screen = console()
     screen.print("a\x1b[2Jb\x9b", markup=False)
     assert capsys.readouterr().out == "a\\x1b[2Jb\\x9b\n"

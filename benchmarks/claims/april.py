@@ -62,11 +62,7 @@ def rate(result: Result, tokens: str = "generated_tokens") -> float:
 
 
 def gain(
-    model: str,
-    spec: dict[str, Any],
-    base: list[Any],
-    tokens: str = "generated_tokens",
-    **keys: Any,
+    model: str, spec: dict[str, Any], base: list[Any], tokens: str = "generated_tokens", **keys: Any
 ) -> float:
     """What APRIL before ``base`` adds to the throughput of ``base``."""
     with_april = run(model, spec, [*APRIL, *base], **keys)

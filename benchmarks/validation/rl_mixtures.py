@@ -53,12 +53,7 @@ class Row:
         section = RooflineSection.from_mapping(keys, "cost.roofline")
         replica, replicas = self.tensor_parallel, self.gpus // self.tensor_parallel
         return RooflineCost.from_options(
-            model,
-            gpu,
-            section,
-            trainer_gpus=self.gpus,
-            tensor_parallel=replica,
-            replicas=replicas,
+            model, gpu, section, trainer_gpus=self.gpus, tensor_parallel=replica, replicas=replicas
         )
 
     @cached_property

@@ -13,11 +13,7 @@ from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import from_raw
 from rollcast.simulator.values.chance import Drawn
-from rollcast.simulator.workload.known_lengths import (
-    ASSUMED_SD,
-    LEAST_ASSUMED_SD,
-    MOST_ASSUMED_SD,
-)
+from rollcast.simulator.workload.known_lengths import ASSUMED_SD, LEAST_ASSUMED_SD, MOST_ASSUMED_SD
 
 # Standard deviations of the log. All of it within groups: neither policy here looks at groups, and
 # a step's mean then hardly varies with the draw.
@@ -32,12 +28,7 @@ FRAMEWORKS = {"nemo": "NeMo-RL", "nemo-0.4": "NeMo-RL", "verl": "verl", "verl-0.
 LOG_PROB_ROWS = {"llama-3.1-8b": 2, "qwen3-30b-a3b": 4, "qwen3-32b": 4}
 """Longest sequences in a microbatch of log-probabilities: logprob_batch_size in NeMo-RL's recipes
 (examples/configs/recipes/llm/performance and grpo_math_1B.yaml); 1 of other models."""
-STACKS = {
-    "nemo": "nemo-rl",
-    "nemo-0.4": "nemo-rl-0.4",
-    "verl": "verl-0.5",
-    "verl-0.11": "verl",
-}
+STACKS = {"nemo": "nemo-rl", "nemo-0.4": "nemo-rl-0.4", "verl": "verl-0.5", "verl-0.11": "verl"}
 
 
 def read_parallel(text: str, where: str) -> tuple[int, ...]:

@@ -22,13 +22,7 @@ from benchmarks.validation.published_runs import (
     parts,
     published_sources,
 )
-from benchmarks.validation.run_phases import (
-    GROUP,
-    STEPS,
-    Effects,
-    Forecast,
-    forecast,
-)
+from benchmarks.validation.run_phases import GROUP, STEPS, Effects, Forecast, forecast
 from benchmarks.validation.stack_effects import Effect, Observed, StackEffects, fit
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs.backends import unsaid_options

@@ -94,8 +94,7 @@ def check_runs(runs: Sequence[LearningRun], field: str) -> None:
     if len({run.seed for run in runs}) < 2:
         one = f"all runs have seed {runs[0].seed}" if len(runs) > 1 else "only one run was given"
         raise ScenarioError(
-            field,
-            f"{one}, so nothing says what chance alone does; add a run with another seed",
+            field, f"{one}, so nothing says what chance alone does; add a run with another seed"
         )
     if not any(moved(run) for run in runs):
         raise ScenarioError(
@@ -141,9 +140,7 @@ class Fit:
 
 
 def fit(
-    runs: Sequence[LearningRun],
-    mean: FloatArray = VAGUE_MEAN,
-    covariance: FloatArray | None = None,
+    runs: Sequence[LearningRun], mean: FloatArray = VAGUE_MEAN, covariance: FloatArray | None = None
 ) -> Fit:
     """Fits all runs. mean, covariance: what is known before, of `PARAMETERS`; default: next to
     nothing. The first evaluation of an origin's runs is their common start."""

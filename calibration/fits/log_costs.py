@@ -12,13 +12,7 @@ import numpy as np
 
 from rollcast.calibration.fits import placeholders
 from rollcast.calibration.fits.batches import Batch
-from rollcast.calibration.fits.levels import (
-    PRIOR_SD,
-    Figure,
-    Levels,
-    fit_levels,
-    fixed_update_s,
-)
+from rollcast.calibration.fits.levels import PRIOR_SD, Figure, Levels, fit_levels, fixed_update_s
 from rollcast.calibration.fits.lines import fit_linear, middle
 from rollcast.calibration.fits.log_scenario import (
     built,

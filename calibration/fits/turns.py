@@ -147,11 +147,7 @@ def _seconds(turned: Turned) -> Nested:
 
 
 def _nested(
-    turned: Turned,
-    value: list[float],
-    owner: list[int],
-    reached: list[float],
-    cut_owner: list[int],
+    turned: Turned, value: list[float], owner: list[int], reached: list[float], cut_owner: list[int]
 ) -> Nested:
     return Nested(
         turned.group,

@@ -148,10 +148,7 @@ class _Forecast:
         left = np.exp(law.spread * np.random.default_rng(1).standard_normal(len(self.seen)))
         own, drawn = (
             tokens[0] * mean_length(shape, self.start, curve).T[part].mean(axis=0)
-            for shape, curve in (
-                (lengths_of(law), self.best[run.updates]),
-                (figures, self.seen),
-            )
+            for shape, curve in ((lengths_of(law), self.best[run.updates]), (figures, self.seen))
         )
         return [self.judged("tokens", float("nan"), float(tokens[part].mean()), own, drawn * left)]
 

@@ -21,10 +21,7 @@ from rollcast.simulator.errors import RunError, ScenarioError
 
 _WAITS = 0.05  # share of a step from which on the trainer waits
 _STEPS, _ROUNDS = 24, 7
-_WHY = {
-    True: "rollouts overlapped training",
-    False: "rollouts continue over several steps",
-}
+_WHY = {True: "rollouts overlapped training", False: "rollouts continue over several steps"}
 _SD = 0.15
 """Of the log of the factor: a mean of a few simulated steps, and whatever the policy of the log
 does that ours does not."""

@@ -42,11 +42,7 @@ def draft(log: RunLog, given: Iterable[Part] = ()) -> tuple[Part, ...]:
         ),
         *_workload(log),
         policy_part(log.settings, log.overlapped, log.stack, log.fully_async),
-        Part(
-            "poll_s",
-            float(poll_s),
-            f"polling interval of {log.stack}'s trainer",
-        )
+        Part("poll_s", float(poll_s), f"polling interval of {log.stack}'s trainer")
         if poll_s > 0
         else None,
         Part("steps", min(max(len(log.steps), 1), _MOST_STEPS), f"the log holds {len(log.steps)}"),

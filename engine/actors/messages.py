@@ -137,13 +137,5 @@ def _by_fields(kind: type) -> Callable[[Any], tuple[type, tuple[Any, ...]]]:
 
 # Frozen classes with slots look their fields up by name, each time, on both sides of a wire. These
 # are the ones of which an iteration or a rollout has one.
-for _kind in (
-    Iterated,
-    EngineIteration,
-    Iteration,
-    Finished,
-    Response,
-    Order,
-    Report,
-):
+for _kind in (Iterated, EngineIteration, Iteration, Finished, Response, Order, Report):
     copyreg.pickle(_kind, _by_fields(_kind))

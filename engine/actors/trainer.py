@@ -15,14 +15,7 @@ from rollcast.engine.actors.machine import machine_name, pin, versions
 from rollcast.engine.actors.transport import ActorLostError
 from rollcast.engine.actors.weights import ByStore, Channel, InPlace
 from rollcast.engine.actors.wire import ByWire
-from rollcast.engine.edges import (
-    Beat,
-    SampledGroup,
-    SavedFile,
-    Trainer,
-    TrainerSave,
-    TrainMetrics,
-)
+from rollcast.engine.edges import Beat, SampledGroup, SavedFile, Trainer, TrainerSave, TrainMetrics
 from rollcast.engine.errors import EngineError, RankLostError, sentence
 
 

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers.generation.continuous_batching.requests import (
-    FutureRequestState,
-    RequestStatus,
-)
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestStatus
 from transformers.generation.continuous_batching.scheduler import Scheduler
 
 from rollcast.engine.hf.blocks import Blocks

@@ -58,10 +58,7 @@ class PrefixRead:
     prefix. places: of each row the prefix that it reads, in ascending order."""
 
     def __init__(
-        self,
-        layers: dict[int, tuple[Tensor, Tensor]],
-        tokens: Sequence[int],
-        places: Sequence[int],
+        self, layers: dict[int, tuple[Tensor, Tensor]], tokens: Sequence[int], places: Sequence[int]
     ) -> None:
         self.layers = layers
         self.blocks = tuple(_blocks(tokens, places))

@@ -15,11 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rollcast.engine.errors import NonFiniteLoss, UnsupportedModelError
-from rollcast.engine.options import (
-    Checkpoint,
-    TrainerConfig,
-    recomputes,
-)
+from rollcast.engine.options import Checkpoint, TrainerConfig, recomputes
 from rollcast.engine.trainer.batch import Example
 from rollcast.engine.trainer.clock import Clock
 from rollcast.engine.trainer.losses import ONE, LossTotals, importance_weights, policy_loss

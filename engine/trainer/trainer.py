@@ -293,10 +293,7 @@ class Trainer:
 
     def save(self, folder: Path) -> Mapping[str, Any]:
         """See `engine.edges.Trainer.save`; without the gradients of parts. A collective call."""
-        tensors = {
-            **saved.model_tensors(self.model),
-            **saved.optimizer_tensors(self._optimizer),
-        }
+        tensors = {**saved.model_tensors(self.model), **saved.optimizer_tensors(self._optimizer)}
         if self._ranks.number == 0:
             tensors |= saved.random_tensors()
         with self._ranks.bound():

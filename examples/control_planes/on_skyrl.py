@@ -118,9 +118,7 @@ def _config(epochs: int) -> Any:
             fully_async=Names(simulate_weight_sync_seconds=0.0),  # the engines take it
         ),
         generator=Names(
-            n_samples_per_prompt=GROUP,
-            inference_engine=Names(backend="vllm"),
-            sampling_params=None,
+            n_samples_per_prompt=GROUP, inference_engine=Names(backend="vllm"), sampling_params=None
         ),
         environment=Names(env_class="x"),
     )

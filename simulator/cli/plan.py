@@ -127,14 +127,7 @@ def _value(text: str, flag: str) -> Any:
         raise ScenarioError(flag, f"cannot read {text!r}") from None
 
 
-_FIGURES = (
-    "hours",
-    "cost",
-    "break_even",
-    "staleness_max",
-    "bubble_fraction",
-    "simulated_steps",
-)
+_FIGURES = ("hours", "cost", "break_even", "staleness_max", "bubble_fraction", "simulated_steps")
 _HEADINGS = {
     "front": "front",
     "GPUs": "GPUs",

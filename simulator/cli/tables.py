@@ -7,11 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rollcast.simulator.cli.console import (
-    console,
-    fitted,
-    named_column,
-)
+from rollcast.simulator.cli.console import console, fitted, named_column
 from rollcast.simulator.results.figure import Figure
 from rollcast.simulator.results.figures import (
     BOUND_BY,

@@ -410,10 +410,7 @@ class SimulatedCluster:
         if self._cost.in_prompt_order:
             trained.sort(key=lambda group: group.group)
         groups = [
-            (
-                g.rollouts[0].prompt_tokens,
-                [r.new_tokens + r.observation_tokens for r in g.rollouts],
-            )
+            (g.rollouts[0].prompt_tokens, [r.new_tokens + r.observation_tokens for r in g.rollouts])
             for g in trained
         ]
         equal = [len(set(g.baseline_rewards)) == 1 for g in trained]

@@ -38,9 +38,7 @@ class ActorCosts(Options):
         ),
     ] = 0.0
     load_s: Annotated[
-        float,
-        _SECONDS,
-        Doc("part of sync_s in which a replica is paused to load new weights"),
+        float, _SECONDS, Doc("part of sync_s in which a replica is paused to load new weights")
     ] = 0.0
     check_s: Annotated[
         float,

@@ -129,11 +129,7 @@ def _no_backend(stack: str, wanted: object, field: str) -> ScenarioError:
 
 
 def _no_split(
-    stack: str,
-    chosen: TrainerDefaults,
-    missing: list[str],
-    given: Mapping[str, Any],
-    field: str,
+    stack: str, chosen: TrainerDefaults, missing: list[str], given: Mapping[str, Any], field: str
 ) -> ScenarioError:
     key = missing[0]
     able = [name for name, one in backends_of(stack).items() if key in one.splits]

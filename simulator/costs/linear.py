@@ -6,13 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from rollcast.simulator.costs.actors import ActorCosts
-from rollcast.simulator.costs.base import (
-    CostModel,
-    Curve,
-    Iteration,
-    TrainCost,
-    TrainLoad,
-)
+from rollcast.simulator.costs.base import CostModel, Curve, Iteration, TrainCost, TrainLoad
 from rollcast.simulator.costs.ranges import Seconds
 from rollcast.simulator.values import Doc, Options
 
@@ -60,8 +54,7 @@ class LinearCost(Options, CostModel):
         bool, Doc("whether the trainer pads each rollout to the longest of the batch, as TRL does")
     ] = False
     actors: Annotated[
-        ActorCosts | None,
-        Doc("overheads where replicas and trainer are processes of their own"),
+        ActorCosts | None, Doc("overheads where replicas and trainer are processes of their own")
     ] = None
 
     def agree(self) -> None:

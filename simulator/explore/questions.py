@@ -53,10 +53,7 @@ class Questions:
     """Answers one page's questions. Pages may share workers and memory."""
 
     def __init__(
-        self,
-        pool: Executor,
-        memory: Memory,
-        simulate: Callable[[Choice], Outcome] = outcome,
+        self, pool: Executor, memory: Memory, simulate: Callable[[Choice], Outcome] = outcome
     ) -> None:
         self._pool, self._memory, self._simulate = pool, memory, simulate
         self._newest = 0

@@ -20,13 +20,7 @@ from rollcast.simulator.launches.shell.session import Called, Found
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.trees import read_yaml_tree
 from rollcast.simulator.launches.values import Leaf
-from rollcast.simulator.launches.words import (
-    SURE,
-    Program,
-    entered,
-    options,
-    programs,
-)
+from rollcast.simulator.launches.words import SURE, Program, entered, options, programs
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place, Setting
 from rollcast.simulator.stacks.stack import Stack
@@ -270,10 +264,7 @@ class Reader:
             )
 
     def of_config(
-        self,
-        path: Path,
-        stacks: Sequence[Stack],
-        variables: Mapping[str, Value],
+        self, path: Path, stacks: Sequence[Stack], variables: Mapping[str, Value]
     ) -> list[Candidate]:
         """The candidates of a configuration by itself."""
         if path.name == "overrides.yaml":

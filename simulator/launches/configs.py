@@ -133,13 +133,7 @@ class Configs:
         return folders
 
     def _with_defaults(
-        self,
-        tree: Tree,
-        package: str,
-        group: str,
-        folders: Sequence[Path],
-        path: Path,
-        depth: int,
+        self, tree: Tree, package: str, group: str, folders: Sequence[Path], path: Path, depth: int
     ) -> Tree:
         """A configuration below its package, over those that its list of defaults names."""
         named = tree.pop("defaults", None)

@@ -17,14 +17,7 @@ from rollcast.simulator.launches.engine_defaults import seqs_part, share_part, s
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
 from rollcast.simulator.launches.run_parts import cluster_parts, model_part, policy_part
-from rollcast.simulator.stacks.settings import (
-    Place,
-    Setting,
-    Settings,
-    value,
-    whole,
-    whole_number,
-)
+from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole, whole_number
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.values.words import short
 

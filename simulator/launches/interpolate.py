@@ -27,7 +27,7 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     **{ast.USub: operator.neg, ast.UAdd: operator.pos},
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{"int": int, "float": float, "max": max, "min": min, "round": round, "abs": abs},
+    **{"int": int, "float": float, "max": max, "min": min, "round": round, "abs": abs}
 }
 
 

@@ -17,13 +17,7 @@ from rollcast.simulator.launches.python.settings import settings
 from rollcast.simulator.launches.shell.expand import Value
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.values import Leaf, Tree, drop, leaves, merge, put, tree_of
-from rollcast.simulator.launches.words import (
-    SURE,
-    Option,
-    Program,
-    entered,
-    value_of,
-)
+from rollcast.simulator.launches.words import SURE, Option, Program, entered, value_of
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place
 from rollcast.simulator.stacks.stack import Stack
@@ -64,11 +58,7 @@ class OneRead:
         return self.of_tree(tree, [])
 
     def of_options(
-        self,
-        given: Sequence[Option],
-        program: Program,
-        script: Script | None,
-        path: Path | None,
+        self, given: Sequence[Option], program: Program, script: Script | None, path: Path | None
     ) -> list[Given]:
         """What options say, and the configurations that they name. script: of Python, that is
         started, and its path."""
@@ -190,11 +180,7 @@ class OneRead:
         return below
 
     def _primary(
-        self,
-        given: Sequence[Option],
-        program: Program,
-        script: Script | None,
-        started: Path | None,
+        self, given: Sequence[Option], program: Program, script: Script | None, started: Path | None
     ) -> Tree:
         """Hydra's configuration, by the options for its folder and its name, else by what the
         script that is started says itself."""

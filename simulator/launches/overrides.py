@@ -6,13 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollcast.simulator.launches.costs import (
-    ROOFLINE,
-    TRAINER,
-    ZERO,
-    sequence_split,
-    trainer_gpus,
-)
+from rollcast.simulator.launches.costs import ROOFLINE, TRAINER, ZERO, sequence_split, trainer_gpus
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole
 
 LORA_RANK = 32

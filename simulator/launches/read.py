@@ -66,10 +66,7 @@ def _of_command(
 
 
 def _of_path(
-    path: Path,
-    words: tuple[Text, ...],
-    stacks: Sequence[Stack],
-    environment: Mapping[str, str],
+    path: Path, words: tuple[Text, ...], stacks: Sequence[Stack], environment: Mapping[str, str]
 ) -> Launched:
     sources = Sources(path)
     reader = _reader(sources)

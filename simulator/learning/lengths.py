@@ -114,12 +114,7 @@ def drifting(
 
 
 def reacting(
-    progress: Progress,
-    learning: Learning,
-    seed: int,
-    steps: slice,
-    power: float,
-    own: FloatArray,
+    progress: Progress, learning: Learning, seed: int, steps: slice, power: float, own: FloatArray
 ) -> Progress:
     """The progress with updates that take the simulated ones' seconds times the ``power`` of their
     mean lengths over the simulated ones'. steps: the simulated steady ones; the start-up stays.

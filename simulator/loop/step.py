@@ -41,11 +41,7 @@ class Step:
         self.begun_in_vain = 0
         self.late: list[tuple[Group, bool]] = []
         self._completed = [*completed]
-        self.decision: dict[str, Any] = {
-            "step": plan.step,
-            "plan": describe(plan),
-            "launched": [],
-        }
+        self.decision: dict[str, Any] = {"step": plan.step, "plan": describe(plan), "launched": []}
 
     def launches(self, group: Group) -> None:
         """Notes a group put in flight."""

@@ -49,7 +49,7 @@ class APRIL(Policy):
         Doc(
             "what happens to groups that complete beyond the batch: carry (trained on "
             "next), train (added to this batch), drop (discarded, as in slime) or restart "
-            "(their prompts are queued again)",
+            "(their prompts are queued again)"
         ),
     ] = "carry"
     mask_off_policy: Annotated[

@@ -20,13 +20,7 @@ from rollcast.simulator.core.plan import Batch, StepPlan
 from rollcast.simulator.core.policy import Chain, Policy, chain
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import decisions, outside
-from rollcast.simulator.policies.registry import (
-    SYNCHRONOUS,
-    find,
-    is_named,
-    kind_of,
-    name_of,
-)
+from rollcast.simulator.policies.registry import SYNCHRONOUS, find, is_named, kind_of, name_of
 from rollcast.simulator.policies.spelling import Term, read_terms, spell_term, split_label
 from rollcast.simulator.values import declared, join, read, short
 

@@ -80,11 +80,7 @@ class SAGC(Policy):
     candidates: Annotated[
         tuple[int, ...],
         AtLeast(2),
-        Doc(
-            "group sizes to choose from, each at least 2",
-            unit="rollouts",
-            source="the paper",
-        ),
+        Doc("group sizes to choose from, each at least 2", unit="rollouts", source="the paper"),
     ] = (4, 8, 16)
     tau: Annotated[
         float,
@@ -96,13 +92,7 @@ class SAGC(Policy):
         ),
     ] = 1.25
     alpha: Annotated[
-        float,
-        SHARE,
-        Doc(
-            "maximum mean straggler rate",
-            unit="share of groups",
-            source=OURS,
-        ),
+        float, SHARE, Doc("maximum mean straggler rate", unit="share of groups", source=OURS)
     ] = 0.10
     eta: Annotated[
         float,
@@ -119,38 +109,20 @@ class SAGC(Policy):
     gamma: Annotated[
         float,
         Above(0, 1),
-        Doc(
-            "discount per step of earlier observations",
-            unit="factor",
-            source=OURS,
-        ),
+        Doc("discount per step of earlier observations", unit="factor", source=OURS),
     ] = 0.99
     lambda0: Annotated[
         float,
         Between(0, 1e6),
-        Doc(
-            "initial value of the multiplier lambda",
-            unit="utility",
-            source=OURS,
-        ),
+        Doc("initial value of the multiplier lambda", unit="utility", source=OURS),
     ] = 0.0
     lambda_max: Annotated[
-        float,
-        Between(0, 1e6),
-        Doc(
-            "maximum of the multiplier lambda",
-            unit="utility",
-            source=OURS,
-        ),
+        float, Between(0, 1e6), Doc("maximum of the multiplier lambda", unit="utility", source=OURS)
     ] = 10.0
     first: Annotated[
         int,
         AtLeast(2),
-        Doc(
-            "group size of the first step; one of candidates",
-            unit="rollouts",
-            source=OURS,
-        ),
+        Doc("group size of the first step; one of candidates", unit="rollouts", source=OURS),
     ] = 8
     seed: Annotated[int, SEED, Doc("seed of the Thompson draws; default: the seed of the run")] = 0
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollcast.simulator.check.answer import Answer, Priced
-from rollcast.simulator.check.layout import (
-    GROUPS,
-    POOL_NAMES,
-    Line,
-    groups_of,
-    memory_lines,
-)
+from rollcast.simulator.check.layout import GROUPS, POOL_NAMES, Line, groups_of, memory_lines
 from rollcast.simulator.check.words import effect, sentences, spread, to_fit
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.report import parts
@@ -45,11 +39,7 @@ def check_page(answer: Answer) -> str:
         parts.headline(first, *others),
         _tiles(answer),
         parts.notes(tuple(answer.forecast.summary["warnings"])),
-        _changes(
-            to_fit(answer),
-            answer.fixes,
-            answer,
-        ),
+        _changes(to_fit(answer), answer.fixes, answer),
         _changes("What would make it faster", answer.faster, answer),
         parts.section(
             "GPU memory",

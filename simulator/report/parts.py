@@ -100,12 +100,7 @@ def _cell(name: str, column: Column, content: Content, scope: str | None = None)
     )
     tip = column.meaning if scope == "col" and column.meaning else None
     return tag(
-        name,
-        content,
-        class_=kind or None,
-        scope=scope,
-        data_tip=tip,
-        tabindex=0 if tip else None,
+        name, content, class_=kind or None, scope=scope, data_tip=tip, tabindex=0 if tip else None
     )
 
 

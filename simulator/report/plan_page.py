@@ -220,9 +220,7 @@ def _phases(planned: Planned) -> Content:
         "; of the finalists with 90 % intervals" if any(row.hours for row in planned.rows) else ""
     )
     return parts.section(
-        "A step by phase",
-        phase_table(rows),
-        about=f"Seconds of a mean step{spread}.",
+        "A step by phase", phase_table(rows), about=f"Seconds of a mean step{spread}."
     )
 
 

@@ -135,11 +135,7 @@ def key_below(figure: Figure, keys: Sequence[Artist], at: float, **spacing: floa
 
 
 def legend(
-    figure: Figure,
-    height_in: float,
-    peak: int | None = None,
-    away: int = 0,
-    down: bool = False,
+    figure: Figure, height_in: float, peak: int | None = None, away: int = 0, down: bool = False
 ) -> None:
     """The key below the time axis. peak: most rollouts on a replica. away: most in environments.
     down: whether a replica was."""

@@ -170,20 +170,8 @@ _TIMES: tuple[Figure, ...] = (
         page=True,
         saved=False,
     ),
-    Figure(
-        "rollout_s",
-        "rollout phase",
-        seconds,
-        "mean of a step",
-        value=_per_step("rollout_s"),
-    ),
-    Figure(
-        "train_s",
-        "train phase",
-        seconds,
-        "mean of a step",
-        value=_per_step("train_s"),
-    ),
+    Figure("rollout_s", "rollout phase", seconds, "mean of a step", value=_per_step("rollout_s")),
+    Figure("train_s", "train phase", seconds, "mean of a step", value=_per_step("train_s")),
     Figure("sync_s", "sync", seconds),
     Figure("switch_s", "switch", seconds),
 )

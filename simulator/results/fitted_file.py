@@ -30,9 +30,7 @@ _NO_FITTED_FILE = f"so it is not a fitted file ({SCHEMA!r}), which rollcast cali
 _ERRORS = Named(Figure())
 _OF_LAYOUT = Keys({"standard_errors": _ERRORS})
 _RATIO, _SLOWER = Figure(most=1e6), Figure(1e-6, most=1e6)
-_SPREAD = Keys(
-    {"names": ListOf(Text()), "matrix": ListOf(ListOf(Figure(-MOST)))},
-)
+_SPREAD = Keys({"names": ListOf(Text()), "matrix": ListOf(ListOf(Figure(-MOST)))})
 _RUN = Keys(
     {
         "policy": Text(),
@@ -140,12 +138,7 @@ PROBE = Document(
         may={
             "engine": Nullable(Keys()),
             "beside": ListOf(
-                Keys(
-                    {
-                        "iterations": Figure(whole=True),
-                        **dict.fromkeys(PROBE_BESIDE, Figure()),
-                    }
-                )
+                Keys({"iterations": Figure(whole=True), **dict.fromkeys(PROBE_BESIDE, Figure())})
             ),
         },
     ),

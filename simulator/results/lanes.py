@@ -167,11 +167,7 @@ def mean_running(running: tuple[FloatArray, IntArray], edges: FloatArray) -> Flo
 
 
 def _lane(
-    name: str,
-    replicas: Sequence[Sequence[GpuLane]],
-    load: FloatArray,
-    edges: FloatArray,
-    run: Run,
+    name: str, replicas: Sequence[Sequence[GpuLane]], load: FloatArray, edges: FloatArray, run: Run
 ) -> Lane:
     """The lane of these replicas. Of a replica shared in part with a trainer, the shared part is
     drawn; the idle share is of all."""

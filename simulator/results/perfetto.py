@@ -184,11 +184,7 @@ def _step_args(record: StepRecord) -> dict[str, Any]:
 
 
 def _slices(
-    pid: int,
-    thread: str,
-    slices: Iterable[_Slice],
-    category: str,
-    first_tid: int = 0,
+    pid: int, thread: str, slices: Iterable[_Slice], category: str, first_tid: int = 0
 ) -> Generator[str, None, int]:
     """Slices on threads; returns the next free thread."""
     rows = sorted(

@@ -13,13 +13,7 @@ from dataclasses import dataclass, replace
 from rollcast.simulator.results import RUN_SCHEMA
 from rollcast.simulator.results.columns import LARGEST_TOKENS, Figure, typecode
 from rollcast.simulator.results.phases import PHASE_COLUMNS, STEP_PHASES
-from rollcast.simulator.values.readers import (
-    Choice,
-    Keys,
-    Named,
-    Reader,
-    Text,
-)
+from rollcast.simulator.values.readers import Choice, Keys, Named, Reader, Text
 
 OUR_SCHEMAS = "rollcast-"  # start of every schema's name
 PACKED = ".gz"  # ending of a file that was compressed later

@@ -42,10 +42,7 @@ def write_run(
 
 
 def write_table(
-    folder: Path,
-    table: schema.Table,
-    rows: Iterable[Sequence[Any]],
-    more: Sequence[str] = (),
+    folder: Path, table: schema.Table, rows: Iterable[Sequence[Any]], more: Sequence[str] = ()
 ) -> None:
     """Writes a table. rows: in the order of its columns, then of ``more`` undeclared ones."""
     with (folder / table.name).open("w", encoding="utf-8", newline="") as file:

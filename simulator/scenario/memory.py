@@ -9,12 +9,7 @@ from rollcast.simulator.costs.base import TrainLoad
 from rollcast.simulator.costs.memory.ledger import REFUSED_BELOW, Ledger
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.text import MEMORY_PHASES
-from rollcast.simulator.scenario.ledger import (
-    Sized,
-    batch_of,
-    ledger_of_batch,
-    roofline_of,
-)
+from rollcast.simulator.scenario.ledger import Sized, batch_of, ledger_of_batch, roofline_of
 from rollcast.simulator.workload.base import (
     TracedWorkload,
     Workload,

@@ -119,9 +119,7 @@ class LimitSection(Options):
     usd: Annotated[float | None, POSITIVE, Doc("maximum cost of the run", unit="US dollars")] = None
     gpus: Annotated[int | None, AtLeast(1), Doc("maximum number of GPUs", unit="GPUs")] = None
     staleness: Annotated[
-        float | None,
-        AtLeast(0),
-        Doc("maximum staleness of any token trained on", unit="versions"),
+        float | None, AtLeast(0), Doc("maximum staleness of any token trained on", unit="versions")
     ] = None
 
     @classmethod

@@ -410,8 +410,7 @@ def _pool_of(network: Model | None, gpu: Gpu | None, cluster: ClusterSection) ->
     """The KV pool of a replica whose costs know of no memory. Raises ScenarioError."""
     if network is None or gpu is None:
         raise ScenarioError(
-            "engine.kv_tokens",
-            "missing; give it, or give model and gpu, from which it is computed",
+            "engine.kv_tokens", "missing; give it, or give model and gpu, from which it is computed"
         )
     from rollcast.simulator.costs.memory.kv_pool import kv_pool_tokens
 

@@ -130,8 +130,7 @@ class EngineSection(Options):
         Doc("real engine only: how often held-out prompts are asked; null: never"),
     ] = None
     wandb: Annotated[
-        Mapping[str, Any] | None,
-        Doc("real engine only: curves for Weights & Biases; null: none"),
+        Mapping[str, Any] | None, Doc("real engine only: curves for Weights & Biases; null: none")
     ] = None
     max_model_len: Annotated[
         int | None,
@@ -227,8 +226,7 @@ class ScenarioModel(Options):
         Doc("scheduling policies, applied in the order of the list; empty: synchronous"),
     ] = None
     modules: Annotated[
-        str | None,
-        Doc("folder with modules of your own policies; null: the folder of this file"),
+        str | None, Doc("folder with modules of your own policies; null: the folder of this file")
     ] = None
     cost: Annotated[
         CostSection,

@@ -89,8 +89,7 @@ EVERYWHERE: Mapping[str, Bar] = {
         lambda p: bool(p.prompts.chosen), "its data loader decides which prompt comes", learnt=True
     ),
     "launch.rollouts": Bar(
-        lambda p: p.launch.rollouts != 1,
-        "single rollouts of a group cannot be stopped",
+        lambda p: p.launch.rollouts != 1, "single rollouts of a group cannot be stopped"
     ),
 }
 """What no stack's hooks can carry out."""

@@ -95,9 +95,7 @@ def from_short_runs(
 
 
 def redraw(
-    results: Mapping[str, Result],
-    draws: int,
-    on_step: Callable[[StepRecord], None] | None = None,
+    results: Mapping[str, Result], draws: int, on_step: Callable[[StepRecord], None] | None = None
 ) -> Ranking:
     """The ranking of finished runs by ``draws`` whole further runs of each (`redrawn`). Adds
     intervals to the runs' summaries (`from_whole_runs`).

@@ -50,10 +50,7 @@ def redrawn(scenario: Scenario, draw: int) -> Scenario:
     chance = Drawn(rng)
     raw = lengths_drawn(override(scenario.raw, (), seed), chance)
     return replace(
-        scenario,
-        workload=from_raw(raw).workload,
-        cost=scenario.cost.drawn(chance),
-        learning=None,
+        scenario, workload=from_raw(raw).workload, cost=scenario.cost.drawn(chance), learning=None
     )
 
 

@@ -48,9 +48,7 @@ def from_raw(raw: RawScenario, *settings: str, seed: int | None = None) -> Scena
 
 
 def simulate(
-    scenario: Scenario,
-    on_step: Callable[[StepRecord], None] | None = None,
-    alone: bool = True,
+    scenario: Scenario, on_step: Callable[[StepRecord], None] | None = None, alone: bool = True
 ) -> Result:
     """Runs a scenario on a fresh simulated cluster. alone: False where `add_learning` follows for
     several results together.

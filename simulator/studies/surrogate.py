@@ -97,10 +97,7 @@ class Surrogate:
             step_s, held_s = _sum(phases, in_sum(False)), np.zeros(draws)
         phases["tail"] = np.minimum(phases["tail"], phases["generation"])
         bound_by = bounds(
-            phases,
-            overlapped=self._overlapped,
-            held_s=held_s,
-            away_s=self._waits_s["environment"],
+            phases, overlapped=self._overlapped, held_s=held_s, away_s=self._waits_s["environment"]
         )
         train = self._over({n: phases[n] / max(self._base[n], 1e-12) for n in TRAINER}, TRAINER)
         return Drawn(step_s, phases, rollout, train, moved["tokens"], bound_by)

@@ -24,12 +24,7 @@ from rollcast.simulator.results.phases import PHASES, PhaseName
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.drawn import ends
 from rollcast.simulator.studies.learned import add_learning
-from rollcast.simulator.studies.redrawn import (
-    UNCERTAIN,
-    add_phases,
-    from_whole_runs,
-    whole_runs,
-)
+from rollcast.simulator.studies.redrawn import UNCERTAIN, add_phases, from_whole_runs, whole_runs
 from rollcast.simulator.studies.sampling_error import (
     DRAWS,
     LEAST_ROLLOUTS,

@@ -121,12 +121,7 @@ CASES = (
         ListedWorkload(((6, 1, 3), (2,)), REWARDS),
         EngineSpec(1, 8, 64, 4, prefix_caching=False),
     ),
-    Case(
-        "more replicas than rollouts",
-        ListedWorkload(MIXED, REWARDS),
-        cost=PLAIN,
-        replicas=40,
-    ),
+    Case("more replicas than rollouts", ListedWorkload(MIXED, REWARDS), cost=PLAIN, replicas=40),
     Case("every response is cut at the cap", ListedWorkload(((9,),), REWARDS, (8, 70), cap=7)),
     Case("responses of one token", ListedWorkload(((1,),), REWARDS)),
     Case(

@@ -261,9 +261,7 @@ def shapes(draw: st.DrawFn) -> ClusterShape:
 
 
 stops: st.SearchStrategy[Stop] = st.one_of(
-    st.just(AllDone()),
-    st.just(EnoughGroups()),
-    st.just(EnoughGroups()),
+    st.just(AllDone()), st.just(EnoughGroups()), st.just(EnoughGroups())
 )
 
 

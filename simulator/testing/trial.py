@@ -132,9 +132,7 @@ def try_policy(
         raise ScenarioError("replicas" if replicas < 1 else "steps", "must be at least 1")
     longest = workload.max_prompt_tokens + workload.max_new_tokens
     engine = EngineSpec(
-        max_seqs,
-        max(max_seqs, 2048),
-        max_seqs * (longest + 16) if kv_tokens is None else kv_tokens,
+        max_seqs, max(max_seqs, 2048), max_seqs * (longest + 16) if kv_tokens is None else kv_tokens
     )
     shape = ClusterShape(
         replicas,

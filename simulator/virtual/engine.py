@@ -102,11 +102,7 @@ class Engine:
     # Requests
 
     async def generate(
-        self,
-        prompt: AnyPrompt,
-        max_tokens: int | None = None,
-        *,
-        request_id: str | None = None,
+        self, prompt: AnyPrompt, max_tokens: int | None = None, *, request_id: str | None = None
     ) -> Answer:
         """Samples a response. A caller that is cancelled aborts it. Raises EngineError."""
         ask = self._fleet.ask(prompt, max_tokens, replica=self.number, request_id=request_id)

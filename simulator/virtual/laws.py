@@ -32,9 +32,7 @@ def _list(units: Iterable[Any]) -> str:
 
 
 def conserved(
-    journal: Journal,
-    held: Collection[Any] | None = None,
-    patience_steps: int = PATIENCE_STEPS,
+    journal: Journal, held: Collection[Any] | None = None, patience_steps: int = PATIENCE_STEPS
 ) -> None:
     """Each unit that was dispatched is trained, evicted, failed, or in flight: once, and nothing
     else is.

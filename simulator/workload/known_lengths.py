@@ -21,9 +21,7 @@ from rollcast.simulator.workload.length_specs import (
     DrawnLengths,
 )
 from rollcast.simulator.workload.lengths import LARGEST_CAP, RUNAWAY_CORRELATION
-from rollcast.simulator.workload.solving import (
-    MOST_SD,
-)
+from rollcast.simulator.workload.solving import MOST_SD
 
 ASSUMED_SD, LEAST_ASSUMED_SD, MOST_ASSUMED_SD = 0.6, 0.3, 0.9
 """Spread of the log of all responses where only a mean is known, and the range of an interval.
@@ -107,12 +105,7 @@ class KnownLengths(Options):
     """Lengths that have known figures, lognormal between prompts and within them."""
 
     FIELD = FIELD
-    CHOSEN_BY: ClassVar[tuple[str, ...]] = (
-        "mean_tokens",
-        "cut_share",
-        "max_tokens",
-        *PERCENTILES,
-    )
+    CHOSEN_BY: ClassVar[tuple[str, ...]] = ("mean_tokens", "cut_share", "max_tokens", *PERCENTILES)
 
     mean_tokens: Annotated[
         float | None,

@@ -31,10 +31,7 @@ from rollcast.simulator.workload.known_lengths import (
     SolvedLengths,
 )
 from rollcast.simulator.workload.length_quantiles import QuantileLengths, bent_to, curve, means
-from rollcast.simulator.workload.length_specs import (
-    LARGEST_SD,
-    DrawnLengths,
-)
+from rollcast.simulator.workload.length_specs import LARGEST_SD, DrawnLengths
 from rollcast.simulator.workload.solving import (
     NONE_CUT,
     CutShare,
@@ -172,11 +169,7 @@ class _Problem:
                 raise self._mean_lies(known.mean_tokens, least, most)
             corners = bent_to(points, fixed_top, wanted, cap)
         lengths = QuantileLengths(
-            corners,
-            self.between,
-            runaway,
-            known.runaway_correlation,
-            known.drift_per_step,
+            corners, self.between, runaway, known.runaway_correlation, known.drift_per_step
         )
         table = lengths.model().marginal(cap)
         cut = float(table.sf(cap - 1))

@@ -74,8 +74,7 @@ class BetaBernoulli(Options):
     length_correlation: Annotated[float, _CORRELATION, _OWN] = 0.0
     difficulty_length_correlation: Annotated[float, _CORRELATION, _PROMPTS] = 0.0
     at_cap: Annotated[
-        Literal["wrong", "as_drawn"],
-        Doc("grading of a response that max_new_tokens cuts off"),
+        Literal["wrong", "as_drawn"], Doc("grading of a response that max_new_tokens cuts off")
     ] = "wrong"
 
     def agree(self) -> None:

@@ -73,22 +73,15 @@ class WorkloadSection(Options):
         int, Between(1, MAX_ROLLOUTS), Doc("B: groups (prompts) per training batch")
     ]
     group_size: Annotated[
-        int,
-        Between(1, MAX_ROLLOUTS),
-        Doc("G: rollouts per prompt", unit="rollouts"),
+        int, Between(1, MAX_ROLLOUTS), Doc("G: rollouts per prompt", unit="rollouts")
     ]
     max_new_tokens: Annotated[
-        int,
-        Between(1, LARGEST_CAP),
-        Doc("maximum response length; with turns, per turn"),
+        int, Between(1, LARGEST_CAP), Doc("maximum response length; with turns, per turn")
     ]
     prompts: Annotated[
         int | None,
         Between(1, MAX_PROMPTS),
-        Doc(
-            "dataset size in prompts; it repeats in order. null: unlimited",
-            unit="prompts",
-        ),
+        Doc("dataset size in prompts; it repeats in order. null: unlimited", unit="prompts"),
     ] = None
     prompt_tokens: Annotated[
         Annotated[int, Between(1, LARGEST_CAP)] | DrawnPrompts | None,

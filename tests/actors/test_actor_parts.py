@@ -130,9 +130,7 @@ def test_a_ray_of_our_own_asks_for_a_token(monkeypatch: pytest.MonkeyPatch) -> N
     assert os.environ["RAY_AUTH_TOKEN"] == token
 
 
-def test_what_a_killed_driver_left_is_removed(
-    tmp_path: Path,
-) -> None:
+def test_what_a_killed_driver_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "ray-of-others").mkdir()
     ours = OwnFolder(tmp_path, "ray-")
     again = OwnFolder(tmp_path, "ray-")

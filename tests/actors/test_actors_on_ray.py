@@ -13,14 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from actor_fakes import (
-    FakeTask,
-    StartEngine,
-    StartProcessRank,
-    StartTrainer,
-    kill_signed,
-    signed,
-)
+from actor_fakes import FakeTask, StartEngine, StartProcessRank, StartTrainer, kill_signed, signed
 from actor_threads import ray_started
 from ray_actors import Echo, Placed
 from running_actors import CAP, PLAN, STEPS, drive, made, make, rows

@@ -85,10 +85,7 @@ def _spoil_text(run: Path, file: str, old: str, new: str) -> None:
             lambda run: _spoil_text(run, "iterations.csv", "\n0", "\nsoon"),
             r"line 2, column 'start_s': must be .* got 'soon",
         ),
-        (
-            lambda run: _cut(run / "iterations.csv", 100),
-            r"99 iterations in \d steps are too few",
-        ),
+        (lambda run: _cut(run / "iterations.csv", 100), r"99 iterations in \d steps are too few"),
         (_simulated, "is a simulated run, which has no measured times"),
         (lambda run: edit_json(run / "summary.json", schema="rollcast-run/9"), "schema"),
     ],

@@ -7,15 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.measure import (
-    CAMPAIGN,
-    Campaign,
-    Measurement,
-    command,
-    keep,
-    main,
-    spread,
-)
+from benchmarks.measure import CAMPAIGN, Campaign, Measurement, command, keep, main, spread
 from rollcast.calibration.calibrate import calibrate
 from rollcast.calibration.folder import RunFolder
 from rollcast.simulator.errors import ScenarioError

@@ -93,12 +93,7 @@ def good_row(key: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("key", "column", "value", "message"), WRONG)
 def test_a_wrong_cell_names_its_place(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    key: str,
-    column: str,
-    value: str,
-    message: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, column: str, value: str, message: str
 ) -> None:
     cells = {**good_row(key), column: value}
     path = tmp_path / SOURCES[key].table

@@ -139,8 +139,7 @@ def test_runs_of_an_earlier_version_are_read(runs: list[Path], tmp_path: Path) -
     table.write_text(table.read_text().replace(",suspended,", ",put_away,"))
     scenario = json.loads((run / "scenario.json").read_text())["scenario"]
     edit_json(
-        run / "scenario.json",
-        scenario={**scenario, "environment": environment(put_away="close")},
+        run / "scenario.json", scenario={**scenario, "environment": environment(put_away="close")}
     )
     old = RunFolder.open(run)
     again = old.calls()

@@ -99,8 +99,7 @@ def test_equal_policies_are_not_called_different(predicted: Validation) -> None:
     """The same run under another name: a tie, in which the draws go either way."""
     one, other = predicted.checks[:2]
     renamed = dataclasses.replace(
-        other.run,
-        description={"scenario": {**other.run.scenario, "policy": "prefix_reuse"}},
+        other.run, description={"scenario": {**other.run.scenario, "policy": "prefix_reuse"}}
     )
     found = ranking([one, dataclasses.replace(other, run=renamed)])
     assert found["pairs"][0]["may_flip"]

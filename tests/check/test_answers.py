@@ -148,7 +148,7 @@ def test_the_folder_holds_a_scenario_that_simulates_to_the_same(
 ) -> None:
     write_check(tmp_path, fitting, check_page(fitting))
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("check.json", "scenario.yaml", "report.html"),
+        *("check.json", "scenario.yaml", "report.html")
     }
     again = simulate(replace(load(tmp_path / "scenario.yaml"), steps=4))
     assert again.summary["step_s"] == pytest.approx(fitting.forecast.step.median, rel=1e-6)

@@ -51,11 +51,7 @@ def _trl(path: str, said: Mapping[str, Any] = SHARDED, gpus: int | None = None) 
 @pytest.mark.parametrize("launcher", [None, "torchrun", "deepspeed"])
 def test_trl_keeps_a_model_on_each_gpu_unless_it_is_told_to_shard(launcher: str | None) -> None:
     """A script alone may be launched in any way: that is told as assumed. Sharding is a change."""
-    said = {
-        None: {},
-        "torchrun": {"torchrun.nproc_per_node": 4},
-        "deepspeed": SHARDED,
-    }[launcher]
+    said = {None: {}, "torchrun": {"torchrun.nproc_per_node": 4}, "deepspeed": SHARDED}[launcher]
     found = _trl("train.py", {"use_liger_kernel": True, **said}, None if said else 4)
     backend = next(part for part in found.parts if part.key == f"{TRAINER}.backend")
     assert backend.value == ("deepspeed" if launcher == "deepspeed" else "ddp")

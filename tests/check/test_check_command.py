@@ -119,7 +119,7 @@ def test_the_folder_is_whole_or_absent(call: Call, tmp_path: Path) -> None:
     words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--out", out)
     assert call(*words)[0] == 0
     assert sorted(path.name for path in out.iterdir()) == [
-        *("check.json", "report.html", "scenario.yaml"),
+        *("check.json", "report.html", "scenario.yaml")
     ]
     error = refused(call(*words))
     assert "--force" in error

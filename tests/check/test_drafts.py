@@ -252,10 +252,7 @@ ACTOR_LEAVES = {
         ({}, {}),
         ({"critic.ppo_micro_batch_size_per_gpu": 3}, {"critic_microbatch_rollouts": 3}),
         ({"critic.ppo_micro_batch_size": 32}, {"critic_microbatch_rollouts": 4}),
-        (
-            {"actor_rollout_ref.actor.use_dynamic_bsz": True},
-            {"critic_microbatch_tokens": 32_768},
-        ),
+        ({"actor_rollout_ref.actor.use_dynamic_bsz": True}, {"critic_microbatch_tokens": 32_768}),
         (
             {
                 "critic.use_dynamic_bsz": True,
@@ -269,10 +266,7 @@ ACTOR_LEAVES = {
             {"actor_rollout_ref.actor.ulysses_sequence_parallel_size": 4},
             {"critic_sequence_parallel": 1},
         ),
-        (
-            {"critic.model.enable_gradient_checkpointing": False},
-            {"critic_recompute": "none"},
-        ),
+        ({"critic.model.enable_gradient_checkpointing": False}, {"critic_recompute": "none"}),
         (
             {**ACTOR_LEAVES, "critic.model.fsdp_config.optimizer_offload": True},
             {"critic_keeps_weights": True},

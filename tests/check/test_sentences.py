@@ -226,11 +226,7 @@ def test_a_run_of_an_unknown_number_of_steps_has_no_hours(small: Question) -> No
 def test_the_wait_for_the_last(small: Question) -> None:
     """Of 100 responses 97 end within four seconds and the rest after ten; one is cut off."""
     ends = np.array([1.0] * 50 + [4.0] * 47 + [10.0] * 3 + [50.0])
-    table = {
-        "finished": np.array([1] * 100 + [0]),
-        "step": np.zeros(101, dtype=int),
-        "end_s": ends,
-    }
+    table = {"finished": np.array([1] * 100 + [0]), "step": np.zeros(101, dtype=int), "end_s": ends}
     phase = SimpleNamespace(kind="rollout", step=0, start_s=0.0, end_s=10.0)
     result: Any = SimpleNamespace(run=SimpleNamespace(segments=table, phases=[phase]))
     assert forecasts._last_share(result) == pytest.approx(0.58, abs=0.05)

@@ -8,22 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
-from rollcast.simulator.costs.memory.training import (
-    shared_kv_bytes,
-    shared_kv_bytes_per_token,
-)
+from rollcast.simulator.costs.memory.training import shared_kv_bytes, shared_kv_bytes_per_token
 from rollcast.simulator.costs.presets.gpus import gpu_presets, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.costs.trainer.attention_kernels import kernel_presets
 from rollcast.simulator.costs.trainer.memory import Use
-from rollcast.simulator.costs.trainer.packing import (
-    near_pairs,
-    pack,
-    pad,
-    prefix_work,
-    suffix_work,
-)
+from rollcast.simulator.costs.trainer.packing import near_pairs, pack, pad, prefix_work, suffix_work
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values.chance import Drawn
 from tests.reference.dealing import dense_work, works_of

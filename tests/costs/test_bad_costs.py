@@ -74,11 +74,7 @@ TRAINER = [
     ({"pipeline_parallel": 4, "virtual_stages": 10}, "virtual_stages", "the 36 layers"),
     ({"expert_parallel": 2}, "expert_parallel", "has no experts"),
     ({"sharding": "fsdp", "shard": False}, "sharding", "shard is false"),
-    (
-        {"microbatch_rollouts": 4, "batching": "one_sequence"},
-        "microbatch_rollouts",
-        "give packed",
-    ),
+    ({"microbatch_rollouts": 4, "batching": "one_sequence"}, "microbatch_rollouts", "give packed"),
     ({"padded_prompt_tokens": 4}, "padded_prompt_tokens", "give padded_to_batch"),
     ({"overlap": 1.5}, "overlap", "from 0 to 1"),
     ({"critic_model": "qwen3-0.6b"}, "critic_model", "set critic: true"),

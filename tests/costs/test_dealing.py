@@ -123,8 +123,7 @@ def makespan(seconds: list[float], stages: int) -> float:
 
 
 @given(
-    seconds=st.lists(st.floats(0.1, 10), min_size=8, max_size=40),
-    stages=st.sampled_from([2, 3, 4]),
+    seconds=st.lists(st.floats(0.1, 10), min_size=8, max_size=40), stages=st.sampled_from([2, 3, 4])
 )
 def test_a_pipeline_waits_for_its_longest_microbatch(seconds: list[float], stages: int) -> None:
     layout = trainer(stages, pipeline_parallel=stages, sharding="none").layout

@@ -64,8 +64,7 @@ def test_exact_counts_and_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "total", "active"),
-    [("mixtral-8x7b", 46.7, 12.9), ("qwen1.5-moe-a2.7b", 14.3, 2.7)],
+    ("name", "total", "active"), [("mixtral-8x7b", 46.7, 12.9), ("qwen1.5-moe-a2.7b", 14.3, 2.7)]
 )
 def test_hugging_face_configs(name: str, total: float, active: float, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]), "utf-8")

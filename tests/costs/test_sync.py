@@ -15,12 +15,7 @@ from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import Kind
 from rollcast.simulator.costs.roofline.cost import RooflineSection
-from rollcast.simulator.costs.sync.weight_sync import (
-    NODE_GPUS,
-    Mechanism,
-    WeightSync,
-    sync_presets,
-)
+from rollcast.simulator.costs.sync.weight_sync import NODE_GPUS, Mechanism, WeightSync, sync_presets
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values.chance import Drawn
 from tests.laws import examples

@@ -9,11 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.claims.prefix_reuse import longest, saved_share
-from rollcast.simulator.costs import (
-    RooflineCost,
-    RooflineTrainer,
-    TrainLoad,
-)
+from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
 from rollcast.simulator.costs.memory.processes import usable_bytes
 from rollcast.simulator.costs.memory.training import activation_bytes_per_token
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
@@ -21,12 +17,7 @@ from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
 from rollcast.simulator.costs.trainer.dealing import Dealing
 from rollcast.simulator.costs.trainer.options import LOADED_BYTES_PER_S
-from rollcast.simulator.costs.trainer.packing import (
-    Work,
-    pack,
-    prefix_work,
-    suffix_work,
-)
+from rollcast.simulator.costs.trainer.packing import Work, pack, prefix_work, suffix_work
 from rollcast.simulator.errors import ScenarioError
 from tests.data.extract import read, sampled
 from tests.laws import examples

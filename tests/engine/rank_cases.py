@@ -139,10 +139,7 @@ def looks(case: Case, sequences: Sequence[Sequence[int]], ranks: bool = True) ->
     groups = groups_of(case.steps[0][0], 0)
     beat = trainer.pulse()
     assert beat.long_s > 0
-    return (
-        trainer.log_probs(sequences),
-        response_log_probs(trainer, groups, case.shared),
-    )
+    return (trainer.log_probs(sequences), response_log_probs(trainer, groups, case.shared))
 
 
 def fail(case: Case, how: str) -> tuple[str, str, float]:

@@ -47,13 +47,7 @@ POLICY = parse_policy("sagc(candidates=[2, 4], first=4)+april(over_sampling=2)",
 KNOWN = {"scenario": {"seed": 1}, "prompts": None}
 TOKENS = {(3, 0): Tokens(1, (5, 6), (-0.1, -2.5), (0, 1)), (4, 1): Tokens()}
 SHARD = "trainer-4/shard-00001-model-00001-of-00001.safetensors"
-FILES = [
-    "checkpoint-4.json",
-    "journal.jsonl",
-    "state-4.json",
-    "tokens-4.safetensors",
-    SHARD,
-]
+FILES = ["checkpoint-4.json", "journal.jsonl", "state-4.json", "tokens-4.safetensors", SHARD]
 
 fuzzing = settings(
     max_examples=examples(60),

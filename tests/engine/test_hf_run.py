@@ -86,10 +86,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_been(
         ({"cluster": {"tensor_parallel": 2}}, "cluster.tensor_parallel"),
         ({"engine": {"block_tokens": 2}}, "engine.block_tokens"),
         ({"engine": {"async_scheduling": True}}, "engine.async_scheduling"),
-        (
-            {"engine": {"weights_by": "nccl"}},
-            "engine.weights_by",
-        ),
+        ({"engine": {"weights_by": "nccl"}}, "engine.weights_by"),
     ],
 )
 def test_what_it_lacks_is_said_before_it_starts(

@@ -38,11 +38,7 @@ SLOW = pytest.mark.skipif(not os.environ.get("ROLLCAST_MEMORY_PROOF"), reason="m
 @SLOW
 @pytest.mark.parametrize(
     ("arguments", "part", "most"),
-    [
-        (("7b",), "passes", 26),
-        (("7b", "lora"), "passes", 13),
-        (("32b", "offload"), "device", 28),
-    ],
+    [(("7b",), "passes", 26), (("7b", "lora"), "passes", 13), (("32b", "offload"), "device", 28)],
 )
 def test_real_models_train_on_eight_gpus_at_16k(
     arguments: tuple[str, ...], part: str, most: float

@@ -276,16 +276,7 @@ def test_a_killed_process_is_resumed_by_another(home: Home, whole: Outcome) -> N
     patient = scenario.read_text().replace("reward_timeout_s: 10", "reward_timeout_s: 300")
     scenario.write_text(patient)
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "rollcast",
-            "run",
-            scenario,
-            "--out",
-            home.out,
-            "--no-plot",
-        ],
+        [sys.executable, "-m", "rollcast", "run", scenario, "--out", home.out, "--no-plot"],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(folders),

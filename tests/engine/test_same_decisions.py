@@ -25,14 +25,7 @@ from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from tests.conformance.arenas import BLOCK, BUDGET, COST, KV_TOKENS, MAX_SEQS, real
-from tests.conformance.test_policies import (
-    CHAINS,
-    PLAN,
-    REGISTRY,
-    STEPS,
-    keeps_the_laws,
-    plan_for,
-)
+from tests.conformance.test_policies import CHAINS, PLAN, REGISTRY, STEPS, keeps_the_laws, plan_for
 from tests.running import run
 
 CAP = 20

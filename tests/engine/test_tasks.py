@@ -354,12 +354,7 @@ def test_any_prompts_and_any_reward_function(make_task: Callable[..., FileTask])
 @pytest.mark.parametrize(
     ("function", "answer", "response", "message"),
     [
-        (
-            "breaks",
-            1,
-            "x",
-            r"my_rewards:breaks raised ValueError: cannot parse$",
-        ),
+        ("breaks", 1, "x", r"my_rewards:breaks raised ValueError: cannot parse$"),
         ("exits", 1, "x", r"my_rewards:exits raised SystemExit"),
         ("hangs", 1, "slow", r"my_rewards:hangs took longer than 0.3 s$"),
         (

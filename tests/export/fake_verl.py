@@ -121,12 +121,7 @@ class FakeVerl:
     """
 
     def __init__(
-        self,
-        workload: Any,
-        groups: int,
-        size: int,
-        asynchronous: bool,
-        genuine: Path | None = None,
+        self, workload: Any, groups: int, size: int, asynchronous: bool, genuine: Path | None = None
     ) -> None:
         self.genuine = genuine
         self.queue = FakeQueue()

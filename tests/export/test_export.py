@@ -497,8 +497,7 @@ COLOCATED = {"placement": "colocated", "replicas": 8, "trainer_gpus": 8}
 
 
 @pytest.mark.parametrize(
-    ("stack", "roofline", "args"),
-    cases(Path(__file__).parent / "memory.yaml", "roofline", "args"),
+    ("stack", "roofline", "args"), cases(Path(__file__).parent / "memory.yaml", "roofline", "args")
 )
 def test_what_the_fit_in_memory_rests_on_is_exported(
     stack: str, roofline: dict[str, object], args: list[str], tmp_path: Path

@@ -224,10 +224,7 @@ def test_the_pause_between_two_looks_follows_their_cost(
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(
-    tokens=st.integers(0, 50),
-    weights=st.lists(st.floats(0, 100), min_size=1, max_size=6),
-)
+@given(tokens=st.integers(0, 50), weights=st.lists(st.floats(0, 100), min_size=1, max_size=6))
 def test_shares_are_whole_and_add_up(tokens: int, weights: list[float]) -> None:
     parts = shares(tokens, weights)
     assert sum(parts) == tokens

@@ -38,11 +38,7 @@ def _forecast(
     ],
 )
 def test_another_setting_of_trl(
-    name: str,
-    other: str,
-    setting: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    name: str, other: str, setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = genuine.log("trl_grpo_cpu")
     said, took = _forecast(root / name, root / other, tmp_path / "mine", [setting], capsys)

@@ -63,8 +63,7 @@ def mappings(stack: str) -> st.SearchStrategy[dict[str, Any]]:
     models = [key for key in keys if all_stacks()[stack].launch.ours[key][0] == "model"]
     numbers = [key for key in keys if key not in models]
     return st.fixed_dictionaries(
-        {models[0]: NAMES},
-        optional=dict.fromkeys(numbers, NUMBERS),
+        {models[0]: NAMES}, optional=dict.fromkeys(numbers, NUMBERS)
     ).filter(lambda mapping: len(mapping) > 2)
 
 

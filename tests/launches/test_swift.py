@@ -91,11 +91,7 @@ def test_adapters_are_trained_unless_it_says_full(
 
 @pytest.mark.parametrize(
     ("name", "states", "optimizer"),
-    [
-        ("zero3_offload", True, True),
-        ("zero3", False, False),
-        ("zero2_offload", False, True),
-    ],
+    [("zero3_offload", True, True), ("zero3", False, False), ("zero2_offload", False, True)],
 )
 def test_weights_of_zero3_offload_are_on_the_host(
     tmp_path: Path, name: str, states: bool, optimizer: bool

@@ -67,13 +67,7 @@ def test_an_update_without_rollouts_changes_nothing() -> None:
     assert (np.diff(curve)[[0, 1, 2, 4, 5]] > 0).all()
 
 
-@given(
-    st.floats(0.1, 0.8),
-    st.integers(16, 512),
-    st.floats(0, 8),
-    st.integers(1, 4),
-    st.booleans(),
-)
+@given(st.floats(0.1, 0.8), st.integers(16, 512), st.floats(0, 8), st.integers(1, 4), st.booleans())
 def test_many_at_once_is_one_after_another(
     start: float, rollouts: int, age: float, steps: int, filtered: bool
 ) -> None:

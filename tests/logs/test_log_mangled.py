@@ -133,12 +133,7 @@ def test_a_mangled_log_is_read_or_refused(stack: str, mangle: str, seed: int) ->
 
 @pytest.mark.parametrize(
     ("stack", "mangle"),
-    [
-        ("nemo_rl", "cut"),
-        ("table", "huge"),
-        ("trl", "negative"),
-        ("roll", "columns"),
-    ],
+    [("nemo_rl", "cut"), ("table", "huge"), ("trl", "negative"), ("roll", "columns")],
 )
 def test_nothing_is_half_written(
     stack: str, mangle: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

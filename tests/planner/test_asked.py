@@ -76,11 +76,7 @@ def test_the_fewest_gpus_are_those_of_the_chosen_kind() -> None:
 # Limits against intervals
 
 
-@given(
-    st.lists(st.floats(0.2, 5.0), min_size=1, max_size=40),
-    st.floats(1, 100),
-    st.floats(1, 100),
-)
+@given(st.lists(st.floats(0.2, 5.0), min_size=1, max_size=40), st.floats(1, 100), st.floats(1, 100))
 def test_a_chance_is_the_share_of_draws_within_the_limit(
     factors: list[float], took: float, limit: float
 ) -> None:

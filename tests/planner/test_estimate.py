@@ -6,13 +6,7 @@ import pytest
 
 from rollcast.simulator.planner.choices import Choice
 from rollcast.simulator.planner.estimate import Estimate, estimate, estimated
-from rollcast.simulator.planner.measure import (
-    Failure,
-    Measured,
-    Setup,
-    measured,
-    setup_of,
-)
+from rollcast.simulator.planner.measure import Failure, Measured, Setup, measured, setup_of
 from rollcast.simulator.planner.question import Objective
 from rollcast.simulator.planner.whole_run import RunCost
 from rollcast.simulator.scenario.file import parse_scenario
@@ -65,12 +59,7 @@ def test_a_simulation_says_by_how_much_rollouts_were_off() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        (),
-        ("cluster.replicas=2",),
-        ("engine.max_seqs=8",),
-        ("cluster.placement=colocated",),
-    ],
+    [(), ("cluster.replicas=2",), ("engine.max_seqs=8",), ("cluster.placement=colocated",)],
 )
 def test_synchronous_estimates_are_near(settings: tuple[str, ...]) -> None:
     found = estimated(scenario(*settings))

@@ -250,11 +250,7 @@ def test_limits_are_kept(path: Path) -> None:
 def test_causes_are_grouped() -> None:
     full = "the trainer is out of memory: {} GB of each {} do not fit"
     found = by_cause(
-        [
-            (full.format(90, "h100-sxm"), "a"),
-            ("other", "b"),
-            (full.format(91.5, "h200-sxm"), "c"),
-        ]
+        [(full.format(90, "h100-sxm"), "a"), ("other", "b"), (full.format(91.5, "h200-sxm"), "c")]
     )
     assert [each.choices for each in found] == [("a", "c"), ("b",)]
     assert "90 GB" in found[0].problem
@@ -568,10 +564,7 @@ def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str
         (("--choose", "gpus=8", "--choose", "gpus=16"), "--choose: gpus is given twice"),
         (("--policy", ""), "--policy: policy: '' names no policy"),
         (("--policy", "x = "), "--policy"),
-        (
-            ("--policy", "x = sync", "--policy", "x = april"),
-            "the same as 'x = sync'",
-        ),
+        (("--policy", "x = sync", "--policy", "x = april"), "the same as 'x = sync'"),
         (("--set", "plan=5"), "(from --set plan)"),
         (("--out", "s.yaml"), "--out"),
         (("--out", "s.yaml/x"), "--out"),

@@ -154,10 +154,7 @@ class Defaults(Namespace):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_decides_as_planned_inside_slime(
-    policy: str,
-    slime: tuple[FakeSGLang, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    policy: str, slime: tuple[FakeSGLang, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from slime.rollout.base_types import call_rollout_fn
     from slime.rollout.sglang_rollout import GenerateState

@@ -57,11 +57,7 @@ def run_pytest(folder: Path, *options: str, found: bool = False) -> str:
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "" if found else "1", "PYTHONPATH": paths}
     done = subprocess.run(
-        [*command, *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env=os.environ | alone,
+        [*command, *options], cwd=folder, capture_output=True, text=True, env=os.environ | alone
     )
     return done.stdout + done.stderr
 

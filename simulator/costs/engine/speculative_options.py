@@ -117,8 +117,7 @@ class Speculative(Options):
                 )
             if any(later > earlier for earlier, later in pairwise(shares)):
                 raise self.refuse(
-                    "acceptance",
-                    "must not rise: a token is accepted only if those before it are",
+                    "acceptance", "must not rise: a token is accepted only if those before it are"
                 )
             object.__setattr__(self, "acceptance", shares)
         elif accepted is not None:

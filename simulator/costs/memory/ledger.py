@@ -81,10 +81,7 @@ class Peak(NamedTuple):
 
 
 UNCERTAIN: frozenset[str] = frozenset(
-    {
-        *("activations", "logits", "graphs", "reserve", "communication", "context"),
-        "fragmentation",
-    }
+    {*("activations", "logits", "graphs", "reserve", "communication", "context"), "fragmentation"}
 )
 """The parts that no configuration fixes: their sum is taken to be log-normal."""
 

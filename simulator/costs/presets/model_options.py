@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
 
-from rollcast.simulator.costs.presets.mixers import (
-    CompressedAttention,
-    SparseAttention,
-    StateSpace,
-)
+from rollcast.simulator.costs.presets.mixers import CompressedAttention, SparseAttention, StateSpace
 from rollcast.simulator.costs.presets.precision import FormatName, Precision
 from rollcast.simulator.costs.presets.routing import SKEW_SOURCE
 from rollcast.simulator.costs.presets.vision import VisionTower
@@ -197,8 +193,7 @@ class ModelOptions(Options):
             raise self.refuse("image_share", "the model has no vision tower (model.vision)")
         if self.weight_bytes_per_parameter is not None and self.precision != "bf16":
             raise self.refuse(
-                "weight_bytes_per_parameter",
-                "contradicts precision; leave one of the two out",
+                "weight_bytes_per_parameter", "contradicts precision; leave one of the two out"
             )
 
     def _need(self, why: str, *keys: str) -> None:

@@ -80,13 +80,7 @@ def use_of(trainer: RooflineTrainer, batch: Batch) -> Use:
     room = prefix_pass_tokens(tokens, trainer.prefix_microbatch_tokens)
     prefixes = max(batch.prefix_tokens, min(groups * batch.prefix_tokens, room))
     return Use(
-        tokens,
-        logits,
-        prefixes,
-        not one_microbatch,
-        min(1.0, images),
-        scored / tokens,
-        longest,
+        tokens, logits, prefixes, not one_microbatch, min(1.0, images), scored / tokens, longest
     )
 
 

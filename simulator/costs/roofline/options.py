@@ -131,11 +131,7 @@ class RooflineOptions(Options):
         ),
     ] = _UNSAID["recurrent_launch_s_per_layer"]
     mixture_launch_s_per_layer: Annotated[
-        Seconds,
-        Doc(
-            "the least of layers with experts, which launch more kernels",
-            unit="seconds",
-        ),
+        Seconds, Doc("the least of layers with experts, which launch more kernels", unit="seconds")
     ] = _UNSAID["mixture_launch_s_per_layer"]
     latent_launch_s_per_layer: Annotated[
         Seconds,

@@ -40,8 +40,7 @@ def _return(session: Session, fields: list[Text], read: Text | None, command: Si
 def _break(session: Session, fields: list[Text], read: Text | None, command: Simple) -> Status:
     levels = shown(fields[1]) if len(fields) > 1 else "1"
     raise Jump(
-        int(levels) if levels.isdecimal() and len(levels) < 4 else 1,
-        shown(fields[0]) == "continue",
+        int(levels) if levels.isdecimal() and len(levels) < 4 else 1, shown(fields[0]) == "continue"
     )
 
 

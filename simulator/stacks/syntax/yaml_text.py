@@ -26,9 +26,7 @@ Loader.yaml_implicit_resolvers = {
 }
 Loader.add_constructor(_INT, Loader._whole_number)
 Loader.add_implicit_resolver(
-    _INT,
-    re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)$"),
-    list("-+0123456789"),
+    _INT, re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|[0-9][0-9_]*)$"), list("-+0123456789")
 )
 Loader.add_implicit_resolver(
     _FLOAT,

@@ -36,12 +36,10 @@ LIMITS = Limits(
             learnt=True,
         ),
         "dispatch.window": Bar(
-            lambda p: p.dispatch.window is not None,
-            "its agent loops start prompts as they come",
+            lambda p: p.dispatch.window is not None, "its agent loops start prompts as they come"
         ),
         "budget_tokens": Bar(
-            lambda p: p.budget_tokens is not None,
-            "a response's cap is the same in every step",
+            lambda p: p.budget_tokens is not None, "a response's cap is the same in every step"
         ),
         "stop": Bar(
             lambda p: (

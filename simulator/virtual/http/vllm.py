@@ -163,11 +163,7 @@ async def metrics(fleet: Fleet, engines: Orders, request: Request) -> Response:
 
 _METRICS: tuple[tuple[str, str, Callable[[Engine], float]], ...] = (
     ("num_requests_running", "gauge", lambda engine: engine.replica.running),
-    (
-        "num_requests_waiting",
-        "gauge",
-        lambda engine: engine.replica.waiting + len(engine.held),
-    ),
+    ("num_requests_waiting", "gauge", lambda engine: engine.replica.waiting + len(engine.held)),
     ("kv_cache_usage_perc", "gauge", lambda engine: engine.replica.kv_used),
     ("num_preemptions_total", "counter", lambda engine: engine.preemptions),
     ("prompt_tokens_total", "counter", lambda engine: engine.prompt_tokens),

@@ -9,11 +9,13 @@ from rollcast.simulator.errors import ScenarioError
 
 
 @contextmanager
-def refuses(field: str, match: str = "", word: str = "") -> Iterator[None]:
+def refuses(
+    field: str, match: str = "", word: str = ""
+) -> Iterator[pytest.ExceptionInfo[ScenarioError]]:
     """The enclosed code raises a ScenarioError of this field, in one line that matches the pattern
     and whose message holds the word."""
     with pytest.raises(ScenarioError, match=match or None) as caught:
-        yield
+        yield caught
     assert caught.value.field == field
     assert "\n" not in str(caught.value)
     assert word in caught.value.message

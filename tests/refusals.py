@@ -1,4 +1,4 @@
-"""What is refused, from Python and at the command line: in one sentence."""
+"""What a call or a command says: that it refuses something, in one sentence, or what it found."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,3 +30,10 @@ def refused(result: tuple[int, str, str]) -> str:
     assert err.endswith("\n")
     assert out == ""
     return err.removeprefix("error: ").strip()
+
+
+def ran(result: tuple[int, str, str]) -> str:
+    """What a command printed that was carried out."""
+    code, out, err = result
+    assert code == 0, err
+    return out

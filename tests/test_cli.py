@@ -17,7 +17,7 @@ import pytest
 from rollcast.simulator.cli.app import app, main
 from tests.conftest import Cli
 from tests.processes import ROLLCAST, on_a_terminal, processor_s, started
-from tests.refusals import refused
+from tests.refusals import ran, refused
 from tests.scenarios import TINY
 
 pytestmark = pytest.mark.usefixtures("quick_intervals")
@@ -229,8 +229,7 @@ def test_set_reaches_any_key(
     cli: Cli, tiny: Path, given: list[str], key: tuple[str | int, ...], value: float
 ) -> None:
     out = tiny.parent / "out"
-    code, _, err = cli("simulate", tiny, "--no-plot", "--out", out, *settings(*given))
-    assert code == 0, err
+    ran(cli("simulate", tiny, "--no-plot", "--out", out, *settings(*given)))
     place = json.loads((out / "scenario.json").read_text())["scenario"]
     for part in key:
         place = place[part]
@@ -320,10 +319,7 @@ def test_compare_equals_separate_runs(cli: Cli, tiny: Path) -> None:
     assert folders == ["pods-keep-2", "sync"]
     for name, (spelt, policy) in zip(("sync", "pods-keep-2"), policies.items(), strict=True):
         alone = tiny.parent / name
-        code, _, err = cli(
-            "simulate", tiny, *settings(f"policy={policy}"), "--out", alone, "--no-plot"
-        )
-        assert code == 0, err
+        ran(cli("simulate", tiny, *settings(f"policy={policy}"), "--out", alone, "--no-plot"))
         for table in TABLES:
             one, other = ((place / table).read_bytes() for place in (alone, both / name))
             if table == "summary.json":  # drawn alike for all policies, intervals may differ
@@ -343,8 +339,7 @@ def test_compare_holds_another_set_up_against_the_first(cli: Cli, tiny: Path) ->
     out = tiny.parent / "out"
     also = ["--also", "cluster.routing=round_robin", "--also", "workload.group_size=2"]
     argv = ("compare", tiny, "--policy", "sync", "--policy", "april", *also)
-    code, shown, _ = cli(*argv, "--out", out, "--json", "--draws", 0, "--no-plot")
-    assert code == 0
+    shown = ran(cli(*argv, "--out", out, "--json", "--draws", 0, "--no-plot"))
     rows = json.loads(shown)
     names = ["sync", "april", "sync, cluster.routing=round_robin", "sync, workload.group_size=2"]
     assert [row["policy"] for row in rows] == names
@@ -440,8 +435,7 @@ def test_labels_cannot_leave_the_folder_or_collide(cli: Cli, tiny: Path) -> None
         for part in ("--policy", ": ".join(pair))
     ]
     out = tiny.parent / "out"
-    code, _, err = cli("compare", tiny, *chosen, "--no-plot", "--draws", 0, "--out", out)
-    assert code == 0, err
+    ran(cli("compare", tiny, *chosen, "--no-plot", "--draws", 0, "--out", out))
     assert len([path for path in out.iterdir() if path.is_dir()]) == len(labels)
     assert sorted(path.name for path in tiny.parent.iterdir()) == ["out", "tiny.yaml"]
     assert cli("compare", tiny, "--no-plot", "--draws", 0, "--out", out, "--force")[0] == 0
@@ -548,12 +542,10 @@ def test_help_and_version(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["gpus", "models", "lengths", "policies"])
 def test_presets_are_listed_and_shown(cli: Cli, kind: str) -> None:
-    code, out, _ = cli("presets", kind, "--json")
-    assert code == 0
+    out = ran(cli("presets", kind, "--json"))
     names = [row["name"] for row in json.loads(out)[kind]]
     assert len(names) == len(set(names)) > 3
-    code, out, _ = cli("presets", kind, names[0])
-    assert code == 0
+    out = ran(cli("presets", kind, names[0]))
     assert names[0] in out
 
 

@@ -31,7 +31,7 @@ from rollcast.simulator.workload.lengths import LengthModel
 from rollcast.simulator.workload.section import WorkloadSection
 from tests.conftest import Cli
 from tests.laws import examples
-from tests.refusals import refused, refuses
+from tests.refusals import ran, refused, refuses
 
 GROUPS, SIZE = 32, 8
 COSTS = {
@@ -367,19 +367,18 @@ def test_the_interval_of_a_run_holds_other_spreads(draws: int | None) -> None:
 def test_the_command_line_says_what_was_solved_for(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "known.yaml"
     path.write_text(yaml.safe_dump(raw_of({"mean_tokens": 4585, "cut_share": 0.33}).data))
-    code, out, _ = cli("simulate", str(path), "--json")
-    assert code == 0
+    out = ran(cli("simulate", str(path), "--json"))
     lengths = json.loads(out)["lengths"]
     assert lengths["known"] == {"mean_tokens": 4585, "cut_share": 0.33}
     assert lengths["mean_tokens"] == pytest.approx(4585)
     assert lengths["cut_share"] == pytest.approx(0.33)
     assert lengths["open"]["sd"] == [0.3, 0.6, 0.9]
     assert "solved for mean_tokens 4585, cut_share 0.33; assumed: sd 0.6" in lengths["note"]
-    code, out, _ = cli("simulate", str(path), "--draws", "0")
+    out = ran(cli("simulate", str(path), "--draws", "0"))
     assert lengths["note"][:40] in " ".join(out.split())
     err = refused(cli("simulate", str(path), "--set", "workload.lengths.mean_tokens=9000"))
     assert "mean_tokens: is 9000" in err
-    code, out, _ = cli("explain", "workload.lengths.sd")
+    out = ran(cli("explain", "workload.lengths.sd"))
     assert "0.3 to 0.9" in " ".join(out.split())
 
 

@@ -34,6 +34,7 @@ from rollcast.simulator.testing import try_policy
 from rollcast.simulator.testing.listed import InTurns, ListedWorkload
 from rollcast.simulator.testing.tables import TableCost
 from tests.conftest import Cli
+from tests.refusals import ran
 from tests.scenarios import TINY
 from tests.test_metrics import REAL, add_segment, hand_made_runs
 from tests.test_turns import simulate as in_turns
@@ -361,8 +362,7 @@ def test_every_output_tells_the_phases_of_summary_json(
     monkeypatch.setenv("COLUMNS", "100")
     scenario, out = tmp_path / "tiny.yaml", tmp_path / "out"
     scenario.write_text(TINY)
-    code, printed, error = cli("compare", scenario, "--policy", "april", "--out", out, "--no-plot")
-    assert code == 0, error
+    printed = ran(cli("compare", scenario, "--policy", "april", "--out", out, "--no-plot"))
     assert max(map(len, printed.splitlines())) <= 100
     rows = json.loads((out / "comparison.json").read_text())
     with (out / "comparison.csv").open() as file:
@@ -383,7 +383,7 @@ def test_every_output_tells_the_phases_of_summary_json(
             for told in (printed, page):
                 assert (shown in told and ends in told) or phase["share"] < 5e-4
     assert "optimiser" not in printed.split("seconds of a step by phase")[1]
-    code, printed, _ = cli("simulate", scenario, "--draws", 12)
+    printed = ran(cli("simulate", scenario, "--draws", 12))
     lines = [line for line in printed.splitlines() if "% of the step, " in line]
     assert [line.split()[1] for line in lines] == ["generation", "tail", "update", "sync"]
     assert sum(float(line.split("│")[3].split()[0]) for line in lines if "tail" not in line) == (

@@ -19,7 +19,7 @@ from rollcast.simulator.policies.outside import Outside
 from rollcast.simulator.scenario.file import kept, kept_modules, named_modules, read_scenario
 from rollcast.simulator.studies.simulate import load, simulate
 from tests.conftest import Cli
-from tests.refusals import refused, refuses
+from tests.refusals import ran, refused, refuses
 from tests.scenarios import COST
 
 PLAN = StepPlan(Batch(4, 4))
@@ -366,8 +366,7 @@ def test_the_command_line_compares_it_and_says_what_it_overrides(place: Path, cl
     (place / "scenario.yaml").write_text(SCENARIO)
     chains = ["sync", "mine:Share(share=1)", "both = one_step_off+mine:Share"]
     arguments = ["compare", "scenario.yaml", "--set", "cluster.placement=disaggregated"]
-    code, out, _ = cli(*arguments, *(f"--policy={text}" for text in chains), "--json")
-    assert code == 0
+    out = ran(cli(*arguments, *(f"--policy={text}" for text in chains), "--json"))
     assert [row["policy"] for row in json.loads(out)] == ["sync", "mine:Share(share=1)", "both"]
     overridden = "policy=dynamic_sampling(surplus=train)+tail_batching"
     said = " ".join(cli("simulate", "scenario.yaml", "--set", overridden)[1].split())
@@ -441,8 +440,7 @@ def test_an_entry_point_names_a_policy(installed: Path) -> None:
 
 def test_presets_list_and_explain_it(installed: Path, cli: Cli) -> None:
     def presets(*arguments: str) -> str:
-        code, out, _ = cli("presets", "policies", *arguments)
-        assert code == 0
+        out = ran(cli("presets", "policies", *arguments))
         return out
 
     rows = {row["name"]: row for row in json.loads(presets("--json"))["policies"]}

@@ -22,7 +22,7 @@ from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from rollcast.simulator.values.chance import Drawn
 from rollcast.simulator.workload.length_specs import PresetLengths, length_presets
 from tests.conftest import Cli
-from tests.refusals import refused
+from tests.refusals import ran, refused
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = ("steps=1", "workload.batch_groups=2", "workload.group_size=2", "policy=sync")
@@ -108,8 +108,7 @@ def test_a_comparison_by_whole_runs_has_intervals_of_phases() -> None:
 def test_the_command_line_says_them(cli: Cli, tmp_path: Path) -> None:
     settings = [part for setting in SMALL for part in ("--set", setting)]
     path = str(EXAMPLES / "april.yaml")
-    code, out, _ = cli("simulate", path, *settings, "--draws", "10", "--json")
-    assert code == 0
+    out = ran(cli("simulate", path, *settings, "--draws", "10", "--json"))
     summary = json.loads(out)
     low, high = summary["intervals"]["makespan_s"]
     assert summary["draws"] == 10

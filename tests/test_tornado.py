@@ -13,7 +13,7 @@ from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import load, simulate
 from rollcast.simulator.studies.tornado import ASSUMED, Z, parse_keys, tornado
 from tests.conftest import Cli
-from tests.refusals import refused
+from tests.refusals import ran, refused
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = ("steps=2", "workload.batch_groups=4", "cluster.replicas=2", "cluster.trainer_gpus=2")
@@ -100,8 +100,7 @@ def test_the_command_line_prints_and_writes_it(
     options = [part for setting in (*SMALL, "policy=sync") for part in ("--set", setting)]
     options += ["--tornado", "--draws", "0"]
     out = tmp_path / "run"
-    code, text, err = cli("simulate", path, *options, "--out", str(out))
-    assert code == 0, err
+    text = ran(cli("simulate", path, *options, "--out", str(out)))
     assert "each uncertain input changes the step time of" in text
     assert all(len(line) <= 80 for line in text.splitlines())
     with (out / "tornado.csv").open(encoding="utf-8") as file:

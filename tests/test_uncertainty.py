@@ -30,7 +30,7 @@ from rollcast.simulator.studies.uncertainty import (
 from rollcast.simulator.studies.work import SAME, Work
 from tests.conftest import Cli
 from tests.laws import examples
-from tests.refusals import refused
+from tests.refusals import ran, refused
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SMALL = ("steps=3", "workload.batch_groups=4", "cluster.replicas=2", "cluster.trainer_gpus=2")
@@ -289,8 +289,7 @@ def test_a_step_of_two_sides_goes_with_prices_and_is_at_least_either() -> None:
 def test_the_command_line_has_them_unless_told_not_to(cli: Cli) -> None:
     path = str(EXAMPLES / "april.yaml")
     options = [part for setting in (*SMALL, "policy=sync") for part in ("--set", setting)]
-    code, out, _ = cli("simulate", path, *options, "--json")
-    assert code == 0
+    out = ran(cli("simulate", path, *options, "--json"))
     summary = json.loads(out)
     assert summary["intervals"]["cost_usd"][0] < summary["cost_usd"]
     assert summary["intervals_from"] == "short runs"

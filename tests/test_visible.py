@@ -13,6 +13,7 @@ from rollcast.simulator.report.page import Markup, joined, tag
 from rollcast.simulator.values.words import visible, visible_lines
 from tests.conftest import Cli
 from tests.processes import ROLLCAST, on_a_terminal
+from tests.refusals import ran
 from tests.scenarios import TINY
 
 NAME = "<script>x</script>\x1b[31m\x1b]0;owned\x07\x9b2J\u202e[bold]{x}"
@@ -63,8 +64,7 @@ def named(tmp_path: Path) -> Path:
 def test_commands_show_names_as_text(named: Path, cli: Cli, asked: Sequence[str]) -> None:
     command, *more = asked
     quick = () if command == "plan" else ("--draws", 0)
-    code, out, err = cli(command, named, *more, *quick)
-    assert code == 0, err
+    out = ran(cli(command, named, *more, *quick))
     assert out.isprintable() or all(c.isprintable() or c == "\n" for c in out)
     if command != "plan":
         assert SHOWN in out.replace("\n", "")

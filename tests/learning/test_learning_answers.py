@@ -32,7 +32,7 @@ from rollcast.simulator.studies.learned import Times, add_learning, against, soo
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from tests.conftest import Cli
 from tests.learning.worlds import anywhere, written
-from tests.refusals import refused
+from tests.refusals import ran, refused
 
 shares = st.floats(0, 1)
 
@@ -131,8 +131,7 @@ def told(result: Result) -> dict[str, Any]:
 
 
 def test_a_run_says_when_it_reaches_its_target(cli: Cli, scenario: Path) -> None:
-    code, out, error = cli("simulate", scenario, "--json")
-    assert code == 0, error
+    out = ran(cli("simulate", scenario, "--json"))
     one = json.loads(out)
     learned = one["learning"]
     for name in ("updates", "hours", "gpu_hours"):
@@ -211,8 +210,7 @@ def test_ends_may_be_infinite() -> None:
 
 def test_a_comparison_shows_it(cli: Cli, scenario: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    code, shown, error = cli("compare", scenario, "--policy", "pods(keep=2)", "--out", out)
-    assert code == 0, error
+    shown = ran(cli("compare", scenario, "--policy", "pods(keep=2)", "--out", out))
     assert "to accuracy 0.6" in shown
     assert (out / "learning.png").stat().st_size > 5000
     page = (out / "report.html").read_text("utf-8")
@@ -241,14 +239,12 @@ def test_a_law_that_abstains_says_why(cli: Cli, scenario: Path, tmp_path: Path) 
     narrow = replace(prior(), domain=replace(anywhere(prior()).domain, group_size=(64, 128)))
     save(narrow, tmp_path / "narrow.json")
     settings = ("--set", f"learning.file={tmp_path / 'narrow.json'}")
-    code, out, error = cli("simulate", scenario, *settings, "--json")
-    assert code == 0, error
+    out = ran(cli("simulate", scenario, *settings, "--json"))
     summary = json.loads(out)
     assert "hours" not in summary["learning"]
     assert "groups of 4" in summary["learning"]["abstains"]
     assert summary["step_s"] > 0
-    code, shown, error = cli("compare", scenario, *settings, "--policy", "pods(keep=2)")
-    assert code == 0, error
+    shown = ran(cli("compare", scenario, *settings, "--policy", "pods(keep=2)"))
     assert shown.count("it says nothing here") == 1
 
 

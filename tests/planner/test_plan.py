@@ -25,7 +25,7 @@ from rollcast.simulator.scenario.plan_section import PlanSection
 from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.values import read
 from tests.conftest import Cli
-from tests.refusals import refused
+from tests.refusals import ran, refused
 from tests.scenarios import COST
 from tests.test_report import read as read_page
 
@@ -357,8 +357,7 @@ NARROW = (*FLAGS, "--choose=placement=colocated", "--choose=tensor_parallel=1")
 def test_the_command(cli: Cli, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     out = tmp_path / "out"
-    code, said, _ = cli("plan", path, *FLAGS, "--objective", "usd", "--out", out)
-    assert code == 0
+    said = ran(cli("plan", path, *FLAGS, "--objective", "usd", "--out", out))
     narrowed, first = said.split(". ".strip() + "\n", 1)
     assert " ".join(narrowed.split()).startswith("The search is narrowed by gpus, policy; open are")
     assert first.startswith("Run ")
@@ -388,8 +387,7 @@ def test_the_command(cli: Cli, path: Path, tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_plan_has_a_tornado(cli: Cli, path: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    code, said, _ = cli("plan", path, *NARROW, "--tornado", "--json", "--out", out)
-    assert code == 0
+    said = ran(cli("plan", path, *NARROW, "--tornado", "--json", "--out", out))
     bars = json.loads(said)["tornado"]
     assert bars
     assert (out / "tornado.csv").exists()
@@ -433,8 +431,7 @@ def test_a_policy_of_one_s_own_is_found_again(
     out = tmp_path / "deep" / "out"
     own = ("--policy", "beside_the_scenario:More(share=0.25)")
     quick = ["--run", "steps=100", "--workers", "1", "--no-intervals"]
-    code, _, problem = cli("plan", path, *own, *quick, "--out", out)
-    assert code == 0, problem
+    ran(cli("plan", path, *own, *quick, "--out", out))
     best = json.loads((out / "plan.json").read_text())["recommended"]
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(tmp_path)])
     monkeypatch.delitem(sys.modules, "beside_the_scenario")
@@ -463,13 +460,12 @@ def test_the_section_asks_and_flags_go_before_it(cli: Cli, path: Path) -> None:
     path.write_text(
         SCENARIO + "plan: {run: {prompts: 800}, choose: {gpus: [4], policy: [sync, april]}}\n"
     )
-    code, said, _ = cli("plan", path, "--json", "--no-intervals", "--workers", 1)
-    assert code == 0
+    said = ran(cli("plan", path, "--json", "--no-intervals", "--workers", 1))
     found = json.loads(said)
     assert found["work"] == "800 prompts"
     assert {row["gpus"] for row in found["rows"]} == {4}
     more = ["--workers", "1", "--choose", "gpus=8", "--run", "steps=7", "--policy", "sync"]
-    code, said, _ = cli("plan", path, "--json", "--no-intervals", *more)
+    said = ran(cli("plan", path, "--json", "--no-intervals", *more))
     found = json.loads(said)
     assert found["work"].startswith("7 steps")
     assert {(row["gpus"], row["policy"]) for row in found["rows"]} == {(8, "sync")}

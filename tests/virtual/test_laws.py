@@ -32,7 +32,7 @@ from rollcast.simulator.virtual.prompts import Reply
 from rollcast.simulator.virtual.trial import Tried, keep, try_control
 from tests.conftest import Cli
 from tests.laws import examples
-from tests.refusals import refused
+from tests.refusals import ran, refused
 from tests.virtual import planes
 from tests.virtual.planes import plane
 
@@ -228,8 +228,7 @@ def test_a_control_plane_stands_in_the_table_of_policies(cli: Cli, tmp_path: Pat
     options = ["--set", "workload.batch_groups=4", "--set", "steps=3", "--policy", "sync"]
     options += ["--set", "learning={prior: true, accuracy: 0.3, target: 0.5}"]
     base = [EXAMPLES / "april.yaml", *options, "--json", "--out", tmp_path / "out", "--no-plot"]
-    code, out, error = cli("compare", *base, "--control", "tests.virtual.planes:rollout")
-    assert code == 0, error
+    out = ran(cli("compare", *base, "--control", "tests.virtual.planes:rollout"))
     import json
 
     rows = {row["policy"]: row for row in json.loads(out)}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.refusals import ran
 from tests.virtual.test_pytest_plugin import ROOT, run_pytest
 
 PAGE = (ROOT / "docs" / "control_planes.md").read_text("utf-8")
@@ -49,8 +50,7 @@ def test_the_comparison_of_the_page(
     monkeypatch.chdir(written)
     monkeypatch.syspath_prepend(written)
     [line] = re.findall(r"^(rollcast compare .*)$", PAGE, re.MULTILINE)
-    code, out, error = cli(*line.split()[1:], "--set", "steps=4")  # type: ignore[operator]
-    assert code == 0, error
+    out = ran(cli(*line.split()[1:], "--set", "steps=4"))
     assert "my_scheduler:main" in out
 
 

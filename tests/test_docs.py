@@ -177,7 +177,6 @@ def test_the_scenario_of_ones_own_environment_is_read() -> None:
     (text,) = [text for text in blocks("yaml", TURNS) if "guessing" in text]
     sections = validate(parse_scenario(text).data)
     assert sections.environment is not None
-    assert sections.workload.turns is not None
     assert sections.workload.turns.drawn.max_turns == 8
     assert sections.engine.task is not None
     assert read(TaskSpec, sections.engine.task, TaskSpec.FIELD).has_turns
@@ -199,5 +198,4 @@ def test_the_section_of_the_page_on_learning_is_read() -> None:
     (section,) = blocks("yaml", LEARNING)
     raw = parse_scenario((ROOT / "examples" / "april.yaml").read_text("utf-8") + section)
     learning = from_raw(raw).learning
-    assert learning is not None
     assert (learning.start, learning.target) == (0.3, 0.6)

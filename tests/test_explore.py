@@ -145,7 +145,6 @@ def test_an_outcome_is_the_simulators(tiny: Scenario) -> None:
     found = outcome(Choice(tiny.raw, "april"))
     steps = steps_for(tiny.raw.data)
     result = simulate(load_with_steps(tiny, steps).with_policy("april"))
-    assert found.figures is not None
     assert found.figures.step_s == result.summary["step_s"]
     assert found.gpus == result.summary["gpus"]
     assert found.timeline is not None
@@ -282,7 +281,6 @@ def test_the_view_says_hours_cost_and_what_is_impossible(tiny: Scenario) -> None
 def test_the_headline_has_the_interval_of_the_chosen_policy(tiny: Scenario) -> None:
     here = [outcome(Choice(tiny.raw, chain)) for chain in ("sync", "april")]
     drawn = outcome(Choice(tiny.raw, "april", drawn=True))
-    assert drawn.figures is not None
     assert drawn.figures.factors
     low, high = ends(drawn.figures.factors).tolist()
     took = drawn.figures.run_cost(asked().work, drawn.gpus, None).hours

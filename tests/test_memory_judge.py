@@ -66,7 +66,6 @@ def test_a_peak_is_of_the_parts_that_were_measured() -> None:
     assert allocated.forecast_bytes is not None
     assert allocated.forecast_bytes < device.forecast_bytes
     found = ledger_of(from_raw(RawScenario(dict(ROOM))))
-    assert found is not None
     trains = ("log_prob", "update", "optimizer_step")
     fullest = max(found.total(phase, "colocated") for phase in trains)  # type: ignore[arg-type]
     assert device.forecast_bytes == pytest.approx(fullest)

@@ -67,7 +67,6 @@ def replay(policy: SAGC, history: Sequence[Sequence[Sequence[int]]]) -> list[tup
             score = math.log(candidate) - price * (drawn - policy.alpha)
             if best is None or score > best[0]:
                 best = (score, candidate)
-        assert best is not None
         size = best[1]
         after.append((price, size))
     return after

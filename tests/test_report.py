@@ -114,7 +114,6 @@ def test_a_timeline_is_the_runs_own(results: dict[str, Result]) -> None:
     run = results["sync"].run
     steps = len(run.steps)
     drawn = timeline_of(run, "sync", results["sync"].summary, steps)
-    assert drawn is not None
     assert len(drawn.held) == len(drawn.lanes) == run.shape.replicas
     bin_s = drawn.span_s / BINS
     for lane, gpus in zip(drawn.lanes, gpu_lanes(run), strict=True):
@@ -134,7 +133,6 @@ def test_a_large_run_is_a_small_picture() -> None:
     found = run_each([scenario.with_policy("sync")])
     assert len(comparison_page(found, None).encode()) < 200_000
     drawn = timeline_of(found["sync"].run, "sync", found["sync"].summary, 20)
-    assert drawn is not None
     assert len(drawn.lanes) == MOST_LANES
     assert len(timelines([drawn, drawn])) < 400_000
 
@@ -148,7 +146,6 @@ def test_a_trainer_apart_has_a_lane() -> None:
     )
     result = simulate(scenario)
     drawn = timeline_of(result.run, "x", result.summary)
-    assert drawn is not None
     assert drawn.held[-1].name == "trainer"
     assert {"train"} < set(states(drawn.held[-1])) <= {"train", "sync", "idle"}
 

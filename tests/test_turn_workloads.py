@@ -180,7 +180,6 @@ def test_a_trace_of_turns_is_replayed(tmp_path: Path) -> None:
     built = traced(tmp_path, TRACE)
     drawn = built.workload.draw(1, 2)
     assert (drawn.prompt_tokens, drawn.new_tokens, drawn.rewards) == (90, [25, 12], [0.5, 0.0])
-    assert drawn.trajectories is not None
     assert [tuple(turn) for turn in drawn.trajectories[0].turns] == [
         (0, 10, 2.0),
         (0, 10, 1.25),

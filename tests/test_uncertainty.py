@@ -186,7 +186,6 @@ def test_draws_of_phases_add_up_and_hold_the_run(example: str) -> None:
     result = simulate(load(EXAMPLES / f"{example}.yaml", *settings))
     summary = result.summary
     step = add_intervals(result).step
-    assert step is not None
     total = np.sum([step.phases[name] for name in in_sum(summary["overlapped"])], axis=0)
     assert total == pytest.approx(step.step_s)
     assert (step.phases["tail"] <= step.phases["generation"]).all()

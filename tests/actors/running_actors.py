@@ -148,7 +148,6 @@ def trained_on(parts: Iterable[Part]) -> float:
 def weight_of(home: Home) -> float:
     """The trainer's newest weight."""
     latest = home.world._updates.latest
-    assert latest is not None
     return float(unpack(home.transport.get(latest.ref))["w"][0])
 
 

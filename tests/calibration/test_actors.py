@@ -76,7 +76,6 @@ def fitted(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Fitted
 
 def test_the_ways_between_processes_and_what_these_cost_each_other(fitted: Fitted) -> None:
     actors = fitted.cost.actors
-    assert actors is not None
     assert actors.to_trainer_s == pytest.approx(LINEAR["switch_to_train_s"], rel=1e-3)
     assert actors.from_trainer_s == pytest.approx(LINEAR["switch_to_rollout_s"], rel=1e-3)
     assert (actors.load_s, actors.check_s) == pytest.approx((LOAD_S, CHECK_S), rel=1e-3)
@@ -88,7 +87,6 @@ def test_the_ways_between_processes_and_what_these_cost_each_other(fitted: Fitte
 
 def test_without_a_probe_nobody_is_slower(runs: list[Path], tmp_path: Path) -> None:
     actors = calibrate(runs).cost.actors
-    assert actors is not None
     assert (actors.iteration_beside, actors.update_beside) == (1.0, 1.0)
     old = write_probe(tmp_path / "probe.json", runs[0])  # of one process
     assert calibrate(runs, old).cost.actors == actors
@@ -121,8 +119,6 @@ def test_the_file_keeps_them_and_says_how_sure_it_is(fitted: Fitted, tmp_path: P
 
 def test_on_a_slower_machine_the_ways_are_longer_and_the_slowing_the_same(fitted: Fitted) -> None:
     usual, slow = fitted.cost.actors, fitted.cost.slowed(2.0, 3.0, 4.0).actors
-    assert usual is not None
-    assert slow is not None
     assert slow.load_s == pytest.approx(4 * usual.load_s)
     assert slow.update_beside == usual.update_beside
     work = fitted.cost.slowed(2.0, 3.0, 4.0)
@@ -146,7 +142,6 @@ def test_pulses_of_some_steps_stand_for_their_neighbours(tmp_path: Path) -> None
     table["long_s"] = [0.1, 0.2, 0.3, 0.4]
     table.to_csv(run / "speed_probes.csv", index=False)
     pulses = MachineSpeed(1.0, 1.0).of(RunFolder.open(run))
-    assert pulses is not None
     assert pulses.shape == (12, 2)
     assert pulses[11, 1] == pytest.approx((0.3 + 5 * 0.4) / 6)  # around steps 9 to 14
     (run / "speed_probes.csv").write_text("steps_done,short_s,long_s\n4,1,1\n3,1,1\n")

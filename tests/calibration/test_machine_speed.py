@@ -45,7 +45,6 @@ def fitted(runs: list[Path]) -> Fitted:
 
 def test_costs_are_at_the_mean_pulse(fitted: Fitted) -> None:
     level = float(np.exp(np.mean(np.log(FACTORS[:3]))))
-    assert fitted.speed is not None
     assert fitted.speed.short_s == pytest.approx(level * PULSE["short_s"], rel=0.05)
     assert fitted.speed.long_s == pytest.approx(level * PULSE["long_s"], rel=0.05)
     found = fitted.content["cost"]["iteration"]["fixed_s"]
@@ -99,7 +98,6 @@ def test_each_step_at_the_pulse_around_it(runs: list[Path], tmp_path: Path) -> N
     run = write_world(tmp_path / "run", seed=0, steps=10, outliers=0.0)
     table.to_csv(run / "speed_probes.csv", index=False)
     pulses = by_step(RunFolder.open(run))
-    assert pulses is not None
     (run / "speed_probes.csv").rename(run / "pulses.csv")  # as earlier versions called it
     assert np.array_equal(by_step(RunFolder.open(run)), pulses)  # type: ignore[arg-type]
     assert pulses.shape == (10, 2)

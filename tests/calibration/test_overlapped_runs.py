@@ -47,7 +47,6 @@ def test_decisions_follow_from_the_record_alone(name: str) -> None:
 
 def test_each_is_slower_beside_the_other(fitted: Fitted) -> None:
     actors = fitted.cost.actors
-    assert actors is not None
     assert 1.0 <= actors.iteration_beside < 2.0
     assert 1.0 <= actors.update_beside < 2.0
     assert 0 < actors.to_trainer_s < 0.05

@@ -127,10 +127,8 @@ def test_shapes_tell_apart_what_a_run_leaves_together() -> None:
     both = [made_up(60, 1, shared=False).table, made_up(60, 2, shared=True).table]
     probe = replace(run, table=pd.concat(both))
     dense = fit_updates(run, False, probe)
-    assert dense is not None
     assert dense.ratio == pytest.approx(1.2, rel=0.03)
     shared = fit_updates(run, True, probe, dense.ratio)
-    assert shared is not None
     for found in (dense.cost(), shared.cost()):
         assert found["per_token_s"] == pytest.approx(1.2 * 6e-5, rel=0.1)
         assert found["per_pair_s"] == pytest.approx(1.2 * 4e-8, rel=0.15)

@@ -20,7 +20,6 @@ def test_the_truth_is_found(factor: float) -> None:
     inside = 0
     for seed in range(5):
         found = updates_to_target([curve(1.0, seed=seed)], [curve(factor, seed=100 + seed)])
-        assert found is not None
         assert found.factor == pytest.approx(factor, rel=0.25)
         assert found.low <= found.factor <= found.high
         inside += found.low <= factor <= found.high
@@ -33,7 +32,6 @@ def test_the_truth_is_found_to_half_a_percent_where_there_is_no_luck(factor: flo
     found = updates_to_target(
         [1 / (1 + np.exp(3 - t / 30))], [1 / (1 + np.exp(3 - t / 30 / factor))]
     )
-    assert found is not None
     assert found.factor == pytest.approx(factor, rel=0.005)
 
 
@@ -42,8 +40,6 @@ def test_more_runs_say_more() -> None:
     many = updates_to_target(
         [curve(1.0, seed=s) for s in range(8)], [curve(1.3, seed=20 + s) for s in range(8)]
     )
-    assert one is not None
-    assert many is not None
     assert many.high - many.low < one.high - one.low
 
 

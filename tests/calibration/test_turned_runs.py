@@ -133,7 +133,6 @@ def test_runs_of_an_earlier_version_are_read(runs: list[Path], tmp_path: Path) -
     """Their suspended calls have another word, and so has the key of the environment."""
     run = shutil.copytree(runs[1], tmp_path / "old")
     calls = RunFolder.open(run).calls()
-    assert calls is not None
     table = run / "environments.csv"
     assert ",suspended," in table.read_text()
     table.write_text(table.read_text().replace(",suspended,", ",put_away,"))
@@ -143,7 +142,6 @@ def test_runs_of_an_earlier_version_are_read(runs: list[Path], tmp_path: Path) -
     )
     old = RunFolder.open(run)
     again = old.calls()
-    assert again is not None
     assert again["ended"].tolist() == calls["ended"].tolist()
     with pytest.warns(OldName, match=r"environment\.on_suspend"):
         assert old.environment is not None

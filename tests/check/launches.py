@@ -55,7 +55,6 @@ def asked(gpu: str | None = "h100-sxm", **more: Any) -> Asked:
 def short_ledger(launch: Question, over: float) -> Ledger:
     """The ledger of a launch on GPUs that have less than it needs by a factor."""
     ledger = launch.scenario.ledger
-    assert ledger is not None
     size = ledger.peak.bytes / over
     pools = {name: replace(pool, capacity_bytes=size) for name, pool in ledger.pools.items()}
     return replace(ledger, pools=pools)

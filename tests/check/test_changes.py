@@ -57,7 +57,6 @@ def test_trl_keeps_a_model_on_each_gpu_unless_it_is_told_to_shard(launcher: str 
     assert backend.value == ("deepspeed" if launcher == "deepspeed" else "ddp")
     assert backend.assumed is (launcher is None)
     ledger = found.scenario.ledger
-    assert ledger is not None
     assert ledger.fits is (launcher == "deepspeed")
     if not ledger.fits:
         shards = ("accelerate launch --use_deepspeed --zero_stage 3",)
@@ -69,7 +68,6 @@ def test_rows_of_a_pass_leave_the_batch_what_it_is() -> None:
     """TRL's batch is rows x passes x GPUs: fewer rows are more passes; in a script, as one."""
     before = _trl("train.py")
     ledger = before.scenario.ledger
-    assert ledger is not None
     assert not ledger.fits
     found = {one.lines: one for one in that_fit(before, ledger)}
     assert ("use_liger_kernel=True",) in found
@@ -96,7 +94,6 @@ def test_whole_logits_can_be_fused() -> None:
     }
     large = question(launched(said), asked(mean_tokens=6000.0, prompt_tokens=200))
     ledger = large.scenario.ledger
-    assert ledger is not None
     assert not ledger.fits
     assert ledger.peak.part == "logits"
     assert ("actor_rollout_ref.model.use_fused_kernels=True",) in [
@@ -289,5 +286,4 @@ def test_values_that_are_tried(small: Question) -> None:
     assert all(2048 / 4 <= value < 2048 for value in search._tried(groups, small))
     other = search._Single(groups, 1024, {"workload.max_new_tokens": 1024})
     change = search._changed(small, [other])
-    assert change is not None
     assert change.trains_otherwise

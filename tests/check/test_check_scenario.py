@@ -55,7 +55,6 @@ def test_it_says_what_the_scenario_says(call: Call, path: Path) -> None:
     code, out, _ = call("check", path, "--no-changes", "--json")
     said = json.loads(out)
     ledger = build_scenario(parse_scenario(TEXT)).ledger
-    assert ledger is not None
     assert (code, said["fits"], said["stack"]) == (0, True, None)
     assert said["phases"] == ledger.plain()["phases"]
     simulated = json.loads(call("simulate", path, "--json")[1])

@@ -33,7 +33,6 @@ def _question(**more: Any) -> Question:
 
 def _fits(asks: Question, tokens: int) -> bool:
     ledger = asks.with_mean(tokens).scenario.ledger
-    assert ledger is not None
     return ledger.fits
 
 
@@ -81,7 +80,6 @@ def test_the_longest_response_that_fits_is_told(mean: float | None) -> None:
         shorter = {**ONE_ROW, "data.max_response_length": tokens}
         again = asked("h100-sxm", prompt_tokens=200, mean_tokens=mean)
         ledger = question(launched(shorter), again).scenario.ledger
-        assert ledger is not None
         assert ledger.fits is fits
 
 

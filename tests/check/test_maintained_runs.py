@@ -46,7 +46,6 @@ def test_seven_billion_on_one_gpu_with_its_states_on_the_host(tmp_path: Path) ->
     """verl's FSDP2 keeps them there; offloading between phases alone does not do."""
     small = _asked(VERL, tmp_path, "h20")
     ledger = ledger_of(small.scenario)
-    assert ledger is not None
     assert not ledger.fits
     first = that_fit(small, ledger)[0]
     assert first.lines == (
@@ -63,5 +62,4 @@ def test_seventy_billion_with_a_critic_on_32_gpus(tmp_path: Path) -> None:
     assert large.value("cost.roofline.trainer.optimizer_on_host") is True
     assert large.scenario.shape.held_gpus == 32
     ledger = ledger_of(large.scenario)
-    assert ledger is not None
     assert ledger.nearly_sure

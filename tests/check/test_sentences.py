@@ -76,7 +76,6 @@ def test_that_nothing_helps_is_told_only_after_a_search(small: Question) -> None
 
 def test_an_engine_that_is_too_large_for_its_share(small: Question) -> None:
     ledger = small.scenario.ledger
-    assert ledger is not None
     share = ledger.pools["engine_share"]
     pools = {**ledger.pools, "engine_share": replace(share, capacity_bytes=1e9)}
     text = headline(Answer(small, replace(ledger, pools=pools), _found(small)))
@@ -259,7 +258,6 @@ def test_no_wait_is_told_of_a_policy_that_does_not_wait(small: Question) -> None
 def test_the_lines_of_a_ledger(small: Question) -> None:
     """An engine's own share only where it is nearly full; shares of each pool's capacity."""
     ledger = small.scenario.ledger
-    assert ledger is not None
     lines = memory_lines(ledger)
     assert lines
     assert {line.pool for line in lines} == {"colocated"}
@@ -278,7 +276,6 @@ def test_the_lines_of_a_ledger(small: Question) -> None:
 def test_as_if_it_fit_keeps_the_pool(small: Question) -> None:
     keys = small.as_if_it_fit()
     large = small.with_keys(keys)
-    assert large.ledger is not None
     assert large.ledger.sure
     assert large.engine.kv_tokens == small.scenario.engine.kv_tokens
     assert small.with_keys({"steps": 7}).steps == 7

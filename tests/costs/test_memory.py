@@ -64,7 +64,6 @@ def test_what_it_says_would_fit_does() -> None:
         fixed = scenario(*(f"{key}={json.dumps(value)}" for key, value in remedy.changes))
         fixed.check_memory()
         ledger = ledger_of(fixed)
-        assert ledger is not None
         assert ledger.fits, remedy
 
 
@@ -107,8 +106,6 @@ def test_a_trace_is_judged_at_its_own_longest(tmp_path: Path) -> None:
 def test_a_shared_prefix_is_judged_as_it_is_trained() -> None:
     wide = scenario("workload.prompt_tokens=12000", "workload.max_new_tokens=12000")
     dense, shared = ledger_of(wide), ledger_of(wide.with_policy("prefix_reuse"))
-    assert dense is not None
-    assert shared is not None
     assert shared.total("update", "trainer") < dense.total("update", "trainer")
     assert shared.fits_probability > dense.fits_probability
 
@@ -124,7 +121,6 @@ def test_zero_3_gathers_all_weights_where_adapters_are_merged_at_once(gathers: b
     }
     settings = [f"cost.roofline.trainer.{key}={value}" for key, value in trainer.items()]
     found = ledger_of(scenario("cost.roofline.stack=trl", *settings))
-    assert found is not None
     (held,) = found.of("sync", "trainer")
     weights = 2 * 32.76e9 if gathers else 0.0
     assert held.bytes.get("gathered_weights", 0.0) == pytest.approx(weights, rel=0.01)

@@ -94,7 +94,6 @@ def forecast(name: str, ranks: int, tokens: int, **options: Any) -> dict[str, fl
         config_of(name, tokens).save_pretrained(folder)
         devices = Devices(80 << 30, 1.0, ranks=ranks)
         found = peak(Path(folder), config, "bfloat16", devices)
-    assert found is not None
     states = ("weights", "master weights", "gradients", "optimizer")
     return {
         "passes": sum(found.values()) / GIB,

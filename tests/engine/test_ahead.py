@@ -171,7 +171,6 @@ def test_no_weights_change_under_an_iteration(
     whole.load_weights(other.state_dict(), 1, keep_keys=keep)
     assert whole.unfinished == ("a", "b", "c")  # c has ended meanwhile, which the next step tells
     assert [response.request_id for response in whole.step()] == ["c"]
-    assert whole.last_iteration is not None
     assert whole.last_iteration.work.rollouts == 3
     assert whole.step() == []
     found = finish(whole)

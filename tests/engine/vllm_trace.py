@@ -30,7 +30,6 @@ def run_requests(
     while replica.unfinished:
         finished = replica.step()
         done = replica.last_iteration
-        assert done is not None
         work = done.work
         rows.append((work.prefill_tokens, work.rollouts, work.context_tokens))
         preemptions += done.preemptions

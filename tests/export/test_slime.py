@@ -70,7 +70,6 @@ class Run:
 
     def step(self, rollout_id: int) -> list[list[Sample]]:
         output = self.adapter.generate_rollout(self.args, rollout_id, self.source)
-        assert self.adapter.driver is not None
         self.decisions.append(json.loads(json.dumps(self.adapter.driver.decision)))
         self.metrics = output.metrics
         groups: list[list[Sample]] = output.samples
@@ -149,7 +148,6 @@ def test_an_event_loop_that_never_waits_loses_nothing(
         assert sample.response_length == drawn.new_tokens[-1] == len(sample.rollout_log_probs)
         keys.append((tag["group"], tag["index"]))
     assert len(set(keys)) == len(keys) == 6 * 16
-    assert adapter.driver is not None
     ledger, rollouts = adapter.driver.loop.result.ledger, adapter.driver.loop.rollouts
     ledger.carried_tokens = sum(rollout.new_tokens for rollout in rollouts.kept())
     assert ledger.balance == 0
@@ -160,13 +158,11 @@ def test_off_policy_tokens_are_masked_as_planned(start: Callable[..., Run]) -> N
     masked = 0
     for batch in run.steps(0, 6):
         for sample in (sample for group in batch for sample in group):
-            assert sample.loss_mask is not None
             assert len(sample.loss_mask) == sample.response_length
             assert sample.loss_mask == sorted(sample.loss_mask)  # zeros, then ones
             masked += sample.loss_mask.count(0)
         assert run.metrics is not None
     assert masked > 0
-    assert run.adapter.driver is not None
     assert masked == run.adapter.driver.loop.result.ledger.masked_tokens
 
 
@@ -360,7 +356,6 @@ def test_what_is_not_needed_any_more_is_forgotten(start: Callable[..., Run]) -> 
     run = start(scenario("april"))
     run.steps(0, 8)
     driver = run.adapter.driver
-    assert driver is not None
     kept = {*driver.loop.rollouts.buffer, *driver.loop.rollouts.ready}
     world: Any = driver.world
     trained = 4  # the last batch, which slime has just been given

@@ -26,8 +26,6 @@ def _found(folder: Path, stack: str = "") -> Outcome:
 def _seconds(found: Outcome, *texts: str) -> tuple[float, float]:
     """Now, and as asked."""
     found = with_what_if(found, asked(texts))
-    assert found.step is not None
-    assert found.what_if is not None
     changed = found.what_if[1]
     assert changed.low_s <= changed.seconds <= changed.high_s
     return found.step.seconds, changed.seconds

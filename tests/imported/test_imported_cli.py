@@ -91,10 +91,8 @@ def test_text_is_counted_with_a_tokenizer(tmp_path: Path, monkeypatch: pytest.Mo
     log = read_log([folder], tokens=lambda text: len(text) - 1)
     assert log.tokenized
     found = outcome(log, draft(log), "freeze", advised=False)
-    assert found.fit is not None
     assert found.fit.tokens_from == "tokenizer"
     assert "1.000 times the logged means" in " ".join(found.notes)
-    assert found.fit.rollouts is not None
     lengths = sorted(n for t in truth.run() for group in t.lengths for n in group)
     kept = sorted(n for group in found.fit.rollouts.groups.new_tokens for n in group)
     assert kept == pytest.approx(lengths, abs=1)
@@ -316,7 +314,6 @@ def test_what_a_log_says_of_its_costs_is_in_the_scenario(tmp_path: Path) -> None
     path.write_text(pprint.pformat(given_settings) + "\n" + "".join(rows))
     log = read_log([path])
     found = outcome(log, draft(log, given(gpu="a100-80gb")), advised=False)
-    assert found.fit is not None
     assert found.fit.shape == "roofline"
     roofline = found.fit.cost["roofline"]
     assert roofline["cuda_graphs"] is False
@@ -326,5 +323,4 @@ def test_what_a_log_says_of_its_costs_is_in_the_scenario(tmp_path: Path) -> None
     assert trainer["critic"] is True
     assert (trainer["batching"], trainer["microbatch_rollouts"]) == ("packed", 4)
     assert "reward_passes" not in trainer
-    assert found.step is not None
     assert found.step.seconds == pytest.approx(19.1, rel=0.05)

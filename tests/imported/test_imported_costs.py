@@ -196,7 +196,6 @@ def test_coefficients_come_back(iteration: float, each: float, seed: int) -> Non
         ),
         np.ones(30, dtype=bool),
     )
-    assert found is not None
     values = {k: v for k, v in found.coefficients.items() if k in COST}
     fitted = LinearCost(**{**COST, **values})
     again = np.array([sum(generation_s(fitted, engines, 20, b.groups)) for b in batches])

@@ -45,7 +45,6 @@ def _found(name: str, *said: str) -> tuple[RunLog, Outcome]:
 @pytest.mark.parametrize(("name", "said"), GENUINE)
 def test_of_genuine_logs_too(name: str, said: tuple[str, ...], tmp_path: Path) -> None:
     log, found = _found(name, *said)
-    assert found.step is not None
     assert found.fit is not None
     simulated_s = simulated_step_s(log, found, tmp_path / "mine")
     assert found.step.seconds == pytest.approx(simulated_s, rel=0.01)
@@ -58,7 +57,6 @@ def test_of_genuine_logs_too(name: str, said: tuple[str, ...], tmp_path: Path) -
 @pytest.mark.parametrize("said", [(), SAID], ids=["lines", "roofline"])
 def test_the_last_third_of_a_run_on_eight_gpus(said: tuple[str, ...]) -> None:
     _, found = _found("public_verl", *said)
-    assert found.fit is not None
     assert found.fit.shape == ("roofline" if said else "linear")
     [judged] = found.judged
     assert (judged.number[0], judged.number[-1], judged.fitted_on) == (71, 105, 55)
@@ -90,14 +88,12 @@ def test_what_is_written_runs_and_takes_as_long(name: str, tmp_path: Path) -> No
     result = simulate(load(out / "scenario.yaml", "steps=24"))
     measured = found.used.whole_s[found.used.quiet]
     assert result.summary["step_s"] == pytest.approx(float(np.median(measured)), rel=0.35)
-    assert found.advice is not None
     assert not any(each.why_not for each in found.advice.answers)
 
 
 def test_waiting_is_not_generation() -> None:
     log, found = _found("verl_files/colocate_async")
     assert log.overlapped
-    assert found.fit is not None
     assert found.fit.levels.seen["decode"].startswith("step_s")
     assert not any("decode" in figure.phases for figure in found.fit.figures)
     [judged] = found.judged
@@ -110,12 +106,8 @@ def test_waiting_is_not_generation() -> None:
 def test_lengths_of_dumps_and_of_their_steps_alone_agree() -> None:
     """The same run, once with its dumps and once without."""
     log, found = _found("verl_files/legacy_v0")
-    assert found.fit is not None
-    assert found.fit.rollouts is not None
     bare = replace(log, rollouts=log.rollouts.iloc[:0])
     alone = outcomes.outcome(bare, draft(bare), "freeze", advised=False)
-    assert alone.fit is not None
-    assert alone.fit.few is not None
     own, few = found.fit.rollouts.lengths["lengths"], alone.fit.few.lengths()
     for spread in ("between_sd", "within_sd"):
         assert few[spread] == pytest.approx(own[spread], abs=0.25)

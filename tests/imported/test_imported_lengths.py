@@ -66,7 +66,6 @@ def test_the_truth_lies_near_what_is_fitted(
         "drift_per_step": drift,
     }
     found = fit_few(_figures(40, 32, 8, 8192, truth, seed))
-    assert found is not None
     errors = found.errors()
     got = dict(zip(("drift_per_step",), (float(found.values[4]),), strict=True))
     got = {**found.lengths(), **got}
@@ -90,7 +89,6 @@ def test_no_longest_response_is_likely_where_all_would_be_cut() -> None:
     )
     assert absurd < likely
     found = fit_few(figures)
-    assert found is not None
     assert found.lengths()["median_tokens"] == pytest.approx(180, rel=0.1)
     far = found.lengths(np.array([5.0, 900.0, -900.0, 900.0, 0.0]))  # as a draw may be
     assert max(far.values()) <= 1024
@@ -101,7 +99,6 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     inside = []
     for seed in range(12):
         found = fit_few(_figures(30, 16, 8, 8192, truth, seed))
-        assert found is not None
         off = abs(math.log(found.lengths()["median_tokens"] / 500.0))
         inside.append(off < 1.645 * math.sqrt(found.covariance[0, 0]))
     assert sum(inside) >= 8  # of 12 at 90 %: fewer than 8 happen once in 230
@@ -112,7 +109,6 @@ def test_cut_at_the_cap_is_not_taken_for_short() -> None:
     figures = _figures(40, 32, 8, 1000, truth, 3)
     assert figures.cut.mean() > 0.2
     found = fit_few(figures)
-    assert found is not None
     assert found.lengths()["median_tokens"] == pytest.approx(700, rel=0.15)
 
 
@@ -120,8 +116,6 @@ def test_a_split_that_nothing_tells_stays_wide() -> None:
     truth = TRUTH
     few = fit_few(_figures(4, 8, 8, 8192, truth, 1))
     many = fit_few(_figures(60, 8, 8, 8192, truth, 1))
-    assert few is not None
-    assert many is not None
     assert few.covariance[2, 2] > many.covariance[2, 2]
     assert math.sqrt(few.covariance[2, 2]) > 0.4
     assert fit_few(_figures(1, 8, 8, 8192, truth, 1)) is None
@@ -160,7 +154,6 @@ def test_lengths_have_the_measured_mean_whatever_contradicts_it() -> None:
         )
         figures = replace(figures, cap_known=not math.isnan(cut))
         found = fit_few(figures)
-        assert found is not None
         fitted = found.lengths()
         logs = math.log(fitted["median_tokens"]) + fitted["between_sd"] * rng.standard_normal(
             (20_000, 1)

@@ -47,7 +47,6 @@ def _told(
     seconds = (opening_s + made) * np.exp(noise * rng.standard_normal(steps))
     timed = (Figure("generation_s", ("decode", "prefill"), seconds),)
     found = fit_linear(ENGINES, True, batches, timed, np.ones(steps, dtype=bool))
-    assert found is not None
     assert found.opening is not None
     return found.opening, float(np.median(seconds))
 
@@ -78,8 +77,6 @@ def test_a_forecast_of_the_iterations_tells_it_where_steps_do_not() -> None:
         opening_of({"decode": forecast}, made, quiet, 800, 1, 0.0, PRIOR_SD["decode"])
         for made in (forecast + 8.0, forecast)
     )
-    assert more is not None
-    assert alone is not None
     assert more.seconds > 2 * alone.seconds
 
 

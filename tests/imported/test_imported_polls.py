@@ -78,7 +78,6 @@ def test_other_sizes_of_a_polled_run(
 ) -> None:
     log = read_log([logged(tmp_path, scenario(iteration_s), monkeypatch)])
     found = outcome(log, draft(log), advised=False)
-    assert found.fit is not None
     data: dict[str, Any] = mapping(found.parts)
     assert data["poll_s"] == POLL_S
     lengths = dict(truth.SCENARIO["workload"]["lengths"])

@@ -67,7 +67,6 @@ def test_the_step_that_is_printed_is_the_file_s(
 ) -> None:
     pytest.importorskip("pyarrow" if stack == "trl" else "json", reason="parquet needs pyarrow")
     log, found = _found(stack, tmp_path, monkeypatch)
-    assert found.step is not None
     # the truth's own: without noise, and to go on as it was
     measured_s = float(np.median(found.used.whole_s[found.used.quiet]))
     assert found.step.low_s <= measured_s <= found.step.high_s
@@ -83,7 +82,6 @@ def test_every_cost_lies_in_its_interval(
     stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, found = _found(stack, tmp_path, monkeypatch)
-    assert found.fit is not None
     assert found.fit.shape == "roofline"
     levels = found.fit.levels
     for phase in truth.FORMS[stack].known:  # without prompts in a log, spreads hold an assumed one
@@ -103,7 +101,6 @@ def test_every_coefficient_lies_in_its_interval(
     """TRL's run, on a board that nobody names: its own straight lines come back."""
     pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     _, found = _found("trl", tmp_path, monkeypatch)
-    assert found.fit is not None
     assert found.fit.shape == "linear"
     assert found.fit.cost["linear"]["padded"] is True
     own, spreads = found.fit.coefficients, found.fit.levels.spreads
@@ -123,8 +120,6 @@ def test_every_length_lies_in_its_interval(
     stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, found = _found(stack, tmp_path, monkeypatch)
-    assert found.fit is not None
-    assert found.fit.rollouts is not None
     own, errors = (found.fit.rollouts.lengths[k] for k in ("lengths", "standard_errors"))
     for key, true in truth.LENGTHS.items():
         assert abs(own[key] - true) < 1.96 * errors[key] + 0.005 * true, (key, own[key])
@@ -140,8 +135,6 @@ def test_lengths_from_steps_alone_lie_in_their_intervals(
     stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, found = _found(stack, tmp_path, monkeypatch)
-    assert found.fit is not None
-    assert found.fit.few is not None
     errors = found.fit.few.errors()
     own = found.fit.few.lengths()
     assert abs(own["median_tokens"] - 600) < 1.96 * errors["median_tokens"]
@@ -173,7 +166,6 @@ def test_policies_rank_as_by_the_truth(
     stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, found = _found(stack, tmp_path, monkeypatch)
-    assert found.advice is not None
     own = {each.key: each for each in found.advice.answers}
     true = _true_speedups()
     assert own.keys() == true.keys()

@@ -36,7 +36,6 @@ def test_the_fit_has_the_level_of_the_log_s_end(tmp_path: Path) -> None:
     log = read_log([tmp_path / "run.csv"])
     found = outcome(log, draft(log), advised=False)
     assert not found.changes
-    assert found.step is not None
     late_s = float(np.median(found.used.whole_s[45:]))
     early_s = float(np.median(found.used.whole_s[:30]))
     assert abs(math.log(found.step.seconds / late_s)) < abs(math.log(late_s / early_s)) / 2
@@ -77,8 +76,6 @@ def test_lengths_that_still_grow_go_on_growing_and_the_interval_holds_both(tmp_p
     assert values["auto"][key] == pytest.approx(0.02, abs=0.005)
     assert values["freeze"][key] == 0.0
     auto, frozen = by["auto"].step, by["freeze"].step
-    assert auto is not None
-    assert frozen is not None
     assert auto.seconds > 1.1 * frozen.seconds
     assert auto.low_s < frozen.seconds < auto.high_s
     assert any("still changed by +2 % a step" in note for note in by["auto"].notes)
@@ -114,7 +111,6 @@ def test_lengths_that_are_not_told_to_change_may_change(tmp_path: Path) -> None:
     written.table(tmp_path / "run.csv", _growing(20, 0.0, 20))
     log = read_log([tmp_path / "run.csv"])
     found = outcome(log, draft(log), advised=False)
-    assert found.fit is not None
     assert (found.fit.trend, found.fit.trend_sd > 0) == (0.0, True)
 
     def width(known: Fit, drift: Drift) -> float:

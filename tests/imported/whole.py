@@ -12,6 +12,5 @@ from rollcast.simulator.studies.simulate import load, simulate
 def simulated_step_s(log: RunLog, found: Outcome, folder: Path) -> float:
     """Writes the import to the folder; seconds of a step of the file, simulated anew."""
     write.write(folder, log, found.parts, False, to_json(log, found), "")
-    assert found.step is not None
     scenario = load(folder / "scenario.yaml", f"steps={found.step.steps}")
     return float(simulate(scenario).summary["step_s"])

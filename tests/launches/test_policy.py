@@ -56,7 +56,6 @@ RULES = {
 
 def policy(stack: str, **more: Any) -> Any:
     log = all_stacks()[stack].log
-    assert log is not None
     values = {"run.max_staleness": 3, **more}
     known = {key: Setting(key, said, key, Place("run.sh", 1)) for key, said in values.items()}
     part = policy_part(known, True, stack, log.fully_async)

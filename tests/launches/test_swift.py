@@ -124,5 +124,4 @@ def test_all_weights_are_gathered_to_merge_unless_sent_in_parts(
     )
     assert found.scenario.cost.trainer_of.gathers_to_merge is at_once
     ledger = found.scenario.ledger
-    assert ledger is not None
     assert ledger.fits is not at_once

@@ -47,7 +47,6 @@ def test_clocks_that_are_slowed_twice_take_both(factors: list[float], first: int
     twice = slowed(slowed(base, own, drawn, first), own, drawn, 0)
     want = [10 * factors[u] * (1.0 if u < first else factors[u]) for u in range(3)]
     assert np.diff(twice.seconds) == pytest.approx(want)
-    assert twice.drawn_seconds is not None
     assert np.diff(twice.drawn_seconds[0]) == pytest.approx(want)
     assert np.diff(twice.drawn_seconds[1]) == pytest.approx(10.0)
 
@@ -100,8 +99,4 @@ def test_a_stated_ratio_takes_precedence_over_the_prior(scenario: Path) -> None:
     asked = ("learning={prior: true, accuracy: 0.3, lengths: true}",)
     stated = load(scenario, *asked, "workload.rewards.length_correlation=0.5").learning
     usual = load(scenario, *asked, "workload.max_new_tokens=8000").learning
-    assert stated is not None
-    assert usual is not None
-    assert stated.law.lengths is not None
-    assert usual.law.lengths is not None
     assert stated.law.lengths.ratio > 1.0 > usual.law.lengths.ratio

@@ -54,7 +54,6 @@ def test_the_law_says_how_many_updates_each_choice_needs(scenario: Path) -> None
     assert levels == pytest.approx([rows["sync"].run_cost.updates] * 3)  # on-policy, unselected
     assert " updates to accuracy 0.6 take " in found.sentences[1]
     assert found.sentences[-1].startswith("Accuracy from 0.3 to 0.6 follows a law fitted to ")
-    assert found.scenario is not None
     assert found.scenario["learning"]["target"] == 0.6
     further = planned(scenario, {"run": {"accuracy": 0.7}})
     assert min(row.run_cost.hours for row in further.rows) > min(
@@ -86,15 +85,12 @@ def test_where_the_law_says_nothing_the_plan_is_in_steps(
     why = "so it says nothing here" if reached == 0.9 else "is not reached in what was measured"
     assert why in found.sentences[-1]
     assert found.sentences[-1].endswith("So the plan is for 500 steps.")
-    assert found.scenario is not None
     assert found.scenario["learning"]["accuracy"] == 0.3  # the scenario's own section stays
 
 
 def test_the_interval_of_a_plan_holds_what_is_not_known_of_the_law(scenario: Path) -> None:
     [row] = plan(load(scenario), {}, ["sync"], workers=1).rows
     needs, hours = row.measured.needs, row.hours
-    assert needs is not None
-    assert hours is not None
     low, high = ends(needs.factors).tolist()  # coefficients of linear costs are taken as exact
     assert hours.high / hours.low == pytest.approx(high / low, rel=0.2)
     assert hours.high / hours.low > 2
@@ -102,14 +98,12 @@ def test_the_interval_of_a_plan_holds_what_is_not_known_of_the_law(scenario: Pat
 
 def test_draws_that_never_reach_the_target_take_long_but_not_for_ever(scenario: Path) -> None:
     found = load(scenario, "learning.target=0.8")
-    assert found.learning is not None
     law = found.learning.law
     covariance = np.array(law.covariance)
     covariance[0, 0] = 60.0
     slow = replace(law, covariance=tuple(map(tuple, covariance.tolist())))
     slowly = replace(found, learning=replace(found.learning, law=slow))
     needs = measured(simulate(slowly), whole=40).needs
-    assert needs is not None
     assert np.isfinite(needs.factors).all()
     assert max(needs.factors) > 500
 
@@ -161,8 +155,6 @@ def test_the_page_says_when_the_target_is_reached(scenario: Path) -> None:
     said, _ = view(asked, here, [], drawn)
     assert "9 steps under april take" in said
     figures = drawn.figures
-    assert figures is not None
-    assert figures.needs is not None
     assert figures.needs.level is not None
     assert figures.needs.quality is not None
     updates = round(figures.needs.level * figures.needs.quality)

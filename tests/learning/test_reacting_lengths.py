@@ -69,7 +69,6 @@ def test_seconds_follow_the_lengths(rises: list[float], power: float, first: int
     made = reacting(base, Learning(law, start), 0, slice(first, first + 3), power, found)
     own = [slow_mean(LONGER, start, a) for a in base.accuracy.tolist()]
     usual = math.prod(own[first : first + 3]) ** (1 / 3)
-    assert made.drawn_seconds is not None
     for curve, clocks in ((base.accuracy, made.seconds), (base.drawn[1], made.drawn_seconds[1])):
         lengths = [slow_mean(LONGER, start, a) for a in curve.tolist()]
         clock, want = 0.0, [0.0]

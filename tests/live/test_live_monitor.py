@@ -22,7 +22,6 @@ def test_progress_and_end(tmp_path: Path) -> None:
     found = state(log, 50)
     assert (found.done, found.planned, found.step, found.finished) == (20, 50, 20, False)
     assert found.step_s == pytest.approx(15, rel=0.1)
-    assert found.left is not None
     assert found.left.low < 30 * 15 < found.left.high
     assert found.left.seconds == pytest.approx(30 * 15, rel=0.1)
     assert not found.warnings
@@ -59,7 +58,6 @@ def test_a_slow_engine_is_told_by_its_phase(tmp_path: Path) -> None:
     assert not state(before, 60).warnings
     # the end is forecast at the new level
     left = state(log, 60).left
-    assert left is not None
     assert left.seconds == pytest.approx(20 * 20, rel=0.12)
 
 
@@ -89,7 +87,6 @@ def test_a_step_that_does_not_come_is_told(tmp_path: Path) -> None:
 def test_forecasts_are_intervals(seed: int, seen: int, coming: int) -> None:
     rng = np.random.default_rng(seed)
     found = monitor.left(10 * rng.lognormal(0, 0.2, seen), coming)
-    assert found is not None
     assert 0 < found.low <= found.seconds <= found.high < np.inf
 
 
@@ -101,7 +98,6 @@ def test_most_ends_lie_inside_their_interval() -> None:
         level = np.exp(np.cumsum(0.01 * rng.standard_normal(90)))
         seconds = 10 * level * rng.lognormal(0, 0.15, 90)
         found = monitor.left(seconds[:30], 60)
-        assert found is not None
         inside += found.low <= seconds[30:].sum() <= found.high
     assert 0.8 * runs <= inside < runs
 
@@ -126,7 +122,6 @@ def test_genuine_runs_raise_no_alarm_and_end_as_forecast() -> None:
         half = replace(log, steps=steps.iloc[: len(steps) // 2])
         found = state(half, len(steps))
         assert not found.warnings, name
-        assert found.left is not None
         took = float(steps["logged_s"].iloc[-1] - steps["logged_s"].iloc[len(steps) // 2 - 1])
         inside += found.left.low <= took <= found.left.high
         count += 1

@@ -213,7 +213,6 @@ def test_only_whole_groups_become_a_trace(tmp_path: Path) -> None:
         for i in range(3 if g else 2)
     ]
     table = lengths_table(read_log([written.lines(tmp_path / "a.jsonl", rows)]))
-    assert table is not None
     assert table["group"].nunique() == 3
     assert set(table.columns) == {"group", "index", "prompt_tokens", "new_tokens"}
     rows[0]["new_tokens"] = None  # type: ignore[assignment]

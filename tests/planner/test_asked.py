@@ -95,13 +95,10 @@ def test_a_limit_that_the_interval_crosses_is_told_with_a_surer_choice(tmp_path:
     choose = {"gpus": [4, 8, 16], "placement": ["colocated"], "tensor_parallel": [1]}
     section = {"run": {"steps": 100}, "choose": choose, "objective": "usd"}
     free = plan(path, section, ["sync"], workers=1)
-    assert free.recommended is not None
     assert not free.recommended.chances
     limit = 1.02 * free.recommended.run_cost.hours
     found = plan(path, {**section, "limits": {"hours": limit}}, ["sync"], workers=1)
     top = found.recommended
-    assert top is not None
-    assert top.hours is not None
     assert top.hours.low < limit < top.hours.high
     chance = top.chances["hours"]
     assert chance == np.mean(np.array(top.measured.factors) * top.run_cost.hours <= limit)
@@ -158,7 +155,6 @@ def test_choices_without_draws_have_chances_as_the_best_one_spreads(tmp_path: Pa
     assert short
     assert all(words.chance(row) == "~100%" for row in short)
     assert all(row.chance is not None for row in found.rows)
-    assert found.recommended is not None
     assert found.recommended.chances == {"hours": 1.0}
     assert "of the draws" not in " ".join(found.sentences[:3])
 
@@ -205,7 +201,6 @@ def test_bad_limits(given_limits: dict[str, object], field: str) -> None:
 
 def test_counts_of_a_run() -> None:
     asked = read(PlanSection, {"run": {"prompts": "40k", "epochs": 2}}, "plan")
-    assert asked.run is not None
     assert asked.run.prompts == 40_000
     with pytest.raises(ScenarioError):
         read(PlanSection, {"run": {"steps": "many"}}, "plan")
@@ -249,7 +244,6 @@ def test_where_the_trainer_bounds_its_settings_are_tried(tmp_path: Path) -> None
     )
     choose = {"gpus": [8], "placement": ["colocated"], "tensor_parallel": [1]}
     found = plan(path, {"run": {"steps": 100}, "choose": choose}, ["sync"], workers=1)
-    assert found.recommended is not None
     assert found.recommended.measured.said["bound_by"] == "trainer"
     said = [sentence for sentence in found.changes if "if the stack has it" in sentence]
     assert said

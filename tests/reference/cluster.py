@@ -500,7 +500,6 @@ class ReferenceCluster:
         told = self.tell(segment, segment.sampled, self.now)
         journey = self.away.of(segment.rollout)
         if told.ending == "turn":
-            assert journey is not None
             journey.has_sampled(told.new_tokens)
             self.away.turned.append(journey)
             return told

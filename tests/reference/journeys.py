@@ -153,7 +153,6 @@ class Away:
         return "away"
 
     def begin(self, journey: Journey, now: int) -> None:
-        assert journey.request is not None
         journey.request.start, journey.request.end = now, now + journey.request.ticks
         self.under_way.append(journey)
 
@@ -195,13 +194,11 @@ class Away:
         self.tell(journey, ended, now)
         self.under_way.remove(journey)
         request, journey.request = journey.request, None
-        assert request is not None
         kept = self.spec.held == "rollout" and request.kind == "environment"
         journey.slot = kept and journey.flying
 
     def tell(self, journey: Journey, ended: CallEnd, now: int) -> None:
         request = journey.request
-        assert request is not None
         start = now if request.start is None else request.start
         times = to_seconds(request.asked), to_seconds(start), to_seconds(now)
         journey.calls.append(Call(request.kind, request.turn, *times, ended))
@@ -210,7 +207,6 @@ class Away:
         """Gives what slots there are, first come, first served."""
         given = False
         for journey in list(self.queue):
-            assert journey.request is not None
             kind = journey.request.kind
             if self.slots_taken(kind) < self.slots(kind):
                 self.queue.remove(journey)

@@ -290,7 +290,6 @@ def test_advice_is_in_the_words_of_the_release() -> None:
 
 def test_keys_of_a_log_tell_the_releases_that_write_them() -> None:
     log = STACKS["verl"].log
-    assert log is not None
     rows = [{"timing_s/gen": 1.0, "timing_s/reward": 1.0}, {"response/aborted_ratio": 0.0}]
     assert log.written_by(rows) == Span("0.6", "0.7.1")
     assert log.written_by([{**rows[0], "timing_s/update_weights": 1.0}]) == Span("0.7.1", None)

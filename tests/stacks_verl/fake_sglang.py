@@ -82,7 +82,6 @@ class FakeSGLang:
     async def _abort(self, request: web.Request) -> web.Response:
         self.aborts += 1
         stop, self._stop = self._stop, asyncio.Event()
-        assert stop is not None
         stop.set()
         return web.json_response({})
 

@@ -294,7 +294,6 @@ def test_a_replica_that_died_is_down_in_the_picture_and_in_the_trace(tmp_path: P
         down_s = {0: run.end_s - 65.0, 1: 40.0}.get(lane.replica, 0.0)
         assert spent == pytest.approx(run.makespan_s - down_s, abs=0.05)  # to the iteration's end
     shown = timeline_of(run, "run", summarise(run), bins=64, steps=30)
-    assert shown is not None
     for lane, share in zip(shown.lanes, (1 - 65.0 / run.end_s, 40.0 / run.end_s), strict=True):
         assert np.mean(lane.down) == pytest.approx(share)
         assert np.all(lane.rollout + lane.train + lane.sync + lane.down <= 1.01)

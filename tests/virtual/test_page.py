@@ -27,7 +27,6 @@ def test_from_nothing_to_a_failing_test_and_its_remedy(written: Path) -> None:
     said = run_pytest(written, "--rollcast")
     assert "2 failed" in said, said
     shown = re.search(r"```\n(AssertionError.*?)```\n.*?```\n( +0\.000 .*?)```", PAGE, re.DOTALL)
-    assert shown is not None
     assert shown[1] in said.replace(f"{written}/", ""), said
     folder = written / ".rollcast" / "test_my_scheduler.py-test_whatever_comes"
     assert (folder / "journal.txt").read_text() == shown[2]

@@ -50,7 +50,6 @@ def smallest(breaks: Callable[[Case], bool], scenario: Scenario, search: Search)
 )
 def test_the_smallest_is_found(breaks: Callable[[Case], bool], expected: Case | None) -> None:
     found = smallest(breaks, small(), Search(examples=200))
-    assert found is not None
     assert isinstance(found.error, AssertionError)
     if expected is None:
         assert found.case.batch_groups * found.case.group_size in (6, 8)
@@ -89,7 +88,6 @@ def test_a_size_that_the_scenario_does_not_have_is_passed_over() -> None:
         raise AssertionError
 
     found = smallest_failure(run, small(), Search(examples=20))
-    assert found is not None
     assert found.case == Case(group_size=2)
 
 
@@ -172,7 +170,6 @@ def test_the_plug_in_keeps_the_smallest(tmp_path: Path) -> None:
     assert f"its timeline, picture and trace for Perfetto: {folder}" in said
     assert {path.name for path in folder.iterdir()} >= {"journal.txt", "smallest.txt"}
     again = re.search(r"case=(Case\(.*\))\)$", (folder / "smallest.txt").read_text(), re.MULTILINE)
-    assert again is not None
     assert eval(again[1]).steps == 1
 
 

@@ -48,7 +48,6 @@ def serving(*options: str) -> Iterator[list[str]]:
     with subprocess.Popen(
         [*command, *settings, *options], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         said = [process.stdout.readline() for _ in range(3)]
         try:
             yield [line.split()[-1] for line in said]
@@ -73,7 +72,6 @@ def test_engines_answer_another_process_on_loopback() -> None:
             assert {answer.status for answer in answers} == {200}
             text = await (await session.get(f"{second}/metrics")).text()
             answered = re.search(r"vllm:request_success_total\{.*\} (\d+)", text)
-            assert answered is not None
             assert 0 < int(answered[1]) < 201
             assert re.search(r"rollcast:clock_virtual_s \d+", text)
             odd = await session.post(f"{first}/v1/embeddings", json={})

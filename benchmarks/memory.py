@@ -105,6 +105,7 @@ ROUNDS: Mapping[str, tuple[Part, ...]] = {
     "sixth": ("sixth",),
     "seventh": ("seventh",),
     "eighth": ("eighth",),
+    "ninth": ("ninth",),
 }
 """The parts that were found after the formulas were done, by the round in which they were."""
 

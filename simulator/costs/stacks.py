@@ -58,7 +58,8 @@ class StackPreset:
     own. loads: who has the whole model in host memory while it is loaded. gathers_base: whether
     each process has the weights below adapters whole in host memory in the first sync.
     swaps_reference: whether the policy's weights wait there too where the reference's are swapped
-    in. wakes_whole: whether an engine that slept has its KV pool again while weights are sent.
+    in. always_sleeps: whether a colocated engine sleeps whatever the launch says. wakes_whole:
+    whether an engine that slept has its KV pool again while weights are sent.
     sources: of the groups of figures, and ``settings`` of engine, graphs, sleep, offload and
     sync. measured: whether any figure is from a run of the stack itself.
     """
@@ -98,6 +99,7 @@ class StackPreset:
     gathers_base: bool = False
     swaps_reference: bool = False
     wakes_whole: bool = False
+    always_sleeps: bool = False
 
     def factors_on(self, backend: str | None) -> PhaseFactors:
         """The factors with a trainer's backend."""

@@ -98,13 +98,14 @@ def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.gpu_memory_share", key, float(share))
     if isinstance(parks := value(known, "run.offload_optimizer"), bool):
         yield _said(known, "run.offload_optimizer", f"{ROOFLINE}.offload_optimizer", parks)
-    level = value(known, "run.sleep_level")
-    if value(known, "run.free_engine") is False:
+    level, frees = value(known, "run.sleep_level"), value(known, "run.free_engine")
+    frees = True if frees is False and STACKS[preset].always_sleeps else frees
+    if frees is False:
         yield _said(known, "run.free_engine", f"{ROOFLINE}.engine_sleep", "none")
     elif level in (1, 2):
         sleep = "offload" if level == 1 else "discard"
         yield _said(known, "run.sleep_level", f"{ROOFLINE}.engine_sleep", sleep)
-    elif value(known, "run.free_engine") is True:
+    elif frees is True:
         own = STACKS[preset].engine_sleep
         sleep = "discard" if own == "none" else own  # weights are sent before the next rollouts
         yield _said(known, "run.free_engine", f"{ROOFLINE}.engine_sleep", sleep)

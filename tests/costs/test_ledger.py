@@ -881,6 +881,39 @@ def test_weights_that_are_shared_late_are_whole_at_first(
     assert roles == ({"engine", "trainer"} if placement == "colocated" else set())  # which has more
 
 
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize("phase", ["generation", "update", "optimizer_step"])
+def test_ddp_keeps_its_buckets_beside_the_gradients(gpus: int, phase: str) -> None:
+    """torch/nn/parallel/distributed.py: without gradient_as_bucket_view, as accelerate has it,
+    buckets are as large as all gradients; no process group, no buckets."""
+    cluster = {"placement": "colocated", "replicas": gpus, "trainer_gpus": gpus}
+    keys: dict[str, Any] = {"stack": "trl-transformers", "model": "qwen3-0.6b"}
+    trainer = {"backend": "ddp", "master_dtype": "bf16"}
+    parameters = load_model("qwen3-0.6b").parameters
+
+    def sent(more: dict[str, Any]) -> float:
+        found = ledger({**trainer, **more}, cluster, **keys)
+        [held] = [h.bytes for h in found.of(phase, "colocated") if h.role == "trainer"]  # type: ignore[arg-type]
+        return held.get("communication", 0.0)
+
+    assert sent({}) == pytest.approx(2 * parameters * (gpus > 1))
+    assert sent({"master_dtype": "fp32"}) == pytest.approx(4 * parameters * (gpus > 1))
+    lora = sent({"weights": "lora", "lora_rank": 8, "master_dtype": "fp32"})
+    adapters = adapter_parameters(load_model("qwen3-0.6b"), 8)
+    assert lora == pytest.approx(4 * adapters * (gpus > 1))
+
+
+def test_weights_that_a_sync_gathers_at_once_are_whole_on_each_gpu() -> None:
+    """ms-swift 3.12, rollout_mixin.py: _move_full_model_to_vllm gathers before it goes over the
+    parts (its issue 7986)."""
+    keys = {"backend": "deepspeed", "sharding": "fsdp"}
+    whole = between({**keys, "gathers_to_send": True}, "sync", "trainer", stack="trl")
+    parts = between(keys, "sync", "trainer", stack="trl")
+    parameters = load_model("qwen2.5-7b").parameters
+    assert whole["gathered_weights"] == pytest.approx(2 * parameters, rel=0.01)
+    assert parts["gathered_weights"] < whole["gathered_weights"] / 4
+
+
 def test_a_critics_microbatch_is_its_own() -> None:
     """verl, critic/dp_critic.yaml: ppo_max_token_len_per_gpu, enable_gradient_checkpointing."""
     keys = {"critic": True, "microbatch_tokens": 4096}

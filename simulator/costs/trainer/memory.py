@@ -572,12 +572,14 @@ class TrainerMemory(TrainerOptions):
     @cached_property
     def sync_bytes(self) -> float:
         """Bytes of the largest weight, gathered in fp32 and cast, while weights are sent; of all
-        weights of the base where they are gathered at once for their adapters."""
+        where they are gathered at once, of those of the base for their adapters."""
         if self.kept not in ("fsdp", "hybrid"):
             return 0.0
         if self.weights == "lora":
             whole = self.base_bits / 8 * self._whole_parameters
             return self.gathered_copies * whole if self.gathers_to_merge else 0.0
+        if self.gathers_to_send:
+            return COMPUTE_BYTES * self._whole_parameters
         return (master_bytes(self) + COMPUTE_BYTES) * max(
             float(self.model.head_parameters), self._layer_parameters
         )
@@ -593,7 +595,16 @@ class TrainerMemory(TrainerOptions):
         """Of the process: CUDA's, and buffers of collectives."""
         known = figures("memory")
         groups = self.layout.communicators * communicator_bytes(self.gpu)
-        return {"context": known.context_bytes + groups}
+        process = {"context": known.context_bytes + groups}
+        return process | ({"communication": buckets} if (buckets := self._copied_gradients) else {})
+
+    @property
+    def _copied_gradients(self) -> float:
+        """Bytes of the buckets in which DDP reduces gradients, all of them, beside the gradients
+        themselves: torch's gradient_as_bucket_view is false, and accelerate leaves it so."""
+        if self.backend != "ddp" or self.layout.data_parallel == 1:
+            return 0.0
+        return gradient_bytes(self) * self._trained_parameters
 
     @staticmethod
     def _fragmentation(roles: Mapping[str, Parts], left_bytes: float) -> float:

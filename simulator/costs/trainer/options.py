@@ -161,6 +161,13 @@ class TrainerOptions(Options):
             "or to read adapters out of them"
         ),
     ] = False
+    gathers_to_send: Annotated[
+        bool,
+        Doc(
+            "whether a sync gathers all weights at once (weights: full), as ms-swift 3.12 does "
+            "with ZeRO-3 whatever move_model_batches says"
+        ),
+    ] = False
     gathered_copies: Annotated[
         int,
         Between(1, 2),

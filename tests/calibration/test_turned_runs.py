@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from rollcast.calibration.calibrate import Fitted, calibrate
 from rollcast.calibration.folder import RunFolder
@@ -23,22 +24,15 @@ from tests.calibration.worlds import edit_json, write_world
 from tests.running import run
 
 APRIL = "april(over_sampling=2)"
-WORK: dict[str, Any] = {
-    "steps": 5,
-    "group_size": 4,
-    "outliers": 0.02,
-    "lengths": {"family": "lognormal", "median_tokens": 6, "between_sd": 0.3, "within_sd": 0.3},
-    "turns": {
-        "family": "lognormal",
-        "median": 4,
-        "between_sd": 0.3,
-        "within_sd": 0.35,
-        "max_turns": 10,
-        "length_sd": 0.4,
-        "observation_tokens": {"median_tokens": 12, "sd": 0.5, "max_tokens": 60},
-    },
-    "reward": {"slots": 8, "seconds": 0.05},
-}
+WORK: dict[str, Any] = yaml.safe_load("""
+steps: 5
+group_size: 4
+outliers: 0.02
+lengths: {family: lognormal, median_tokens: 6, between_sd: 0.3, within_sd: 0.3}
+turns: {family: lognormal, median: 4, between_sd: 0.3, within_sd: 0.35, max_turns: 10,
+  length_sd: 0.4, observation_tokens: {median_tokens: 12, sd: 0.5, max_tokens: 60}}
+reward: {slots: 8, seconds: 0.05}
+""")
 
 
 def environment(times: float = 1.0, slots: int | None = None, **more: Any) -> dict[str, Any]:

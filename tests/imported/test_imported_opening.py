@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.studies.work import Work
 from rollcast.simulator.values.chance import Levels
 from tests.laws import examples
+from tests.scenarios import LINEAR
 
 ENGINES = Engines(1, 64, 2048, None, True)
 TRUE = LinearCost(0.0025, 5e-5, 0.0, 0.0, 1e-5)
@@ -86,30 +88,14 @@ def test_what_is_not_timed_or_seen_too_late_has_none(seconds: float) -> None:
     assert opening_of({"a": ones}, seconds * ones, ones > 0, 8, 1, late_s=2.0) is None
 
 
-SCENARIO = {
-    "cluster": {"placement": "colocated", "replicas": 1, "trainer_gpus": 1},
-    "engine": {"max_seqs": 64, "max_batched_tokens": 2048, "kv_tokens": 200_000},
-    "workload": {
-        "batch_groups": 16,
-        "group_size": 8,
-        "max_new_tokens": 512,
-        "prompt_tokens": 6,
-        "lengths": {
-            "family": "lognormal",
-            "median_tokens": 50,
-            "between_sd": 0.5,
-            "within_sd": 0.6,
-        },
-    },
-    "steps": 6,
-}
-LINES = {
-    "iteration_s": 0.008,
-    "per_rollout_s": 2e-5,
-    "per_context_token_s": 0.0,
-    "per_prefill_token_s": 0.0,
-    "train_per_token_s": 0.0,
-}
+SCENARIO = yaml.safe_load("""
+cluster: {placement: colocated, replicas: 1, trainer_gpus: 1}
+engine: {max_seqs: 64, max_batched_tokens: 2048, kv_tokens: 200000}
+workload: {batch_groups: 16, group_size: 8, max_new_tokens: 512, prompt_tokens: 6,
+  lengths: {family: lognormal, median_tokens: 50, between_sd: 0.5, within_sd: 0.6}}
+steps: 6
+""")
+LINES = {**dict.fromkeys(LINEAR, 0.0), "iteration_s": 0.008, "per_rollout_s": 2e-5}
 
 
 def test_what_is_unsure_of_the_opening_is_unsure_of_what_cutting_the_tail_saves() -> None:

@@ -17,6 +17,8 @@ cost:
 """
 """The section ``cost``, linear."""
 LINEAR: dict[str, float] = yaml.safe_load(COST)["cost"]["linear"]
+FREE = dict.fromkeys(LINEAR, 0.0)
+"""The coefficients of work that takes no time."""
 MINIMAL: dict[str, Any] = {
     "engine": {"kv_tokens": 100_000},
     "workload": {

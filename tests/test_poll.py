@@ -18,6 +18,7 @@ from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.testing.strategies import Scenario, run_scenario
 from rollcast.simulator.testing.tables import TableCost, TableWorkload
 from tests.laws import examples
+from tests.scenarios import FREE
 from tests.test_exactness import require_equal, run_both
 
 SECOND_A_TOKEN = TableCost(1.0, 0.0, 0.0, (), 0.0, sync_s=0.5)
@@ -90,6 +91,9 @@ def test_a_trainer_that_comes_back_looks_at_once_and_then_in_its_beat() -> None:
     assert [each.step_s for each in fast.steps] == [101.5, 1.5, 1.5, 1.5, 101.5, 1.5]
 
 
+LENGTHS = {"family": "lognormal", "between_sd": 0.5, "within_sd": 0.3}
+
+
 def _built(**keys: object) -> RawScenario:
     data = {
         "workload": {
@@ -97,23 +101,10 @@ def _built(**keys: object) -> RawScenario:
             "group_size": 2,
             "prompt_tokens": 4,
             "max_new_tokens": 64,
-            "lengths": {
-                "family": "lognormal",
-                "median_tokens": 20,
-                "between_sd": 0.5,
-                "within_sd": 0.3,
-            },
+            "lengths": {**LENGTHS, "median_tokens": 20},
         },
         "engine": {"kv_tokens": 4096},
-        "cost": {
-            "linear": {
-                "iteration_s": 0.1,
-                "per_rollout_s": 0.0,
-                "per_context_token_s": 0.0,
-                "per_prefill_token_s": 0.0,
-                "train_per_token_s": 1e-3,
-            }
-        },
+        "cost": {"linear": {**FREE, "iteration_s": 0.1, "train_per_token_s": 1e-3}},
         "steps": 5,
         **keys,
     }

@@ -19,14 +19,10 @@ from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas, try_on
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from tests.running import run
+from tests.scenarios import FREE
 
-COST = LinearCost(
-    iteration_s=5e-4,
-    per_rollout_s=1e-5,
-    per_context_token_s=0.0,
-    per_prefill_token_s=0.0,
-    train_per_token_s=1e-5,
-)
+SECONDS = {"iteration_s": 5e-4, "per_rollout_s": 1e-5, "train_per_token_s": 1e-5}
+COST = LinearCost(**{**FREE, **SECONDS})
 
 
 def plan_of(policy: str) -> StepPlan:

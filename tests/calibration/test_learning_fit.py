@@ -30,6 +30,7 @@ from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from tests.conftest import Cli
 from tests.refusals import ran, refused
+from tests.scenarios import FREE
 
 EVERY, PROMPTS = 4, 2000
 
@@ -62,12 +63,10 @@ def simulated(policy: str, seed: int) -> Result:
             "rewards": {"family": "beta_bernoulli", "mean": 0.4},
         },
         "policy": policy,
-        "cost": {"linear": {"iteration_s": 0.01, "per_rollout_s": 0, "per_context_token_s": 0,
-                            "per_prefill_token_s": 0, "train_per_token_s": 0, "train_fixed_s": 1.0,
-                            "sync_s": 0.1}},
+        "cost": {"linear": {**FREE, "iteration_s": 0.01, "train_fixed_s": 1.0, "sync_s": 0.1}},
         "steps": 60,
         "seed": seed,
-    }  # fmt: skip
+    }
     return simulate(from_raw(RawScenario(keys)))
 
 

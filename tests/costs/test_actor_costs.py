@@ -14,6 +14,7 @@ from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.values import read
 from tests.refusals import refuses
 from tests.running import run
+from tests.scenarios import FREE
 
 ITERATION_S, UPDATE_S, SYNC_S = 0.1, 0.5, 0.2
 WAYS = {"to_trainer_s": 0.01, "from_trainer_s": 0.02, "load_s": 0.05, "check_s": 0.1}
@@ -31,11 +32,8 @@ def scenario(
     per_rollout_s: float = 0.0,
 ) -> Scenario:
     costs = {
+        **FREE,
         "iteration_s": ITERATION_S,
-        "per_rollout_s": 0.0,
-        "per_context_token_s": 0.0,
-        "per_prefill_token_s": 0.0,
-        "train_per_token_s": 0.0,
         "train_fixed_s": UPDATE_S,
         "train_per_rollout_s": per_rollout_s,
         "sync_s": SYNC_S,

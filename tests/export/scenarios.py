@@ -6,17 +6,10 @@ from typing import Any
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.studies.simulate import simulate
+from tests.scenarios import FREE
 
 CAP = 60
-COST = {
-    "iteration_s": 1.0,
-    "per_rollout_s": 0.0,
-    "per_context_token_s": 0.0,
-    "per_prefill_token_s": 0.0,
-    "train_per_token_s": 0.0,
-    "train_fixed_s": 5.0,
-    "sync_s": 1.0,
-}
+COST = {**FREE, "iteration_s": 1.0, "train_fixed_s": 5.0, "sync_s": 1.0}
 
 TRAINERS: tuple[dict[str, Any] | None, ...] = (
     None,

@@ -24,7 +24,7 @@ from rollcast.simulator.studies.simulate import from_raw, simulate
 from rollcast.simulator.studies.work import Work
 from rollcast.simulator.values.chance import Levels
 from tests.laws import examples
-from tests.scenarios import LINEAR
+from tests.scenarios import FREE
 
 ENGINES = Engines(1, 64, 2048, None, True)
 TRUE = LinearCost(0.0025, 5e-5, 0.0, 0.0, 1e-5)
@@ -95,7 +95,7 @@ workload: {batch_groups: 16, group_size: 8, max_new_tokens: 512, prompt_tokens: 
   lengths: {family: lognormal, median_tokens: 50, between_sd: 0.5, within_sd: 0.6}}
 steps: 6
 """)
-LINES = {**dict.fromkeys(LINEAR, 0.0), "iteration_s": 0.008, "per_rollout_s": 2e-5}
+LINES = {**FREE, "iteration_s": 0.008, "per_rollout_s": 2e-5}
 
 
 def test_what_is_unsure_of_the_opening_is_unsure_of_what_cutting_the_tail_saves() -> None:

@@ -17,20 +17,15 @@ from rollcast.simulator.studies.simulate import from_raw, simulate
 from tests.imported import truth
 from tests.logs import written
 from tests.logs.written import Truth
+from tests.scenarios import FREE
 
 POLL_S = 2.0
 
 
 def scenario(iteration_s: float, *settings: str) -> RawScenario:
     """The truth, whose trainer looks every two seconds, without a word on the GPU."""
-    linear = {
-        "iteration_s": iteration_s,
-        "per_rollout_s": 2e-6,
-        "per_context_token_s": 0.0,
-        "per_prefill_token_s": 0.0,
-        "train_per_token_s": 9e-6,
-        "sync_s": 0.3,
-    }
+    seconds = {"per_rollout_s": 2e-6, "train_per_token_s": 9e-6, "sync_s": 0.3}
+    linear = {**FREE, "iteration_s": iteration_s, **seconds}
     plain = {key: value for key, value in truth.SCENARIO.items() if key not in ("gpu", "model")}
     engine = {**truth.SCENARIO["engine"], "kv_tokens": 1 << 30}
     data = {**plain, "engine": engine, "cost": {"linear": linear}, "poll_s": POLL_S}

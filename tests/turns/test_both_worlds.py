@@ -22,20 +22,14 @@ from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.workload.recorded import RecordedWorkload
 from tests.actors.actor_fakes import FakeEngine, FakeTrainer
 from tests.running import run
+from tests.scenarios import FREE
 from tests.turns.oracle import CAP, CASES, MAX_CONTEXT, MAX_TURNS, MORE_CASES, TurnTask, rules
 from tests.turns.virtual import TICKS, Inline, TimedEngine, TimedTrainer, VirtualClock
 
 STEPS = 4
 ITERATION_S = 1 / TICKS
 TRAIN_S = 16 / TICKS
-COST = LinearCost(
-    iteration_s=ITERATION_S,
-    per_rollout_s=0,
-    per_context_token_s=0,
-    per_prefill_token_s=0,
-    train_per_token_s=0,
-    train_fixed_s=TRAIN_S,
-)
+COST = LinearCost(**{**FREE, "iteration_s": ITERATION_S, "train_fixed_s": TRAIN_S})
 
 
 def real_run(

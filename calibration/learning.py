@@ -58,8 +58,7 @@ def calibrate_learning(folders: Sequence[Path]) -> Law:
 
 
 def validate_learning(law: Law, folders: Sequence[Path]) -> list[list[Judged]]:
-    """A law's figures of each run (`calibration.judge.learning`). Raises ScenarioError
-    (``RUN_DIR``)."""
+    """A law's figures of each run (`calibration.judge.learning`). Raises ScenarioError."""
     judged = []
     for number, folder in enumerate(folders):
         run = read_run(folder, number)

@@ -132,8 +132,7 @@ class EngineFrontend:
         return Iterated(self.engine.version, start_s, measured, tuple(self._finish(responses)))
 
     def load(self, weights: Mapping[str, Tensor] | OnWire, version: int) -> None:
-        """Replaces the weights and empties the cache; rollouts in flight keep their keys and
-        values."""
+        """Replaces the weights and empties the cache; rollouts in flight keep keys and values."""
         self.engine.load_weights(weights, version, keep_keys=True)
         self._common = CommonTokens()
 

@@ -19,8 +19,7 @@ _COLUMNS = ITERATIONS.typecodes
 
 
 class Iterations:
-    """The table of the engine's iterations, in order; columns:
-    `simulator.results.schema.ITERATIONS`."""
+    """The table of the engine's iterations; columns: `simulator.results.schema.ITERATIONS`."""
 
     columns = tuple(_COLUMNS)
 
@@ -75,8 +74,7 @@ class Iterations:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A lost and replaced actor: its time, name, cause, and number of rollouts in flight, which
-    began again."""
+    """A lost and replaced actor: time, name, cause, and rollouts in flight, which began again."""
 
     at_s: float
     actor: str

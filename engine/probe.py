@@ -170,8 +170,7 @@ def _shapes_and_bursts(
 
 
 def _beside(spec: RunSpec) -> list[dict[str, Any]] | None:
-    """What a replica and the trainer cost each other in processes of their own; None where they
-    take turns."""
+    """What a replica and the trainer cost each other in processes of their own; None in turns."""
     if spec.shape.colocated:
         return None
     from rollcast.engine.actors.beside import measure

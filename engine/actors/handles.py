@@ -59,8 +59,7 @@ class ByHandles:
         self._changes += 1
 
     def meet(self, replica: int, workers: int) -> dict[str, Any]:
-        """Where a replica finds rank 0, for `Line`. replica: a number that no other connection
-        has."""
+        """Where a replica finds rank 0, for `Line`. replica: a number of no other connection."""
         if self._listener is None:
             self._key = secrets.token_bytes(32)
             self._listener = Listener(("", 0), authkey=self._key)
@@ -109,8 +108,7 @@ class ByHandles:
 
 
 class Fan:
-    """The lines to several replicas. A replica that is lost is left out; the driver hears of it by
-    itself."""
+    """The lines to several replicas. A lost one is left out; the driver hears of it by itself."""
 
     def __init__(self, lines: dict[int, Connection]) -> None:
         self._lines = lines

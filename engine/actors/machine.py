@@ -34,8 +34,7 @@ def installed(names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def pin(cores: tuple[int, ...]) -> None:
-    """Keeps the calling thread, and threads that it starts, on these cores, where the system
-    can."""
+    """Keeps the calling thread, and those that it starts, on these cores, where the system can."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
 

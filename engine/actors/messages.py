@@ -123,8 +123,7 @@ Notice = Ready | Iterated | Aborted | Slept | Loaded | Failed
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The notices since the last report. working_s: of the engine's current action; 0 when it
-    waits."""
+    """The notices since the last report. working_s: of the engine's current action; 0 for none."""
 
     notices: tuple[Notice, ...]
     working_s: float

@@ -39,8 +39,7 @@ MOST_ITERATIONS = 4096
 
 
 class ReplicaActor:
-    """start: makes the engine, in the thread that runs it. cores: that thread is pinned to them, if
-    any."""
+    """start: makes the engine, in its own thread. cores: that thread is pinned to them, if any."""
 
     def __init__(self, start: Callable[[], Engine], cores: tuple[int, ...] = ()) -> None:
         self._inbox: SimpleQueue[Command] = SimpleQueue()

@@ -1,5 +1,4 @@
-"""The trainer in a process of its own, or one for each rank: one call an update, which returns the
-weights."""
+"""The trainer in processes of its own, one a rank: a call an update, which returns the weights."""
 
 from __future__ import annotations
 
@@ -115,8 +114,7 @@ class TrainerActor:
         return TrainerReady(self._trainer.context_tokens, machine_name(), versions())
 
     def step(self, part: Part) -> tuple[Updated, Any]:
-        """Trains on one `Part`; returns the result and the new weights (None after a part that is
-        not final)."""
+        """Trains on one `Part`; returns the result and, after a final part, the new weights."""
         trainer, start_s = self._mine, self._timer()
         if isinstance(self._channel, ByHandles):
             self._channel.change()

@@ -1,5 +1,4 @@
-"""The driver's view of the trainer: the update under way, its weights, and its replacement when it
-is lost."""
+"""The driver's view of the trainer: its update, its weights, its replacement when it is lost."""
 
 from __future__ import annotations
 

@@ -51,8 +51,7 @@ class Answer:
 
 
 class CallError(Exception):
-    """Raised by an environment to fail, like any exception; seconds: the least that the call
-    takes."""
+    """Raised by an environment to fail, like any exception; seconds: the least of the call."""
 
     def __init__(self, reason: str = "", seconds: float = 0.0) -> None:
         super().__init__(reason)

@@ -26,8 +26,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a call. answer: of a call for one. seconds: from its beginning. reason: of a
-    failure."""
+    """The end of a call. answer: of a call for one. seconds: that it took. reason: of a failure."""
 
     ended: Literal["answered", "timeout", "failed"]
     seconds: float

@@ -31,8 +31,7 @@ class Blocks:
 
     @property
     def free(self) -> int:
-        """Blocks that no rollout holds, cached ones included; of a model with sliding windows,
-        sectors."""
+        """Blocks that no rollout holds, cached ones included; with sliding windows, sectors."""
         pool, first = self._cache.pool, self._first
         if not self._single:
             pool.try_to_free_sectors()

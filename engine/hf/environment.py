@@ -17,8 +17,7 @@ _ON_CPU = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 def transformers_version() -> str:
-    """The installed version. Raises EngineError where it, or torch, is missing or is not one that
-    was tested."""
+    """The installed version. Raises EngineError where it or torch is missing, or is not tested."""
     found = {}
     for name in ("transformers", "torch", "psutil"):
         try:

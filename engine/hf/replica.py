@@ -104,8 +104,7 @@ class HfReplica(Adapter):
         self._asked[request_id] = stream_seed(seed, len(partial)), frozenset(ends)
 
     def abort(self, request_ids: Iterable[str] | None = None) -> list[Response]:
-        """See `engine.edges.Engine`. Raises EngineError for an id that is neither running nor
-        waiting."""
+        """See `engine.edges.Engine`. Raises EngineError for an id that neither runs nor waits."""
         partials = []
         for live in self._aborted(request_ids):
             made = self._scheduler.drop(live.request_id).to_generation_output()

@@ -34,8 +34,7 @@ NAME = "rollcast_shared_prefix"
 
 
 class PrefixCapture:
-    """Phase A: each layer's keys and values, [prefixes, kv_heads, tokens, head_dim], with their
-    graph."""
+    """Phase A: each layer's keys and values, [prefixes, kv_heads, tokens, head_dim], with graph."""
 
     def __init__(self) -> None:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}

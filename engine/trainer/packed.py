@@ -125,8 +125,7 @@ def _asks_for_gqa() -> bool:
 
 
 def packable(model: Any) -> bool:
-    """Whether every layer attends by a softmax: a recurrence would run from one sequence into the
-    next."""
+    """Whether every layer attends by a softmax: a recurrence would run into the next sequence."""
     text = model.config.get_text_config()
     return set(getattr(text, "layer_types", None) or _SOFTMAX) <= _SOFTMAX
 

@@ -128,8 +128,7 @@ class Passes:
 
     @contextmanager
     def weights(self, work: Work | None = None) -> Iterator[None]:
-        """Weights for passes within, which do not change them: by layer where the ranks can, else
-        whole."""
+        """Weights for passes that do not change them: by layer where the ranks can, else whole."""
         if not self._ranks.by_layer:
             with nullcontext() if work is None else work.clock("forward"):
                 self._ranks.gather()

@@ -19,8 +19,7 @@ Around = Callable[[], AbstractContextManager[None]]
 
 
 class Reference:
-    """Log-probabilities by a model's dense passes, without gradient. around: what they happen
-    within."""
+    """Log-probabilities by dense passes, without gradient. around: what they happen within."""
 
     def __init__(self, passes: Passes, around: Around) -> None:
         self._passes, self._around = passes, around

@@ -106,8 +106,7 @@ class VllmReplica(Adapter):
         self._add(live, [*prompt_token_ids, *partial], params)
 
     def abort(self, request_ids: Iterable[str] | None = None) -> list[Response]:
-        """See `engine.edges.Engine`. Raises EngineError for an id that is neither running nor
-        waiting."""
+        """See `engine.edges.Engine`. Raises EngineError for an id that neither runs nor waits."""
         wanted = self._aborted(request_ids)
         self.settle()
         stopped, partials = [], []

@@ -212,8 +212,7 @@ FEW_SEQS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """sentence: what is odd. speedup: of what it names, with its 90 % interval; None if it names
-    nothing."""
+    """sentence: what is odd. speedup: of what it names, with its 90 % interval, or None."""
 
     sentence: str
     speedup: tuple[float, float, float] | None = None

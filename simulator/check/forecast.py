@@ -223,8 +223,7 @@ def fits_to(question: Question) -> int | None:
 
 
 def _shortest_cap(question: Question) -> int:
-    """The least cap of responses that is tried, in tokens; 0 of a scenario whose lengths have
-    none."""
+    """The least cap of responses that is tried, in tokens; 0 where lengths have none."""
     parts = {part.key: part for part in question.parts}
     if CAP not in parts or RUNAWAY in parts:  # somebody says that all reach it
         return 0
@@ -262,8 +261,7 @@ def _most(fits: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def _open_lengths(question: Question) -> list[int]:
-    """The ends of how long responses may be on average, where nobody says it: those of published
-    runs."""
+    """Ends of the mean length of responses where nobody says it: those of published runs."""
     lengths = next((part for part in question.parts if part.key == MEAN_TOKENS), None)
     if lengths is None or not lengths.assumed:
         return []

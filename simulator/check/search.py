@@ -101,8 +101,7 @@ def _most(found: Iterable[Change], change: Change, least: float) -> float:
 
 
 def _excess(ledger: Ledger) -> float:
-    """Bytes by which phases are over what the GPUs hold, and a node over its host memory, all
-    together."""
+    """Bytes by which phases exceed the GPUs' memory and a node its host memory, together."""
     return max(0.0, -ledger.host_left_bytes) + sum(
         max(0.0, ledger.total(phase, pool) - ledger.pools[pool].capacity_bytes)
         for phase, pool in ledger.places

@@ -14,8 +14,7 @@ _FOLDERS = (_ROOT / "rollcast" / "examples", _ROOT / "examples")
 
 
 def folder() -> Path:
-    """The folder of the examples and their data. Raises ScenarioError if the installation lacks
-    them."""
+    """The folder of the examples and their data. Raises ScenarioError where it is missing."""
     for path in _FOLDERS:
         if (path / "april.yaml").is_file():
             return path

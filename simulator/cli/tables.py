@@ -223,8 +223,7 @@ def show_phases(screen: Console, names: Sequence[str], rows: Sequence[Mapping[st
 
 
 def show_learning(screen: Console, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints what training takes to the target accuracy, a row each of ``names``; nothing without
-    any."""
+    """Prints what training takes to the target accuracy, a row for each of ``names``, if any."""
     figures = [f for f in (AFTER, *TO_TARGET, *SOONER) if any(f.value_in(row) for row in rows)]
     if not figures:
         return

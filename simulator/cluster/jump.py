@@ -106,8 +106,7 @@ class DecodingBatch:
         return min(n, *(size - (computed + request.offset) % size for request in self.sharing))
 
     def _within(self, blocks: int, most: int) -> int:
-        """Iterations, at most ``most``, that need no more than ``blocks`` blocks beyond the first
-        one's."""
+        """Iterations, at most ``most``, that need at most ``blocks`` blocks beyond the first's."""
         size = self._block_tokens
         cycles = blocks // self.count  # whole cycles of ``size`` iterations take a block each
         iterations = cycles * size + 1

@@ -121,8 +121,7 @@ class KvPool:
         return -(-tokens // self.block_tokens)
 
     def _find(self, chain: Chain, known_tokens: int) -> tuple[int, int]:
-        """(cached leading blocks, those of them held by nobody) of ``known_tokens`` but the
-        last."""
+        """(cached leading blocks, those that nobody holds) of ``known_tokens`` but the last."""
         hits = idle = 0
         if chain.body:
             entry = self._entries.get(chain.prompt)

@@ -66,8 +66,7 @@ class LeastLoaded(Router):
 
 
 class GroupAffinity(LeastLoaded):
-    """All rollouts of a group to one replica, the least loaded at first, to share the prompt's
-    blocks."""
+    """All rollouts of a group to one replica, at first the least loaded, to share prompt blocks."""
 
     def __init__(self) -> None:
         self._homes: dict[Hashable, int] = {}
@@ -123,8 +122,7 @@ class Balance:
         return number
 
     def home(self, rollout: Rollout) -> int:
-        """The replica of a rollout that has been placed, and stays there turn after turn, or is
-        placed now."""
+        """The replica of a rollout, which stays there turn after turn, or is placed now."""
         known = self._placed.get(rollout.key)
         return self.place(rollout) if known is None else known[0]
 

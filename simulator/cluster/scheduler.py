@@ -24,8 +24,7 @@ from rollcast.simulator.cluster.request import Request
 
 @dataclass(slots=True)
 class Prefill:
-    """What prefilling rollouts add to an iteration, in the counts of
-    `simulator.costs.base.Iteration`."""
+    """What prefilling rollouts add to an iteration (`simulator.costs.base.Iteration`)."""
 
     context_tokens: int = 0
     rollouts: int = 0

@@ -184,8 +184,7 @@ class SessionMachine(Generic[S, C]):
             self._waiting = True
 
     def round(self) -> list[S] | None:
-        """The sessions that go on now, by key; None if nothing but giving slots is left at this
-        instant."""
+        """The sessions that go on now, by key; None where only slots are left to give now."""
         news = [*self._turned]
         self._turned.clear()
         some = bool(news)

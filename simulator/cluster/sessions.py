@@ -92,8 +92,7 @@ class Session(BaseSession):
 
     @property
     def turn_ending(self) -> Ending:
-        """The name of the turn's end. Where the environment has the last word, no turn is known to
-        be last."""
+        """The turn's end. Where the environment has the last word, no turn is known to be last."""
         trajectory = self.trajectory
         if self.last and not trajectory.asks_at_last:
             return "turn" if trajectory.judged else trajectory.ending

@@ -489,8 +489,7 @@ class SimulatedCluster:
     def _work(
         self, start: int, steps: list[tuple[str, float, int]], done: Any, report_s: float = 0.0
     ) -> Generator[Any]:
-        """The parts of an update or sync, one after another; the loop is told ``report_s`` after
-        the end."""
+        """The parts of an update or sync, in turn; the loop is told ``report_s`` after the end."""
         yield self._env.timeout(start - self._now)
         phases = []
         for kind, seconds, tokens in steps:

@@ -49,8 +49,7 @@ class VersionTokens(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """How many tokens, prompt included, a segment shares with the beginning of an earlier one, and
-    whose."""
+    """How many tokens, prompt included, a segment shares with an earlier one's start, and whose."""
 
     tokens: int
     group: int
@@ -83,8 +82,7 @@ class Call(NamedTuple):
 
 
 class LateReward(float):
-    """A reward that is not known yet: not a number, until ``float()`` waits for it and returns
-    it."""
+    """A reward that is not known yet: not a number, until ``float()`` waits for it."""
 
     known: bool = False
     """Whether it is known by now."""

@@ -48,8 +48,7 @@ class ClusterShape:
 
 @dataclass(frozen=True, slots=True)
 class TrainGroup:
-    """A group of a batch: the selected rollouts, and the rewards that give the advantages'
-    baseline."""
+    """A group of a batch: the selected rollouts, and the rewards of the advantages' baseline."""
 
     group: int
     rollouts: tuple[Rollout, ...]

@@ -37,8 +37,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A choice's result, or the problem why it cannot run. use: of
-    `simulator.report.ledger.gpu_use`."""
+    """A choice's result, or why it cannot run. use: of `simulator.report.ledger.gpu_use`."""
 
     chain: str
     problem: str = ""

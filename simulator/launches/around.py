@@ -122,8 +122,7 @@ _SLURM_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def _slurm_bytes(text: str) -> int:
-    """Of ``--mem``, in MiB unless a unit follows; 0, which it also uses for all, where it is no
-    size."""
+    """Of ``--mem``, in MiB unless a unit follows; 0, which also means all, for no size."""
     match = re.fullmatch(r"([0-9]{1,9})([KMGT]?)B?", text.upper())
     return int(match[1]) * _SLURM_UNITS[match[2] or "M"] if match else 0
 

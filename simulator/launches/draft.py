@@ -1,5 +1,4 @@
-"""The parts of a scenario that a launch gives: a pure function of what was read and what the user
-adds."""
+"""The parts of a scenario that a launch gives, by what was read and what the user adds."""
 
 from __future__ import annotations
 

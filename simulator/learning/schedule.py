@@ -66,8 +66,7 @@ CONSTANT = RateSchedule()
 
 
 def schedule_of(trainer: Mapping[str, Any] | None) -> RateSchedule:
-    """The schedule in the options of ``engine.trainer``, whatever else is there. Raises
-    ScenarioError."""
+    """The schedule in the options of ``engine.trainer``. Raises ScenarioError."""
     names = {field.name for field in fields(RateSchedule)}
     given = {key: value for key, value in (trainer or {}).items() if key in names}
     return read(RateSchedule, given, RateSchedule.FIELD)

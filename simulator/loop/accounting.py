@@ -35,8 +35,7 @@ class TokenAccounting:
         return record
 
     def segment(self, rollout: Rollout, segment: Segment, version: int) -> None:
-        """Counts a segment that ended and adds it to its rollout. version: of the replicas' weights
-        now."""
+        """Adds an ended segment to its rollout. version: of the replicas' weights now."""
         sampled = rollout.add(segment)
         record, ledger = self._record, self.run.ledger
         record.generated_tokens += sampled

@@ -30,8 +30,7 @@ _ARRAYS = ("bool", "int64", "float64")
 
 
 def save_state(policy: Policy, state: Any) -> Any:
-    """A policy's state as plain data. Raises RunError, naming the policy, if it holds anything
-    else."""
+    """A policy's state as plain data. Raises RunError, naming the policy, for anything else."""
     if isinstance(policy, Chain):
         pairs = zip(policy.policies, state, strict=True)
         return [save_state(member, member_state) for member, member_state in pairs]

@@ -422,8 +422,7 @@ class Rollouts:
         return self._batch_due(step).missing > 0
 
     def ready_now(self, step: Step) -> int:
-        """Ready groups that the batch may take before it is whole, leaving room for those it waits
-        for."""
+        """Ready groups that the batch may take early, leaving room for those it waits for."""
         size = step.plan.batch.group_size
         missing = self._batch_due(step).missing
         room = (step.plan.batch.rollouts - step.record.taken_rollouts - missing) // size

@@ -31,8 +31,7 @@ def save_work(loop: Loop) -> dict[str, Any]:
 
 
 def load_work(data: Any, policy: Policy) -> dict[str, Any]:
-    """The state for `Loop.load_state_dict`, without version and run. Raises ValueError for other
-    data."""
+    """The state for `Loop.load_state_dict`, without version and run. Raises ValueError."""
     state = from_plain(data, dict[str, Any], "the loop")
     for name in (*_COUNTS, "policy", "prompts", "buffer", "ready"):
         if name not in state:

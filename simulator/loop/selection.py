@@ -33,16 +33,14 @@ def _check(rewards: Sequence[float], keep: int) -> None:
 
 
 def _as_integers(rewards: Sequence[float]) -> list[int]:
-    """The rewards times a power of two that makes all of them whole: sums and squares are then
-    exact."""
+    """The rewards times a power of two that makes all whole: sums and squares are then exact."""
     ratios = [float(reward).as_integer_ratio() for reward in rewards]
     scale = max(denominator for _, denominator in ratios)
     return [numerator * (scale // denominator) for numerator, denominator in ratios]
 
 
 def _earliest(rewards: Sequence[float], lowest: int, highest: int) -> list[int]:
-    """Positions of the ``lowest`` smallest and ``highest`` largest rewards, earliest of equals,
-    rising."""
+    """Positions of the ``lowest`` smallest and ``highest`` largest rewards, earliest of equals."""
     rising = sorted(range(len(rewards)), key=rewards.__getitem__)
     ends = rising[:lowest] + rising[len(rising) - highest :]
     wanted: dict[float, int] = {}

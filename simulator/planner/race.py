@@ -301,8 +301,7 @@ def _off_front(
 def _violations(
     candidates: Sequence[Candidate], goal: Goal, results: Results
 ) -> NDArray[np.float64]:
-    """Violations; of unsimulated candidates at least the least of their kind, once two were
-    simulated."""
+    """Violations; of unsimulated candidates the least of their kind, once two were simulated."""
     seen: dict[str, list[float]] = {}
     for i, result in results.measured.items():
         seen.setdefault(candidates[i].kind, []).append(goal.violation(0, result))

@@ -57,8 +57,7 @@ def value(plan: StepPlan, path: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A policy's part in a plan: decisions that it makes, and those whose earlier value it builds
-    on."""
+    """A policy's part in a plan: decisions that it makes, and those that it builds on."""
 
     name: str
     decides: frozenset[str]
@@ -145,8 +144,7 @@ def _check_pair(earlier: Claim, later: Claim) -> None:
 
 
 def overrides(chain: Sequence[Made]) -> list[str]:
-    """A sentence for each pair of policies of which the later overwrites a decision of the
-    earlier."""
+    """A sentence for each pair of policies of which the later overwrites the earlier's decision."""
     reported: dict[tuple[str, str], list[str]] = {}
     authors: dict[str, str] = {}
     for member in chain:

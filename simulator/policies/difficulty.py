@@ -15,8 +15,7 @@ from rollcast.simulator.values import SEED, SHARE, Doc
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """easy, hard: prompts passed over. evicted: evictions so far; addresses the next draw with the
-    seed."""
+    """easy, hard: prompts passed over. evicted: evictions so far, which seed the next draw."""
 
     easy: frozenset[int] = frozenset()
     hard: frozenset[int] = frozenset()

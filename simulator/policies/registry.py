@@ -1,5 +1,4 @@
-"""The policies by name: every `Policy` with a ``NAME`` in a module of this package, and those from
-outside."""
+"""The policies by name: every `Policy` with a ``NAME`` in this package, and those from outside."""
 
 from __future__ import annotations
 

@@ -18,8 +18,7 @@ _PARTS_OF_THEIR_OWN = ("_model.", "speculative.", ".sync.")  # defaults that few
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """A value. kind: ``given``, ``measured``, ``fitted``, ``published``, ``datasheet``, ``assumed``
-    or ''."""
+    """A value. kind: ``given``, ``measured``, ``fitted``, ``published``, ``assumed`` and such."""
 
     key: str
     value: str

@@ -103,8 +103,7 @@ def running_over_time(run: Run, replica: int | None = None) -> tuple[FloatArray,
 
 
 def away_over_time(run: Run) -> tuple[FloatArray, IntArray]:
-    """Rollouts with, or waiting for, environments and judges, as `running_over_time`; suspended
-    ones count."""
+    """Rollouts with, or waiting for, environments and judges, suspended ones included."""
     return _step_function(run, run.calls["asked_s"], run.calls["end_s"])
 
 
@@ -244,8 +243,7 @@ def underfilled_intervals(run: Run) -> list[FloatArray]:
 
 
 def underfilled_fraction(run: Run, underfilled: Sequence[FloatArray]) -> float:
-    """Underfilled share of the replica-seconds of all rollout phases. underfilled: of
-    `underfilled_intervals`."""
+    """Underfilled share of all rollout phases' replica-seconds, of `underfilled_intervals`."""
     phases_s = math.fsum(phase.seconds for phase in run.phases if phase.kind == "rollout")
     few_s = math.fsum(total_s(intervals) for intervals in underfilled)
     return _ratio(few_s, run.shape.replicas * phases_s) or 0.0

@@ -163,8 +163,7 @@ def _rows(path: Path, text: str, field: str) -> tuple[list[str], list[int], list
 
 
 def check(value: object, shape: Reader, label: str, field: str) -> None:
-    """Raises ScenarioError (``field``) for a ``value`` of another shape. label: its name in
-    errors."""
+    """Raises ScenarioError (``field``) for a ``value`` of another shape. label: for errors."""
     try:
         shape.read(value, "")
     except ScenarioError as error:

@@ -6,8 +6,7 @@ import math
 
 
 def marks(low: float, high: float, most: int = 6) -> list[float]:
-    """At most ``most`` round values from ``low`` to ``high``, 1, 2 or 5 times a power of ten
-    apart."""
+    """At most ``most`` round values from ``low`` to ``high``: 1, 2 or 5 times powers of ten."""
     if not high > low:
         return [low]
     rough = (high - low) / max(most, 1)

@@ -28,8 +28,7 @@ def _three_digits(value: float) -> str:
 
 
 def interval(ends: Sequence[float], write: Callable[[float], str] | None = None) -> str:
-    """Text of an interval; its unit once. write: of both ends; None: seconds, in the unit of the
-    higher one."""
+    """Text of an interval, its unit once. write: of both ends; None: seconds."""
     first, last = map(write or partial(seconds, like=ends[1]), ends)
     number, _, unit = first.partition(" ")
     return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"

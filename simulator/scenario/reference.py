@@ -67,8 +67,7 @@ class Entry:
 
 
 def reference(elsewhere: Mapping[str, type] | None = None) -> tuple[Entry, ...]:
-    """Every key in the order of the sections, policies last. elsewhere: sections of other packages,
-    by key."""
+    """Every key in the sections' order, policies last. elsewhere: other packages' sections."""
     listing = _Listing(elsewhere or {})
     entries = [entry for entry in listing.section(ScenarioModel, "") if entry.key != "policy"]
     [policy] = [option for option in declared(ScenarioModel) if option.key == "policy"]

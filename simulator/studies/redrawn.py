@@ -94,8 +94,7 @@ def drift_of(raw: RawScenario) -> float:
 def whole_runs(
     scenario: Scenario, draws: int, on_step: Callable[[StepRecord], None] | None = None
 ) -> list[Mapping[str, Any]]:
-    """Summaries of ``draws`` further runs. Raises ScenarioError or RunError for one that cannot be
-    made."""
+    """Summaries of ``draws`` further runs. Raises ScenarioError or RunError."""
     return [simulate(redrawn(scenario, d + 1), on_step).summary for d in range(draws)]
 
 

@@ -413,8 +413,7 @@ def crowded(draw: st.DrawFn) -> Scenario:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """A case for `check_policy_conforms`; no two groups ask the same, so keys found were old
-    ones."""
+    """A case for `check_policy_conforms`; no two groups ask the same: keys found are old ones."""
     cluster = draw(clusters())
     return Case(
         "a case that Hypothesis drew",

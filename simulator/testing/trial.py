@@ -31,8 +31,7 @@ LONGEST_DRAWN = 16_384
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of a policy's run. run: what the loop recorded. seen: what passed between loop and
-    world."""
+    """A policy's run. run: what the loop recorded. seen: what passed between loop and world."""
 
     policy: Policy
     run: Run
@@ -45,8 +44,7 @@ class Trial:
 
     @property
     def rollouts(self) -> Segments:
-        """The table of segments; ``rollouts["new_tokens"]`` is a column
-        (`simulator.core.spans.Segments`)."""
+        """The table of segments; ``rollouts["new_tokens"]`` is a column (`core.spans.Segments`)."""
         return self.run.segments
 
     @property

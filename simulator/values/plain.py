@@ -54,8 +54,7 @@ def from_plain(data: Any, hint: type[T] | Any, where: str) -> Any:
 
 
 def check_type(value: Any, hint: Any, where: str) -> None:
-    """Raises ValueError where an object is not of its annotated type, for plain data, sets and
-    records."""
+    """Raises ValueError for an object not of its annotated type: plain data, sets, records."""
     try:
         _reader(hint, True).read(value, where)
     except ScenarioError as error:
@@ -64,8 +63,7 @@ def check_type(value: Any, hint: Any, where: str) -> None:
 
 @cache
 def _reader(hint: Any, objects: bool = False) -> Reader:
-    """The exact reader of an annotation. objects: reads objects themselves, not their plain
-    data."""
+    """The exact reader of an annotation. objects: reads objects, not their plain data."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
         return Anything()
@@ -179,8 +177,7 @@ def is_record(kind: Any) -> bool:
 
 
 def make_record(kind: Any, values: Mapping[str, Any]) -> Any:
-    """An object of a record class with these fields; what its constructor would compute is among
-    them."""
+    """An object of a record class with these fields, computed ones included."""
     if issubclass(kind, tuple):
         return kind(**values)
     made = object.__new__(kind)

@@ -317,8 +317,7 @@ class AnyOf(Reader):
 
 @dataclass(frozen=True, slots=True)
 class Keys(Reader):
-    """A mapping in a file. needed: required keys; may: keys checked if present. Others are
-    ignored."""
+    """A mapping in a file. needed: required keys; may: keys checked if there. Others: ignored."""
 
     needed: Mapping[str, Reader] = field(default_factory=dict)
     may: Mapping[str, Reader] = field(default_factory=dict)

@@ -63,8 +63,7 @@ class Clock:
         self.kernel.call_at(to_ticks(seconds), call)
 
     def attach(self, source: Source) -> None:
-        """Has simulated engines make things happen too. Raises VirtualError where there are some
-        already."""
+        """Has simulated engines make things happen too. Raises VirtualError for a second fleet."""
         if self.kernel.source is not None:
             raise VirtualError("this clock has engines already: one fleet a run")
         self.kernel.source = source

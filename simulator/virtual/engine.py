@@ -132,8 +132,7 @@ class Engine:
         return self.replica.known_now(request) - ask.prompt_tokens
 
     def abort(self, request_ids: Collection[str] | None = None) -> list[Ask]:
-        """Aborts requests by their names (None: all), which are answered with what they have;
-        returns them."""
+        """Aborts requests by name (None: all), which get what they have; returns them."""
         asks = [*self.asks, *self.held, *self._fleet.pending_on(self.number)]
         chosen = [a for a in asks if request_ids is None or a.request_id in request_ids]
         if chosen:

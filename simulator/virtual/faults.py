@@ -28,8 +28,7 @@ class Fault:
 
 
 def plant(fleet: Home, engines: Sequence[Engine], faults: Collection[Fault]) -> None:
-    """Has faults happen to the engines of a fleet. Raises VirtualError for a replica that is not
-    there."""
+    """Has faults happen to a fleet's engines. Raises VirtualError for an unknown replica."""
     for fault in faults:
         if not 0 <= fault.replica < len(engines):
             raise VirtualError(f"a fault of replica {fault.replica}, of {len(engines)} replicas")

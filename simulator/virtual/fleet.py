@@ -283,8 +283,7 @@ class Fleet:
         return left
 
     def stop(self, asks: Collection[Ask]) -> list[Ask]:
-        """Takes requests off their engines and keeps what they have; returns those that were
-        there."""
+        """Takes requests off their engines and keeps what they have; returns those found."""
         there = [ask for ask in asks if ask.key in self.flying and not ask.leaving]
         if there:
             segments = {

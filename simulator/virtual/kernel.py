@@ -454,8 +454,7 @@ class Kernel:
         raise Stopped
 
     def stop_all(self) -> int:
-        """Ends every other thread by raising `Stopped` where it waits; returns how many do not
-        end."""
+        """Ends every other thread by raising `Stopped` where it waits; returns how many go on."""
         self.over, self.source = True, None
         left = [actor for actor in self.actors if actor is not self.main]
         for actor in left:

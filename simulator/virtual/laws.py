@@ -187,8 +187,7 @@ def trains(journal: Journal, within_s: float, steps: int = 1, until_s: float | N
 
 
 def recovers(journal: Journal, within_s: float, end_s: float) -> None:
-    """After each fault something is trained on again within ``within_s`` seconds. end_s: when the
-    run ended."""
+    """After each fault something is trained on within ``within_s`` seconds. end_s: of the run."""
     trained = [entry.at_s for entry in journal.of("trained", "train")]
     for fault in journal.entries:
         if fault.what.startswith("replica ") and fault.at_s + within_s <= end_s:

@@ -81,8 +81,7 @@ class Selector:
         self._real.select(seconds)
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        """The sockets that are ready, once any is, or the loop is woken, or its next timer is
-        due."""
+        """The sockets that are ready, once one is, the loop is woken, or its next timer is due."""
         kernel, loop = self._kernel, self.loop
         has_sockets = self.has_sockets
         if timeout is not None and timeout <= 0:

@@ -74,8 +74,7 @@ def words(serial: int, turn: int, tokens: int) -> str:
 
 
 class Prompts:
-    """Numbers prompts as they are first met, and finds the conversation that a request goes on
-    with."""
+    """Numbers prompts as they are first met; finds the conversation that a request continues."""
 
     def __init__(
         self, workload: Workload, group_size: int, replies: Replies | None, count_sent: bool

@@ -46,8 +46,7 @@ class Plugin:
 
     @pytest.fixture
     def fleet(self) -> None:
-        """The engines and the trainer (`simulator.virtual.fleet.Fleet`); there while the test
-        runs."""
+        """The engines and the trainer (`simulator.virtual.fleet.Fleet`), during the test."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """A test for each seed."""

@@ -1,5 +1,4 @@
-"""A run under anybody's control plane in the tables of any other run, for pictures, traces and
-comparisons."""
+"""A run under anybody's control plane in any other run's tables: pictures, traces, comparisons."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ _GROUPS, _ROLLOUTS = 0x6A677270, 0x6A726F6C
 
 
 class JudgedWorkload(DerivedWorkload):
-    """A workload whose rollouts are judged at their end. max_context_tokens: the base's longest
-    context."""
+    """A workload whose rollouts are judged at their end. max_context_tokens: the base's."""
 
     def __init__(
         self, base: Workload, max_context_tokens: int, seconds: SecondsModel, seed: int = 0

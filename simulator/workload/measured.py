@@ -241,8 +241,7 @@ class ResampledWorkload(AddressedWorkload):
         return longest if most is None else min(longest, most)
 
     def _nearest(self, step: int) -> NDArray[np.int64]:
-        """The groups that a step draws from, shortest mean first, so that neighbouring steps draw
-        alike."""
+        """The groups that a step draws from, shortest mean first: neighbouring steps draw alike."""
         count = min(NEAR_GROUPS, len(self.groups))
         nearest = np.argsort(np.abs(self._version - step), kind="stable")[:count]
         return np.asarray(nearest[np.argsort(self._mean[nearest], kind="stable")])

@@ -69,8 +69,7 @@ def other(
 
 
 def _submitted(session: Session, command: Simple) -> None:
-    """Follows the commands that a job's script finds in its variables, as NeMo-RL's ray.sub finds
-    COMMAND."""
+    """Follows commands that a job's script finds in its variables, as NeMo-RL's ray.sub does."""
     for value in _environment(session, command).values():
         if isinstance(value, tuple) and re.match(_STARTED, shown(value)):
             line = place_of(value, Place(session.file, command.line)).line

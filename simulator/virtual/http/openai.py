@@ -34,8 +34,7 @@ def extra(answer: Answer) -> dict[str, Any]:
 
 
 class Sampling:
-    """A request for completions (``chat`` False) or chat, asked of an engine. Raises
-    BadRequestError."""
+    """A completion (``chat`` False) or chat, asked of an engine. Raises BadRequestError."""
 
     def __init__(self, fleet: Fleet, replica: int | None, body: Mapping[str, Any], chat: bool):
         self.chat, self.body, self.fleet = chat, body, fleet

@@ -184,8 +184,7 @@ def _build(raw: RawScenario, elsewhere: bool) -> RunSpec:
 
 
 def _turns(model: ScenarioModel, task: TaskSpec, folder: Path | None) -> TurnSpec | None:
-    """The turns of a scenario; None for one turn. folder: searched for the environment's module
-    too."""
+    """The turns of a scenario; None for one. folder: where to find the environment's module."""
     counts = model.workload
     if not task.has_turns:
         for field, section in (

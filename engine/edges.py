@@ -87,8 +87,7 @@ class EngineIteration:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine can take: tokens of a rollout, tokens of its KV pool, vocabulary, and rollouts
-    at once."""
+    """What an engine takes: tokens of a rollout and of its pool, vocabulary, rollouts at once."""
 
     max_model_len: int
     kv_tokens: int

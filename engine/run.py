@@ -245,8 +245,7 @@ class _Run:
             raise RunError(message) from None
 
     def _between_steps(self, loop: Loop) -> None:
-        """Saves the run; in one process only where nothing is under way and the engine has the
-        newest weights."""
+        """Saves the run; in one process only where nothing is under way and weights are synced."""
         if self._record.resuming:
             return
         world, spec = self.world, self._spec

@@ -168,8 +168,7 @@ class Saver:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run read from its checkpoint. world: its state. done: steps. wall_s: seconds that it ran
-    for."""
+    """A run read from its checkpoint. world: its state. done: steps. wall_s: seconds it ran."""
 
     saved: Saved
     entries: list[Entry]

@@ -135,8 +135,7 @@ class Sessions(SessionMachine[Session, EnvironmentCall]):
             self._over(call, ended, at_s)
 
     def open(self, rollout: Rollout, placement: Placement = "router") -> Session:
-        """The session of a rollout that is submitted. Raises RunError where its prompt fills the
-        context."""
+        """The session of a submitted rollout. Raises RunError if its prompt fills the context."""
         tokens = self._responses.begin(rollout)
         session = self._known.get(rollout.key)
         if session is not None and session.tokens is not tokens:

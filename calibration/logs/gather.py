@@ -302,8 +302,7 @@ def _parts(scanned: Sequence[Scanned], stack: StackLog, settings: Settings) -> l
 
 
 def _cap_seen(stack: StackLog, whole: overlay.Series) -> Setting | None:
-    """The cap where no setting says it: a length that most steps' longest responses have, and none
-    exceeds."""
+    """The cap where no setting says it: most steps' longest response, which none exceeds."""
     rows = [(stack.row(step.values), step.place) for _, step in sorted(whole.steps.items())]
     longest = [
         row[_LONGEST] for row, _ in rows if row.get("mean_new_tokens", 0) < row.get(_LONGEST, 0)

@@ -100,8 +100,7 @@ class Updates:
     # Starting
 
     def require_started(self) -> TrainerReady:
-        """Waits until it has started. Raises EngineError where it cannot, or has other versions of
-        packages."""
+        """Waits for its start. Raises EngineError where it cannot, or has other packages."""
         try:
             self._ranks.started.wait()
         except ActorLostError as error:
@@ -174,8 +173,7 @@ class Updates:
         self._done = self._ranks.call("step", part, results=2)
 
     def receive(self, ready: Sequence[Ref]) -> tuple[Part, Updated] | str | None:
-        """A part that is done, or why the trainer is lost. Raises RunError where it refused the
-        part."""
+        """A part that is done, or why the trainer is lost. Raises RunError if it refused it."""
         there = set(ready)
         try:
             if self._starting:

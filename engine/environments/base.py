@@ -26,8 +26,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A turn of the model, numbered from 0: the sampled tokens, with the end token, and their text
-    without it."""
+    """A turn of the model, from 0: the sampled tokens, end token included; their text without."""
 
     turn: int
     text: str

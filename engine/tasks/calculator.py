@@ -76,8 +76,7 @@ class Calculator:
         return self._delays.boot_s(episode) if self._delays else 0.0
 
     def step(self, turn: Turn) -> Answer:
-        """The value of a question, or the reward of a final answer. Raises CallError for a drawn
-        failure."""
+        """The value of a question, or an answer's reward. Raises CallError for a drawn failure."""
         assert self._episode is not None
         if _FINAL in turn.text:
             right = turn.text.rpartition(_FINAL)[2] == self._episode.answer

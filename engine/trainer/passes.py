@@ -289,8 +289,7 @@ class Passes:
     def observe(
         self, examples: Sequence[Example], work: Work, *, keep: bool
     ) -> RouterBalance | None:
-        """Expert counts of a pass without gradient; ``keep`` puts the log-probabilities into
-        ``work.old``."""
+        """Expert counts of a pass without gradient; ``keep``: log-probs into ``work.old``."""
         balance = RouterBalance(self.router) if self.router else None
 
         def note(batch: Sequence[Example], forward: Forward) -> None:

@@ -12,8 +12,7 @@ from rollcast.simulator.costs.actors import ActorCosts
 
 
 class Machine:
-    """A replica's iteration keeps its initial pace; work of the trainer changes its pace in the
-    middle."""
+    """An iteration keeps its initial pace; the trainer's work changes its in the middle."""
 
     def __init__(
         self, env: simpy.Environment, costs: ActorCosts, replicas: Sequence[Replica]

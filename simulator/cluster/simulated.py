@@ -506,8 +506,7 @@ class SimulatedCluster:
         self._mail.append(done(tuple(phases)))
 
     def wait(self, until_s: float | None = None) -> list[Event]:
-        """Runs to the next instant with events. Replicas begin an iteration only once an instant is
-        over."""
+        """Runs to the next instant with events. Replicas iterate only once an instant is over."""
         events = self.advance(None if until_s is None else to_ticks(until_s))
         if events is None:
             raise RunError("the loop waits, but no rollout, update or sync is under way")

@@ -39,8 +39,7 @@ class Batch:
         return self.groups * self.group_size
 
     def with_group_size(self, group_size: int) -> Batch:
-        """The same rollouts per step in groups of another size. Raises ScenarioError unless it
-        divides B x G."""
+        """As many rollouts in groups of another size. Raises ScenarioError unless it divides all."""
         if self.rollouts % group_size:
             raise ScenarioError(
                 "workload.group_size",

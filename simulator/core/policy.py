@@ -71,8 +71,7 @@ class Policy(Options):
 
     @property
     def builds_on(self) -> frozenset[str]:
-        """The plan's decisions whose earlier value it builds on: own ones it adjusts, others' it
-        depends on."""
+        """Decisions whose earlier value it builds on: own ones it adjusts, others' it needs."""
         return frozenset()
 
     @property

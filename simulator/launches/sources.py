@@ -49,8 +49,7 @@ class Sources:
         return str(path)
 
     def roots(self) -> Iterator[Path]:
-        """Folders that a launch may be started in: its own, and those above it, up to that of its
-        repository."""
+        """Folders that a launch may start in: its own and those above, up to its repository's."""
         folder = self.folder.resolve()
         for level, path in enumerate((folder, *folder.parents)):
             if level > _LEVELS_UP or path == path.parent:

@@ -177,8 +177,7 @@ class Law:
     def domain_reason(
         self, signals: Signals, start: float, *, learning_rate_factor: float = 1.0
     ) -> str | None:
-        """Why the law says nothing of such a run, in one sentence; None where it was fitted near
-        it."""
+        """Why the law says nothing of a run, in a sentence; None where it was fitted near it."""
         if not len(signals):
             return "The run has no update, so there is no learning to forecast."
         if signals.first_come:

@@ -207,8 +207,7 @@ class Loop:
         return Progress(gathered, step.plan.batch.groups, len(self.rollouts.flying))
 
     def _close(self, step: Step) -> None:
-        """Ends the rollout phase: suspends or drops the unfinished, takes the batch, informs the
-        policy."""
+        """Ends the rollout phase: suspends or drops the rest, takes the batch, tells the policy."""
         plan, rollouts = step.plan, self.rollouts
         step.stops(rollouts.ready, len(rollouts.flying))
         if plan.keeps_running and plan.step != self._steps - 1:

@@ -377,8 +377,7 @@ class Rollouts:
                 self._left(rollout, step)
 
     def suspend(self, step: Step, unfinished: str | None = None) -> None:
-        """Takes everything out of flight: drops or keeps it, by the plan's ``unfinished`` or the
-        one given."""
+        """Takes everything out of flight: drops or keeps it, by ``unfinished``."""
         kind = unfinished or step.plan.unfinished
         self.interrupt(step, kind)
         left = sorted([*self.groups.values(), *self.resting], key=lambda group: group.group)

@@ -126,8 +126,7 @@ def spell(policy: Policy, always: Container[str] = ()) -> str:
 
 
 def label(policy: Policy) -> str:
-    """A text for tables and figures: the spelling, or the repr or class of a policy without a
-    name."""
+    """A text for tables and figures: the spelling; without a name, the repr or class."""
     if isinstance(policy, Chain):
         return "+".join(map(label, policy.policies)) or SYNCHRONOUS
     if is_named(policy):

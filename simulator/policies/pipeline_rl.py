@@ -58,8 +58,7 @@ class PipelineRL(Policy):
     ] = 1.0
 
     def plan(self, plan: StepPlan, state: Any) -> StepPlan:
-        """Decides launch, but for what a group needs, stop, interrupt, unfinished, surplus and
-        take."""
+        """Decides launch (not what a group needs), stop, interrupt, unfinished, surplus, take."""
         launch = replace(
             plan.launch,
             over_sampling=self.in_flight,

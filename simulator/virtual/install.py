@@ -167,8 +167,7 @@ class Installation:
         self._undo.append(undo)
 
     def _replace_kept(self, names: dict[str, Any]) -> None:
-        """Clocks that functions of a module, methods and attributes of its classes, and its objects
-        keep."""
+        """Clocks that a module's functions, classes (methods, attributes) and objects keep."""
         functions, owners = keepers(names)
         for function in functions:
             self._replace_kept_by(function)

@@ -70,8 +70,7 @@ class Journal:
         self.add("dispatched", unit, **({} if version is None else {"version": version}))
 
     def trained(self, unit: Any, step: int, version: int | None = None) -> None:
-        """A unit was trained on in this step; version: of its oldest token, if not that of its
-        dispatch."""
+        """A unit was trained on in this step; version: of its oldest token, or its dispatch's."""
         self._watched.pop(unit, None)
         self.add("trained", unit, step=step, **({} if version is None else {"version": version}))
 

@@ -40,8 +40,7 @@ _DECLARES = {"declare", "typeset", "local", "export", "readonly"}
 
 
 def commands(text: str, line: int = 1) -> Iterator[Command]:
-    """The commands of a script, each as it is parsed. line: of the text's first. Raises
-    ShellSyntaxError."""
+    """A script's commands, each as parsed. line: the text's first. Raises ShellSyntaxError."""
     parser = _Parser(text, line)
     while True:
         parser.blank_lines()

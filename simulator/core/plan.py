@@ -39,7 +39,7 @@ class Batch:
         return self.groups * self.group_size
 
     def with_group_size(self, group_size: int) -> Batch:
-        """As many rollouts in groups of another size. Raises ScenarioError unless it divides all."""
+        """As many rollouts in groups of a size. Raises ScenarioError unless it divides them."""
         if self.rollouts % group_size:
             raise ScenarioError(
                 "workload.group_size",

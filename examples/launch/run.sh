@@ -11,7 +11,7 @@ ACTOR=(
     actor_rollout_ref.actor.strategy=fsdp
     actor_rollout_ref.actor.ppo_mini_batch_size=64
     actor_rollout_ref.actor.use_dynamic_bsz=True
-    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=$((3 * (PROMPT + RESPONSE)))
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=$((6 * (PROMPT + RESPONSE)))
     actor_rollout_ref.actor.use_kl_loss=True
 )
 ROLLOUT=(

@@ -215,9 +215,12 @@ def fits_to(question: Question) -> int | None:
         return None
     cap = question.value(CAP)
 
-    def fits(tokens: int) -> bool:
-        ledger = _up_to(question, tokens)
+    def fits(tokens: int, cap: int | None = None) -> bool:
+        ledger = _up_to(question, tokens, cap)
         return ledger is not None and ledger.fits
+
+    if fits(least, cap):  # beside short ones, one long response changes nothing
+        return None
 
     return _most(fits, least, cap) if least < cap else None
 
@@ -233,10 +236,10 @@ def _shortest_cap(question: Question) -> int:
     return max(round(_LEAST_OF_CAP * float(parts[CAP].value)), 1)
 
 
-def _up_to(question: Question, tokens: int) -> Ledger | None:
+def _up_to(question: Question, tokens: int, cap: int | None = None) -> Ledger | None:
     """The ledger with another cap of responses, and their mean as much of it where it is assumed;
-    None where such a scenario cannot be."""
-    keys: dict[str, Any] = {CAP: tokens}
+    None where such a scenario cannot be. cap: of the longest one, if it is not that."""
+    keys: dict[str, Any] = {CAP: cap or tokens}
     mean = next((part for part in question.parts if part.key == MEAN_TOKENS), None)
     if mean is not None and mean.assumed:
         keys[MEAN_TOKENS] = max(round(figures("launches").mean_of_cap * tokens), 1)

@@ -14,6 +14,7 @@ folder::
       run.mode: {key: trainer.mode, since: 0.9}        # holds from that release on (until: before)
       run.packing: [{key: pack, since: 0.7, default: true}, {key: pack, until: 0.7, default: false}]
       engine.max_seqs: {key: max_num_seqs, default: 256}     # where a launch does not give it
+      run.x: {key: (a word), since: 0.9, default: 2}  # what no key of theirs changes
       engine.prefix_caching: {key: no-cache, inverted: true} # theirs says the opposite
       run.recompute:
         - {key: checkpointing, values: {full: true, none: false}}  # ours: theirs, or a list of them

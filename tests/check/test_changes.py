@@ -91,6 +91,7 @@ def test_whole_logits_can_be_fused() -> None:
         **VERL,
         "data.max_response_length": 12000,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 65536,
+        "actor_rollout_ref.actor.entropy_coeff": 0.01,
     }
     large = question(launched(said), asked(mean_tokens=6000.0, prompt_tokens=200))
     ledger = large.scenario.ledger

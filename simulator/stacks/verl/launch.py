@@ -81,7 +81,7 @@ def _models(settings: Settings) -> Iterable[Setting]:
 def _logits(settings: Settings) -> Iterable[Setting]:
     """Bytes of a logit under FSDP (workers/actor/dp_actor.py, workers/engine/fsdp/
     transformer_impl.py, utils/torch_functional.py). Logits are in 16 bit, and are divided by the
-    temperature. Rows without padding have a compiled entropy, which makes no tensor of their size,
+    temperature, whose backward makes a second tensor. Rows without padding have a compiled entropy, which makes no tensor of their size,
     and flash-attn's cross-entropy, whose backward writes where the logits were unless the entropy
     has a gradient too. Rows with padding have an entropy that is not compiled: its softmax and a
     product in 32 bit, of which a backward has two more and their gradients; and a copy of the
@@ -90,7 +90,8 @@ def _logits(settings: Settings) -> Iterable[Setting]:
     if packing is None or not isinstance(packing.value, bool):
         return
     graded = weighed is not None and weighed.value not in (0, None)
-    of_update, of_entropy, scored = (4, 4, 4) if packing.value else (8, 12, 12)
+    scored = 4 if value(settings, "run.copied_logits") is True else 2
+    of_update, of_entropy, scored = (4, 4, scored) if packing.value else (8, 12, 12)
     cause = weighed if graded and weighed is not None else packing
     yield cause.implies("run.logit_bytes", of_update + of_entropy * graded)
     yield packing.implies("run.scored_logit_bytes", scored)

@@ -256,6 +256,7 @@ _FORMS = ("pcie", "nvl", "3e", "server")  # that a name without them does not me
 _LEFT_OUT = ("sxm", "rtx", *_FORMS)  # words that names may lack
 _OTHERS = ("laptop", "mobile", "max")  # variants of which there is no preset
 _GB = re.compile(r"\b(\d+)(?:gb|gib|g)\b")
+_HOSTS_GB = {"gh200": (120, 480)}  # in a driver's name, which says its Grace's memory
 
 
 def named_gpu(text: str) -> str | None:
@@ -277,7 +278,8 @@ def named_gpu(text: str) -> str | None:
             continue
         if any((form in words) != (form in parts) for form in _FORMS):
             continue
-        if all(abs(gpu.memory_bytes / 1e9 / gb - 1) < 0.1 for gb in sizes):
+        own = [gb for gb in sizes if gb not in _HOSTS_GB.get(name, ())]
+        if all(abs(gpu.memory_bytes / 1e9 / gb - 1) < 0.1 for gb in own):
             found.setdefault(family, name)
     longest = max(found, key=len, default=())
     return found[longest] if found and all(set(f) <= set(longest) for f in found) else None

@@ -105,7 +105,11 @@ def all_effects(rows: Sequence[Row], found: Sequence[Forecast]) -> dict[str, Sta
     """The effects fitted to these runs, by group."""
     pairs = [pair for row, one in zip(rows, found, strict=True) for pair in observed(row, one)]
     groups = by(pairs, lambda pair: pair[0])
-    return {group: fit([one for _, one in members]) for group, members in groups.items()}
+    # Trainers are a stack's own code; engines and how weights reach them are those of a few others.
+    return {
+        group: fit([one for _, one in members], differ=group in TRAINED)
+        for group, members in groups.items()
+    }
 
 
 def left_out(

@@ -3,10 +3,12 @@
 log(measured / forecast) = stack + source + rest. The forecast is taken to be right over all;
 effects have a mean of 0, so that stacks of which little was measured are drawn towards no effect
 (partial pooling: Gelman and Hill 2007, chapter 12), and those of fewer than `FEWEST` sources have
-none. Stacks are normal; sources, with the rest of their runs, have Student's t, since one in ten is
-far off for reasons that its page does not tell (Lange, Little and Taylor 1989). Sources of unusual
-models, and those that leave much of their scenario open, have other scales. The forecast's own
-draws give an error of known variance.
+none. The likelihood of few stacks is often greatest at no spread between them, though some is as
+likely: where stacks are known to differ, a gamma of shape 2 on it keeps it off 0 (Chung,
+Rabe-Hesketh, Dorie, Gelman and Liu 2013). Stacks are normal; sources, with the rest of their runs,
+have Student's t, since one in ten is far off for reasons that its page does not tell (Lange, Little
+and Taylor 1989). Sources of unusual models, and those that leave much of their scenario open, have
+other scales. The forecast's own draws give an error of known variance.
 
 Intervals are drawn from a normal. How wide it has to be is counted: each of the sources is forecast
 by the others in turn, and the scale of sources is made so much wider or narrower that nine of ten
@@ -129,11 +131,11 @@ class StackEffects:
         return max(float(needed[order[place]]), _LEAST_WIDENED)
 
 
-def fit(observed: Sequence[Observed]) -> StackEffects:
+def fit(observed: Sequence[Observed], *, differ: bool = False) -> StackEffects:
     """By maximum likelihood: variances with the sources' weights as they are, and weights with the
     variances as they are, in turn. Where the forecasts' own draws explain most of what is left, the
     data hardly tell how much further unusual models and open scenarios are off: it is taken to be
-    about twice as far, so that no single source decides it.
+    about twice as far, so that no single source decides it. differ: whether stacks are known to.
 
     Raises ScenarioError for fewer than three sources.
     """
@@ -158,7 +160,7 @@ def fit(observed: Sequence[Observed]) -> StackEffects:
         sds, other = scales(found)
         factor = np.linalg.cholesky(design.covariance(sds**2, other, weights))
         scaled = np.linalg.solve(factor, logs)
-        prior = 0.5 * float(np.sum((found[3:] / _SCALE_SD) ** 2))
+        prior = 0.5 * float(np.sum((found[3:] / _SCALE_SD) ** 2)) - differ * math.log(sds[0])
         return float(np.log(np.diag(factor)).sum() + 0.5 * scaled @ scaled + prior)
 
     fits: list[tuple[float, StackEffects]] = []

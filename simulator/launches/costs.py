@@ -31,6 +31,7 @@ _SAME: tuple[tuple[str, str, type], ...] = (
     ("run.pinned_optimizer", "pinned_optimizer", bool),
     ("run.cpu_offload", "states_on_host", bool),
     ("run.offload_activations", "offload_activations", bool),
+    ("run.freezes_tower", "freeze_tower", bool),
     ("run.reshard_after_forward", "reshard_after_forward", bool),
     ("run.merges_at_once", "gathers_to_merge", bool),
     ("run.gathers_to_score", "gathers_to_score", bool),

@@ -74,6 +74,20 @@ def test_three_sources_of_a_stack_make_an_effect() -> None:
     assert 1.3 < fit([*others, *own]).of("g").factor < 2.0
 
 
+def test_few_stacks_that_differ_less_than_their_sources_have_a_spread_too() -> None:
+    """Three stacks 20 % apart, four sources of each 30 % off: as likely without a spread, which is
+    taken where nothing says that stacks differ."""
+    observed = [
+        Observed(stack, f"{stack}{n}", math.exp(level + 0.3 * (-1) ** n), 0.1)
+        for stack, level in (("a", -0.2), ("b", 0.0), ("c", 0.2))
+        for n in range(4)
+    ]
+    apart, alike = (fit(observed, differ=differ) for differ in (True, False))
+    assert 1.05 < apart.of("c").factor < 1.2
+    assert apart.of("b").factor == pytest.approx(1.0, abs=0.02)
+    assert alike.of("c").factor == pytest.approx(1.0, abs=0.02)
+
+
 def test_one_source_far_off_hardly_moves_its_stack_or_the_spread() -> None:
     near = [Observed(name, f"{name}{n}", 1.1, 0.05) for n in range(4) for name in "abcdef"]
     sds = [fit([*near, Observed("a", "far", ratio, 0.05)]).of("a").sd for ratio in (1.2, 3, 30)]

@@ -1,5 +1,6 @@
 """A stack's trainer by backend: what it sets, what stays as given, and what cannot be."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,6 +94,23 @@ def test_a_stack_has_a_backend_of_its_own() -> None:
     assert trainer(stack="verl", trainer={"pipeline_parallel": 2}).backend == "megatron"
     assert trainer(stack="verl", trainer={"sequence_parallel": 2}).backend == "fsdp"
     assert trainer(stack="verl", trainer={"context_parallel": 2}).backend == "megatron"
+
+
+@pytest.mark.parametrize("backend", ["fsdp2", "megatron"])
+def test_skyrl_copies_states_inside_the_phases_that_need_them(backend: str) -> None:
+    """Its timers hold what verl's do; Megatron's weights go to pageable memory."""
+    roofline = {"stack": "skyrl", "trainer": {"backend": backend}}
+    cost = from_raw(RawScenario({**STEP, "cost": {"roofline": roofline}})).cost
+    assert isinstance(cost, RooflineCost)
+    stays = replace(cost, offload_optimizer=False)
+    assert cost.switch_to_train_s == stays.switch_to_train_s
+    load = TrainLoad([(100, [1000] * 8)] * 8)
+    copied, here = (dict(each.train(load).phases_s) for each in (cost, stays))
+    read_s = sum(cost.trainer_of.read_copies_s(cost.offload_bytes_per_s))
+    factor = cost.phase_factors.of("log_prob")
+    assert copied["log_prob"] - here["log_prob"] == pytest.approx(factor * read_s)
+    assert copied["forward"] - here["forward"] > read_s
+    assert cost.trainer_of.state_copies == ("pinned" if backend == "fsdp2" else "pageable_weights")
 
 
 def test_a_scenario_and_its_tables_take_them() -> None:

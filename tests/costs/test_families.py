@@ -17,6 +17,7 @@ from rollcast.simulator.costs.presets.models import (
     model_presets,
 )
 from rollcast.simulator.costs.presets.one_layer import trained_parameters
+from rollcast.simulator.costs.roofline.warnings import of_images
 from rollcast.simulator.errors import ScenarioError
 from tests.costs.test_parallel import state_bytes
 
@@ -150,11 +151,9 @@ def phases(model: Model, prompt: int, response: int, **options: Any) -> dict[str
 
 
 def test_images_cost_in_prefill_and_update_and_not_in_decoding() -> None:
-    seeing = model("qwen3-vl-4b")
+    said = {"preset": "qwen3-vl-4b", "image_tokens": 1024}
+    seeing, images = (load_model({**said, "image_share": share}) for share in (0.0, 0.8))
     assert seeing.vision is not None
-    images = load_model({"preset": "qwen3-vl-4b", "image_share": 0.8})
-    named = {key: getattr(images, key) for key in ("name", "source", "max_positions")}
-    assert images == replace(seeing, **named, image_share=0.8)
     flop_per_token = seeing.vision.flop_per_image_token(1024)
     tower_flop = 800 * flop_per_token
     # By hand, 4 patches a token: 302e6 weights of 24 layers, 4,096 patches that see each other, and
@@ -174,6 +173,75 @@ def test_images_cost_in_prefill_and_update_and_not_in_decoding() -> None:
     for name in ("forward", "backward"):
         assert after[name] > 1.05 * before[name]
     assert phases(images, 0, 500)["forward"] == phases(seeing, 0, 500)["forward"]
+
+
+def test_the_tower_moves_its_activations_and_launches_its_layers() -> None:
+    """Beside its flop: what its layers keep of each patch is moved as the language model's is, and
+    a microbatch of few tokens launches its layers too."""
+    images = load_model({"preset": "qwen3-vl-4b", "image_share": 0.8})
+    still, moving = (
+        phases(images, 1000, 500, traffic_per_activation_byte=traffic) for traffic in (0.0, 2.0)
+    )
+    text = replace(images, image_share=0.0)
+    of_text = phases(text, 1000, 500, traffic_per_activation_byte=2.0)["forward"]
+    of_text -= phases(text, 1000, 500, traffic_per_activation_byte=0.0)["forward"]
+    tower = images.vision
+    assert tower is not None
+    kept = 24 * 2 * (8 * 1024 + 2 * 4096)  # by hand, of a patch
+    byte_s = 1 / ROOMY.bandwidth_bytes_per_s + 1 / 4e12
+    patches = 4 * 0.8 * 1000  # of the one rollout on each GPU
+    by_hand = patches * 2.0 * kept * byte_s
+    assert moving["forward"] - still["forward"] - of_text == pytest.approx(by_hand, rel=1e-6)
+    launched = {"launch_s_per_layer": 1.0, "log_prob_passes": 0}
+    assert phases(text, 8, 8, **launched)["forward"] == pytest.approx(36, rel=0.01)
+    assert phases(images, 8, 8, **launched)["forward"] == pytest.approx(36 + 24, rel=0.01)
+
+
+def test_patches_without_a_kernel_are_embedded_one_by_one() -> None:
+    """PyTorch 2.9: as long in every pass, on GPUs that split the model too, and behind it where the
+    tower is trained."""
+    images = load_model({"preset": "qwen3-vl-4b", "image_share": 0.5})
+    frozen: tuple[dict[str, Any], ...] = ({"freeze_tower": True}, {"weights": "lora"})
+    for options in ({}, {"tensor_parallel": 2}, *frozen):
+        fast, slow = (phases(images, 1000, 500, patch_launch_s=s, **options) for s in (0, 2e-3))
+        rollouts = options.get("tensor_parallel", 1)  # of a group of GPUs
+        embedded = rollouts * 1000 * 0.5 * 4 * 2e-3
+        assert slow["log_prob"] - fast["log_prob"] == pytest.approx(embedded)
+        assert slow["forward"] - fast["forward"] == pytest.approx(embedded)
+        behind = 0 if options in frozen else embedded
+        assert slow["backward"] - fast["backward"] == pytest.approx(behind, abs=1e-9)
+    text = replace(images, image_share=0.0)
+    assert phases(text, 1000, 500, patch_launch_s=1.0) == phases(text, 1000, 500)
+
+
+def test_results_say_what_of_images_is_not_counted() -> None:
+    def told(name: Any, **trainer: Any) -> list[str]:
+        sentences = of_images(RooflineTrainer(load_model(name), ROOMY, 8, **trainer))
+        return [text.partition(":")[0] for text in sentences]
+
+    seen = {"preset": "qwen3-vl-4b", "image_share": 0.5}
+    assert told(seen) == ["images", "images"]
+    assert told(seen, patch_launch_s=2e-3) == ["images"]
+    (asks,) = of_images(RooflineTrainer(load_model("qwen3-vl-4b"), ROOMY, 8))
+    assert "give model.image_share" in asks
+    assert told("qwen3-4b") == []
+    mixture = {"preset": "qwen3-vl-30b-a3b", "image_share": 0.5}
+    both = ["images", "qwen3-vl-30b-a3b"]
+    assert told(mixture, patch_launch_s=2e-3, backend="fsdp") == both
+    assert told(mixture, patch_launch_s=2e-3, backend="megatron") == both[:1]
+
+
+def test_a_frozen_tower_has_no_backward() -> None:
+    images = load_model({"preset": "qwen3-vl-4b", "image_share": 0.8})
+    text = replace(images, image_share=0.0)
+    for recompute in ("full", "none"):
+        ahead, behind = (
+            phases(images, 4000, 100, recompute=recompute, freeze_tower=True)[name]
+            - phases(text, 4000, 100, recompute=recompute)[name]
+            for name in ("forward", "backward")
+        )
+        assert ahead > 0
+        assert behind == pytest.approx(0, abs=0.02 * ahead)
 
 
 def test_layers_for_further_tokens_are_trained_and_not_graded() -> None:

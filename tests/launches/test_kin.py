@@ -71,7 +71,8 @@ def test_easyr1_reads_the_file_that_config_names_and_overrides_over_it(tmp_path:
         tmp_path,
         config_yaml=EASYR1,
         run_sh="python3 -m verl.trainer.main config=config.yaml worker.rollout.n=8 "
-        "worker.actor.ulysses_size=2 data.max_response_length=4096\n",
+        "worker.actor.ulysses_size=2 data.max_response_length=4096 "
+        "worker.actor.model.freeze_vision_tower=true\n",
     )
     assert launch.stack == "easyr1"
     assert not launch.unknown
@@ -85,6 +86,7 @@ def test_easyr1_reads_the_file_that_config_names_and_overrides_over_it(tmp_path:
         "cluster.trainer_gpus": 8,
         f"{TRAINER}.minibatches": 4,
         f"{TRAINER}.sequence_parallel": 2,
+        f"{TRAINER}.freeze_tower": True,
         f"{TRAINER}.microbatch_tokens": 2048 + 4096,  # max_token_len of dp_actor.py
         f"{TRAINER}.log_prob_microbatch_tokens": 2 * (2048 + 4096),
         f"{TRAINER}.log_prob_passes": 2,

@@ -45,6 +45,12 @@ def test_verl_multiplies_the_tokens_of_a_pass_by_the_gpus_that_share_it(split: i
     assert back["run.max_pass_tokens"] == 5_000
 
 
+def test_verl_says_whether_it_trains_the_tower() -> None:
+    for frozen in (True, False):
+        found = asked(VERL, f"actor_rollout_ref.actor.freeze_vision_tower={frozen}")
+        assert found.value(f"{TRAINER}.freeze_tower") is frozen
+
+
 def test_slime_does_so_by_context_parallel_alone() -> None:
     """``max_tokens_per_gpu * cp_size`` (slime/utils/dp_schedule.py)."""
     flags = ["--use-dynamic-batch-size", "--max-tokens-per-gpu", "9216"]

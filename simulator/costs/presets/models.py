@@ -197,6 +197,11 @@ class Model(ModelOptions):
         return self.image_share * self.vision.flop_per_image_token(self.image_tokens)
 
     @property
+    def patches_per_prompt_token(self) -> float:
+        """Patches of images in one token of a prompt."""
+        return self.image_share * self.vision.patches_per_token if self.vision else 0.0
+
+    @property
     def parameters(self) -> int:
         """All parameters, embeddings once if they are tied."""
         return self._total(self.experts)

@@ -57,6 +57,12 @@ class VisionTower(Options):
         projected = self.projectors * self._projector_parameters
         return self.layers * self._layer_parameters + projected + embedded
 
+    @property
+    def layer_elements(self) -> int:
+        """Elements that a layer keeps of one patch: norms and residuals, queries, keys, values and
+        output of attention, and the widths of its MLP."""
+        return 8 * self.hidden + (4 if self.gated_mlp else 2) * self.intermediate
+
     def flop_per_image_token(self, image_tokens: int) -> float:
         """Flop of a forward for one token of an image of ``image_tokens``."""
         patches = self.patches_per_token

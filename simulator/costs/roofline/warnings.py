@@ -8,6 +8,7 @@ from rollcast.simulator.costs.base import CostModel, Extremes
 from rollcast.simulator.costs.presets.gpus import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures
+from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 
 
 def of_gpus(gpu: Gpu, trainer_gpu: Gpu) -> list[str]:
@@ -53,6 +54,36 @@ def of_model(model: Model, gpu: Gpu, reserve_bytes: float) -> list[str]:
             f"KV pools of models of {least / 1e9:.0f}B and more are known from three logs: vLLM "
             "kept 9.2e9 and 10.5e9 bytes of a GPU beside weights and KV, SGLang 2.8e9; "
             f"{reserve_bytes:.2g} is taken. Give engine.kv_tokens where the engine's log says it"
+        )
+    return sentences
+
+
+def of_images(trainer: RooflineTrainer) -> list[str]:
+    """What is taken of images, and what of them is not counted."""
+    model, known = trainer.model, figures("images")
+    if model.vision is None:
+        return []
+    if not model.image_share:
+        return [
+            "images: no token of a prompt is taken to be one; where they are, give "
+            f"model.image_share ({known.share:g} in published runs) and image_tokens "
+            f"({known.tokens})"
+        ]
+    sentences = [
+        "images: opening and cutting them on the host is not counted: published steps with images "
+        f"took {known.least_measured:g} to {known.most_measured:g} times the forecast"
+    ]
+    if not trainer.patch_launch_s:
+        each_s = known.slow_patch_s * model.vision.patches_per_token * model.image_tokens
+        sentences.append(
+            f"images: with PyTorch 2.9 and cuDNN before 9.15 each adds some {each_s:.1f} s to "
+            f"every pass of the trainer; give trainer.patch_launch_s: {known.slow_patch_s:g}"
+        )
+    if model.experts and trainer.backend in ("fsdp", "fsdp2", "deepspeed"):
+        sentences.append(
+            f"{model.name}: transformers before 5.0 computes every expert for every token in "
+            "passes for log-probabilities, and makes gradients of all experts for each in the "
+            "update; in the one run published they took 4 and 39 times the forecast"
         )
     return sentences
 

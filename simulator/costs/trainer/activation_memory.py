@@ -133,10 +133,8 @@ def kept_layer(
 
 
 def tower_layer_bytes(tower: VisionTower) -> float:
-    """Bytes that one layer of a vision tower keeps of one patch: norms and residuals, queries,
-    keys, values and output of attention, and the widths of its MLP."""
-    widths = 4 if tower.gated_mlp else 2
-    return ACTIVATION_BYTES * (8.0 * tower.hidden + widths * tower.intermediate)
+    """Bytes that one layer of a vision tower keeps of one patch."""
+    return float(ACTIVATION_BYTES * tower.layer_elements)
 
 
 @dataclass(frozen=True)
@@ -260,7 +258,7 @@ class ActivationMemory:
     def image_kept(self) -> float:
         """Of one image token, what stays until the backward of the vision tower."""
         tower = self.model.vision
-        if tower is None:
+        if tower is None or self.options.freeze_tower:
             return 0.0
         each = tower_layer_bytes(tower)
         if self.options.recompute == "full":

@@ -303,6 +303,21 @@ class TrainerOptions(Options):
         Seconds,
         Doc("time per routed expert beside its flop, where experts run one by one"),
     ] = _F.expert_launch_s
+    patch_launch_s: Annotated[
+        Seconds,
+        Doc(
+            "time per patch of an image beside its flop, where patches are embedded one by one; "
+            "2e-3 with PyTorch 2.9 and cuDNN before 9.15, whose Conv3d has no other kernel in 16 "
+            "bit"
+        ),
+    ] = _F.patch_launch_s
+    freeze_tower: Annotated[
+        bool,
+        Doc(
+            "whether the vision tower is not trained, so that it has no backward (weights: lora "
+            "never trains it). It changes time and its activations alone"
+        ),
+    ] = False
     batching: Annotated[
         Batching,
         Doc(

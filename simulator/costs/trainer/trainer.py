@@ -42,8 +42,8 @@ STREAM_EFFICIENCY: float = figures("trainer").stream_efficiency  # of bandwidth,
 class UnitTimes(NamedTuple):
     """Seconds of a forward over all layers: of one token, position of the LM head, expert read or
     launched, and query-key pair (in layers that see all, and within what others see); of a prompt's
-    token in the vision tower; and of reading the weights that every token uses. Attention's shares
-    of a token: of its products, and of what it moves."""
+    token in the vision tower, and of its patches there; and of reading the weights that every token
+    uses. Attention's shares of a token: of its products, and of what it moves."""
 
     token: float
     head_token: float
@@ -58,6 +58,7 @@ class UnitTimes(NamedTuple):
     attention_product_share: float
     attention_moved_share: float
     prompt_token: float
+    prompt_patches: float
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ class RooflineTrainer(TrainerMemory):
         dense_flop += again * 2 * model.recurrent_parameters
         made_again = again * ACTIVATION_BYTES * model.recurrent_elements_per_token
         kept_bytes = model.layers * (kept.whole + (layout.busiest - 1) * kept.routed) + made_again
+        tower, patches = model.vision, model.patches_per_prompt_token
+        seen_bytes = ACTIVATION_BYTES * tower.layers * tower.layer_elements if tower else 0
         window, seen = self._window, [kind for kind in model.reaches if kind.seen_tokens]
         near = sum(kind.layers * kind.flop * kind.seen_tokens / window for kind in seen)
         far = sum(kind.layers * kind.flop for kind in model.reaches if not kind.seen_tokens)
@@ -181,7 +184,9 @@ class RooflineTrainer(TrainerMemory):
             ),
             attention_product_share=2 * model.attention_parameters / model.linear_flop_per_token,
             attention_moved_share=(kept.stream / 2 + kept.attention) / kept.whole,
-            prompt_token=model.vision_flop_per_prompt_token / products,
+            prompt_token=model.vision_flop_per_prompt_token / products
+            + patches * traffic * seen_bytes * moved,
+            prompt_patches=patches * self.patch_launch_s,
         )
 
     def _forward_s(self, work: Work) -> tuple[float, float]:
@@ -190,14 +195,17 @@ class RooflineTrainer(TrainerMemory):
         seconds_each = self._unit_times
         touched = self._experts_touched(work.tokens) if self.model.experts else 0.0
         products_s = work.tokens * seconds_each.token + work.head_tokens * seconds_each.head_token
-        products_s += (work.tokens - work.head_tokens) * seconds_each.prompt_token
         read_s = seconds_each.weights + touched * seconds_each.expert
         moved_s = (
             work.tokens * seconds_each.moved_token
             + (work.head_tokens + work.padding) * seconds_each.moved_head_token
         )
-        others_s = moved_s + touched * seconds_each.launched_expert
+        others_s = moved_s + touched * seconds_each.launched_expert + self._tower_s(work)
         return max(products_s, read_s) + others_s, self._attention_s(work)
+
+    def _tower_s(self, work: Work) -> float:
+        """A forward of the vision tower over the images of its prompts."""
+        return (work.tokens - work.head_tokens) * self._unit_times.prompt_token
 
     def _attention_s(self, work: Work) -> float:
         seconds_each = self._unit_times
@@ -258,7 +266,9 @@ class RooflineTrainer(TrainerMemory):
             each_s += self.gather_launch_s_per_layer
             if self.weights == "lora":
                 each_s += self.adapter_gather_launch_s_per_layer
-        return self.model.layers / self.pipeline_parallel * each_s
+        tower = self.model.vision if self.model.image_share else None
+        layers = self.model.layers / self.pipeline_parallel + (tower.layers if tower else 0)
+        return layers * each_s
 
     def _frozen_s(self, work: Work, whole_s: float) -> float:
         """What a backward saves without gradients of the weights: one of its two products for each
@@ -266,6 +276,11 @@ class RooflineTrainer(TrainerMemory):
         seconds_each = self._unit_times
         products_s = work.tokens * seconds_each.token + work.head_tokens * seconds_each.head_token
         return min(products_s / self.pipeline_parallel, 2 * (whole_s - self._launch_s))
+
+    def _unseen_s(self, work: Work, whole_s: float) -> float:
+        """What a backward saves of a tower that is not trained, of which the forward stays."""
+        passes = 3 if self.recompute == "full" else 2
+        return passes * min(self._tower_s(work), max(whole_s - self._launch_s, 0.0))
 
     def _part_s(self, work: Work, whole_s: float, talk: Talk) -> float:
         """What a backward computes again of attention or MLPs, of a forward of ``whole_s``."""
@@ -340,6 +355,7 @@ class RooflineTrainer(TrainerMemory):
         count, layout = len(microbatches), self.layout
         forward = talk = between = offload = again = saved = 0.0
         adapted, part = self.weights == "lora", self.recompute in ("attention", "mlp", "selective")
+        frozen = self.model.vision is not None and (adapted or self.freeze_tower)
         messages = Talk(0.0, 0.0, 0.0)
         split = self.gpus > layout.data_parallel or self.expert_parallel > 1
         stages_s = [self._stage_s(work) for work in microbatches]
@@ -350,6 +366,8 @@ class RooflineTrainer(TrainerMemory):
                 talk, between = talk + messages.attention + messages.mlp, between + messages.between
             if adapted:
                 saved += self._frozen_s(work, stage_s)
+            if frozen:
+                saved += self._unseen_s(work, stage_s)
             if part:
                 again += self._part_s(work, stage_s, messages)
             if self.offload_activations:
@@ -367,8 +385,11 @@ class RooflineTrainer(TrainerMemory):
         if self.recompute == "full":
             again = forward + talk
         again *= (self.recompute_layers or self.model.layers) / self.model.layers
-        ahead = (forward + talk + between) * idle
+        prompts = sum(work.tokens - work.head_tokens for work in microbatches)
+        patches_s = prompts * self._unit_times.prompt_patches  # on each GPU of a split model
+        ahead = (forward + talk + between) * idle + patches_s
         behind = (2 * forward + talk + between + again - saved) * idle
+        behind += 0.0 if frozen else patches_s
         gathered_again = gather if self.reshard_after_forward else 0.0
         hidden = self.overlap
         return {

@@ -14,6 +14,7 @@ from rollcast.simulator.costs.memory.processes import usable_bytes
 from rollcast.simulator.costs.memory.training import activation_bytes_per_token
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
+from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.options import RooflineSection
 from rollcast.simulator.costs.trainer.dealing import Dealing
 from rollcast.simulator.costs.trainer.options import LOADED_BYTES_PER_S
@@ -170,6 +171,27 @@ def test_adapters_that_are_gathered_one_by_one_take_their_launches_but_for_a_ref
     assert found["reference"] == before["reference"]
     full = replace(apart, weights="full", log_prob_passes=1)
     assert phases(full, load) == phases(replace(full, adapter_gather_launch_s_per_layer=0.0), load)
+
+
+def test_a_host_that_is_slower_takes_longer_to_launch_alone() -> None:
+    """A Grace's, where nobody says it: of passes that launches bound, all; of others, nothing."""
+    few, many = TrainLoad([(64, [64])]), TrainLoad([(64, [8192] * 8)])
+    grace = replace(ROOMY, name="beside a Grace", host_link_bytes_per_s=4.5e11)
+    keys = {"batching": "one_sequence", "launch_s_per_layer": 1e-3}
+    for load, factor in ((few, figures("grace").launch_factor), (many, 1.0)):
+        x86, beside = (
+            phases(RooflineTrainer(QWEN, gpu, **keys), load)["forward"]  # type: ignore[arg-type]
+            for gpu in (ROOMY, grace)
+        )
+        assert beside == pytest.approx(factor * x86)
+        said = RooflineTrainer(QWEN, grace, host_factor=1.0, **keys)  # type: ignore[arg-type]
+        assert phases(said, load)["forward"] == pytest.approx(x86)
+    mixture, one = load_model("qwen3-30b-a3b"), {"expert_launch_s": 1e-3, "launch_s_per_layer": 0.0}
+    slow, fast = (
+        phases(RooflineTrainer(mixture, gpu, 8, **one), few)["forward"]  # type: ignore[arg-type]
+        for gpu in (grace, ROOMY)
+    )
+    assert slow == pytest.approx(2.6 * fast, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -388,6 +388,14 @@ class TrainerOptions(Options):
             unit="seconds",
         ),
     ] = _F.launch_s_per_layer
+    host_factor: Annotated[
+        float | None,
+        Between(0.01, 1000),
+        Doc(
+            "factor on what the host launches, whose figures are of x86 (launch_s_per_layer, "
+            "gather_launch_s_per_layer, expert_launch_s); null: 2.6 beside a Grace, else 1"
+        ),
+    ] = None
     launch_overlap: Annotated[
         LaunchOverlap,
         Doc(

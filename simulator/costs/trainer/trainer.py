@@ -173,7 +173,7 @@ class RooflineTrainer(TrainerMemory):
             expert=expert_weights / read,
             moved_token=traffic * kept_bytes * moved,
             moved_head_token=self.traffic_per_logit * model.vocab * moved,
-            launched_expert=model.sparse_layers * self.expert_launch_s,
+            launched_expert=model.sparse_layers * self.expert_launch_s * self._slower_host,
             pair=far / attention,
             near_pair=near / attention,
             attention_token=(1 + again)
@@ -268,7 +268,14 @@ class RooflineTrainer(TrainerMemory):
                 each_s += self.adapter_gather_launch_s_per_layer
         tower = self.model.vision if self.model.image_share else None
         layers = self.model.layers / self.pipeline_parallel + (tower.layers if tower else 0)
-        return layers * each_s
+        return layers * each_s * self._slower_host
+
+    @property
+    def _slower_host(self) -> float:
+        """What launching takes on this GPU's host, of what it takes on x86."""
+        if self.host_factor is not None:
+            return self.host_factor
+        return float(figures("grace").launch_factor) if self.gpu.grace else 1.0
 
     def _frozen_s(self, work: Work, whole_s: float) -> float:
         """What a backward saves without gradients of the weights: one of its two products for each

@@ -80,12 +80,12 @@ def _models(settings: Settings) -> Iterable[Setting]:
 
 def _logits(settings: Settings) -> Iterable[Setting]:
     """Bytes of a logit under FSDP (workers/actor/dp_actor.py, workers/engine/fsdp/
-    transformer_impl.py, utils/torch_functional.py). Logits are in 16 bit, and are divided by the
-    temperature, whose backward makes a second tensor. Rows without padding have a compiled entropy, which makes no tensor of their size,
-    and flash-attn's cross-entropy, whose backward writes where the logits were unless the entropy
-    has a gradient too. Rows with padding have an entropy that is not compiled: its softmax and a
-    product in 32 bit, of which a backward has two more and their gradients; and a copy of the
-    logits that count."""
+    transformer_impl.py, utils/torch_functional.py). Logits are in 16 bit; their division by the
+    temperature makes a second tensor, before 0.9 in the backward alone. Rows without padding have
+    a compiled entropy, which makes no tensor of their size, and flash-attn's cross-entropy, whose
+    backward writes where the logits were unless the entropy has a gradient too. Rows with padding
+    have an entropy that is not compiled: its softmax and a product in 32 bit, of which a backward
+    has two more and their gradients; and a copy of the logits that count."""
     packing, weighed = settings.get("run.packing"), settings.get("run.entropy_coefficient")
     if packing is None or not isinstance(packing.value, bool):
         return

@@ -118,6 +118,7 @@ class Answer:
             "bound_by": found.summary["bound_by"],
             "changes": [one.plain() for one in (*self.fixes, *self.faster)],
             "odd": [one.plain() for one in self.oddities],
+            "warnings": list(found.summary["warnings"]),
             "assumed": [
                 {"key": part.key, "value": part.value, "why": part.source}
                 for part in self.question.draft.assumed

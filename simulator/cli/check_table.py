@@ -38,6 +38,7 @@ def show_answer(answer: Answer, as_json: bool = False) -> None:
     screen.print(_time(answer))
     _changes(screen, to_fit(answer), answer.fixes, answer)
     _changes(screen, "What would make it faster", answer.faster, answer)
+    _listed(screen, "warning", answer.forecast.summary["warnings"])
     open_parts = [part for part in answer.question.draft.assumed if part.key != "seed"]
     texts = [f"{p.key} is {p.value}; {why_assumed(p.source)}" for p in open_parts]
     _listed(screen, "assumed", texts)

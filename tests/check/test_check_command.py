@@ -102,6 +102,13 @@ def test_json_has_the_answer_of_the_table(call: Call) -> None:
     assert call(*words)[1].startswith("Yes")
 
 
+def test_what_is_known_to_be_far_off_is_said(call: Call) -> None:
+    words = ("check", SMALL, "--gpu", "a100-80gb", "--no-changes")
+    (warning,) = json.loads(call(*words, "--json")[1])["warnings"]
+    assert "trainer efficiencies are assumed" in warning
+    assert f"warning: {warning}" in " ".join(call(*words)[1].split())
+
+
 def test_variables_come_from_outside(call: Call) -> None:
     words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--json")
     plain = json.loads(call(*words, "--env", "MODEL=Qwen/Qwen3-1.7B")[1])

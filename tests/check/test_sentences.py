@@ -27,6 +27,7 @@ from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place
 
 SUMMARY = {
+    "warnings": [],
     "preemptions": 0,
     "truncated_share": 0.1,
     "rollouts": 800,

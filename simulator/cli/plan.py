@@ -214,6 +214,8 @@ def _notes(
         note += " Meets limits: share of draws within the limits of hours and cost."
     if told := words.unasked(shown):
         note += f" {told}"
+    for told in words.alike(planned.rows, shown):
+        note += f" {told}"
     if left_out:
         labels = ", ".join(one_line(_HEADINGS[name]) for name in left_out)
         note += f" For {labels}, make the terminal wider."

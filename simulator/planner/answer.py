@@ -46,6 +46,17 @@ class Row:
     usd: Interval | None = None
     chances: Mapping[str, float] = field(default_factory=dict)
 
+    def alike(self, other: Row) -> bool:
+        """Whether another policy took the same decisions in the same set-up: each step of both
+        lasted exactly as long."""
+        both = zip(self.measured.series_s, other.measured.series_s, strict=False)
+        return (
+            self.setup == other.setup
+            and self.choice.policy != other.choice.policy
+            and self.choice.unasked == other.choice.unasked
+            and all(one == another for one, another in both)
+        )
+
     @property
     def chance(self) -> float | None:
         """Of meeting all limits of hours and cost, which go together; None without draws."""
@@ -181,13 +192,17 @@ class Planned:
         return self.recommended or self.nearest
 
     def notable(self, best: int) -> list[Row]:
-        """The first ``best`` rows, the front, the first row of each policy and the baseline."""
+        """The first ``best`` rows, the front, the first row of each policy and the baseline;
+        without rows that are `Row.alike` one of these."""
         baseline = None if self.baseline is None else self.baseline.choice.name
         kept: list[Row] = []
         policies: set[str] = set()
         for place, row in enumerate(self.rows):
             new = row.choice.policy not in policies
-            if place < best or row.on_front or new or row.choice.name == baseline:
+            asked = row.choice.name == baseline
+            if not asked and any(row.alike(one) for one in kept):
+                policies.add(row.choice.policy)
+            elif place < best or row.on_front or new or asked:
                 kept.append(row)
                 policies.add(row.choice.policy)
         return kept

@@ -77,6 +77,21 @@ def unasked(rows: Sequence[Row]) -> str:
     return f"+: {', '.join(keys)}, without which it would not fit its memory."
 
 
+def alike(rows: Sequence[Row], shown: Sequence[Row]) -> list[str]:
+    """Which policies took the same decisions as one that is shown, and are left out for it."""
+    pairs = dict.fromkeys(
+        (row.choice.policy, one.choice.policy)
+        for row in rows
+        if row not in shown
+        for one in shown
+        if row.alike(one)
+    )
+    return [
+        f"{left_out} took the same decisions as {kept}, and is left out."
+        for left_out, kept in pairs
+    ]
+
+
 def chance(row: Row) -> str:
     """The chance that it meets the limits, for a table; empty where it is not known."""
     if row.chance is None:
@@ -168,6 +183,11 @@ def _rivals(rivals: Sequence[Rival], objective: ObjectiveName) -> str:
     if not rivals:
         return "No other choice was simulated as far: short simulations put the others behind."
     goal = OBJECTIVES[objective]
+    rivals = [
+        rival
+        for place, rival in enumerate(rivals)
+        if not any(rival.row.alike(one.row) for one in rivals[:place])
+    ]
     near = [rival for rival in rivals if rival.wins is not None and rival.wins > SURE]
     if not near:
         first = rivals[0]

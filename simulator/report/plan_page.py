@@ -180,7 +180,10 @@ def _choices(planned: Planned) -> Markup:
     def line(row: Row) -> Line:
         return _line(row, row is planned.chosen, limited, partial(hours, like=like))
 
-    rows = [line(row) for row in planned.notable(BEST_ROWS)]
+    notable = planned.notable(BEST_ROWS)
+    rows = [line(row) for row in notable]
+    about = ["Best first. ~: from a short simulation. Pale: violates a limit."]
+    about += words.alike(planned.rows, notable)
     more = [line(row) for row in planned.rows[:MOST_ROWS]]
     rest = len(planned.rows) - len(more)
     every = f"The first {len(more)}, and {rest:,} more in plan.csv" if rest else f"All {len(more)}"
@@ -188,7 +191,7 @@ def _choices(planned: Planned) -> Markup:
         "Choices",
         parts.table(columns, rows, "Choices"),
         parts.folded(every, parts.table(columns, more, every)) if len(more) > len(rows) else None,
-        about="Best first. ~: from a short simulation. Pale: violates a limit.",
+        about=" ".join(about),
     )
 
 

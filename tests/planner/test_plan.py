@@ -14,6 +14,7 @@ import yaml
 import rollcast.simulator.planner.planner as planner
 from rollcast import load
 from rollcast.simulator.errors import RunError
+from rollcast.simulator.planner import words
 from rollcast.simulator.planner.answer import Planned
 from rollcast.simulator.planner.changes import what_would_change
 from rollcast.simulator.planner.journal import journal_path
@@ -59,6 +60,21 @@ def asked(**section: Any) -> dict[str, Any]:
 def path(tmp_path: Path) -> Path:
     (tmp_path / "s.yaml").write_text(SCENARIO)
     return tmp_path / "s.yaml"
+
+
+def test_policies_that_take_the_same_decisions_are_shown_once(path: Path) -> None:
+    """Both stop at a batch of twice as many and resume the rest."""
+    choose = {"gpus": [4, 8], "placement": ["colocated"], "tensor_parallel": [1]}
+    names = ["sync", "colocate_async", "april(over_sampling=2)"]
+    found = plan(path, {"run": {"steps": 100}, "choose": choose}, names, workers=1)
+    alike = [(a, b) for a in found.rows for b in found.rows if a.alike(b)]
+    pairs = {(names[1], names[2]), (names[2], names[1])}
+    assert {(a.choice.policy, b.choice.policy) for a, b in alike} == pairs
+    shown = found.notable(len(found.rows))
+    assert not [(a, b) for a in shown for b in shown if a.alike(b)]
+    assert len(shown) == len(found.rows) - len(alike) // 2
+    (told,) = words.alike(found.rows, shown)
+    assert told in {f"{a} took the same decisions as {b}, and is left out." for a, b in pairs}
 
 
 @pytest.fixture(scope="module")

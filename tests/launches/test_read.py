@@ -724,3 +724,23 @@ def test_any_text_is_read_or_refused(
 def test_any_command_is_read_or_refused(items: list[str]) -> None:
     with suppress(ScenarioError):
         read_launch(None, ["python", "-m", "verl.trainer.main_ppo", *items])
+
+
+def test_a_program_that_is_no_stacks_is_one_of_a_stack_only_by_most_of_its_keys(
+    tmp_path: Path,
+) -> None:
+    """A loop of somebody's own has keys of several stacks (oat: 12 of 47 are OpenRLHF's)."""
+    theirs = " ".join(f"--own_{number} 1" for number in range(20))
+    flags = "--pretrain Qwen/Qwen2.5-7B --zero_stage 2 --micro_train_batch_size 1 --n_samples 8"
+    (tmp_path / "run.sh").write_text(f"python -m other.loop {flags} {theirs}\n")
+    with pytest.raises(ScenarioError, match="openrlhf is most like it, with 3 of its 24 keys"):
+        read_launch(tmp_path / "run.sh")
+    assert read_launch(tmp_path / "run.sh", stack="openrlhf").stack == "openrlhf"
+    (tmp_path / "run.sh").write_text(f"python -m other.loop {flags}\n")
+    assert read_launch(tmp_path / "run.sh").stack == "openrlhf"
+
+
+def test_a_known_loop_of_another_is_not_read_as_a_stacks(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("python open_instruct/grpo_fast.py --beta 0 --num_epochs 1\n")
+    with pytest.raises(ScenarioError, match=r"starts open_instruct\.grpo_fast, which is a loop"):
+        read_launch(tmp_path / "run.sh")

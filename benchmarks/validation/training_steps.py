@@ -83,6 +83,7 @@ class Row:
             microbatch_tokens=self.length * self.microbatch,
             traffic_per_logit=SFT_TRAFFIC_PER_LOGIT,
             launch_s_per_layer=MIXTURE_LAYER_S if self.kind == "mixture" else 0.0,
+            host_factor=1.0,  # that was fitted beside x86 and Grace alike
             gpus_per_node=NVLINK_GPUS["gb200"] if self.gpu.startswith("gb") else 8,
             virtual_stages=self.virtual_stages,
             **split,

@@ -291,7 +291,7 @@ def test_a_wide_replica_that_sleeps_and_two_ranks_run_as_one_of_each(
         for name, tensor in weights[1].items():
             if name.startswith("model/"):  # within a tenth of one step of AdamW
                 assert float((weights[0][name] - tensor).abs().max()) < 1e-4
-        assert within_a_minute(lambda: len(workers()) == 2), sorted(descendants().items())
+        assert within_a_minute(lambda: len(workers()) == 2), str(sorted(descendants().items()))
         begun = workers()
         (actor,) = set(begun.values())
         os.kill(actor, signal.SIGKILL)

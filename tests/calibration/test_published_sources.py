@@ -317,7 +317,7 @@ def test_a_mixture_adds_training_and_switches_to_its_generation() -> None:
         more_s = 2 * parameters / 20e9 - 2 * parameters / 32e9
         assert row.sync_more_s == pytest.approx(row.cost.phase_factors.of("sync") * more_s)
         # The one-step-off step is generation's: training alone is far shorter.
-        assert row.training_s < 0.4 * row.overlapped_step_s
+        assert row.training_s < 0.5 * row.overlapped_step_s
 
 
 RUNS: dict[str, rl_steps.Row] = {run.name: run for run in suite.read("rl_steps", PUBLISHED)}
@@ -376,8 +376,9 @@ def test_figures_of_stacks_are_those_of_the_phases_they_are_fitted_to() -> None:
         assert found["generation"] == pytest.approx(row.generation_s, rel=0.3)
         if row in fitted and row.stack == "NeMo-RL":
             assert found["refit"] == pytest.approx(row.refit_s, rel=0.3)  # reruns take longer
-            own_s = found["log_prob"] / STACKS["nemo-rl-0.4"].phase_factors.log_prob
-            assert own_s == pytest.approx(row.log_prob_s, rel=0.05)
+            backend = "megatron" if row.name.endswith("megatron") else "dtensor"
+            factor = STACKS["nemo-rl-0.4"].factors_on(backend).log_prob
+            assert found["log_prob"] / factor == pytest.approx(row.log_prob_s, rel=0.05)
 
 
 @pytest.mark.parametrize("runaways", RUNAWAYS)

@@ -393,7 +393,8 @@ class TrainerOptions(Options):
         Between(0.01, 1000),
         Doc(
             "factor on what the host launches, whose figures are of x86 (launch_s_per_layer, "
-            "gather_launch_s_per_layer, expert_launch_s); null: 2.6 beside a Grace, else 1"
+            "gather_launch_s_per_layer, expert_launch_s); null: 2.6 beside a Grace, else 1",
+            unit="times",
         ),
     ] = None
     launch_overlap: Annotated[

@@ -232,12 +232,18 @@ def descendants() -> dict[int, tuple[str, int]]:
 
 
 def workers() -> dict[int, int]:
-    """The parents of vLLM's workers that descend from this process, by process number."""
-    return {
-        number: parent
-        for number, (name, parent) in descendants().items()
-        if name.startswith("VLLM::Worker")
-    }
+    """The parents of vLLM's workers below this process's actors, by process number. A worker has
+    its title, unless what it changed in its environment keeps setproctitle from the arguments."""
+    below, found = descendants(), {}
+    for number, (_, parent) in below.items():
+        try:
+            title = Path(f"/proc/{number}/cmdline").read_text()
+        except OSError:
+            continue
+        worker = title.startswith("VLLM::Worker") or "multiprocessing.spawn" in title
+        if worker and below.get(parent, ("", 0))[0].startswith("ray::"):
+            found[number] = parent
+    return found
 
 
 def within_a_minute(reached: Callable[[], bool]) -> bool:

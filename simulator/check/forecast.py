@@ -215,13 +215,12 @@ def fits_to(question: Question) -> int | None:
         return None
     cap = question.value(CAP)
 
-    def fits(tokens: int, cap: int | None = None) -> bool:
-        ledger = _up_to(question, tokens, cap)
+    def fits(tokens: int, longest: int | None = None) -> bool:
+        ledger = _up_to(question, tokens, longest)
         return ledger is not None and ledger.fits
 
     if fits(least, cap):  # beside short ones, one long response changes nothing
         return None
-
     return _most(fits, least, cap) if least < cap else None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar
 
-from rollcast.simulator.costs.presets.provenance import Kind, Provenance, read_presets
+from rollcast.simulator.costs.presets.provenance import Kind, Provenance, figures, read_presets
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values import (
     NOT_NEGATIVE,
@@ -168,6 +168,11 @@ class Gpu(Options):
     def grace(self) -> bool:
         """Whether its host is NVIDIA's Grace, the one CPU that NVLink joins to a GPU."""
         return self.host_link_bytes_per_s >= GRACE_BYTES_PER_S
+
+    @property
+    def launch_factor(self) -> float:
+        """What its host takes to launch a kernel, over what x86 takes."""
+        return float(figures("grace").launch_factor) if self.grace else 1.0
 
     def link_bytes_per_s(self, gpus: int) -> float:
         """What each of ``gpus`` GPUs of a node has of the interconnect when all send at once.

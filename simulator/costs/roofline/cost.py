@@ -142,10 +142,9 @@ class RooflineCost(RooflineOptions, CostModel):
             if self.stack is not None and self.engine is None:
                 launch_s = known.own_launch_s_per_layer
             object.__setattr__(self, "launch_s_per_layer", Unsaid(launch_s))
-        slower = figures("grace").launch_factor if self.gpu.grace else 1.0
         for name in LAUNCHES:
             if isinstance(getattr(self, name), Unsaid):
-                object.__setattr__(self, name, slower * getattr(self, name))
+                object.__setattr__(self, name, self.gpu.launch_factor * getattr(self, name))
         super().__post_init__()
         if self.stack is not None and self.sync is None:
             object.__setattr__(self, "sync", self._sync_of_stack(STACKS[self.stack]))

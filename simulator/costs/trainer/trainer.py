@@ -258,7 +258,7 @@ class RooflineTrainer(TrainerMemory):
             return math.hypot(whole_s, self._launch_s)
         return max(whole_s, self._launch_s)
 
-    @property
+    @cached_property
     def _launch_s(self) -> float:
         """The least that a stage's forward takes."""
         each_s = self.launch_s_per_layer
@@ -272,10 +272,8 @@ class RooflineTrainer(TrainerMemory):
 
     @property
     def _slower_host(self) -> float:
-        """What launching takes on this GPU's host, of what it takes on x86."""
-        if self.host_factor is not None:
-            return self.host_factor
-        return float(figures("grace").launch_factor) if self.gpu.grace else 1.0
+        """What launching takes on this trainer's host, of what it takes on x86."""
+        return self.gpu.launch_factor if self.host_factor is None else self.host_factor
 
     def _frozen_s(self, work: Work, whole_s: float) -> float:
         """What a backward saves without gradients of the weights: one of its two products for each

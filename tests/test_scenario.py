@@ -220,7 +220,7 @@ def test_a_roofline_gives_the_pool_and_needs_model_and_gpu() -> None:
 def test_a_clock_that_would_stand_still_is_refused() -> None:
     still = {**LINEAR, "iteration_s": 1e-300, "per_context_token_s": 0, "per_rollout_s": 0}
     with pytest.raises(ScenarioError, match="an iteration takes no time"):
-        built(cost={"linear": still})
+        built(cost={"linear": still}).world()
 
 
 def test_a_prompt_or_group_beyond_the_pool_names_the_key_to_change() -> None:

@@ -9,8 +9,8 @@ from benchmarks.validation.case import Case, Role
 from benchmarks.validation.kernel_tables import Phase, board, forecast, work
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs import RooflineCost
+from rollcast.simulator.costs.presets.model_options import Precision
 from rollcast.simulator.costs.presets.models import load_model
-from rollcast.simulator.costs.presets.precision import Precision
 
 Format = Literal["bf16", "mxfp4", "fp8_block", "nvfp4"]
 # Beside what presets say or checkpoints do: the precision, and bytes of the KV cache.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rollcast.simulator.values.amounts import in_its_unit
+from rollcast.simulator.values.readers import in_its_unit
 from rollcast.simulator.values.words import visible
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from rollcast.simulator.results.figures import NAMED
 from rollcast.simulator.results.text import hours, memory_said
 from rollcast.simulator.results.write import plain
 from rollcast.simulator.scenario.file import RawScenario, read_value
-from rollcast.simulator.values.amounts import in_their_units
+from rollcast.simulator.values.readers import in_their_units
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -28,7 +28,7 @@ from rollcast.simulator.core.world import (
 from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.base import CostModel, Extremes, TrainLoad
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
-from rollcast.simulator.errors import RunError
+from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.workload.base import Sharing, Trajectory, Workload, longest_context
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
@@ -57,7 +57,8 @@ class SimulatedCluster:
     shape: the GPUs. engine: limits of each replica. cost: prices everything. workload: lengths and
     rewards. routing: of `simulator.cluster.routing`, or its name. environment:
     slots of environments and judges.
-    Raises ScenarioError where a rollout could never fit into the KV pool.
+    Raises ScenarioError where a rollout could never fit into the KV pool, and where an iteration
+    takes no time.
     """
 
     name = "simulated"
@@ -82,6 +83,8 @@ class SimulatedCluster:
         self._workload = workload
         prompt_tokens = workload.max_prompt_tokens
         check_pool(engine, prompt_tokens, longest_context(workload) - prompt_tokens)
+        if cost.decode_curve(1).ticks(1) == 0:
+            raise ScenarioError("cost", "an iteration takes no time; give it a cost")
         self._env = simpy.Environment(initial_time=0)
         self._mail: list[Event] = []
         self._ready: list[simpy.Event] = []  # replicas that begin once the instant is over

@@ -148,8 +148,6 @@ def build_cost(
 
         scale = section.scale
         cost = ScaledCost(cost, scale.factors(), scale.spreads(), scale.opening)
-    if cost.decode_curve(1).ticks(1) == 0:
-        raise ScenarioError("cost", "an iteration takes no time; give it a cost")
     return cost
 
 

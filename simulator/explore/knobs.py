@@ -12,7 +12,7 @@ from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.costs.presets.gpus import gpu_presets
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import registry
-from rollcast.simulator.policies.spelling import read_terms, spell_term
+from rollcast.simulator.policies.chains import read_terms, spell_term
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.scenario.sections import validate

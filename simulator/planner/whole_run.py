@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.policies.spelling import read_terms
+from rollcast.simulator.policies.chains import read_terms
 from rollcast.simulator.scenario.plan_section import ObjectiveName, RunSection
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from rollcast.simulator.planner.answer import Planned, Row
+from rollcast.simulator.policies.chains import read_terms
 from rollcast.simulator.policies.outside import is_reference
-from rollcast.simulator.policies.spelling import read_terms
 from rollcast.simulator.results import schema
 from rollcast.simulator.results.phases import said
 from rollcast.simulator.results.write import write_json, write_rows_as_table

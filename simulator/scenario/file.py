@@ -19,7 +19,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies.outside import is_module
 from rollcast.simulator.policies.registry import kind_of
 from rollcast.simulator.stacks.syntax.yaml_text import MERGE, TEXT, Loader
-from rollcast.simulator.values.amounts import in_their_units
+from rollcast.simulator.values.readers import in_their_units
 
 MAX_BYTES = 4_000_000
 _MAX_VALUES = 100_000

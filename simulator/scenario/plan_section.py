@@ -22,7 +22,7 @@ from rollcast.simulator.values import (
     read,
     wrong,
 )
-from rollcast.simulator.values.amounts import HOURS, TIMES, amount
+from rollcast.simulator.values.readers import HOURS, TIMES, amount
 
 ObjectiveName = Literal["usd", "hours", "gpu_hours", "balanced"]
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import yaml
 
+from rollcast.simulator.costs.presets.model_options import Precision
 from rollcast.simulator.costs.presets.models import (
     Model,
     load_model,
     model_from_config,
     model_presets,
 )
-from rollcast.simulator.costs.presets.precision import Precision
 from rollcast.simulator.errors import ScenarioError
 from tests.refusals import refuses
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from rollcast.simulator.costs.base import Iteration, Piece
 from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.presets.gpus import Gpu
-from rollcast.simulator.costs.presets.mixers import Reach
+from rollcast.simulator.costs.presets.model_options import Reach
 from rollcast.simulator.costs.presets.models import Model
 
 

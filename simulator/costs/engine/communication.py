@@ -8,8 +8,8 @@ from functools import cached_property
 
 from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.presets.gpus import Gpu
+from rollcast.simulator.costs.presets.model_options import formats
 from rollcast.simulator.costs.presets.models import Model
-from rollcast.simulator.costs.presets.precision import formats
 from rollcast.simulator.costs.presets.provenance import figures
 
 ACTIVATION_BYTES = 2.0

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.presets.gpus import Gpu
+from rollcast.simulator.costs.presets.model_options import FormatName, formats
 from rollcast.simulator.costs.presets.models import Model
-from rollcast.simulator.costs.presets.precision import FormatName, formats
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.presets.routing import busiest_share
 

@@ -8,9 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rollcast.simulator.costs.presets.mixers import Reach
-from rollcast.simulator.costs.presets.model_options import ModelOptions
-from rollcast.simulator.costs.presets.precision import FormatName, formats
+from rollcast.simulator.costs.presets.model_options import FormatName, ModelOptions, Reach, formats
 from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.costs.presets.routing import experts_touched
 from rollcast.simulator.errors import ScenarioError

@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.simulator.costs.base import TrainLoad
+from rollcast.simulator.costs.trainer.options import Batching, pads
 from rollcast.simulator.costs.trainer.packing import (
-    Batching,
     Work,
     Works,
     pack,
     pad,
     padded_rows,
-    pads,
     prefix_pass_tokens,
     prefix_work,
     suffix_work,

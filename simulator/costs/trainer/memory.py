@@ -35,8 +35,8 @@ from rollcast.simulator.costs.trainer.options import (
     FIELD,
     MASTER_BYTES,
     TrainerOptions,
+    pads,
 )
-from rollcast.simulator.costs.trainer.packing import pads
 from rollcast.simulator.costs.trainer.parallel import Layout
 from rollcast.simulator.costs.trainer.roles import (
     ALONE,

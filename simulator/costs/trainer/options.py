@@ -14,7 +14,6 @@ from rollcast.simulator.costs.ranges import Gpus, PositiveShare, Rate, Seconds, 
 from rollcast.simulator.costs.sync.state_copies import StateCopies
 from rollcast.simulator.costs.sync.state_copies import listed as listed_copies
 from rollcast.simulator.costs.trainer.attention_kernels import AttentionKernel
-from rollcast.simulator.costs.trainer.packing import Batching, pads
 from rollcast.simulator.values import Above, Between, Doc, Options
 
 Weights = Literal["full", "lora"]
@@ -24,6 +23,7 @@ MasterDtype = Literal["fp32", "bf16"]
 Precision = Literal["bf16", "fp8", "fp32"]
 Kernels = Literal["eager", "fused"]
 LaunchOverlap = Literal["full", "partial"]
+Batching = Literal["packed", "padded", "padded_to_batch", "padded_to_cap", "one_sequence"]
 
 Traffic = Annotated[float, Between(0, 1e6)]
 MaybeGpus = Annotated[int, Between(0, 1_000_000)]
@@ -44,6 +44,11 @@ CRITIC = {
 _F = figures("trainer")
 FUSED_SHARE: float = _F.fused_share  # of what elementwise kernels move, by fused ones
 LOADED_BYTES_PER_S: float = _F.loaded_bytes_per_s  # of weights loaded layer by layer
+
+
+def pads(batching: Batching | None) -> bool:
+    """Whether microbatches are rectangles."""
+    return batching is not None and batching.startswith("padded")
 
 
 @dataclass(frozen=True, kw_only=True)

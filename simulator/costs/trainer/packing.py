@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-
-Batching = Literal["packed", "padded", "padded_to_batch", "padded_to_cap", "one_sequence"]
-
-
-def pads(batching: Batching | None) -> bool:
-    """Whether microbatches are rectangles."""
-    return batching is not None and batching.startswith("padded")
 
 
 def prefix_pass_tokens(microbatch_tokens: int, given: int | None) -> int:

@@ -186,7 +186,7 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.fused_head", chunked, chunk or FUSED_CHUNK_TOKENS)
     elif chunk:
         yield _said(known, "run.logits_chunk_tokens", f"{TRAINER}.logit_bytes", CHUNKED_LOGIT_BYTES)
-    elif strategy in ("fsdp", "fsdp2"):
+    else:
         for key, ours in (
             ("run.logit_bytes", "logit_bytes"),
             ("run.scored_logit_bytes", "ungraded_logit_bytes"),

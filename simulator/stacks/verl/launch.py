@@ -85,15 +85,27 @@ def _logits(settings: Settings) -> Iterable[Setting]:
     a compiled entropy, which makes no tensor of their size, and flash-attn's cross-entropy, whose
     backward writes where the logits were unless the entropy has a gradient too. Rows with padding
     have an entropy that is not compiled: its softmax and a product in 32 bit, of which a backward
-    has two more and their gradients; and a copy of the logits that count."""
+    has two more and their gradients; and a copy of the logits that count. Before 0.4 the loss
+    always has an entropy.
+
+    Under Megatron (workers/actor/megatron_actor.py, utils/megatron/tensor_parallel.py) logits are
+    in 32 bit, its cross-entropy writes where they are, and an entropy has a copy of them and its
+    softmax beside, as in every pass for old log-probabilities."""
     packing, weighed = settings.get("run.packing"), settings.get("run.entropy_coefficient")
+    if weighed is not None and weighed.value in (0, None):
+        weighed = None
+    if value(settings, "run.graded_entropy") is True:
+        weighed = weighed or settings["run.graded_entropy"]
+    if value(settings, "run.strategy") == "megatron":
+        if weighed is not None:
+            yield weighed.implies("run.logit_bytes", 14)
+        return
     if packing is None or not isinstance(packing.value, bool):
         return
-    graded = weighed is not None and weighed.value not in (0, None)
     scored = 4 if value(settings, "run.copied_logits") is True else 2
     of_update, of_entropy, scored = (4, 4, scored) if packing.value else (8, 12, 12)
-    cause = weighed if graded and weighed is not None else packing
-    yield cause.implies("run.logit_bytes", of_update + of_entropy * graded)
+    of_update += of_entropy * (weighed is not None)
+    yield (weighed or packing).implies("run.logit_bytes", of_update)
     yield packing.implies("run.scored_logit_bytes", scored)
 
 

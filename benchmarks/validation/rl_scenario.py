@@ -24,11 +24,23 @@ DRAWS = 20  # of a step: the ends are the least and the largest of them, or near
 STEPS = 4  # the last but one counts: nothing is generated beside the last
 SPLITS = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_parallel")
 NVLINK_GPUS = {"h100-sxm": 8, "a100-80gb": 8, "h20": 8, "gb200": 72}  # GPUs that talk over NVLink
-FRAMEWORKS = {"nemo": "NeMo-RL", "nemo-0.4": "NeMo-RL", "verl": "verl", "verl-0.11": "verl"}
+FRAMEWORKS = {
+    "nemo": "NeMo-RL",
+    "nemo-0.4": "NeMo-RL",
+    "nemo-0.3": "NeMo-RL",
+    "verl": "verl",
+    "verl-0.11": "verl",
+}
 LOG_PROB_ROWS = {"llama-3.1-8b": 2, "qwen3-30b-a3b": 4, "qwen3-32b": 4}
 """Longest sequences in a microbatch of log-probabilities: logprob_batch_size in NeMo-RL's recipes
 (examples/configs/recipes/llm/performance and grpo_math_1B.yaml); 1 of other models."""
-STACKS = {"nemo": "nemo-rl", "nemo-0.4": "nemo-rl-0.4", "verl": "verl-0.5", "verl-0.11": "verl"}
+STACKS = {
+    "nemo": "nemo-rl",
+    "nemo-0.4": "nemo-rl-0.4",
+    "nemo-0.3": "nemo-rl-0.3",
+    "verl": "verl-0.5",
+    "verl-0.11": "verl",
+}
 
 
 def read_parallel(text: str, where: str) -> tuple[int, ...]:

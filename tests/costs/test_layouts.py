@@ -87,6 +87,19 @@ def test_stages_pay_the_network_once_a_node(tensor: int, stages: int, far: int) 
     assert more_s == pytest.approx(far * 30e-6, rel=1e-3)
 
 
+def test_a_collective_waits_once_for_each_level_of_a_tree_of_nodes() -> None:
+    def waits_s(gpus: int) -> float:
+        far, near = (
+            EngineLayout(gpus, network_bytes_per_s=1e15, network_floor_s=floor_s)
+            for floor_s in (30e-6, 0.0)
+        )
+        h100 = load_gpu("h100-sxm")
+        return Exchange(LLAMA, h100, far).layers_s(8) - Exchange(LLAMA, h100, near).layers_s(8)
+
+    for gpus, levels in ((8, 0), (16, 1), (32, 2), (64, 3)):
+        assert waits_s(gpus) == pytest.approx(levels * 2 * LLAMA.layers * 30e-6)
+
+
 def test_a_stage_over_nodes_crosses_the_network() -> None:
     inside, across, wide = (
         Exchange(LLAMA, IDEAL, layout).layers_s(64)

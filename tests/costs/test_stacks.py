@@ -73,8 +73,9 @@ def test_a_stack_sets_what_nobody_gave() -> None:
     assert (found.loop_s, found.loop_per_rollout_s) == (preset.loop_s, preset.loop_per_rollout_s)
     assert found.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "offload")
     assert found.offload_optimizer is True
-    assert found.sync == WeightSync("cuda_ipc")
-    assert cost("disaggregated", stack="nemo-rl").sync == WeightSync("nccl_packed")
+    assert found.sync == WeightSync("cuda_ipc_overlapped")
+    for stack, mechanism in (("nemo-rl-0.4", "nccl_overlapped"), ("nemo-rl-0.3", "nccl_packed")):
+        assert cost("disaggregated", stack=stack).sync == WeightSync(mechanism)
     assert cost(stack="verl-0.5").cuda_graphs is False
     assert cost(stack="verl").offload_optimizer is False
     assert cost().cuda_graphs is cost().offload_optimizer is True
@@ -371,7 +372,7 @@ def test_its_own_figures_are_drawn_within_its_spreads() -> None:
         found = np.array([getattr(each, name) / getattr(base, name) for each in drawn])
         assert low <= found.min() < 1.3 * low
         assert high / 1.3 < found.max() <= high
-    assert all(each.sync and each.sync.mechanism == "cuda_ipc" for each in drawn)
+    assert all(each.sync and each.sync.mechanism == "cuda_ipc_overlapped" for each in drawn)
     assert cost().with_figures_drawn(Drawn(rng)).rest_s == 0
     own = cost(stack="nemo-rl", rest_s=9, loop_s=0.01).with_figures_drawn(Drawn(rng))
     assert (own.rest_s, own.loop_s) == (9, 0.01)  # who gives a figure knows it

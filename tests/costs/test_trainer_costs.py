@@ -187,11 +187,25 @@ def test_a_host_that_is_slower_takes_longer_to_launch_alone() -> None:
         said = RooflineTrainer(QWEN, grace, host_factor=1.0, **keys)  # type: ignore[arg-type]
         assert phases(said, load)["forward"] == pytest.approx(x86)
     mixture, one = load_model("qwen3-30b-a3b"), {"expert_launch_s": 1e-3, "launch_s_per_layer": 0.0}
-    slow, fast = (
-        phases(RooflineTrainer(mixture, gpu, 8, **one), few)["forward"]  # type: ignore[arg-type]
-        for gpu in (grace, ROOMY)
-    )
-    assert slow == pytest.approx(2.6 * fast, rel=0.1)
+    for backend, factor in (("fsdp", 2.6), ("megatron", 1.3)):
+        slow, fast = (
+            phases(RooflineTrainer(mixture, gpu, 8, backend=backend, **one), few)["forward"]  # type: ignore[arg-type]
+            for gpu in (grace, ROOMY)
+        )
+        assert slow == pytest.approx(factor * fast, rel=0.1)
+
+
+def test_a_static_pipeline_pads_packed_microbatches_to_the_longest() -> None:
+    """Of 10, 8 and 3 tokens in 12 each, 10 and 8 + 3 are two microbatches of 11."""
+    load = TrainLoad([(1, [9, 7, 2])])
+    keys = {"backend": "megatron", "microbatch_tokens": 12, "static_pipeline": True}
+    piped = RooflineTrainer(QWEN, ROOMY, 2, pipeline_parallel=2, **keys)  # type: ignore[arg-type]
+    assert [work[0] for work in piped._microbatches(load)[0]] == [11, 11]
+    assert sum(work.padding for work in piped._microbatches(load)[0]) == 1
+    alone = RooflineTrainer(QWEN, ROOMY, 1, **keys)  # type: ignore[arg-type]
+    assert sorted(work[0] for work in alone._microbatches(load)[0]) == [10, 11]
+    longer = replace(piped, microbatch_tokens=8)
+    assert [work[0] for work in longer._microbatches(load)[0]] == [10, 10, 10]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ class Exchange:
     ``busiest`` times the mean. Stages of a pipeline send the hidden states on.
 
     Where a stage spans nodes, a ring's bytes cross the network once a node, by the links of all its
-    GPUs together; and each collective waits for the network too.
+    GPUs together; and each collective waits for the network too, once for each level of a tree of
+    nodes (NCCL, src/graph/tuning.cc).
     """
 
     model: Model
@@ -45,7 +46,8 @@ class Exchange:
         rails, far_s = math.inf, 0.0
         if layout.tensor_parallel > layout.gpus_per_node:
             rails = _F.network_share * layout.network_bytes_per_s * inside
-            far_s = layout.network_floor_s
+            nodes = layout.tensor_parallel / layout.gpus_per_node
+            far_s = layout.network_floor_s * max(1.0, math.log2(nodes))
         floor_s, rate = gpu.all_reduce_floor_s, link * gpu.interconnect_efficiency
         small = (floor_s + far_s, 1 / min(rate, rails))
         if link <= _F.nvlink_bytes_per_s or gpu.interconnect_efficiency >= _F.large_share:

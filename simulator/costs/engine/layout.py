@@ -17,7 +17,7 @@ class EngineLayout:
     expert_parallel: each GPU of a stage holds whole experts rather than a slice of each.
     data_parallel_attention: each holds all of attention, and the KV of its own rollouts.
     gpus_per_node: GPUs joined by the interconnect; beyond it each has ``network_bytes_per_s``, and
-    a message waits ``network_floor_s`` more.
+    a message waits ``network_floor_s`` more, a collective of n nodes log2(n) times that.
     """
 
     tensor_parallel: int = 1

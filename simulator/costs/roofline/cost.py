@@ -198,11 +198,11 @@ class RooflineCost(RooflineOptions, CostModel):
                 "sync",
                 f"{mechanism} sends adapters alone; set cost.roofline.trainer.weights to lora",
             )
-        if mechanism == "cuda_ipc" and self.placement != "colocated":
+        if mechanism and mechanism.startswith("cuda_ipc") and self.placement != "colocated":
             raise self.refuse(
                 "sync",
-                "cuda_ipc hands weights over within a GPU; with cluster.placement disaggregated "
-                "give another mechanism, such as nccl_broadcast",
+                f"{mechanism} hands weights over within a GPU; with cluster.placement "
+                "disaggregated give another mechanism, such as nccl_broadcast",
             )
 
     def _speculation_agrees(self) -> None:

@@ -23,6 +23,7 @@ from rollcast.simulator.costs.trainer.packing import (
     Work,
     Works,
     pack,
+    pack_even,
     pad,
     padded_rows,
     prefix_pass_tokens,
@@ -47,7 +48,8 @@ class Dealing:
     microbatch, at most; 0 for any. window: the most tokens that a query attends to in layers
     that do not see all. padded_logits: the LM head runs on padding too. prompt, capped: tokens of a
     prompt in padded rows at least, and of a rollout that is padded to its caps; 0 where unknown.
-    prefixes: tokens of shared prefixes in one pass; None for the trainer's default."""
+    prefixes: tokens of shared prefixes in one pass; None for the trainer's default. even: packed
+    microbatches of a GPU are padded to the longest of them."""
 
     gpus: int
     batching: Batching
@@ -58,6 +60,7 @@ class Dealing:
     prompt: int = 0
     capped: int = 0
     prefixes: int | None = None
+    even: bool = False
 
     @property
     def pads(self) -> bool:
@@ -116,6 +119,8 @@ class Dealing:
                 pad(mine, budget_tokens, self.rows or len(mine.tokens), least, self.window)
                 for mine in rows
             ]
+        if self.even:
+            return [pack_even(mine, budget_tokens) for mine in rows]
         return [pack(mine, budget_tokens, self.rows) for mine in rows]
 
     def _parts(self, group: tuple[int, Sequence[int]]) -> list[Work]:

@@ -332,6 +332,13 @@ class TrainerOptions(Options):
             "workload.max_new_tokens) or one_sequence"
         ),
     ] = "packed"
+    static_pipeline: Annotated[
+        bool,
+        Doc(
+            "whether packed microbatches are padded to the longest of them where "
+            "pipeline_parallel is more than 1, as a pipeline of one static shape needs it"
+        ),
+    ] = False
     critic_batching: Annotated[
         Batching | None,
         Doc("the same of a critic; null: as of the policy"),
@@ -398,7 +405,8 @@ class TrainerOptions(Options):
         Between(0.01, 1000),
         Doc(
             "factor on what the host launches, whose figures are of x86 (launch_s_per_layer, "
-            "gather_launch_s_per_layer, expert_launch_s); null: 2.6 beside a Grace, else 1",
+            "gather_launch_s_per_layer, expert_launch_s); null: 2.6 beside a Grace (1.3 for "
+            "expert_launch_s of Megatron), else 1",
             unit="times",
         ),
     ] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -117,6 +118,30 @@ def pack(sequences: Works, budget_tokens: int, most_rows: int = 0) -> list[Work]
         first = max(last, first + 1)
         before = ends[first - 1]
     return sequences.summed(cuts)
+
+
+def pack_even(sequences: Works, budget_tokens: int) -> list[Work]:
+    """Sequences merged into microbatches of at most ``budget_tokens``, each into the first that has
+    room (first fit decreasing), and padded to the longest of them, as a pipeline of one static
+    shape takes them; a longer sequence is a microbatch of its own. Padding has logits, too."""
+    tokens = sequences.tokens.tolist()
+    bins: list[list[int]] = []
+    rooms: list[int] = []
+    for place in sorted(range(len(tokens)), key=tokens.__getitem__, reverse=True):
+        own = tokens[place]
+        at = next((at for at, room in enumerate(rooms) if own <= room), len(bins))
+        if at == len(bins):
+            bins.append([])
+            rooms.append(budget_tokens)
+        bins[at].append(place)
+        rooms[at] -= own
+    cuts = np.cumsum([0, *map(len, bins[:-1])]).tolist() if bins else []
+    packed = sequences.take(np.array([*chain.from_iterable(bins)], np.int64)).summed(cuts)
+    longest = max((work.tokens for work in packed), default=0)
+    return [
+        work._replace(tokens=longest, padding=work.padding + longest - work.tokens)
+        for work in packed
+    ]
 
 
 def pad(

@@ -173,7 +173,7 @@ class RooflineTrainer(TrainerMemory):
             expert=expert_weights / read,
             moved_token=traffic * kept_bytes * moved,
             moved_head_token=self.traffic_per_logit * model.vocab * moved,
-            launched_expert=model.sparse_layers * self.expert_launch_s * self._slower_host,
+            launched_expert=model.sparse_layers * self._expert_s,
             pair=far / attention,
             near_pair=near / attention,
             attention_token=(1 + again)
@@ -188,6 +188,14 @@ class RooflineTrainer(TrainerMemory):
             + patches * traffic * seen_bytes * moved,
             prompt_patches=patches * self.patch_launch_s,
         )
+
+    @property
+    def _expert_s(self) -> float:
+        """Seconds of an expert beside its flop. Megatron's grouped products launch little for each:
+        what is left of the host there is Python, as an engine's, and slower by as much."""
+        if self.backend != "megatron" or not self.gpu.grace or self.host_factor is not None:
+            return self.expert_launch_s * self._slower_host
+        return self.expert_launch_s * float(figures("grace").host_factor)
 
     def _forward_s(self, work: Work) -> tuple[float, float]:
         """Seconds of (all but attention, attention) of one forward over all layers, on the GPUs
@@ -437,6 +445,7 @@ class RooflineTrainer(TrainerMemory):
             self.padded_prompt_tokens or 0,
             self.padded_tokens,
             self.prefix_microbatch_tokens,
+            self.static_pipeline and self.pipeline_parallel > 1,
         )
 
     @property

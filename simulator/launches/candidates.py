@@ -31,6 +31,10 @@ _LEAST = 2
 _SHARE = 1 / 3
 """The least share of such a launch's keys that its stack must have; of own entries of stacks' users
 it has 0.44 to 0.74, of other stacks' at most 0.26."""
+_MANY = 6
+_SHARE_OF_MANY = 0.1
+"""The same of a configuration by itself with that many keys of a stack: whole configurations have
+hundreds that are not read (of verl's and RLinf's 0.18 to 0.45 are)."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ def best(candidates: Sequence[Candidate], name: str, told: bool) -> Candidate:
         )
     first, *others = ordered
     keys, own = len({item.key for item in first.found}), known_keys(first.stack, first.found)
-    if not told and not first.weight and own < _SHARE * keys:
+    share = _SHARE if first.entry or own < _MANY else _SHARE_OF_MANY
+    if not told and not first.weight and own < share * keys:
         raise ScenarioError(
             name,
             f"no launch of a known stack was found in it: {first.stack.name} is most like it, with "

@@ -39,7 +39,7 @@ _SIZES = frozenset(
         *("run.log_prob_pass_tokens", "run.log_prob_micro_rollouts", "run.log_prob_micro_all"),
         *("run.critic_max_pass_tokens", "run.critic_micro_rollouts", "run.critic_micro_all"),
         "run.critic_sequence_parallel",
-        *("run.lora_rank", "run.steps", "run.save_every", "run.over_sampling_groups"),
+        *("run.lora_rank", "run.steps", "run.over_sampling_groups"),
     }
 )
 """Settings that are whole numbers or, by a word, 0 or -1, left to the stack."""
@@ -175,6 +175,9 @@ def _wanted(key: str, said: Any, gpus: int | None) -> str:
     if key in _SIZES:
         left = said in (0, -1) if number else str(said).lower() in _LEFT
         return "" if left or whole_number(said) else "a whole number above 0 is wanted"
+    if key == "run.save_every" and not (whole_number(said) or str(said).lower() in _LEFT):
+        share = number and -1 <= said < 1  # of all steps; 0 and -1 leave it out
+        return "" if share else "a whole number above 0, or a share of all steps, is wanted"
     if key in _SHARES and not (number and 0 <= said <= 1):
         return "" if str(said).lower() in _LEFT else "a share from 0 to 1 is wanted"
     return ""

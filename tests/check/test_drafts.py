@@ -76,6 +76,7 @@ def test_what_a_script_leaves_to_fill_in_is_asked_for() -> None:
         ("actor_rollout_ref.actor.ppo_mini_batch_size", ["abc", -8, 7.5, math.inf], [32]),
         ("actor_rollout_ref.model.lora_rank", ["abc", 10**25], [0, 16, None]),
         ("trainer.total_training_steps", ["nan", [1]], [-1, None, 10]),
+        ("trainer.save_freq", ["abc", 1.5, -3], [-1, 0, 0.1, 20]),
     ],
 )
 def test_a_number_that_is_none_is_refused_with_its_place(

@@ -479,10 +479,13 @@ def test_a_file_that_the_launch_names_has_to_be_there(tmp_path: Path) -> None:
     assert str(caught.value) == ("run.sh, line 2: calls another file that is not there: gone.yaml")
     shipped = f"{VERL} --config-name=ppo_trainer data.train_batch_size=8\n"
     assert values(launched(tmp_path, shipped))["workload.batch_groups"] == 8
-    with pytest.raises(ScenarioError, match=r"line 1: calls another file .*env\.sh; .* BATCH"):
-        launched(tmp_path, f"source env.sh\n{VERL} data.train_batch_size=$BATCH rollout.n=2\n")
-    unused = launched(tmp_path, f"source env.sh\n{VERL} data.train_batch_size=4 rollout.n=2\n")
-    assert any("env.sh" in note for note in unused.notes)
+    with pytest.raises(ScenarioError, match=r"line 1: calls another file .*here_env\.sh; .* BATCH"):
+        launched(
+            tmp_path,
+            f"source here_env.sh\n{VERL} data.train_batch_size=$BATCH rollout.n=2\n",
+        )
+    unused = launched(tmp_path, f"source here_env.sh\n{VERL} data.train_batch_size=4 rollout.n=2\n")
+    assert any("here_env.sh" in note for note in unused.notes)
 
 
 @pytest.mark.parametrize(
@@ -744,3 +747,30 @@ def test_a_known_loop_of_another_is_not_read_as_a_stacks(tmp_path: Path) -> None
     (tmp_path / "run.sh").write_text("python open_instruct/grpo_fast.py --beta 0 --num_epochs 1\n")
     with pytest.raises(ScenarioError, match=r"starts open_instruct\.grpo_fast, which is a loop"):
         read_launch(tmp_path / "run.sh")
+
+
+def test_a_whole_configuration_is_its_stacks_though_most_of_its_keys_are_not_read(
+    tmp_path: Path,
+) -> None:
+    """verl writes a configuration of some 200 keys beside every run; 60 of them are read here."""
+    known = (
+        "actor_rollout_ref: {model: {path: Qwen/Qwen2.5-7B}, actor: {ppo_mini_batch_size: 64}, "
+        "rollout: {n: 8, name: vllm}}\ndata: {train_batch_size: 128, max_response_length: 1024}\n"
+    )
+    (tmp_path / "config.yaml").write_text(known + "".join(f"own_{n}: 1\n" for n in range(40)))
+    assert read_launch(tmp_path / "config.yaml").stack == "verl"
+    (tmp_path / "config.yaml").write_text(known + "".join(f"own_{n}: 1\n" for n in range(80)))
+    with pytest.raises(ScenarioError, match="verl is most like it, with 6 of its 86 keys"):
+        read_launch(tmp_path / "config.yaml")
+
+
+def test_a_model_that_is_wrapped_for_lora_is_the_one_that_was_loaded(tmp_path: Path) -> None:
+    text = (
+        "import os\nfrom peft import LoraConfig, get_peft_model\n"
+        "from transformers import AutoModelForCausalLM\nfrom trl import GRPOConfig, GRPOTrainer\n"
+        "name = os.path.expanduser('Qwen/Qwen3-8B')\n"
+        "model = get_peft_model(AutoModelForCausalLM.from_pretrained(name), LoraConfig(r=4))\n"
+        "GRPOTrainer(model=model, args=GRPOConfig(save_steps=0.1)).train()\n"
+    )
+    raw = launched(tmp_path, text, "train.py").raw()
+    assert (raw["model_name_or_path"], raw["lora_r"], raw["use_peft"]) == ("Qwen/Qwen3-8B", 4, True)

@@ -62,10 +62,10 @@ class Answer:
 
     @property
     def sure(self) -> str:
-        """faster, slower, or undecided."""
-        if self.low > 1.0:
+        """faster, slower, or undecided: also where it is less than the half percent that is shown."""
+        if self.low >= 1.005:
             return "faster"
-        return "slower" if self.high < 1.0 else "undecided"
+        return "slower" if self.high < 0.995 else "undecided"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollcast.calibration.importing import outcome
-from rollcast.calibration.judge.advice import runs_under
+from rollcast.calibration.judge.advice import Answer, runs_under
 from rollcast.calibration.logs.draft import draft
 from rollcast.calibration.logs.gather import read_log
 from rollcast.calibration.logs.run_log import RunLog
@@ -91,3 +91,12 @@ def test_a_policy_is_known_however_it_is_written() -> None:
     for policy in ("pods(keep=4)+april(over_sampling=2)", ["april"], [{"april": {}}]):
         assert runs_under(policy, "april")
         assert not runs_under(policy, "over_sampl")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "sure"),
+    [(1.03, 1.2, "faster"), (0.8, 0.97, "slower"), (0.9, 1.1, "undecided"),
+     (1.001, 1.004, "undecided"), (0.996, 0.999, "undecided")],
+)  # fmt: skip
+def test_a_gain_that_is_shown_as_none_is_called_none(low: float, high: float, sure: str) -> None:
+    assert Answer("april", "", "", 1.0, low, high).sure == sure

@@ -62,7 +62,7 @@ class Answer:
 
     @property
     def sure(self) -> str:
-        """faster, slower, or undecided: also where it is less than the half percent that is shown."""
+        """faster, slower, or undecided, as is what is less than the half percent that is shown."""
         if self.low >= 1.005:
             return "faster"
         return "slower" if self.high < 0.995 else "undecided"

@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from benchmarks import gpu_cases
+from benchmarks import evidence, gpu_cases
 from benchmarks.gpu import engine, from_presets, judge
 from benchmarks.gpu.cases import all_cases
 from benchmarks.gpu.forecast import OURS, forecast
@@ -239,6 +239,13 @@ def test_vllm_s_batches_are_inside_their_intervals() -> None:
     assert all(0.9 < ratio < 1.25 for ratio in busy)
     assert 1 <= median(ratio for _, ratio in rows.values()) < 1.25
     assert rows["h200-sxm", "1.5b"][0] != rows["h200-sxm", "1.5b, one after the other"][0]
+
+
+def test_tables_of_its_document_are_those_of_the_results() -> None:
+    """Here, where the batches are judged already; other documents' are in test_evidence.py."""
+    text = (ROOT / "docs" / "gpus.md").read_text("utf-8")
+    assert "<!-- table:" in text
+    assert evidence.filled(text, "gpus.md") == text
 
 
 def test_the_host_s_time_is_what_iterations_of_the_first_run_take() -> None:

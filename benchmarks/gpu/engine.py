@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -120,8 +121,10 @@ def forecast(case: Case, gpu: str) -> dict[str, Any]:
     return {"values": seconds, "lengths": [groups[group] for group in sorted(groups)]}
 
 
-def judged() -> Iterator[tuple[str, str, dict[str, float], float]]:
+@cache
+def judged() -> list[tuple[str, str, dict[str, float], float]]:
     """Of what was measured: GPU, case, today's forecast (`forecast`) and measured seconds."""
+    rows = []
     for name in MEASURED:
         file = ROOT / "benchmarks" / "data" / "gpu" / name
         gpu = json.loads(file.with_name("vllm-forecast.json").read_text("utf-8"))["gpu"]
@@ -129,7 +132,8 @@ def judged() -> Iterator[tuple[str, str, dict[str, float], float]]:
         for which, row in cases.items():
             if row["outcome"] == "ok":
                 said = forecast(CASES[which], gpu)["values"]
-                yield gpu, which, said, row["values"]["generation_s"]
+                rows.append((gpu, which, said, row["values"]["generation_s"]))
+    return rows
 
 
 def table(_: Path) -> str:

@@ -88,11 +88,11 @@ def read_sections(folder: Path = RESULTS) -> dict[str, Section]:
     return sections
 
 
-def write_sections(sections: Mapping[str, Section], folder: Path = RESULTS) -> None:
+def write_sections(sections: Mapping[str, Section]) -> None:
     """Writes ``published.json`` and ``published.md``."""
     content = {paper: asdict(sections[paper]) for paper in papers() if paper in sections}
-    write_json(folder / "published.json", {"schema": SCHEMA, "sections": content})
-    write_text(folder / "published.md", page(list(read_sections(folder).values())))
+    write_json(RESULTS / "published.json", {"schema": SCHEMA, "sections": content})
+    write_text(RESULTS / "published.md", page(list(read_sections().values())))
 
 
 def page(sections: Sequence[Section]) -> str:

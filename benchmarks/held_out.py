@@ -88,13 +88,11 @@ CAMPAIGNS: Mapping[str, HeldOut] = {
 }
 
 
-def checks_of(
-    held: HeldOut, fitted: Fitted, mode: Mode, names: Sequence[str], draws: int = DRAWS
-) -> list[Check]:
+def checks_of(held: HeldOut, fitted: Fitted, mode: Mode, names: Sequence[str]) -> list[Check]:
     """The calibration's first run and then the named ones against their forecasts."""
     folder = held.folder()
     listed = [folder / name for name in (held.calibration[0], *names)]
-    return validate(fitted, listed, mode, draws, progress).checks
+    return validate(fitted, listed, mode, DRAWS, progress).checks
 
 
 def judged(held: HeldOut, fitted: Fitted, mode: Mode) -> Validation:

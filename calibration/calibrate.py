@@ -89,7 +89,7 @@ class Fitted:
 
     def write(self, path: Path) -> None:
         """Writes the file, whole or not at all. Raises ScenarioError (``-o``)."""
-        write_json_file(path, self.content, "-o")
+        write_json_file(path, self.content)
 
     @classmethod
     def read(cls, path: Path) -> Fitted:

@@ -167,7 +167,7 @@ def probe(
     with progress_bar("batches", None) as update:
         on_step = update and (lambda done, all_: update(completed=done, total=all_))
         measured = measure(spec, on_step, beside_only=beside, limit_s=limit_s)
-    write_json_file(output, measured, "-o")
+    write_json_file(output, measured)
     print(f"wrote {output}", file=sys.stderr)
 
 

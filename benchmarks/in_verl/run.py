@@ -39,12 +39,12 @@ class Setup:
     cores: tuple[int, int] | None = None
 
 
-def write_prompts(path: Path, count: int = 4096, seed: int = 0) -> None:
+def write_prompts(path: Path, count: int = 4096) -> None:
     """Prompts of the built-in task, in the columns that verl's data set wants."""
     import pandas as pd
 
     task = CollatzTask()
-    prompts = [task.prompt(group, seed) for group in range(count)]
+    prompts = [task.prompt(group, 0) for group in range(count)]
     table = {
         "data_source": ["collatz"] * count,
         "prompt": [[{"role": "user", "content": prompt.text}] for prompt in prompts],

@@ -75,9 +75,9 @@ def parts(name: str) -> tuple[str, ...]:
     return tuple(name.split("+"))
 
 
-def published_sources(folder: Path = FOLDER) -> dict[str, PublishedSource]:
+def published_sources() -> dict[str, PublishedSource]:
     """Every source by the name of its file. Raises ScenarioError naming file and key."""
-    return {path.stem: _read(path) for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: _read(path) for path in sorted(FOLDER.glob("*.yaml"))}
 
 
 def _read(path: Path) -> PublishedSource:

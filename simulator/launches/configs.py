@@ -30,20 +30,20 @@ _UNKNOWN_ROOT = re.compile(r"^\$\{[^{}]*\}(?=/)")
 _REPLACES = "_override_"
 
 
-def parse_tree(sources: Sources, text: str, name: str, suffix: str, sure: int) -> Tree:
+def parse_tree(sources: Sources, text: str, name: str, suffix: str) -> Tree:
     """The settings of a text. suffix: of its file, which says what it is. Raises ScenarioError."""
     if len(text) > _MOST_CONFIG:
         raise ScenarioError(name, f"is longer than {_MOST_CONFIG:,} characters; is it a launch?")
     if suffix == ".toml":
-        return read_toml_tree(text, name, sure, sources)
+        return read_toml_tree(text, name, CONFIG, sources)
     if suffix == ".json":
         try:
             value = parse(text)
         except NotJsonError as error:
             raise ScenarioError(name, f"is {error}") from None
-        tree = tree_of(value, Place(name), sure)
+        tree = tree_of(value, Place(name), CONFIG)
     else:
-        found = read_yaml_tree(text, name, sure, sources)
+        found = read_yaml_tree(text, name, CONFIG, sources)
         if isinstance(found, list):
             raise ScenarioError(name, "is a list; a configuration is a mapping of keys")
         tree = found
@@ -67,12 +67,12 @@ class Configs:
     _overridden: dict[str, str] = field(default_factory=dict)
     _loaded: int = 0
 
-    def composed(self, path: Path, search: Sequence[Path], place: Place | None) -> Tree:
-        """A file and all of its parents. search: folders beside its own where Hydra looks."""
+    def composed(self, path: Path, place: Place | None) -> Tree:
+        """A file and all of its parents."""
         tree = self._read(path, place)
         if _by_path(tree):
             return self._on_parents(tree, path, 0)
-        folders = [path.parent, *search, *self._search_path(tree)]
+        folders = [path.parent, *self._search_path(tree)]
         result = self._with_defaults(tree, _package(tree, ""), "", folders, path, 0)
         result.pop("hydra", None)
         return result
@@ -82,7 +82,7 @@ class Configs:
         if self._loaded > _MOST_LOADED:
             raise ScenarioError(str(place or path), f"more than {_MOST_LOADED} files are called")
         text = self.sources.read(path, place)
-        tree = parse_tree(self.sources, text, self.sources.name(path), path.suffix, CONFIG)
+        tree = parse_tree(self.sources, text, self.sources.name(path), path.suffix)
         header = _PACKAGE.search(text[:2_000])
         if header:
             tree["_package_"] = Leaf(header[1], Place(self.sources.name(path), 1))

@@ -53,7 +53,7 @@ class OneRead:
     def of_file(self, path: Path) -> list[Given]:
         """A configuration and its parents."""
         configs = Configs(self._sources, self._stack.launch.shipped)
-        tree = configs.composed(path, (), None)
+        tree = configs.composed(path, None)
         self.notes.extend(configs.notes)
         return self.of_tree(tree, [])
 
@@ -165,13 +165,13 @@ class OneRead:
         if written is not None:
             text = self._sources.as_text(written)
             name = shown(option.text)
-            tree = parse_tree(self._sources, text, name, Path(name).suffix, CONFIG)
+            tree = parse_tree(self._sources, text, name, Path(name).suffix)
         else:
             path = self._sources.find(option.text, *self._folders)
             if path is None:
                 self._not_there(option.text, option.place, option.kind == "file" and not option.key)
                 return {}
-            tree = configs.composed(path, (), option.place)
+            tree = configs.composed(path, option.place)
         self.notes.extend(configs.notes)
         if not option.key:
             return tree
@@ -211,7 +211,7 @@ class OneRead:
             else:
                 self._not_there(wanted, name.place, file is None)
             return {}
-        tree = configs.composed(path, (), name.place)
+        tree = configs.composed(path, name.place)
         self._used |= configs.used
         self.notes.extend(configs.notes)
         return tree
@@ -224,7 +224,7 @@ class OneRead:
         path = started.parent / folder / f"{name.removesuffix('.yaml')}.yaml"
         if name.removesuffix(".yaml") in self._stack.launch.shipped or not path.is_file():
             return {}
-        tree = configs.composed(path, (), None)
+        tree = configs.composed(path, None)
         self._used |= configs.used
         self.notes.extend(configs.notes)
         return tree

@@ -87,7 +87,7 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Lea
             yield dotted, item
 
 
-def tree_of(value: Any, place: Place, sure: int = 0) -> Leaf | Tree:
+def tree_of(value: Any, place: Place, sure: int) -> Leaf | Tree:
     """A plain value of mappings and lists as a tree, all of it in one place."""
     if isinstance(value, dict):
         return {str(key): tree_of(item, place, sure) for key, item in value.items()}

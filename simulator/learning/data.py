@@ -57,7 +57,7 @@ def load(path: Path, field: str = FIELD) -> Law:
 
 def save(law: Law, path: Path) -> None:
     """Writes a law, whole or not at all. Raises ScenarioError (``-o``)."""
-    write_json_file(path, {"schema": SCHEMA, **to_plain(law)}, "-o")
+    write_json_file(path, {"schema": SCHEMA, **to_plain(law)})
 
 
 def _contradiction(law: Law) -> str | None:

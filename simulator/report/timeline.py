@@ -40,7 +40,7 @@ def states(lane: Lane) -> list[str]:
     return [_KINDS[kind] for kind in kinds.tolist()]
 
 
-def timelines(runs: Sequence[Timeline | None], caption: str = "") -> Markup:
+def timelines(runs: Sequence[Timeline | None]) -> Markup:
     """Runs below each other on one time axis."""
     drawn = [run for run in runs if run is not None]
     if not drawn:
@@ -54,9 +54,7 @@ def timelines(runs: Sequence[Timeline | None], caption: str = "") -> Markup:
         *([("down", "replica down")] if any(_is_down(run) for run in drawn) else []),
         ("idle", "idle GPUs"),
     ]
-    return figure(
-        [_run(run, longest_s, last=run is drawn[-1]) for run in drawn], caption, key(entries)
-    )
+    return figure([_run(run, longest_s, last=run is drawn[-1]) for run in drawn], "", key(entries))
 
 
 def _is_down(run: Timeline) -> bool:

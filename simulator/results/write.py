@@ -163,10 +163,10 @@ def write_json(path: Path, value: Any) -> None:
         file.write("\n")
 
 
-def write_json_file(path: Path, value: Any, option: str) -> None:
+def write_json_file(path: Path, value: Any) -> None:
     """Writes strict JSON, whole or not at all, with lists of numbers on one line.
 
-    Raises ScenarioError (``option``) if it cannot be written.
+    Raises ScenarioError (``-o``) if it cannot be written.
     """
     text = _FLAT_LIST.sub(
         lambda match: f"[{' '.join(match[1].split())}]",
@@ -174,11 +174,11 @@ def write_json_file(path: Path, value: Any, option: str) -> None:
     )
     try:
         if path.is_dir():
-            raise ScenarioError(option, f"{path} is a folder; give a file")
+            raise ScenarioError("-o", f"{path} is a folder; give a file")
         write_text(path, text + "\n")
     except OSError as error:
         message = f"cannot write {path}: {error.strerror or error}"
-        raise ScenarioError(option, message) from None
+        raise ScenarioError("-o", message) from None
 
 
 _FLAT_LIST = re.compile(r'\[\n([^\[\]{}"]*)\]')

@@ -8,8 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollcast.simulator.costs.presets.config_keys import Config, Keys, get, layers_of, listed
-from rollcast.simulator.costs.presets.families import FAMILIES, tower_keys
+from rollcast.simulator.costs.presets.families import (
+    FAMILIES,
+    Config,
+    Keys,
+    get,
+    layers_of,
+    listed,
+    tower_keys,
+)
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.read import read_json
 from rollcast.simulator.values import Above, AtLeast, Between, mapping, number, whole

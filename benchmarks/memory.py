@@ -106,6 +106,7 @@ ROUNDS: Mapping[str, tuple[Part, ...]] = {
     "seventh": ("seventh",),
     "eighth": ("eighth",),
     "ninth": ("ninth",),
+    "tenth": ("tenth",),
 }
 """The parts that were found after the formulas were done, by the round in which they were."""
 

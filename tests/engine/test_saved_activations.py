@@ -6,9 +6,16 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLVisionBlock
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionBlock
 
 from rollcast.simulator.costs.presets.models import Model, load_model
-from rollcast.simulator.costs.trainer.activation_memory import SCORES_KEPT, kept_layer
+from rollcast.simulator.costs.presets.vision import VisionTower
+from rollcast.simulator.costs.trainer.activation_memory import (
+    SCORES_KEPT,
+    kept_layer,
+    tower_layer_bytes,
+)
 
 TOKENS = 48
 SHAPES: dict[str, Any] = {
@@ -23,8 +30,11 @@ OF = {"qwen2": "qwen2.5-1.5b", "llama": "llama-3.2-1b", "qwen3": "qwen3-4b"}
 STREAMS = {"16 bit": ("bfloat16", False), "autocast": ("float32", True), "fp32": ("float32", False)}
 
 
-def saved_bytes(family: str, dtype: str, autocast: bool, layers: int) -> int:
-    """Of all tensors that a forward saves, but for the weights."""
+def saved_bytes(
+    family: str, dtype: str, autocast: bool, layers: int, adapters: str | None = None
+) -> int:
+    """Of all tensors that a forward saves, but for the weights. adapters: their type, of rank 1 on
+    each matrix."""
     config = AutoConfig.for_model(
         family,
         num_hidden_layers=layers,
@@ -35,7 +45,15 @@ def saved_bytes(family: str, dtype: str, autocast: bool, layers: int) -> int:
         head_dim=SHAPES["head_dim"],
         vocab_size=SHAPES["vocab"],
     )
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).model
+    whole = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+    model = whole.model
+    if adapters is not None:
+        peft = pytest.importorskip("peft", reason="peft is not installed (rollcast[lora])")
+        adapted = peft.get_peft_model(whole, peft.LoraConfig(r=1, target_modules="all-linear"))
+        adapted.enable_input_require_grads()
+        for weight in adapted.parameters():
+            kind = adapters if weight.requires_grad else dtype
+            weight.data = weight.data.to(getattr(torch, kind))
     counted: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
@@ -65,6 +83,61 @@ def test_a_layer_keeps_what_autograd_saves(family: str, stream: Any) -> None:
     normalised = 2 + (model.heads + model.kv_heads) * model.qk_norm
     factors = 4 * (normalised + model.heads)  # of norms and of attention's softmax, by row
     assert two - one == TOKENS * (counted + factors)
+
+
+@pytest.mark.parametrize("kind", ["16 bit", "cast"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_adapters_keep_what_autograd_saves(family: str, kind: Any) -> None:
+    cast = kind == "cast"
+    of = ("bfloat16", cast)
+    two, one = (
+        saved_bytes(family, *of, layers, "float32" if cast else "bfloat16") for layers in (2, 1)
+    )
+    model = sized(family)
+    counted = kept_layer(model, adapters=kind).whole
+    normalised = 2 + (model.heads + model.kv_heads) * model.qk_norm
+    factors = 4 * (normalised + model.heads)  # of norms and of attention's softmax, by row
+    assert two - one == TOKENS * (counted + factors + 2 * 7)  # and of rank 1 in seven matrices
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_layer_of_a_vision_tower_keeps_what_autograd_saves(gated: bool) -> None:
+    config = AutoConfig.for_model("qwen2_5_vl" if gated else "qwen3_vl").vision_config
+    config.hidden_size, config.intermediate_size = SHAPES["hidden"], SHAPES["intermediate"]
+    config.num_heads, config._attn_implementation = SHAPES["heads"], "sdpa"
+    block = Qwen2_5_VLVisionBlock if gated else Qwen3VLVisionBlock
+    layers = torch.nn.ModuleList([block(config) for _ in range(3)]).to(torch.bfloat16)
+    turned = torch.rand(TOKENS, SHAPES["hidden"] // SHAPES["heads"])
+    own = {weight.untyped_storage().data_ptr() for weight in [turned, *layers.parameters()]}
+
+    def saved(count: int) -> int:
+        counted: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own and TOKENS in tensor.shape:
+                counted[storage.data_ptr()] = storage.nbytes()
+                held.append(tensor)
+            return tensor
+
+        held: list[torch.Tensor] = []
+        hidden = torch.rand(TOKENS, SHAPES["hidden"], dtype=torch.bfloat16, requires_grad=True)
+        ends = torch.tensor([0, TOKENS], dtype=torch.int32)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            for layer in layers[:count]:
+                hidden = layer(hidden, cu_seqlens=ends, position_embeddings=(turned, turned))
+        return sum(counted.values())
+
+    tower = VisionTower(
+        layers=1,
+        hidden=SHAPES["hidden"],
+        intermediate=SHAPES["intermediate"],
+        output=SHAPES["hidden"],
+        gated_mlp=gated,
+    )
+    copied = 2 * SHAPES["hidden"]  # of attention's output, by SDPA, whose heads come first
+    factors = 4 * (2 + SHAPES["heads"])  # LayerNorm has a mean and a deviation in 16 bit
+    assert saved(3) - saved(2) == TOKENS * (tower_layer_bytes(tower) + copied + factors)
 
 
 def test_eager_attention_keeps_six_bytes_of_each_score() -> None:

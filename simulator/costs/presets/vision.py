@@ -63,6 +63,16 @@ class VisionTower(Options):
         output of attention, and the widths of its MLP."""
         return 8 * self.hidden + (4 if self.gated_mlp else 2) * self.intermediate
 
+    @property
+    def kept_elements(self) -> int:
+        """Elements of 16 bit that autograd saves of one patch in a layer, as transformers computes
+        it: the projection of queries, keys and values, of which the values are a view, queries and
+        keys turned, attention's output, and the widths of its MLP. A gated tower has norms of
+        several kernels (RMSNorm in fp32: its input in 32 bit, that normalised in 16, its output),
+        others LayerNorm (its input and output)."""
+        norms = 2 * (4 if self.gated_mlp else 2) * self.hidden
+        return norms + 6 * self.hidden + (4 if self.gated_mlp else 2) * self.intermediate
+
     def flop_per_image_token(self, image_tokens: int) -> float:
         """Flop of a forward for one token of an image of ``image_tokens``."""
         patches = self.patches_per_token

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES, Recompute, layer_bytes
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.vision import VisionTower
-from rollcast.simulator.costs.trainer.casts import autocasts
+from rollcast.simulator.costs.trainer.casts import autocasts, casts_for_adapters
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
 from rollcast.simulator.costs.trainer.parallel import Layout
 
@@ -88,13 +88,16 @@ def kept_layer(
     busiest: float = 1.0,
     stream: Literal["16 bit", "autocast", "fp32"] = "16 bit",
     inputs: int = 1,
+    adapters: Literal["16 bit", "cast"] | None = None,
+    base_bits: int = 16,
 ) -> KeptLayer:
     """Of a model whose elementwise operations run one by one, or fused. scaled_in_fp32: whether
     outputs of routed experts are in fp32 while their scores scale them (torchtitan, prime-rl).
     scaled_inside: whether the activation is scaled instead, and no output kept (Megatron).
     busiest: tokens of the GPU whose experts get most, over the mean. stream: what the
     residual stream is in: as the products, in fp32 between those of 16 bit, or in fp32 as they are,
-    of which bytes are counted as if all were in 16 bit. inputs: as in `KeptLayer`."""
+    of which bytes are counted as if all were in 16 bit. inputs: as in `KeptLayer`. adapters: on
+    each matrix, whose frozen weights have base_bits each: in 16 bit, or casting its input."""
     made = layer_bytes(model)
     hidden = ACTIVATION_BYTES * model.hidden
     queries = ACTIVATION_BYTES * model.heads * model.head_dim
@@ -112,11 +115,18 @@ def kept_layer(
         norms += 2 * eager * hidden
         if model.qk_norm:
             norms += attending * eager * (queries + keys)
+    if adapters is not None and kernels == "eager" and stream != "fp32":
+        norms -= 2 * hidden  # what a norm's frozen weight is multiplied with
+        if model.qk_norm:
+            norms -= attending * (queries + keys)
     mlp = made.mlp + (busiest - 1) * made.routed
     sparse = model.sparse_layers / model.layers
     if model.experts and scaled_in_fp32:  # before and after
         mlp += busiest * sparse * model.experts_per_token * SCALED_BYTES * model.hidden
     graded = WIDTHS_AT_WORK * mlp
+    again, again_of_mlp = _adapted_inputs(model, adapters, base_bits)
+    attention += again
+    mlp += again_of_mlp
     sent = busiest * sparse * model.experts_per_token
     if kernels == "fused":
         widths = sparse * model.shared_expert_intermediate + sent * model.moe_intermediate
@@ -132,9 +142,32 @@ def kept_layer(
     return KeptLayer(norms, attention, mlp, graded, selected, entry, inputs)
 
 
+def _adapted_inputs(
+    model: Model, adapters: Literal["16 bit", "cast"] | None, base_bits: int
+) -> tuple[float, float]:
+    """Bytes of one token in a mean layer that inputs of adapted matrices take beside those that are
+    kept anyway, of attention and of dense MLPs. Each adapter keeps its cast; a frozen 16 bit matrix
+    keeps no input, one of 4 or 8 bits does (bitsandbytes, autograd/_functions.py), of 8 bits the
+    quantised one too."""
+    attending = model.attention_layers / model.layers
+    dense, entered = model.dense_layers / model.layers, model.mlp_matrices - 1
+    of_attention = attending * (3 * model.hidden + model.heads * model.head_dim)
+    of_mlp = dense * (entered * model.hidden + model.intermediate)
+    each = float(ACTIVATION_BYTES) if adapters == "cast" else 0.0
+    if adapters is None or model.kv_lora_rank:
+        return 0.0, 0.0
+    if base_bits < 16:
+        each += base_bits == 8
+        return each * of_attention, each * of_mlp
+    return (
+        each * (of_attention - attending * model.hidden),
+        each * (of_mlp - dense * (model.hidden + model.intermediate)),
+    )
+
+
 def tower_layer_bytes(tower: VisionTower) -> float:
     """Bytes that one layer of a vision tower keeps of one patch."""
-    return float(ACTIVATION_BYTES * tower.layer_elements)
+    return float(ACTIVATION_BYTES * tower.kept_elements)
 
 
 @dataclass(frozen=True)
@@ -169,7 +202,15 @@ class ActivationMemory:
             busiest=busiest,
             stream=self._stream,
             inputs=self.options.checkpointed_inputs,
+            adapters=self._adapters,
+            base_bits=self.options.base_bits,
         )
+
+    @property
+    def _adapters(self) -> Literal["16 bit", "cast"] | None:
+        if self.options.weights != "lora":
+            return None
+        return "cast" if casts_for_adapters(self.options) else "16 bit"
 
     @property
     def _stream(self) -> Literal["16 bit", "autocast", "fp32"]:

@@ -28,6 +28,17 @@ def autocasts(options: TrainerOptions) -> bool:
     )
 
 
+def casts_for_adapters(options: TrainerOptions) -> bool:
+    """Whether each adapter casts the input of its matrix for itself: adapters are in fp32 whatever
+    their base is in (peft, autocast_adapter_dtype), and DeepSpeed or FSDP does not cast them."""
+    return (
+        options.weights == "lora"
+        and options.precision != "fp32"
+        and options.kept == "none"
+        and options.backend == "ddp"
+    )
+
+
 @dataclass(frozen=True)
 class Casts:
     """Bytes of casts. whole: of a forward until its context ends. graph: of them, those that the

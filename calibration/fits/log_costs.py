@@ -235,8 +235,12 @@ def _lines(measured: Measured) -> LogCosts:
         measured.late_s,
     )
     if linear is None:
+        timed = math.isfinite(measured.steps.median_s)
         measured.notes.append(
-            "neither generation nor update nor whole steps are timed: nothing is priced"
+            "of rollouts beside training whole steps alone are timed: with --model and --gpu "
+            "their pace can be fitted"
+            if timed
+            else "neither generation nor update nor whole steps are timed: nothing is priced"
         )
         return nothing
     measured.notes.extend(linear.assumed)

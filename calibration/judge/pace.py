@@ -2,7 +2,8 @@
 
 Where trainer and rollouts overlap, the log times a wait and no generation. While the trainer waits,
 steps are as long as their rollouts: the factor on decoding is the one at which a simulated run
-under the same policy has the measured step. Where it does not wait, no more can be said.
+under the same policy has the measured step. So it is where the log says nothing of the trainer.
+Where it does not wait, no more can be said.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
         return known
     wait, whole = steps.median("wait_s"), steps.median("step_s")
     overlapped = bool((steps.column("overlapped") == 1).any())
-    waits = not overlapped or (math.isfinite(wait) and wait > _WAITS * whole)
+    nothing = math.isnan(wait) and math.isnan(steps.median("update_s"))
+    waits = not overlapped or nothing or wait > _WAITS * whole
 
     def simulated(factor: float) -> float:
         run = SmallRun.of(known, (), scaled(known, factor, PRIOR_SD["decode"]), drift)

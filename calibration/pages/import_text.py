@@ -16,7 +16,7 @@ from rollcast.simulator.results.text import interval, seconds, share
 _SHAPES = {
     "roofline": "roofline of the named model and GPU, scaled by a fitted factor per phase",
     "linear": "linear fits to the log's own phases, as model or GPU are not known",
-    "none": "not fitted: the log does not time its steps",
+    "none": "not fitted: the log does not time what a step consists of",
 }
 _CURVE = 10  # logged steps with a reward
 _MODES = {

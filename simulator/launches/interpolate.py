@@ -11,7 +11,7 @@ from typing import Any
 
 from rollcast.simulator.launches.pieces import Text, plain, shown, why
 from rollcast.simulator.launches.values import Leaf, Tree, Unknown, at, leaves, put
-from rollcast.simulator.stacks.syntax.scalars import word
+from rollcast.simulator.stacks.syntax.yaml_text import word
 
 _DEEPEST, _MOST_STEPS, _LONGEST = 20, 20_000, 10_000
 _NUMBERS: dict[str, Callable[[Any, Any], Any]] = {

@@ -14,7 +14,7 @@ from rollcast.simulator.launches.python.notebook import SCRIPTS
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.launch import Form, Launch
 from rollcast.simulator.stacks.settings import Place
-from rollcast.simulator.stacks.syntax.scalars import word
+from rollcast.simulator.stacks.syntax.yaml_text import word
 
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 _COMMANDS = {"run", "--", "exec", "torchrun", "launch"}

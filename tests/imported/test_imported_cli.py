@@ -324,3 +324,21 @@ def test_what_a_log_says_of_its_costs_is_in_the_scenario(tmp_path: Path) -> None
     assert (trainer["batching"], trainer["microbatch_rollouts"]) == ("packed", 4)
     assert "reward_passes" not in trainer
     assert found.step.seconds == pytest.approx(19.1, rel=0.05)
+
+
+def test_a_console_of_rollouts_alone_tells_their_pace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """prime-rl's orchestrator times its step, which the training overlaps, and nothing else."""
+    line = "SUCCESS Step {0} | {1:>7} | Reward: 0.4 | Seq. Length: {2} tokens/sample\n"
+    spelt = (line.format(n, f"1m {10 + n}s", 330 + 2 * (n % 3)) for n in range(1, 9))
+    (tmp_path / "run.log").write_text("".join(spelt))
+    given_ = ("--model", "qwen2.5-1.5b", "--gpu", "h100-sxm", "--out", tmp_path / "out")
+    assert exit_code("import", tmp_path / "run.log", *given_, "--no-advise") == 0
+    match = re.search(r"a step of the scenario takes ([\d.]+) s", capsys.readouterr().out)
+    assert match is not None
+    assert float(match[1]) == pytest.approx(75, rel=0.1)
+    assert exit_code("import", tmp_path / "run.log", "--out", tmp_path / "unnamed") == 0
+    assert "with --model and --gpu their pace can be fitted" in " ".join(
+        capsys.readouterr().out.split()
+    )

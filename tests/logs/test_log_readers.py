@@ -219,6 +219,29 @@ def test_prime_rl(tmp_path: Path, episodes: bool) -> None:
     assert rollouts["environment_s"].tolist() == [6.0] * len(rollouts)
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("Step 7 | Time: 73.77s | Reward: 0.4 | Throughput: 2408.9 tokens/s | Seq. Length: 345.6 "
+         "tokens/sample | Async Level: 1 | Max. Off-Policy Level: 2",
+         {"step_s": 73.77, "mean_reward": 0.4, "mean_new_tokens": 345.6, "max_staleness": 2}),
+        ("Step 7 |  1m 20s | Reward 0.4 | Trainable 96/128 (75.0%) | Turns 1.5 | Max Off-Policy 2 "
+         "| Truncation 12.5%",
+         {"step_s": 80, "rollouts": 128, "mean_turns": 1.5, "truncated_share": 0.125}),
+        ("Step 7 |  850ms | Reward 0.4", {"step_s": 0.85}),
+        ("Step 7 |   1h 2m | Reward 0.4", {"step_s": 3720}),
+        ("Step 7 |      2m | Loss 0.1 | Entropy 0.2 | Grad. Norm 0.3", {"step_s": 120}),
+    ],
+)  # fmt: skip
+def test_consoles_of_prime_rl(tmp_path: Path, line: str, told: dict[str, float]) -> None:
+    """Of 2025 and of 2026: the step of the process that writes it."""
+    text = f"02:33:26 SUCCESS {line}\n02:34:38    INFO Starting orchestrator step 8\n"
+    (tmp_path / "run.log").write_text(text)
+    steps = read_log([tmp_path / "run.log"]).steps
+    assert len(steps) == 1
+    assert {name: steps[name].iloc[0] for name in told} == pytest.approx(told)
+
+
 def test_areal(tmp_path: Path) -> None:
     truth = written.run(first=0)
     written.FILES["areal"](tmp_path, truth)

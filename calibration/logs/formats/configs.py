@@ -14,7 +14,7 @@ from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.trees import read_toml_tree, read_yaml_tree
 from rollcast.simulator.launches.values import Tree, leaves
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
-from rollcast.simulator.stacks.syntax.scalars import word
+from rollcast.simulator.stacks.syntax.yaml_text import word
 
 MOST_TEXT = 4_000_000
 _Read = TypeVar("_Read")

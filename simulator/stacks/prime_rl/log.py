@@ -32,11 +32,16 @@ _ORCHESTRATOR = (
     "off_policy/mean",
 )
 _SHARED = ("time/step", "time/save_ckpt")
-_STEP = re.compile(r"(?:Time: )?([\d.]+)s \| (.*)")
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"([\d.]{1,12})(ms|[smhd])")
+_STEP = re.compile(rf"\s*(?:Time: )?((?:{_DURATION.pattern} ?){{1,2}})\s*\| (.*)")
 _PARTS = (
     (re.compile(r"Seq\. Length: ([\d.]+) tokens"), "seq_len/mean", 1),
     (re.compile(r"Reward:? (-?[\d.]+)"), "reward/mean", 1),
     (re.compile(r"Truncation:? ([\d.]+)%"), "is_truncated/mean", 100),
+    (re.compile(r"Trainable \d+/(\d+)"), "shipped", 1),
+    (re.compile(r"Turns:? ([\d.]+)"), "train/agg/effective/num_turns/mean", 1),
+    (re.compile(r"Max\.? Off-Policy(?: Level:)? (\d+)"), "off_policy/max", 1),
 )
 
 
@@ -55,18 +60,21 @@ def named(values: Raw) -> Raw:
 
 
 def row(text: str) -> Parsed:
-    """``Step 7 | 73.8s | Reward ... | Seq. Length: 5120 tokens/sample | ...``: of the trainer where
-    it names a loss, else of the orchestrator."""
+    """``Step 7 |  1m 13s | Reward ... | Trainable 96/128 (75.0%) | ...``: of the trainer where it
+    names a loss, else of the orchestrator. Before 2026 ``Time: 73.8s``. (`step_message` of
+    prime_rl/trainer/rl/train.py, `head` of orchestrator/orchestrator.py.)"""
     match = _STEP.match(text)
     if match is None:
         return None
-    trainer = "Loss" in match[2] or "Grad" in match[2]
+    told = match[match.re.groups]
+    trainer = "Loss" in told or "Grad" in told
     try:
+        seconds = sum(float(n) * _UNITS[unit] for n, unit in _DURATION.findall(match[1]))
         if trainer:
-            return None, {"trainer:time/step": float(match[1])}
-        values = {"orchestrator:time/step": float(match[1])}
+            return None, {"trainer:time/step": seconds}
+        values = {"orchestrator:time/step": seconds}
         for form, key, scale in _PARTS:
-            part = form.search(match[2])
+            part = form.search(told)
             if part:
                 values[key] = float(part[1]) / scale
     except ValueError:

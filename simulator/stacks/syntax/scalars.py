@@ -1,13 +1,10 @@
-"""Single values as consoles, command lines and configurations spell them: plain, or as numpy's and
+"""Single values as consoles and configurations spell them: plain, or as numpy's and
 torch's own spelling of a scalar."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Any
-
-import yaml
 
 PLAIN = r"[-+]?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf|Infinity|NaN)"
 SPELT = rf"(?:(?:np|numpy|torch|jnp)\.)?[A-Za-z_]\w*\(\s*{PLAIN}(?:\s*,[^()]*)?\)"
@@ -43,20 +40,3 @@ def scalar(value: object) -> float | None:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
-
-
-def word(text: str) -> Any:
-    """A value as YAML reads it, where it is a plain one; else the text."""
-    text = text.strip()
-    if len(text) > 10_000 or text.startswith(("&", "*", "!", "{", "[", "|", ">", "%", "@", "`")):
-        return text.strip("'\"")
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, ArithmeticError):
-        return text
-    if isinstance(value, str):
-        try:  # YAML 1.1 takes 1e-6 for text
-            return float(value) if re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value) else value
-        except ValueError:
-            return value
-    return value if isinstance(value, int | float | bool) or value is None else text

@@ -291,9 +291,14 @@ def _cap(known: Settings) -> Part:
 def _together(known: Settings, cap: Part, usual: int) -> tuple[Part, int | None]:
     """The cap on responses, and the longest prompt, within a bound on both together, which cuts
     prompts to a usual one at the least and then responses; a bound below the cap is none of both.
+    Where a function of the user's own makes rollouts, the cap is of a turn, and the bound of all.
     """
     longest = whole(known, "run.max_prompt_tokens")
     prompt = min(usual, longest or usual)
+    session = whole(known, "run.max_context_tokens")
+    if session and value(known, "run.own_rollouts") is not None and session - prompt > cap.value:
+        source = f"{known['run.max_context_tokens'].source}, of all turns, less a usual prompt"
+        return Part(cap.key, session - prompt, source), longest
     for total in ("run.max_total_tokens", "run.max_context_tokens"):
         both, tokens = whole(known, total), int(cap.value)
         if both and both >= tokens and both > prompt and (longest or prompt) + tokens > both:

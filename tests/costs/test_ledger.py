@@ -413,6 +413,9 @@ def test_parts_are_those_of_the_tracker(name: str) -> None:
 # --- what is on which GPU ---
 
 
+TORCHS = ("dtensor", "fsdp2")  # the former splits products, too
+
+
 def peak_parts(phase: str = "update", **options: Any) -> Mapping[str, float]:
     use = options.pop("use", Use(16_384, 16_384))
     model = load_model(options.pop("model", "qwen2.5-7b"))
@@ -432,6 +435,18 @@ def test_tensor_parallel_gpus_keep_the_stream_whole_without_sequence_parallelism
     assert peak_parts(recompute="none")["activations"] == pytest.approx(
         peak_parts(recompute="none", tensor_sequence_parallel=False)["activations"]
     )
+
+
+def test_torch_keeps_inputs_that_each_product_gathers() -> None:
+    """Of three products whose input is split along the sequence, where attention is not computed
+    anew; Megatron gathers it once more in the backward."""
+    options = {"tensor_parallel": 4, "recompute": "mlp", "use": Use(16_384, 0)}
+    kept, split = (peak_parts(backend=name, **options)["activations"] for name in TORCHS)
+    model = load_model("qwen2.5-7b")
+    assert kept - split == pytest.approx(16_384 * 0.75 * model.layers * 3 * 2 * model.hidden)
+    options["recompute"] = "full"
+    kept, split = (peak_parts(backend=name, **options)["activations"] for name in TORCHS)
+    assert kept == split
 
 
 def test_the_root_of_fsdp1_stays_gathered() -> None:

@@ -16,7 +16,7 @@ from tests.tables import cases
 STACKS = all_stacks()
 HERE = Place("run.sh", 1)
 ALLOWED: Mapping[str, frozenset[Any]] = {
-    "run.recompute": frozenset({"full", "selective", "none"}),
+    "run.recompute": frozenset({"full", "selective", "mlp", "none"}),
     "run.strategy": frozenset({"fsdp", "fsdp2", "megatron", "deepspeed", "dtensor", "ddp"}),
     "run.quantized_base": frozenset({"4bit", "8bit", "none"}),
     "run.trainer_dtype": frozenset({"fp32", "bf16", "fp16"}),

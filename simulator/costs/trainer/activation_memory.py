@@ -245,12 +245,27 @@ class ActivationMemory:
         kept += (layers - repeated) * self._here(layer.whole, layer.norms)
         whole = layers if options.recompute in ("none", "mlp") else layers - repeated
         kept += whole * self._recurrent_again
+        again = repeated if options.recompute in ("full", "selective", "attention") else 0
+        kept += (layers - again) * self._gathered_inputs
         if options.virtual_stages > 1:
             stages = options.pipeline_parallel
             kept *= 1 + (stages - 1) / (stages * options.virtual_stages)
         if options.offload_activations:
             kept *= min(1.0, 2 / layers)
         return kept
+
+    @property
+    def _gathered_inputs(self) -> float:
+        """Of one token in a mean layer, what torch's tensor parallelism keeps of its attention's
+        input beside the part of its GPU: where norms are split along the sequence, each of three
+        products gathers it for itself and saves it whole (ColwiseParallel, input_layouts)."""
+        options = self.options
+        if options.backend != "dtensor" or not options.tensor_sequence_parallel:
+            return 0.0
+        whole = (options.tensor_parallel - 1) * 3 * ACTIVATION_BYTES * self.model.hidden
+        return (
+            self._wide * whole * self.model.attention_layers / self.model.layers / self.layout.share
+        )
 
     @property
     def _recurrent_again(self) -> float:

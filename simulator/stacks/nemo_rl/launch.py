@@ -12,6 +12,9 @@ def implied(settings: Settings) -> Iterable[Setting]:
     yield from _placed(settings)
     yield from _passes(settings)
     yield from _engine(settings)
+    mlps = settings.get("run.recomputes_mlps")
+    if mlps is not None and mlps.value is True and value(settings, "run.recompute") == "full":
+        yield mlps.implies("run.recompute", "mlp")
     kind = settings.get("run.recompute_kind")
     if kind is not None and value(settings, "run.recompute") == "full" and kind.value:
         yield kind.implies("run.recompute", kind.value)

@@ -23,6 +23,8 @@ _STEPS = (
     *("step", "_step", "global_step", "training/global_step", "train/global_step"),
     *("trainer/global_step", "Step"),
 )
+_OF_ALL = ("global_step/max_steps", "iteration")
+"""Keys of ms-swift, whose value is the text ``12/500``."""
 _CLOCKS = ("_timestamp", "time", "timestamp")
 
 
@@ -94,6 +96,9 @@ def _figures(value: Mapping[str, Any]) -> Mapping[str, Any]:
 def _row(value: Mapping[str, Any], figures: Mapping[str, Any], line: int) -> Metrics | None:
     """A row of metrics; None for a record without a step."""
     step = next((scalar(value[key]) for key in _STEPS if key in value), None)
+    if step is None:
+        of_all = (str(value[key]).partition("/") for key in _OF_ALL if key in value)
+        step = next((number(done) for done, slash, _ in of_all if slash), None)
     if step is None or step != step or abs(step) > 1e12:
         return None
     values: Mapping[str, float] = {

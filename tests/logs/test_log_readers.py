@@ -242,6 +242,35 @@ def test_consoles_of_prime_rl(tmp_path: Path, line: str, told: dict[str, float])
     assert {name: steps[name].iloc[0] for name in told} == pytest.approx(told)
 
 
+@pytest.mark.parametrize("count", ["global_step/max_steps", "iteration"])
+@pytest.mark.parametrize("pace", ["train_speed(s/it)", "train_speed(iter/s)"])
+def test_ms_swift_times_the_mean_of_its_updates_so_far(
+    tmp_path: Path, count: str, pace: str
+) -> None:
+    """A row for the first update and for every fifth: logging_steps=5, logging_first_step."""
+    rng = np.random.default_rng(0)
+    each_s = rng.uniform(10, 30, 20)
+    rows = []
+    for step in (1, 5, 10, 15, 20):
+        mean_s = each_s[:step].mean()
+        speed = round(1 / mean_s if "iter" in pace else mean_s, 6)
+        rows.append({"loss": 0.1, "completions/mean_length": 300.0, "reward": 0.5,
+                     "kl": 0.1, count: f"{step}/20", pace: speed})  # fmt: skip
+    log = read_log([written.lines(tmp_path / "logging.jsonl", rows)])
+    assert (log.stack, log.steps["step"].tolist()) == ("trl", [1, 5, 10, 15, 20])
+    true = [each_s[a:b].mean() for a, b in ((0, 1), (1, 5), (5, 10), (10, 15), (15, 20))]
+    assert log.steps["step_s"].tolist() == pytest.approx(true, abs=0.05)
+    assert log.steps["logged_steps"].tolist() == [1, 4, 5, 5, 5]
+
+
+def test_the_bar_of_ms_swift_times_the_rows_of_its_console(tmp_path: Path) -> None:
+    row = "{{'loss': 0.1, 'completions/mean_length': 300.0, 'reward': 0.5, 'kl': 0.1}}\n"
+    bar = "Train: {0:3}%|#   | {0}/100 [00:{1:02}<33:00, 19.2s/it]\n"
+    text = "".join(row.format() + bar.format(n, 4 * n) for n in range(1, 6))
+    (tmp_path / "run.log").write_text(text)
+    assert read_log([tmp_path / "run.log"]).steps["step_s"].dropna().tolist() == [4.0] * 4
+
+
 def test_areal(tmp_path: Path) -> None:
     truth = written.run(first=0)
     written.FILES["areal"](tmp_path, truth)

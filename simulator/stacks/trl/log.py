@@ -25,11 +25,14 @@ from rollcast.simulator.stacks.syntax.python_text import flat
 
 _PREPARE = "profiling/Time taken: GRPOTrainer._prepare_inputs"
 _BAR = re.compile(
-    r"^\s*\d{1,3}%\|[^|]*\|\s*(?P<done>\d{1,9})/(?P<last>\d{1,9}) \[(?P<elapsed>\d[\d:]*)<", re.M
+    r"^\s*(?:Train: *)?\d{1,3}%\|[^|]*\|\s*(?P<done>\d{1,9})/(?P<last>\d{1,9}) "
+    r"\[(?P<elapsed>\d[\d:]*)<",
+    re.M,
 )
-"""tqdm's bar without a description, which is that of the updates."""
+"""tqdm's bar without a description, which is that of the updates, and ms-swift's."""
 _PRINTED = re.compile(r"\{'(?P<first>loss|train_runtime)': ")
 _WHOLE, _UPDATES = "train_runtime", "updates of the run"
+_PACE, _RATE = "train_speed(s/it)", "train_speed(iter/s)"
 _ROUNDED = 0.0005
 _NO_REWARD = {"step", "prompt", "completion", "advantage", "completion_tokens", "images"}
 
@@ -154,8 +157,9 @@ def derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
 
 
 def follow(rows: Sequence[tuple[Row, Raw]], settings: Settings) -> None:
-    """Seconds of steps from those of the whole run, where no step has its own; lengths of prompts,
-    from the cumulative tokens, where each generation was logged."""
+    """Seconds of steps from their mean so far or that of the whole run, where no step has its own;
+    lengths of prompts, from the cumulative tokens, where each generation was logged."""
+    _of_paces(rows)
     _mean_of_run(rows)
     if setting(settings, "run.logging_steps") not in (None, 1):
         return
@@ -169,6 +173,22 @@ def follow(rows: Sequence[tuple[Row, Raw]], settings: Settings) -> None:
             if prompt >= 0:
                 row["mean_prompt_tokens"] = prompt
         before = raw["num_tokens"]
+
+
+def _of_paces(rows: Sequence[tuple[Row, Raw]]) -> None:
+    """From ms-swift's mean time of an update since the start, or its rate before 4.0, in a log that
+    begins with its first update (trainers/patcher.py: add_train_message)."""
+    done, past_s = rows[0][0]["step"] - 1 if rows else 0.0, 0.0
+    start = done
+    for row, raw in rows:
+        pace, rate = raw.get(_PACE, 0.0), raw.get(_RATE, 0.0)
+        each_s = pace or (1 / rate if rate > 0 else 0.0)
+        if "step_s" in row or not each_s or row["step"] <= done:
+            return
+        whole_s, window = each_s * (row["step"] - start), row["step"] - done
+        row.update(step_s=max(whole_s - past_s, 0.0) / window, logged_steps=window)
+        row["generates"] = float("mean_new_tokens" in row)
+        done, past_s = row["step"], whole_s
 
 
 def _mean_of_run(rows: Sequence[tuple[Row, Raw]]) -> None:

@@ -98,6 +98,14 @@ def test_a_collective_waits_once_for_each_level_of_a_tree_of_nodes() -> None:
 
     for gpus, levels in ((8, 0), (16, 1), (32, 2), (64, 3)):
         assert waits_s(gpus) == pytest.approx(levels * 2 * LLAMA.layers * 30e-6)
+    # Four GPUs a host beside a Grace, all of which share NVLink.
+    beside = load_gpu("gb200")
+    for gpus, levels in ((4, 0), (8, 1), (32, 3)):
+        apart, together = (
+            Exchange(LLAMA, gpu, EngineLayout(gpus, gpus_per_node=72)).layers_s(0)
+            for gpu in (beside, replace(beside, host_link_bytes_per_s=64e9))
+        )
+        assert apart - together == pytest.approx(levels * 2 * LLAMA.layers * 10e-6)
 
 
 def test_a_stage_over_nodes_crosses_the_network() -> None:

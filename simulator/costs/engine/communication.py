@@ -30,7 +30,7 @@ class Exchange:
 
     Where a stage spans nodes, a ring's bytes cross the network once a node, by the links of all its
     GPUs together; and each collective waits for the network too, once for each level of a tree of
-    nodes (NCCL, src/graph/tuning.cc).
+    nodes (NCCL, src/graph/tuning.cc). Hosts that share NVLink (NVL72) are such a tree, too.
     """
 
     model: Model
@@ -44,10 +44,12 @@ class Exchange:
         inside = min(layout.tensor_parallel, layout.gpus_per_node)
         link = gpu.link_bytes_per_s(inside)
         rails, far_s = math.inf, 0.0
+        if gpu.grace and inside > _F.grace_host_gpus:
+            far_s = _F.host_level_s * math.log2(inside / _F.grace_host_gpus)
         if layout.tensor_parallel > layout.gpus_per_node:
             rails = _F.network_share * layout.network_bytes_per_s * inside
             nodes = layout.tensor_parallel / layout.gpus_per_node
-            far_s = layout.network_floor_s * max(1.0, math.log2(nodes))
+            far_s += layout.network_floor_s * max(1.0, math.log2(nodes))
         floor_s, rate = gpu.all_reduce_floor_s, link * gpu.interconnect_efficiency
         small = (floor_s + far_s, 1 / min(rate, rails))
         if link <= _F.nvlink_bytes_per_s or gpu.interconnect_efficiency >= _F.large_share:

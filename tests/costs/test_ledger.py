@@ -29,7 +29,7 @@ from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.memory_phases import kv_bytes
 from rollcast.simulator.costs.trainer.activation_memory import kept_layer
 from rollcast.simulator.costs.trainer.memory import Use
-from rollcast.simulator.costs.trainer.states import adapter_parameters
+from rollcast.simulator.costs.trainer.states import adapter_parameters, base_bytes_each
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of, roofline_of
@@ -339,6 +339,23 @@ def test_adapters_have_two_matrices_a_projection() -> None:
     counted = model.layers * sum(32 * (rows + columns) for rows, columns in linear_shapes(model))
     assert adapter_parameters(model, 32) == counted
     assert counted == pytest.approx(80.7e6, rel=1e-3)
+
+
+QUANTISED_GB = {
+    "qwen2.5-0.5b": 0.457,
+    "llama-3.1-8b": 5.70,
+    "qwen2.5-7b": 5.57,
+    "qwen2.5-72b": 41.6,
+}
+"""Files on huggingface.co: of unsloth (bnb-4bit) the first two, of Qwen (AWQ) the others."""
+
+
+@pytest.mark.parametrize("name", QUANTISED_GB)
+def test_a_quantised_base_is_as_large_as_its_file(name: str) -> None:
+    model = load_model(name)
+    held = base_bytes_each(model, 4) * model.parameters / 1e9
+    assert held == pytest.approx(QUANTISED_GB[name], rel=0.02)
+    assert base_bytes_each(model, 16) == 2
 
 
 # --- against torch's memory tracker ---

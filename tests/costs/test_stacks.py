@@ -23,6 +23,7 @@ from rollcast.simulator.costs.stack_figures import stack_figures
 from rollcast.simulator.costs.stacks import STACKS, Stack, no_step_measured
 from rollcast.simulator.costs.sync.sleep import engine_switch_s
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
+from rollcast.simulator.costs.trainer.states import base_bytes_each
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.costs import preset_of
 from rollcast.simulator.scenario.file import parse_scenario
@@ -283,14 +284,15 @@ def test_weights_that_engine_and_trainer_share_count_once(bits: int) -> None:
         cost(stack="trl", trainer=trained, shares_weights=shares) for shares in (False, True)
     )
     token = kv_bytes_per_token(MODEL, 1)
-    saved = (apart.model.weight_bytes * (1 - bits / 16)) / token
+    share = base_bytes_each(apart.model, bits) / 2
+    saved = (apart.model.weight_bytes * (1 - share)) / token
     assert shared.kv_pool_tokens - apart.kv_pool_tokens == pytest.approx(saved, abs=1)
 
     def generating(one: RooflineCost) -> float:
         held = cluster_ledger(one, Batch(64, 512, 512, 0, 700.0, None, 64, 8192)).holdings
         return sum(h.total for h in held if (h.phase, h.pool) == ("generation", "colocated"))
 
-    less = apart.model.weight_bytes * bits / 16
+    less = apart.model.weight_bytes * share
     assert generating(apart) - generating(shared) == pytest.approx(less, rel=1e-3)
     full = cost(stack="trl", shares_weights=True)  # what is trained is no engine's
     assert full.kv_pool_tokens == cost(stack="trl").kv_pool_tokens

@@ -294,7 +294,7 @@ class RooflineCost(RooflineOptions, CostModel):
         draft = self.speculative.draft_weight_bytes(self.model) if self.speculative else 0.0
         if not self.borrows:
             return draft
-        return draft + self.model.weight_bytes * (self.trainer_of.base_bits / 16 - 1)
+        return draft + self.model.weight_bytes * (self.trainer_of.base_bytes_each / 2 - 1)
 
     @property
     def borrows(self) -> bool:

@@ -158,7 +158,7 @@ def _adapter_optimizer_bytes(trainer: RooflineTrainer) -> float:
     split *= trainer.layout.sharers(trainer.layout.parts[0][1]) if sharded else 1
     total = _states_bytes(trainer, adapter_parameters(trainer.model, trainer.lora_rank) / split)
     if trainer.states_on_host:
-        each = trainer.base_bits / 8
+        each = trainer.base_bytes_each
         size = each * math.fsum(
             weights / (trainer.layout.sharers(copies) if sharded else 1)
             for weights, copies in trainer.layout.parts
@@ -253,7 +253,7 @@ def _base_bytes(cost: RooflineCost) -> float:
     trainer = cost.trainer_of
     if trainer.weights != "lora" or not _stack(cost).gathers_base or cost.merges_adapters:
         return 0.0
-    return trainer.base_bits / 8 * trainer.model.parameters
+    return trainer.base_bytes_each * trainer.model.parameters
 
 
 # While models are loaded

@@ -48,6 +48,7 @@ from rollcast.simulator.costs.trainer.roles import (
 )
 from rollcast.simulator.costs.trainer.states import (
     adapter_parameters,
+    base_bytes_each,
     frozen_parts,
     gradient_bytes,
     has_working_copy,
@@ -167,7 +168,7 @@ class TrainerMemory(TrainerOptions):
             parts = state_parts(self.layout, self)
             parts["gradients"] += sent_bytes(self, self._head_parameters)
             return parts
-        parts = {"weights": frozen_parts(self.layout, self, self.base_bits / 8)}
+        parts = {"weights": frozen_parts(self.layout, self, self.base_bytes_each)}
         if self.adapted and not self.states_on_host:
             split = self.tensor_parallel * self.pipeline_parallel
             if self.kept in ("fsdp", "hybrid"):
@@ -177,6 +178,11 @@ class TrainerMemory(TrainerOptions):
             parts["gradients"] = gradient_bytes(self) * own
             parts["optimizer"] = moment_bytes(self) * own
         return parts
+
+    @cached_property
+    def base_bytes_each(self) -> float:
+        """Mean bytes of a frozen weight below adapters."""
+        return base_bytes_each(self.model, self.base_bits)
 
     @cached_property
     def _resting(self) -> Parts:
@@ -304,9 +310,18 @@ class TrainerMemory(TrainerOptions):
             return 0.0
         if sharded and not self.reshard_after_forward:
             return self.compute_bytes * self._whole_parameters
-        if sharded or (self.base_bits < 16 and self.weights == "lora"):
+        if sharded:
             return self.compute_bytes * (two + units)
+        if self.weights == "lora" and self.base_bits < 16:
+            return self._dequantised_bytes
         return 0.0  # of autocast's casts see `_casts`
+
+    @property
+    def _dequantised_bytes(self) -> float:
+        """Bytes of a quantised matrix at work, one after the other (bitsandbytes, MatMul4Bit)."""
+        model = self.model
+        widest = max(model.intermediate, model.moe_intermediate, model.heads * model.head_dim)
+        return self.compute_bytes * model.hidden * widest / self.tensor_parallel
 
     @property
     def working_weights(self) -> float:
@@ -566,7 +581,7 @@ class TrainerMemory(TrainerOptions):
         narrow = self.working_copy or self.backend == "deepspeed"
         each = float(COMPUTE_BYTES if narrow else master_bytes(self))
         if self.weights == "lora":
-            each = self.base_bits / 8
+            each = self.base_bytes_each
         return {"weights": each * self._whole_parameters, **self._context}
 
     @cached_property
@@ -576,7 +591,7 @@ class TrainerMemory(TrainerOptions):
         if self.kept not in ("fsdp", "hybrid"):
             return 0.0
         if self.weights == "lora":
-            whole = self.base_bits / 8 * self._whole_parameters
+            whole = self.base_bytes_each * self._whole_parameters
             return self.gathered_copies * whole if self.gathers_to_merge else 0.0
         if self.gathers_to_send:
             return COMPUTE_BYTES * self._whole_parameters

@@ -116,6 +116,7 @@ def test_requests_take_the_simulations_time_on_the_clock_that_answers_tell() -> 
             stream.close()
             loads = 1
             while loads:  # who leaves aborts
+                await asyncio.sleep(0.05)
                 loads = (await (await session.get(f"{first}/load")).json())["server_load"]
 
     with serving("--speed", "100") as addresses:

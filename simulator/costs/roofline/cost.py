@@ -44,6 +44,7 @@ from rollcast.simulator.costs.roofline.draws import (
     drawn_gpu,
     drawn_links,
     drawn_speculative,
+    moved,
     residual_spreads,
     spreads,
     stack_spreads,
@@ -584,8 +585,8 @@ class RooflineCost(RooflineOptions, CostModel):
             other = chance.normal("host time/cuda_graphs") > 0  # half of the draws
             drawn["cuda_graphs"] = self.with_graphs != other
         drawn["speculative"] = drawn_speculative(self.speculative, chance)
-        trainer = replace(trainer, gpu=trainer_gpu, **changed)
-        return replace(self, gpu=gpu, trainer=trainer, sync=sync, **drawn)
+        trainer = moved(trainer, {"gpu": trainer_gpu, **changed})
+        return moved(self, {"gpu": gpu, "trainer": trainer, "sync": sync, **drawn})
 
     def warnings(self, extremes: Extremes) -> list[str]:
         """Ranges that the run left, and figures that nobody measured."""

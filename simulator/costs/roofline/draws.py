@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
+from typing import Any, TypeVar
 
 from rollcast.simulator.costs.engine.hosts import Engine, engine_presets
 from rollcast.simulator.costs.engine.speculative_options import Speculative
@@ -112,13 +112,13 @@ def drawn_speculative(speculative: Speculative | None, chance: Chance) -> Specul
     """Speculation with its host's times drawn anew; nothing is drawn where there is none."""
     if speculative is None:
         return None
-    return replace(speculative, **times(speculative, spreads("speculative"), chance))
+    return moved(speculative, times(speculative, spreads("speculative"), chance))
 
 
 def drawn_gpu(gpu: Gpu, chance: Chance, whose: str = "") -> Gpu:
     """The GPU with its efficiencies drawn anew. whose: after the names of the draws."""
     drawn = times(gpu, gpu_spreads(gpu), chance, whose)
-    return replace(gpu, **{name: min(value, 1.0) for name, value in drawn.items()})
+    return moved(gpu, {name: min(value, 1.0) for name, value in drawn.items()})
 
 
 def drawn_links(gpu: Gpu, gpus: int, chance: Chance, whose: str = "") -> Gpu:
@@ -140,7 +140,17 @@ def drawn_links(gpu: Gpu, gpus: int, chance: Chance, whose: str = "") -> Gpu:
     if shared is None and gpus > 2:
         beyond = NormalDist().inv_cdf(1 - hosts.sharing)
         shared = chance.normal(f"{cause}/interconnect_shared{whose}") > beyond
-    return replace(gpu, interconnect_shared=shared, **drawn)
+    return moved(gpu, {"interconnect_shared": shared, **drawn})
+
+
+Holder = TypeVar("Holder")
+
+
+def moved(holder: Holder, values: Mapping[str, Any]) -> Holder:
+    """`replace`; the holder itself, with all that it has computed, where it has these values."""
+    if all(getattr(holder, name) == value for name, value in values.items()):
+        return holder
+    return replace(holder, **values)  # type: ignore[type-var]
 
 
 def times(

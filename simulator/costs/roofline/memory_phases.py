@@ -205,7 +205,7 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
         weights, awake = 0.0, awake | {"weights": 0.0}
     generating = awake
     if cost.with_graphs and has_a_pool(cost):
-        generating = awake | {"graphs": float(figures("memory").graphs_bytes)}
+        generating = awake | {"graphs": _graphs(cost)}
     yield _holding("start", "engine", pool, awake)
     yield _holding("generation", "engine", pool, generating)
     if colocated:
@@ -344,6 +344,11 @@ def asleep(cost: RooflineCost, awake: dict[str, float]) -> dict[str, float]:
     """What a colocated engine keeps on the GPU while the trainer works, of what it holds awake."""
     if cost.engine_sleep == "none" or not has_a_pool(cost):
         return awake if has_a_pool(cost) else {}
-    known = figures("memory")
     kept = {"context": _engine_context(cost)}
-    return kept | ({"graphs": known.graphs_bytes} if cost.with_graphs else {})
+    return kept | ({"graphs": _graphs(cost)} if cost.with_graphs else {})
+
+
+def _graphs(cost: RooflineCost) -> float:
+    """Bytes of CUDA graphs and of buffers that an engine keeps beside its share."""
+    known = figures("memory")
+    return float(known.sglang_graphs_bytes if static_share(cost) else known.graphs_bytes)

@@ -519,3 +519,19 @@ def test_recurrent_layers_that_are_not_split_are_computed_by_each_gpu() -> None:
     again = 3 * 2 * HYBRID.recurrent_parameters
     products = 4 * FREE.bf16_flop_per_s * FREE.gemm_flop_efficiency
     assert times[1].token - times[0].token == pytest.approx(again / products)
+
+
+def test_recurrent_layers_may_take_all_tokens_on_each_gpu_of_a_context_group() -> None:
+    """slime gathers the sequence over its context parallel group, too; miles passes states on."""
+    both = {"tensor_parallel": 2, "context_parallel": 4, "split_recurrent": False}
+    shared, gathered = (
+        trainer(8, HYBRID, FREE, **both, split_recurrent_context=split) for split in (True, False)
+    )
+    assert gathered._unit_times.attention_token == pytest.approx(
+        4 * shared._unit_times.attention_token
+    )
+    more = (8 - 2) * 2 * HYBRID.recurrent_parameters
+    products = 8 * FREE.bf16_flop_per_s * FREE.gemm_flop_efficiency
+    seconds = gathered._unit_times.token - shared._unit_times.token
+    assert seconds == pytest.approx(more / products)
+    assert shared.layout.parts == gathered.layout.parts

@@ -270,9 +270,9 @@ class ActivationMemory:
     @property
     def _recurrent_again(self) -> float:
         """Of one token in a mean layer, what recurrent layers make that its GPU computes though
-        others of its tensor parallel group do, too."""
+        others of its tensor or context parallel group do, too."""
         made = ACTIVATION_BYTES * self.model.recurrent_elements_per_token / self.model.layers
-        return self._wide * self.layout.recurrent_copies * made / self.layout.share
+        return self._wide * self.layout.recurrent_again * made / self.layout.share
 
     @cached_property
     def working(self) -> float:

@@ -469,6 +469,13 @@ class TrainerOptions(Options):
             "layers; false: each computes them in whole (weights: full)"
         ),
     ] = True
+    split_recurrent_context: Annotated[
+        bool,
+        Doc(
+            "whether GPUs of a context-parallel group share the tokens of linear-attention and "
+            "state-space layers; false: each computes all of them (weights: full)"
+        ),
+    ] = True
     split_tied_head: Annotated[
         bool,
         Doc(

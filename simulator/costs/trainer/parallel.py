@@ -165,6 +165,15 @@ class Layout:
         whole = not options.split_recurrent and options.weights == "full"
         return options.tensor_parallel - 1 if whole else 0
 
+    @property
+    def recurrent_again(self) -> int:
+        """Times that the GPUs of a microbatch compute its recurrent layers, beside once: in whole
+        by each of a tensor parallel group, or for all tokens by each of a context parallel one."""
+        options = self.options
+        whole = not options.split_recurrent_context and options.weights == "full"
+        times = options.context_parallel if whole else 1
+        return (self.recurrent_copies + 1) * times - 1
+
     def sharers(self, copies: int) -> int:
         """Of ``copies`` GPUs with the same weights, those that share their states."""
         kept = self.options.kept

@@ -157,7 +157,7 @@ class RooflineTrainer(TrainerMemory):
             traffic += self.traffic_per_adapted_byte
         moved = self._moved_s_per_byte / layout.share
         kept = layer_bytes(model)
-        again = layout.recurrent_copies
+        again = layout.recurrent_again
         dense_flop += again * 2 * model.recurrent_parameters
         made_again = again * ACTIVATION_BYTES * model.recurrent_elements_per_token
         kept_bytes = model.layers * (kept.whole + (layout.busiest - 1) * kept.routed) + made_again

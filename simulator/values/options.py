@@ -391,14 +391,20 @@ def read(
     return _build(kind, value, field, base, defaults or {})
 
 
-def check(made: object, field: str) -> None:
+def check(made: Any, field: str) -> None:
     """Converts the options of an object built in Python to their types, in place. Raises
     ScenarioError naming the first wrong one below ``field``."""
-    for option in declared(type(made)):
-        value = getattr(made, option.key)
-        taken = option.reader.read(value, join(field, option.key))
+    for key, read_one, place in _readers(type(made), field):
+        value = getattr(made, key)
+        taken = read_one(value, place)
         if taken is not value:
-            object.__setattr__(made, option.key, taken)
+            object.__setattr__(made, key, taken)
+
+
+@lru_cache(maxsize=1024)
+def _readers(kind: type, field: str) -> tuple[tuple[str, Callable[[object, str], Any], str], ...]:
+    """Each option's key, what reads it, and its dotted name."""
+    return tuple((o.key, o.reader.read, join(field, o.key)) for o in declared(kind))
 
 
 def given(made: object) -> dict[str, Any]:

@@ -391,10 +391,11 @@ def read(
     return _build(kind, value, field, base, defaults or {})
 
 
-def check(made: Any, field: str) -> None:
+def check(made: object, field: str) -> None:
     """Converts the options of an object built in Python to their types, in place. Raises
     ScenarioError naming the first wrong one below ``field``."""
-    for key, read_one, place in _readers(type(made), field):
+    kind: Any = type(made)
+    for key, read_one, place in _readers(kind, field):
         value = getattr(made, key)
         taken = read_one(value, place)
         if taken is not value:

@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from rollcast.simulator.check.answer import Answer
-from rollcast.simulator.check.words import headline
 from rollcast.simulator.cli import arguments as args
 from rollcast.simulator.cli.arguments import TrustModules, argument, option, trust
 from rollcast.simulator.cli.console import print_where
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.launches.parts import to_yaml
-from rollcast.simulator.results.schema import CHECK_JSON, CHECK_SCENARIO, REPORT
-from rollcast.simulator.results.write import write_json
 
 if TYPE_CHECKING:
     from rollcast.simulator.check.answer import Answer
-
 
 DOES_NOT_FIT = 3
 """Exit code of a launch that more likely does not fit, or is over ``--fail-over``."""
@@ -130,18 +124,9 @@ def check(
 
 
 def _write(answered: Answer, out: Path, force: bool) -> None:
-    from rollcast.simulator.cli.check import write_check
+    from rollcast.simulator.check.write import write_check
     from rollcast.simulator.report.check_page import check_page
     from rollcast.simulator.results.folder import write_folder
 
     page = check_page(answered)
     write_folder(out, lambda folder: write_check(folder, answered, page), force)
-
-
-def write_check(folder: Path, answer: Answer, report: str) -> None:
-    """Writes the answer, its scenario with the place of every value, and the page."""
-    write_json(folder / CHECK_JSON.name, answer.plain())
-    question = answer.question
-    head = f"{question.name}, as rollcast check read it.\n{headline(answer)}"
-    (folder / CHECK_SCENARIO.name).write_text(to_yaml(question.parts, head), "utf-8")
-    (folder / REPORT.name).write_text(report, "utf-8")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollcast.simulator import stacks as package
-from rollcast.simulator.stacks.consoles import OneLine, PrintedMapping
-from rollcast.simulator.stacks.log_format import Console, Dump, StackLog
 from rollcast.simulator.stacks.yaml_file import read_yaml
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from rollcast.simulator.stacks.launch import Implied, Launch
     from rollcast.simulator.stacks.log_format import StackLog
     from rollcast.simulator.stacks.settings import Setting, Settings
-
 
 LAUNCH_FILE = "launch.yaml"
 _COSTS_FILE, _LOG_FILE = "costs.yaml", "log.yaml"
@@ -64,7 +61,7 @@ class Stack:
     @cached_property
     def log(self) -> StackLog | None:
         """How its log is read: ``log.yaml`` and ``log.py``. None without a ``log.yaml``."""
-        from rollcast.simulator.stacks.stack import load_log
+        from rollcast.simulator.stacks.log_file import load_log
 
         path = self.folder / _LOG_FILE
         return load_log(path, self._module("log")) if path.is_file() else None
@@ -110,37 +107,3 @@ def exporters() -> Mapping[str, Stack]:
 def _in_folders(folders: tuple[str, ...], file: str) -> Mapping[str, Stack]:
     stacks = sorted(path.parent for folder in folders for path in Path(folder).glob(f"*/{file}"))
     return {folder.name: Stack(folder.name, folder) for folder in stacks}
-
-
-_FUNCTIONS = ("named", "overlapped", "derive", "follow")
-
-
-def load_log(path: Path, module: Any) -> StackLog:
-    """The format in a ``log.yaml``. module: its ``log.py`` or None. Raises ValueError."""
-    data: dict[str, Any] = dict(read_yaml(path))
-    console = data.pop("console", None)
-    try:
-        for table in ("metrics", "sums"):
-            data[table] = {column: _several(keys) for column, keys in data.get(table, {}).items()}
-        data["dumps"] = [
-            Dump(**{**dump, "read": getattr(module, dump["read"])})
-            for dump in data.get("dumps", ())
-        ]
-        functions = {name: getattr(module, name) for name in _FUNCTIONS if hasattr(module, name)}
-        log = StackLog(path.parent.name, **data, **functions)
-        return log if console is None else _with_console(log, module, **console)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path.parent.name}/{path.name}: {error}") from None
-
-
-def _several(keys: str | list[str]) -> tuple[str, ...]:
-    return (keys,) if isinstance(keys, str) else tuple(keys)
-
-
-def _with_console(log: StackLog, module: Any, start: str, cue: str, form: str) -> StackLog:
-    made: Callable[[], Console]
-    if form == "line":
-        made = partial(OneLine, start, module.row, log.keys)
-    else:
-        made = partial(PrintedMapping if form == "mapping" else getattr(module, form), start)
-    return replace(log, start=start.encode(), cue=cue.encode(), console=made)

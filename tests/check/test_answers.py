@@ -16,7 +16,7 @@ from rollcast.simulator.check.forecast import over_lengths
 from rollcast.simulator.check.layout import GROUPS, memory_lines
 from rollcast.simulator.check.question import question
 from rollcast.simulator.check.words import headline, sentences
-from rollcast.simulator.cli.check import write_check
+from rollcast.simulator.check.write import write_check
 from rollcast.simulator.costs.memory.ledger import MEMORY_PHASES
 from rollcast.simulator.report.check_page import check_page
 from rollcast.simulator.scenario.ledger import ledger_of

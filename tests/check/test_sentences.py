@@ -19,7 +19,7 @@ from rollcast.simulator.check.layout import groups_of, memory_lines
 from rollcast.simulator.check.question import Question, located, question
 from rollcast.simulator.check.search import Change
 from rollcast.simulator.check.words import effect, headline, sentences
-from rollcast.simulator.cli.check import write_check
+from rollcast.simulator.check.write import write_check
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Unresolved
 from rollcast.simulator.launches.parts import Part

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.integrations import sdpa_attention
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLVisionBlock
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionBlock
 
@@ -138,6 +139,14 @@ def test_a_layer_of_a_vision_tower_keeps_what_autograd_saves(gated: bool) -> Non
     copied = 2 * SHAPES["hidden"]  # of attention's output, by SDPA, whose heads come first
     factors = 4 * (2 + SHAPES["heads"])  # LayerNorm has a mean and a deviation in 16 bit
     assert saved(3) - saved(2) == TOKENS * (tower_layer_bytes(tower) + copied + factors)
+
+
+def test_repeated_keys_are_kept_for_each_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sdpa_attention, "use_gqa_in_sdpa", lambda *_: False)
+    two, one = (saved_bytes("qwen2", "bfloat16", False, layers) for layers in (2, 1))
+    model = sized("qwen2")
+    factors = 4 * (2 + model.heads)
+    assert two - one == TOKENS * (kept_layer(model, repeats_kv=True).whole + factors)
 
 
 def test_eager_attention_keeps_six_bytes_of_each_score() -> None:

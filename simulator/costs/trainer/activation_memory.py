@@ -90,6 +90,7 @@ def kept_layer(
     inputs: int = 1,
     adapters: Literal["16 bit", "cast"] | None = None,
     base_bits: int = 16,
+    repeats_kv: bool = False,
 ) -> KeptLayer:
     """Of a model whose elementwise operations run one by one, or fused. scaled_in_fp32: whether
     outputs of routed experts are in fp32 while their scores scale them (torchtitan, prime-rl).
@@ -97,7 +98,8 @@ def kept_layer(
     busiest: tokens of the GPU whose experts get most, over the mean. stream: what the
     residual stream is in: as the products, in fp32 between those of 16 bit, or in fp32 as they are,
     of which bytes are counted as if all were in 16 bit. inputs: as in `KeptLayer`. adapters: on
-    each matrix, whose frozen weights have base_bits each: in 16 bit, or casting its input."""
+    each matrix, whose frozen weights have base_bits each: in 16 bit, or casting its input.
+    repeats_kv: whether attention gets keys and values copied for each of its heads."""
     made = layer_bytes(model)
     hidden = ACTIVATION_BYTES * model.hidden
     queries = ACTIVATION_BYTES * model.heads * model.head_dim
@@ -106,6 +108,8 @@ def kept_layer(
     attention = made.attention
     if not model.kv_lora_rank:  # rotation saves nothing: one copy of queries and keys less each
         attention -= attending * (queries + 2 * keys)
+    if repeats_kv and not model.kv_lora_rank:
+        attention += attending * 2 * (queries - keys)
     norms = made.stream
     if model.qk_norm:
         norms += attending * (queries + keys)
@@ -204,6 +208,7 @@ class ActivationMemory:
             inputs=self.options.checkpointed_inputs,
             adapters=self._adapters,
             base_bits=self.options.base_bits,
+            repeats_kv=self.options.repeats_kv,
         )
 
     @property

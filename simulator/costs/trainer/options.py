@@ -159,6 +159,13 @@ class TrainerOptions(Options):
             unit="inputs",
         ),
     ] = 1
+    repeats_kv: Annotated[
+        bool,
+        Doc(
+            "whether keys and values are copied for each head before flash attention, as "
+            "transformers did before 4.53 for Qwen2-VL and Qwen2.5-VL. It changes memory alone"
+        ),
+    ] = False
     gathers_to_merge: Annotated[
         bool,
         Doc(

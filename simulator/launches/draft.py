@@ -15,7 +15,12 @@ from rollcast.simulator.launches.dealt import check_batches, check_engines
 from rollcast.simulator.launches.engine_defaults import seqs_part, share_part, shared_parts
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.parts import Part, nobody, replaced, setting_part
-from rollcast.simulator.launches.run_parts import cluster_parts, model_part, policy_part
+from rollcast.simulator.launches.run_parts import (
+    cluster_parts,
+    model_part,
+    policy_part,
+    rollout_gpus,
+)
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole, whole_number
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.values.words import short
@@ -85,6 +90,8 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     asked = asked or Asked()
     _check_counts(launch, asked.gpus)
     known = completed(launch, asked.gpus)
+    if asked.gpus is not None:
+        known = {**known, **_in_all(launch, known, asked.gpus)}
     check_batches(launch, known)
     size = _counted(known, "workload.group_size", _ASSUMED_SIZE)
     batch = _batch(known, int(size.value))
@@ -198,6 +205,48 @@ def completed(launch: Launched, gpus: int | None = None) -> Settings:
     if stack.implied is not None:
         known |= {setting.key: setting for setting in stack.implied(known)}
     return known
+
+
+def _in_all(launch: Launched, known: Settings, gpus: int) -> Mapping[str, Setting]:
+    """Engines and trainer such that both have ``gpus`` together, half each where neither is told.
+    Raises ScenarioError where they cannot."""
+    cluster = {part.key: part for part in cluster_parts(known, overlaps(known), WHAT)}
+    tensor, trainer = (
+        cluster[f"cluster.{key}"].value for key in ("tensor_parallel", "trainer_gpus")
+    )
+
+    def given(key: str, number: int) -> Mapping[str, Setting]:
+        return {key: Setting(key, number, "--gpus", Place("the command line"))}
+
+    def refused(why: str) -> ScenarioError:
+        return ScenarioError("--gpus", f"is {gpus}, but {why}")
+
+    if cluster["cluster.placement"].value == "colocated":
+        if trainer != gpus:
+            raise refused(f"the launch gives {trainer} to the trainer; leave --gpus out")
+        if gpus % tensor:
+            source = cluster["cluster.tensor_parallel"].source
+            raise refused(f"an engine takes {tensor} ({source}); give a multiple of {tensor}")
+        stages = whole(known, "run.engine_pipeline_parallel") or 1
+        replicas = cluster["cluster.replicas"].value
+        return (
+            {} if replicas * tensor * stages == gpus else given("cluster.replicas", gpus // tensor)
+        )
+    nodes, each = (whole(launch.settings, f"run.{key}") for key in ("nodes", "gpus_per_node"))
+    told = whole(launch.settings, "cluster.trainer_gpus") or (nodes and each and nodes * each)
+    rollouts = rollout_gpus(known)
+    if rollouts and told and rollouts + told != gpus and rollouts + trainer != gpus:
+        raise refused(f"the launch gives {rollouts} to rollouts and {told} to the trainer")
+    if rollouts is None:
+        rollouts = gpus - told if told else max(gpus // 2 // tensor, 1) * tensor
+        if 0 < rollouts < gpus:
+            return {
+                **given("run.rollout_gpus", rollouts),
+                **given("cluster.trainer_gpus", gpus - rollouts),
+            }
+    if gpus <= rollouts or rollouts < 1:
+        raise refused(f"the launch gives {told or rollouts} of them to one side alone")
+    return given("cluster.trainer_gpus", gpus - rollouts)
 
 
 def _gpus_of(settings: Settings, gpus: int) -> Mapping[str, Setting]:

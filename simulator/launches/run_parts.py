@@ -27,11 +27,7 @@ def cluster_parts(known: Settings, overlapped: bool, what: str) -> list[Part]:
     gpus = nodes * per_node if nodes and per_node else None
     counts = [known[k].source for k in ("run.nodes", "run.gpus_per_node") if k in known]
     where = " and ".join(dict.fromkeys(counts))
-    beside = whole(known, "run.rollout_gpus")
-    rollout_nodes = whole(known, "run.rollout_nodes")
-    if beside is None and rollout_nodes:
-        per = whole(known, "run.rollout_gpus_per_node") or per_node
-        beside = rollout_nodes * per if per else None
+    beside = rollout_gpus(known)
     apart = _apart(known, beside, overlapped)
     if apart and beside:
         replicas, source = max(beside // tensor, 1), f"{beside} GPUs for rollouts"
@@ -56,6 +52,13 @@ def cluster_parts(known: Settings, overlapped: bool, what: str) -> list[Part]:
             Part("cluster.tensor_parallel", 1, f"assumed: the {what} says nothing else", True)
         )
     return [part for part in parts if part is not None]
+
+
+def rollout_gpus(known: Settings) -> int | None:
+    """GPUs that rollouts have for themselves, where that is said."""
+    beside, nodes = whole(known, "run.rollout_gpus"), whole(known, "run.rollout_nodes")
+    per = whole(known, "run.rollout_gpus_per_node") or whole(known, "run.gpus_per_node")
+    return nodes * per if beside is None and nodes and per else beside
 
 
 def _apart(known: Settings, beside: int | None, overlapped: bool) -> bool:

@@ -105,6 +105,42 @@ def test_gpus_that_make_no_nodes_are_refused(gpus: int, message: str) -> None:
         drafted(launched(), asked(gpus=gpus))
 
 
+@pytest.mark.parametrize(
+    ("stack", "said", "held"),
+    [
+        ("verl", VERL, {"cluster.replicas": 8, TRAINER_GPUS: 16}),
+        ("openrlhf", {"vllm.num_engines": 2, "vllm.tensor_parallel_size": 2,
+                      "train.colocate_all": True}, {"cluster.replicas": 8, TRAINER_GPUS: 16}),
+        ("prime_rl", {}, {"cluster.replicas": 1, TRAINER_GPUS: 15}),
+        ("prime_rl", {"deployment.num_infer_gpus": 6}, {"cluster.replicas": 6, TRAINER_GPUS: 10}),
+        ("trl", {"use_vllm": True, "vllm_device": "auto"},
+         {"cluster.replicas": 1, TRAINER_GPUS: 15}),
+        ("slime", {"rollout-num-gpus": 4}, {"cluster.replicas": 4, TRAINER_GPUS: 12}),
+        ("slime", {}, {"cluster.replicas": 8, TRAINER_GPUS: 8}),  # half each
+    ],
+)  # fmt: skip
+def test_gpus_are_counted_in_all(stack: str, said: Mapping[str, Any], held: Any) -> None:
+    release = {"trl": "0.15", "verl": "0.7"}.get(stack)
+    parts = drafted(launched(said, stack, release), asked(gpus=16)).parts
+    assert {part.key: part.value for part in parts if part.key in held} == held
+
+
+@pytest.mark.parametrize(
+    ("stack", "said", "gpus", "message"),
+    [
+        ("verl", VERL, 1, "an engine takes 2 "),
+        ("slime", {"rollout-num-gpus": 8}, 8, "gives 8 of them to one side alone"),
+        ("slime", {"rollout-num-gpus": 8, "actor-num-nodes": 1, "actor-num-gpus-per-node": 4}, 16,
+         "gives 8 to rollouts and 4 to the trainer"),
+    ],
+)  # fmt: skip
+def test_gpus_that_the_launch_gives_otherwise_are_refused(
+    stack: str, said: Mapping[str, Any], gpus: int, message: str
+) -> None:
+    with refuses("--gpus", message):
+        drafted(launched(said, stack), asked(gpus=gpus))
+
+
 def test_a_preset_of_the_release() -> None:
     assert preset_of("verl", "0.7.1") == "verl-0.7"
     assert preset_of("verl", "0.1") == "verl-0.2"  # the oldest that is known

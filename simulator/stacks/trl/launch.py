@@ -150,6 +150,8 @@ def _served(settings: Settings) -> int:
     mode, engine = _mode(settings), settings.get("run.engine")
     if gpus is None or gpus.theirs != "--gpus":
         return 0
+    if mode is None and engine is not None and engine.value and "run.rollout_devices" in settings:
+        return int(nodes * gpus.value > 1)
     if _ahead(settings) is None and (mode is None or mode.value != "server"):
         return 0
     if _ahead(settings) is None and engine is not None and engine.value is False:

@@ -389,7 +389,7 @@ def test_a_runs_others_have_the_mean_that_is_published(spread: str, runaways: st
     lengths = built(scenario(run, spread, runaways)).workload.lengths
     cap = run.max_new_tokens
     assert lengths.runaway == RUNAWAYS[runaways] * run.runaway
-    assert replace(lengths, runaway=0.0).marginal(cap).mean() == pytest.approx(643, rel=1e-4)
+    assert replace(lengths, runaway=0.0).marginal(cap).mean() == pytest.approx(885, rel=1e-4)
     [kind] = lengths.components
     assert (kind.between_sd, kind.within_sd) == (0.0, pytest.approx(SPREADS[spread]))
 

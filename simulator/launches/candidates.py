@@ -87,7 +87,8 @@ def best(candidates: Sequence[Candidate], name: str, told: bool) -> Candidate:
     first, *others = ordered
     keys, own = len({item.key for item in first.found}), known_keys(first.stack, first.found)
     share = _SHARE if first.entry or own < _MANY else _SHARE_OF_MANY
-    if not told and not first.weight and own < share * keys:
+    where, what = first.other
+    if not told and not first.weight and own < share * keys and (first.entry or not what):
         raise ScenarioError(
             name,
             f"no launch of a known stack was found in it: {first.stack.name} is most like it, with "
@@ -96,7 +97,6 @@ def best(candidates: Sequence[Candidate], name: str, told: bool) -> Candidate:
     if others and others[0].score == first.score and others[0].stack is not first.stack:
         names = f"{first.stack.name} or {others[0].stack.name}"
         raise ScenarioError(name, f"may be a launch of {names}; say which with --stack")
-    where, what = first.other
     if what:
         raise ScenarioError(where, what)
     return first

@@ -764,6 +764,16 @@ def test_a_whole_configuration_is_its_stacks_though_most_of_its_keys_are_not_rea
         read_launch(tmp_path / "config.yaml")
 
 
+def test_a_configuration_with_few_keys_of_a_stack_may_still_be_another_loop_of_it(
+    tmp_path: Path,
+) -> None:
+    own = "".join(f"own_{n} = 1\n" for n in range(9))
+    text = "max_steps = 10\n" + own + '[model]\nname = "Qwen/Qwen3-0.6B"\n[data]\nname = "x"\n'
+    (tmp_path / "sft.toml").write_text(text)
+    with pytest.raises(ScenarioError, match=r"data\.name: such a launch trains on given answers"):
+        read_launch(tmp_path / "sft.toml")
+
+
 def test_a_model_that_is_wrapped_for_lora_is_the_one_that_was_loaded(tmp_path: Path) -> None:
     text = (
         "import os\nfrom peft import LoraConfig, get_peft_model\n"

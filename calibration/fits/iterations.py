@@ -210,7 +210,7 @@ def fit_iterations(samples: Samples, probed: Samples | None = None) -> Iteration
     ``assumed_prefill`` says so.
     """
     counts = samples.counts
-    prefills = counts["prefill_tokens"] > 0
+    prefills = (counts["prefill_tokens"] > 0) & (counts["prefill_rollouts"] > 0)
     if prefills.sum() < _MIN_PREFILLS:
         raise ScenarioError(
             "RUN_DIR", f"only {int(prefills.sum())} iterations prefill; at least 5 are needed"

@@ -53,7 +53,10 @@ Leading = tuple[int, Sequence[Hashable]]
 
 
 def leading_blocks(prompt: int, prompt_tokens: int, block_tokens: int) -> Leading:
-    """Of a response that has its prompt alone in common, with others to the same prompt."""
+    """Of a response that has its prompt alone in common, with others to the same prompt. A damaged
+    record may have a prompt of no tokens."""
+    if prompt_tokens < 1:
+        return 0, ()
     body, rest = divmod(prompt_tokens - 1, block_tokens)
     return body, (prompt,) if rest == block_tokens - 1 else ()
 

@@ -294,3 +294,20 @@ def test_json_that_nobody_can_read(copied: Whole, capsys: Capture, text: str) ->
     assert ends_well(capsys, "probe", *argv) == 2
     copied.fitted.write_text(text)
     assert ends_well(capsys, "fitted", "validate", copied.fitted, copied.run) == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "cell"),
+    [("rollouts.csv", "prompt_tokens", "0"), ("iterations.csv", "prefill_tokens", "999999")],
+)
+def test_cells_that_once_went_wrong(
+    copied: Whole, capsys: Capture, table: str, column: str, cell: str
+) -> None:
+    path = copied.run / table
+    header, *rows = csv.reader(io.StringIO(path.read_text()))
+    for row in (0, len(rows) // 2, -1):
+        spoilt = copy.deepcopy(rows)
+        spoilt[row][header.index(column)] = cell
+        with path.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([header, *spoilt])
+        both(capsys, f"{table} {column}={cell}, row {row}", copied)

@@ -62,7 +62,7 @@ def test_laws(
     """A slower link, more engines or fewer trainers never make it shorter, and slowed is slowed."""
     sync = WeightSync(mechanism, per_tensor_s=per_tensor_s, staged=staged)
     seconds = sync.seconds(model, trainer, engines)  # type: ignore[arg-type]
-    assert seconds > 0 or mechanism == "own_weights"  # those take none
+    assert seconds > 0 or mechanism.startswith("own_")  # those take none
     assert seconds < 1e6
     assert sync.seconds(model, trainer, engines, link) >= seconds  # type: ignore[arg-type]
     assert sync.seconds(model, trainer, 2 * engines) >= seconds  # type: ignore[arg-type]

@@ -236,17 +236,24 @@ def _in_all(launch: Launched, known: Settings, gpus: int) -> Mapping[str, Settin
     told = whole(launch.settings, "cluster.trainer_gpus") or (nodes and each and nodes * each)
     rollouts = rollout_gpus(known)
     if rollouts and told and rollouts + told != gpus and rollouts + trainer != gpus:
-        raise refused(f"the launch gives {rollouts} to rollouts and {told} to the trainer")
+        raise _split_otherwise(known, gpus, rollouts, told)
+    unsaid = rollouts is None
     if rollouts is None:
         rollouts = gpus - told if told else max(gpus // 2 // tensor, 1) * tensor
-        if 0 < rollouts < gpus:
-            return {
-                **given("run.rollout_gpus", rollouts),
-                **given("cluster.trainer_gpus", gpus - rollouts),
-            }
-    if gpus <= rollouts or rollouts < 1:
+    if not 0 < rollouts < gpus:
         raise refused(f"the launch gives {told or rollouts} of them to one side alone")
-    return given("cluster.trainer_gpus", gpus - rollouts)
+    split = given("run.rollout_gpus", rollouts) if unsaid else {}
+    return {**split, **given("cluster.trainer_gpus", gpus - rollouts)}
+
+
+def _split_otherwise(known: Settings, gpus: int, rollouts: int, trainer: int) -> ScenarioError:
+    """The launch gives both sides numbers of GPUs that do not make those of ``--gpus``."""
+    place = next(known[k].place for k in ("run.rollout_gpus", "run.rollout_nodes") if k in known)
+    return ScenarioError(
+        "--gpus",
+        f"is {gpus}, but {place} gives {rollouts} to rollouts and {trainer} to the trainer; "
+        "change those, or leave --gpus out",
+    )
 
 
 def _gpus_of(settings: Settings, gpus: int) -> Mapping[str, Setting]:
@@ -257,12 +264,7 @@ def _gpus_of(settings: Settings, gpus: int) -> Mapping[str, Setting]:
     trainers = whole(settings, "cluster.trainer_gpus")
     if rollouts and trainers and value(settings, "run.colocated") is False:
         if gpus != rollouts + trainers:
-            place = settings["run.rollout_gpus"].place
-            raise ScenarioError(
-                "--gpus",
-                f"is {gpus}, but {place} gives {rollouts} to rollouts and {trainers} to the "
-                "trainer; change those, or leave --gpus out",
-            )
+            raise _split_otherwise(settings, gpus, rollouts, trainers)
         return {}
     per_node = whole(settings, "run.gpus_per_node") or NODE_GPUS
     per_node = min(per_node, gpus)

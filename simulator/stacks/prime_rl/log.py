@@ -22,6 +22,7 @@ from rollcast.simulator.stacks.log_format import (
     whole,
 )
 from rollcast.simulator.stacks.settings import Settings
+from rollcast.simulator.values.readers import SECONDS
 
 _TRAINER = (
     *("time/wait_for_batch", "time/forward_backward", "time/load_data"),
@@ -32,7 +33,6 @@ _ORCHESTRATOR = (
     "off_policy/mean",
 )
 _SHARED = ("time/step", "time/save_ckpt")
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"([\d.]{1,12})(ms|[smhd])")
 _STEP = re.compile(rf"\s*(?:Time: )?((?:{_DURATION.pattern} ?){{1,2}})\s*\| (.*)")
 _PARTS = (
@@ -69,7 +69,7 @@ def row(text: str) -> Parsed:
     told = match[match.re.groups]
     trainer = "Loss" in told or "Grad" in told
     try:
-        seconds = sum(float(n) * _UNITS[unit] for n, unit in _DURATION.findall(match[1]))
+        seconds = sum(float(n) * SECONDS[unit] for n, unit in _DURATION.findall(match[1]))
         if trainer:
             return None, {"trainer:time/step": seconds}
         values = {"orchestrator:time/step": seconds}

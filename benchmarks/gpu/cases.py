@@ -23,8 +23,11 @@ Kind = Literal[
     "plain",
     "log_prob",
     "weights",
+    "allocator",
 ]
 Dtype = Literal["float32", "bfloat16"]
+Varied = Literal["rows", "tokens", "steps"]
+"""Microbatches padded to their own longest row, packed ones, or padded to the longest of a step."""
 TINY_TOKENS = 32  # a tiny case has so many times fewer
 
 
@@ -63,7 +66,8 @@ class Case:
     prompts and responses of so many tokens. shared: the layout with a shared prefix, together:
     tokens of prefixes that are computed together. dtype: of weights and moments. passes: what
     passes compute in. rows_masked: of the plain trainer, whether rows are padded on the left, by a
-    mask."""
+    mask. varied, expandable: of the allocator's cases, how the sizes of microbatches differ, and
+    whether its segments may grow."""
 
     name: str
     kind: Kind
@@ -81,6 +85,8 @@ class Case:
     head_chunk: int | None = None
     scored: bool = False
     rows_masked: bool = False
+    varied: Varied = "rows"
+    expandable: bool = False
     tiny: bool = False
 
     @property
@@ -233,6 +239,20 @@ def _late() -> Iterator[Case]:
     yield Case(name="0.5b weights to host", kind="weights", model=SMALL)
 
 
+def _allocator() -> Iterator[Case]:
+    """What PyTorch's allocator needs beyond the peak of what is allocated."""
+    base = Case(name="", kind="allocator", model=SMALL, prompt=128, response=896, groups=8)
+    base = replace(base, microbatch=2048)
+    wide = replace(base, model=MIDDLE, dtype="bfloat16", microbatch=1024)
+    shapes = {"0.5b": base, "1.5b bf16": wide, "0.5b all": replace(base, checkpoint="all")}
+    varied: tuple[Varied, ...] = ("rows", "tokens", "steps")
+    for expandable in (False, True):
+        for size, one in shapes.items():
+            for how in varied:
+                name = f"allocator {size}, {how}{', expandable' if expandable else ''}"
+                yield replace(one, name=name, varied=how, expandable=expandable)
+
+
 def all_cases(tiny: bool = False) -> list[Case]:
     """Every case in its order; ``tiny`` of models and batches for a test on CPUs."""
     first = Case(
@@ -248,5 +268,5 @@ def all_cases(tiny: bool = False) -> list[Case]:
     floors = [Case(name="launches", kind="launches")]
     floors.append(Case(name="layers", kind="layers", model=MIDDLE, dtype="bfloat16"))
     floors.append(Case(name="experts", kind="experts", model=MIXTURE, dtype="bfloat16"))
-    cases += [*_settings(), *floors, *_others(), *_late()]
+    cases += [*_settings(), *floors, *_others(), *_late(), *_allocator()]
     return [case.small() for case in cases] if tiny else cases

@@ -60,7 +60,7 @@ def _engine(asked: str, tiny: bool) -> Callable[[str], Result]:
 def _trainer(device_name: str, tiny: bool) -> Callable[[str], Result]:
     import torch
 
-    from benchmarks.gpu import ceilings, updates
+    from benchmarks.gpu import allocator, ceilings, updates
 
     device = torch.device(device_name)
     if device.type == "cuda":
@@ -69,7 +69,8 @@ def _trainer(device_name: str, tiny: bool) -> Callable[[str], Result]:
 
     def measured(name: str) -> Result:
         case = wanted[name]
-        module = ceilings if hasattr(ceilings, case.kind) else updates
+        modules = (allocator, ceilings, updates)
+        module = next(module for module in modules if hasattr(module, case.kind))
         return _one(partial(getattr(module, case.kind), case, device), device)
 
     return measured

@@ -14,7 +14,7 @@ from rollcast.simulator.costs.memory.ledger import chance_of
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.sync.state_copies import copy_bytes_per_s
-from rollcast.simulator.costs.trainer.memory import Use
+from rollcast.simulator.costs.trainer.memory import DYNAMIC, Use
 from rollcast.simulator.costs.trainer.options import TrainerOptions
 from rollcast.simulator.costs.trainer.trainer import FP32_SHARE, STREAM_EFFICIENCY
 
@@ -206,6 +206,18 @@ def _host_adam(case: Case, gpu: Gpu) -> Values:
     return {"host_adam_bytes_per_s": float(TrainerOptions.host_memory_bytes_per_s)}
 
 
+def _allocator(case: Case, gpu: Gpu) -> Values:
+    """The share of the peak in which it runs: what is stuck of what comes and goes is left over."""
+    as_plain = replace(case, kind="plain")
+    roles = replace(trainer_of(as_plain, gpu), gpu=gpu).phases(_use(as_plain))
+    parts = max((dict(held["trainer"]) for held in roles.values()), key=_allocated)
+    stuck = figures("memory").stuck_share * math.fsum(
+        size for name, size in parts.items() if name in DYNAMIC
+    )
+    peak = _allocated(parts)
+    return {"free allocated_bytes": peak, "runs_in": (peak + stuck) / peak}
+
+
 _OF_PARTS: Mapping[str, Callable[[Case, Gpu], Values]] = {
     "matmul": _matmul,
     "copies": _copies,
@@ -214,4 +226,5 @@ _OF_PARTS: Mapping[str, Callable[[Case, Gpu], Values]] = {
     "experts": _experts,
     "host_adam": _host_adam,
     "weights": _weights,
+    "allocator": _allocator,
 }

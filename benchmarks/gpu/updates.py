@@ -194,32 +194,13 @@ def plain(case: Case, device: torch.device) -> Values:
         mask[::2, : width // 10] = 0
     advantages = torch.tensor([(-1.0) ** i for i in range(rows)], device=device)
     per_pass = max(1, case.microbatch // width)
-    context = (
-        (lambda: torch.autocast(device.type, dtype=torch.bfloat16))
-        if case.autocast
-        else nullcontext
-    )
 
     def step() -> dict[str, float]:
         clock = PeakClock(device)
         for start in range(0, rows, per_pass):
             part = slice(start, min(rows, start + per_pass))
-            with clock("forward"):
-                given = None if mask is None else mask[part]
-                with context():
-                    logits = model(
-                        input_ids=ids[part], attention_mask=given, use_cache=False
-                    ).logits
-                logits = logits.float()[:, case.prompt - 1 : -1]
-                targets = ids[part, case.prompt :]
-                chosen = -functional.cross_entropy(
-                    logits.flatten(0, 1), targets.flatten(), reduction="none"
-                ).view(targets.shape)
-                ratio = (chosen - chosen.detach()).exp()
-                loss = -(ratio * advantages[part, None]).sum() / (rows * case.response)
-                del logits
-            with clock("backward"):
-                loss.backward()
+            given = None if mask is None else mask[part]
+            plain_pass(case, model, ids[part], advantages[part] / rows, given, clock)
         with clock("gradient"):
             torch.nn.utils.clip_grad_norm_(parameters, 1.0).item()
         with clock("optimizer"):
@@ -235,6 +216,31 @@ def plain(case: Case, device: torch.device) -> Values:
             model.gradient_checkpointing_disable()
         if case.rows_masked:  # rows that see nothing may have made weights that are no numbers
             forget(device)
+
+
+def plain_pass(
+    case: Case,
+    model: Any,
+    ids: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    clock: Callable[[str], Any] = lambda _: nullcontext(),
+) -> None:
+    """Forward and backward of a microbatch, all its logits in float32."""
+    cast = torch.autocast(ids.device.type, dtype=torch.bfloat16) if case.autocast else nullcontext()
+    with clock("forward"):
+        with cast:
+            logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        logits = logits.float()[:, case.prompt - 1 : -1]
+        targets = ids[:, case.prompt :]
+        chosen = -functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), reduction="none"
+        ).view(targets.shape)
+        ratio = (chosen - chosen.detach()).exp()
+        loss = -(ratio * advantages[:, None]).sum() / case.response
+        del logits
+    with clock("backward"):
+        loss.backward()
 
 
 def gradients(case: Case, device: torch.device) -> Values:

@@ -181,6 +181,21 @@ def test_flights_of_several_steps_add_up_to_a_trial() -> None:
         assert watch.aborted_at[name] == pytest.approx(25.0, abs=1e-6)
 
 
+def test_a_queue_before_the_first_token_is_part_of_a_trial() -> None:
+    """One slot, boots of 10 s: the second rollout waits for 10 s, is suspended, and boots next."""
+    found = limited_run(
+        table(counts=(1,), boots=(10.0,), observations=(3,)),
+        15.0,
+        environment=EnvironmentSpec(1, "rollout", "keep", None),
+        policy="april(over_sampling=2)",
+        steps=2,
+        batch=Batch(1, 1),
+    )
+    [row] = late(found)
+    assert row["group"] == 1
+    assert found.makespan_s == pytest.approx(15.0, abs=1e-3)
+
+
 @pytest.mark.parametrize("spec", [UNLIMITED, EnvironmentSpec(3, "rollout", "keep", None)])
 @pytest.mark.parametrize("policy", ["sync", "april(over_sampling=2)"])
 def test_a_run_with_a_limit_is_replayed(spec: EnvironmentSpec, policy: str) -> None:

@@ -305,7 +305,9 @@ def _cap_seen(stack: StackLog, whole: overlay.Series) -> Setting | None:
     """The cap where no setting says it: most steps' longest response, which none exceeds."""
     rows = [(stack.row(step.values), step.place) for _, step in sorted(whole.steps.items())]
     longest = [
-        row[_LONGEST] for row, _ in rows if row.get("mean_new_tokens", 0) < row.get(_LONGEST, 0)
+        row[_LONGEST]
+        for row, _ in rows
+        if _LONGEST in row and row.get("mean_new_tokens", 0) < row[_LONGEST]
     ]
     most = max(longest, default=0.0)
     times = longest.count(most)

@@ -210,7 +210,11 @@ class Rollouts:
         """The oldest buffered group."""
         group = self.buffer.popleft()
         if group.oldest_version is None and not group.winners:  # from nothing: as planned now
-            return self._again(step.plan, group, group.next_attempt - 1)
+            anew = self._again(step.plan, group, group.next_attempt - 1)
+            for rollout, before in zip(anew.rollouts, group.rollouts, strict=False):
+                if rollout.attempt == before.attempt:  # its trial goes on
+                    rollout.flown_s = before.flown_s
+            return anew
         step.record.resumed_groups += 1
         return group
 

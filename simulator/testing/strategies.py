@@ -315,7 +315,7 @@ def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
         launch = replace(launch, source="buffer_first")
     sync_every = 1 if run_ahead else draw(st.sampled_from([1, 1, 1, 2, 3]))
     bounds = [bound for bound in (0, 0.5, 1, 2, 2.5, 3) if bound >= max(run_ahead, sync_every - 1)]
-    return StepPlan(
+    plan = StepPlan(
         batch=Batch(groups, size),
         launch=launch,
         dispatch=draw(dispatches()),
@@ -340,6 +340,9 @@ def plans(draw: st.DrawFn, run_ahead: int, apart: bool = False) -> StepPlan:
         sync_every=sync_every,
         stream_groups=draw(st.sampled_from([None, 1, 2])) if apart and not run_ahead else None,
     )
+    if plan.windowed and refill != "none" and launch.queue is None:  # never is all of it done
+        plan = replace(plan, stop=EnoughGroups())
+    return plan
 
 
 @st.composite

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.costs import RooflineTrainer
@@ -185,9 +185,24 @@ def test_what_is_offloaded_is_not_on_the_gpu(options: dict[str, Any]) -> None:
 
 @settings(max_examples=examples(20), deadline=None)
 @given(options=OPTIONS)
+@example(options={"sharding": "zero2", "master_dtype": "bf16", "recompute": "selective"})
 def test_adapters_need_no_more_than_all_weights(options: dict[str, Any]) -> None:
     full, lora = (ledger({**options, "weights": weights}) for weights in ("full", "lora"))
     assert most(lora, *TRAINS) <= most(full, *TRAINS) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "bytes_each"), [("fp32", 4), ("bf16", 2)])
+@pytest.mark.parametrize("stage", ["zero1", "zero2"])
+def test_zero_1_and_2_keep_whole_weights_beside_a_part_of_the_optimiser_s(
+    stage: str, dtype: str, bytes_each: int
+) -> None:
+    """deepspeed/runtime/zero/stage_1_and_2.py: bit16_groups_flat on each GPU, and of its partition
+    a clone in master_weights_and_grads_dtype."""
+    found = ledger({"backend": "deepspeed", "sharding": stage, "master_dtype": dtype})
+    [held] = [h.bytes for h in found.of("optimizer_step", "colocated") if h.role == "trainer"]
+    parameters = load_model("qwen2.5-7b").parameters
+    assert held["weights"] == pytest.approx(2 * parameters)
+    assert held["master_weights"] == pytest.approx(bytes_each * parameters / 8)
 
 
 def test_the_pool_of_kv_is_that_of_the_engine() -> None:

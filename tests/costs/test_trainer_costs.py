@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.claims.prefix_reuse import longest, saved_share
@@ -372,6 +372,7 @@ def test_shared_prefix_saves_exactly_the_repeated_prompt(prompt: int, lengths: l
     budget=st.integers(30, 90),
     together=st.sampled_from([1, 25, None]),
 )
+@example(groups=[(9, [1]), (9, [1, 1]), (9, [1, 8])], budget=30, together=25)
 def test_every_pass_of_a_shared_prefix_takes_its_launches_at_least(
     groups: list[tuple[int, list[int]]], budget: int, together: int | None
 ) -> None:

@@ -65,6 +65,13 @@ def test_logs_of_another_kind(tmp_path: Path) -> None:
     _refused(path, said=r"empty\.log is no log|ends without a single step")
 
 
+def test_a_negative_mean_without_a_longest_response(tmp_path: Path) -> None:
+    key = "'rollout/response_length_mean': "
+    lines = [written.openrlhf_console(t).replace(key, f"{key}-") for t in written.run()]
+    (tmp_path / "console.log").write_text("\n".join(lines))
+    _refused(tmp_path, said=r"line 1: mean_new_tokens of step 1 is -\S+; no response has so many")
+
+
 def test_a_log_cut_off_in_mid_line(tmp_path: Path) -> None:
     truth = written.run()
     whole = "".join(f"{written.verl_line(t)}\n" for t in truth).encode()

@@ -98,7 +98,8 @@ class Dealing:
         return max(self.prompt, prompt), response
 
     def _dealt(self, load: TrainLoad, budget_tokens: int) -> list[list[Work]]:
-        assigned = _assigned(load, self.gpus, self.balanced, self.batching == "packed")
+        packs = self.batching == "packed" and not load.shared_prefix
+        assigned = _assigned(load, self.gpus, self.balanced, packs)
         if load.shared_prefix:
             taught = [group for group in load.groups if group[1]]
             mine = [[taught[job] for job in jobs.tolist()] for jobs in assigned]
@@ -190,7 +191,7 @@ def _shared_out(load: TrainLoad, gpus: int, balanced: bool, by_length: bool) -> 
         held, gpu = heap[0]
         assigned[gpu].append(job)
         heapq.heapreplace(heap, (held + sizes[job], gpu))
-    # no stack sorts them by length, but to pack them
+    # no stack sorts them by length, but to pack them; groups are sorted by prefix when packed
     return assigned if by_length else [sorted(mine) for mine in assigned]
 
 

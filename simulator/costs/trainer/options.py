@@ -222,7 +222,7 @@ class TrainerOptions(Options):
         MasterDtype,
         Doc(
             "precision of the weights that the optimiser updates; bf16: weights, gradients and "
-            "moments are in 16 bit alone"
+            "moments are in 16 bit alone; sharding zero1 and zero2 keep whole weights beside them"
         ),
     ] = "fp32"
     working_copy: Annotated[

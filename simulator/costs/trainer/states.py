@@ -52,10 +52,12 @@ def gradient_bytes(options: TrainerOptions) -> int:
 
 
 def has_working_copy(options: TrainerOptions) -> bool:
-    """Whether a 16 bit weight is kept beside the one that the optimiser updates."""
-    if options.master_dtype == "bf16":
-        return False
-    return options.working_copy or options.kept in ("zero1", "zero2")
+    """Whether a 16 bit weight is kept beside the one that the optimiser updates. ZeRO-1 and 2 keep
+    all of the passes' weights on each GPU and update a clone of its part, in whatever precision
+    (DeepSpeed, runtime/zero/stage_1_and_2.py)."""
+    if options.kept in ("zero1", "zero2"):
+        return True
+    return options.working_copy and options.master_dtype != "bf16"
 
 
 def state_parts(layout: Layout, options: TrainerOptions) -> dict[str, float]:
@@ -73,7 +75,8 @@ def state_parts(layout: Layout, options: TrainerOptions) -> dict[str, float]:
         if copy:
             parts["weights"] += COMPUTE_BYTES * (weights / shared if sharded else weights)
         if here or not copy:  # without a copy the passes read the master weights
-            name = "weights" if options.master_dtype == "bf16" else "master_weights"
+            alone = options.master_dtype == "bf16" and not copy
+            name = "weights" if alone else "master_weights"
             parts[name] += master_bytes(options) * states
         if here:
             parts["optimizer"] += moment_bytes(options) * states

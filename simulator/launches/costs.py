@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.stacks import FOLDERS, STACKS
-from rollcast.simulator.costs.trainer.options import MasterDtype, Optimizer
+from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, MasterDtype, Optimizer
 from rollcast.simulator.launches.parts import HOST_MEMORY, Part
 from rollcast.simulator.launches.run_parts import shape_of
 from rollcast.simulator.stacks.settings import Settings, value, whole
@@ -19,7 +19,6 @@ ROOFLINE = "cost.roofline"
 TRAINER = f"{ROOFLINE}.trainer"
 FUSED_TRAFFIC_PER_LOGIT = 8.7  # as the doc of traffic_per_logit has it
 FUSED_CHUNK_TOKENS = 1024
-CHUNKED_LOGIT_BYTES = 4.0  # 16 bit logits and their gradients; what is in 32 bit is of a chunk
 INIT, ALL = "run.shards_at_start", 3  # and the stage of ZeRO that shares weights too
 CRITIC_LEAVES = "run.offload_critic"
 CRITIC_WEIGHTS = "run.offload_critic_parameters"
@@ -184,15 +183,15 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.fused_head", key, FUSED_TRAFFIC_PER_LOGIT)
         chunked = f"{TRAINER}.logits_chunk_tokens"
         yield _said(known, "run.fused_head", chunked, chunk or FUSED_CHUNK_TOKENS)
-    elif chunk:
-        yield _said(known, "run.logits_chunk_tokens", f"{TRAINER}.logit_bytes", CHUNKED_LOGIT_BYTES)
     else:
-        for key, ours in (
-            ("run.logit_bytes", "logit_bytes"),
-            ("run.scored_logit_bytes", "ungraded_logit_bytes"),
+        for key, ours, of_chunks in (
+            ("run.logit_bytes", "logit_bytes", 2 * COMPUTE_BYTES),
+            ("run.scored_logit_bytes", "ungraded_logit_bytes", COMPUTE_BYTES),
         ):
             if (each := whole(known, key)) is not None:
                 yield _said(known, key, f"{TRAINER}.{ours}", each)
+            elif chunk:  # 16 bit logits and their gradients; what is in 32 bit is of a chunk
+                yield _said(known, "run.logits_chunk_tokens", f"{TRAINER}.{ours}", of_chunks)
     yield from _kept_between_steps(known)
     if value(known, "run.offload_reference") is True and value(known, "run.reference") is True:
         yield _said(known, "run.offload_reference", f"{TRAINER}.reference_on_host", True)

@@ -670,7 +670,7 @@ def test_a_pass_without_gradients_may_need_fewer_bytes_of_a_logit() -> None:
 def test_logits_are_whole_where_no_stack_says_otherwise(stack: str) -> None:
     whole = ledger({"microbatch_tokens": 8192}, stack=stack)
     chunked = ledger({"microbatch_tokens": 8192, "logits_chunk_tokens": 1024}, stack=stack)
-    assert most(whole, "update") > most(chunked, "update") + 6e9
+    assert most(whole, "update") > most(chunked, "update") + 3e9
     assert ledger({"microbatch_tokens": 8192}, stack="prime-rl").peak.part != "logits"
 
 

@@ -71,6 +71,8 @@ def _trainer(setting: Setting | None, text: str | None = None) -> Iterable[Setti
     for kind, degree in (("t", "tensor_parallel"), ("p", "pipeline_parallel"), ("c", split)):
         yield setting.implies(f"{_TRAINER}.{degree}", sizes[kind])
     yield setting.implies(f"{_TRAINER}.expert_parallel", experts["e"])
+    if name == "fsdp" and sizes["t"] > 1:  # the softmax in 32 bit is kept (vocab_parallel.py)
+        yield setting.implies("run.logit_bytes", 8)
 
 
 def _sizes(dims: str) -> Mapping[str, int]:

@@ -12,12 +12,30 @@ def implied(settings: Settings) -> Iterable[Setting]:
     yield from _placed(settings)
     yield from _passes(settings)
     yield from _engine(settings)
+    yield from _logits(settings)
     mlps = settings.get("run.recomputes_mlps")
     if mlps is not None and mlps.value is True and value(settings, "run.recompute") == "full":
         yield mlps.implies("run.recompute", "mlp")
     kind = settings.get("run.recompute_kind")
     if kind is not None and value(settings, "run.recompute") == "full" and kind.value:
         yield kind.implies("run.recompute", kind.value)
+
+
+def _logits(settings: Settings) -> Iterable[Setting]:
+    """Bytes of a logit where words are split (nemo_rl/distributed/model_utils.py): before 0.3.1 a
+    softmax in 32 bit and two one-hot vectors of 64, beside DTensor's 16 bit logits; by chunks 32
+    bit logits, and their gradient once in parts and once in whole, and before an update 16 bit
+    ones alone."""
+    one_hot, chunk = settings.get("run.one_hot_loss"), settings.get("run.logits_chunk_tokens")
+    wide = value(settings, "run.strategy") == "megatron"
+    split = (whole(settings, "cost.roofline.trainer.tensor_parallel") or 1) > 1
+    split &= "gemma" not in str(value(settings, "model")).lower()  # whose head was whole then
+    if one_hot is not None and one_hot.value is True:
+        if split or wide:
+            yield one_hot.implies("run.logit_bytes", 20 if wide else 22)
+            yield one_hot.implies("run.scored_logit_bytes", 12 if wide else 14)
+    elif chunk is not None and whole(settings, "run.logits_chunk_tokens"):
+        yield chunk.implies("run.logit_bytes", 12)
 
 
 def _engine(settings: Settings) -> Iterable[Setting]:

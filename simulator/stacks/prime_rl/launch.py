@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rollcast.simulator.stacks.settings import Setting, Settings, whole
+from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 _GPUS = 8  # of a node, where deployment.gpus_per_node does not say
 
@@ -13,6 +13,9 @@ def implied(settings: Settings) -> Iterable[Setting]:
     """Engines and FSDP's trainer have GPUs of their own, and overlap unless no version may pass;
     with a bound of one version, batches are made in turn, one ahead of the trainer."""
     yield from _placed(settings)
+    if value(settings, "run.logits_chunk_tokens") == "disabled":  # the model's own head
+        whole_logits = "cost.roofline.trainer.logits_chunk_tokens"
+        yield settings["run.logits_chunk_tokens"].implies(whole_logits, None)
     batch, size = whole(settings, "run.batch_rollouts"), whole(settings, "workload.group_size")
     if batch and size and batch % size == 0:
         yield settings["run.batch_rollouts"].implies("workload.batch_groups", batch // size)

@@ -14,6 +14,7 @@ def implied(settings: Settings) -> Iterable[Setting]:
     """GPUs of the roles (``cluster.component_placement``), models and layers that other settings
     decide."""
     yield from _placed(settings)
+    yield from _logits(settings)
     parked = settings.get("run.offload_optimizer")
     if parked is not None and parked.theirs == "actor.enable_offload":
         for name in ("parameters", "gradients"):
@@ -79,3 +80,19 @@ def _ranges(devices: Setting) -> list[range]:
     if len(found) < len(parts):
         return []
     return [range(int(match[1]), int(match[2] or match[1]) + 1) for match in found]
+
+
+def _logits(settings: Settings) -> Iterable[Setting]:
+    """Bytes of a logit. Under FSDP (rlinf/workers/actor/fsdp_actor_worker.py) as in SkyRL: 16 bit
+    logits and the gradient of their division. Megatron's cross-entropy writes where its 32 bit
+    logits are, which are made of 16 bit ones; with an entropy (rlinf/utils/distributed.py) there
+    are these, less their largest, a softmax, and the product of both."""
+    strategy, entropy = settings.get("run.strategy"), settings.get("run.entropy")
+    if strategy is None:
+        return
+    wide, measured = strategy.value == "megatron", entropy is not None and entropy.value is True
+    if measured and not wide:
+        return
+    graded, scored = (16, 16) if measured else (6, 6) if wide else (4, 2)
+    yield strategy.implies("run.logit_bytes", graded)
+    yield strategy.implies("run.scored_logit_bytes", scored)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rollcast.simulator.stacks.settings import Setting, Settings, whole
+from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 
 def implied(settings: Settings) -> Iterable[Setting]:
@@ -15,6 +15,7 @@ def implied(settings: Settings) -> Iterable[Setting]:
         yield settings["run.nodes"].implies("cluster.trainer_gpus", nodes * gpus)
     yield from _batch(settings)
     yield from _recomputed(settings)
+    yield from _logits(settings)
     divergence = settings.get("run.kl_in_loss")
     weight = settings.get("run.kl_coefficient")
     if divergence is not None and divergence.value is True:
@@ -46,3 +47,18 @@ def _recomputed(settings: Settings) -> Iterable[Setting]:
     if method is not None and method.value == "block" and count:
         stages = whole(settings, "cost.roofline.trainer.pipeline_parallel") or 1
         yield method.implies("run.recompute_layers", count * stages)
+
+
+def _logits(settings: Settings) -> Iterable[Setting]:
+    """Bytes of a logit (slime/utils/ppo_utils.py, backends/megatron_utils/loss.py): in 32 bit,
+    again where the temperature divides them, and a softmax whose gradient is written in its place;
+    beside it that of an entropy with a weight. Until 0.3.1 the entropy has a gradient whatever its
+    weight, and a copy of the logits and a softmax of its own."""
+    graded = settings.get("run.graded_entropy")
+    if graded is None:
+        return
+    divided = 4 * (value(settings, "run.temperature") not in (None, 1))
+    weighed = value(settings, "run.entropy_coefficient") not in (None, 0)
+    each = 16 if graded.value is True else 12 if weighed else 8
+    yield graded.implies("run.logit_bytes", each + divided)
+    yield graded.implies("run.scored_logit_bytes", 8 + divided)

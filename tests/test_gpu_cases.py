@@ -227,18 +227,18 @@ def test_runs_that_nothing_was_fitted_to_are_forecast_by_our_own_stack() -> None
 
 def test_vllm_s_batches_are_inside_their_intervals() -> None:
     """The longer of host and GPU, where vLLM schedules ahead: batches that keep the GPU busy within
-    a fifth, and all by half (on a host that was up to 1.6 times as slow as the preset's)."""
-    rows = {
-        (gpu, name): (said, seconds / said["generation_s"])
-        for gpu, name, said, seconds in engine.judged()
-    }
-    assert len(rows) == 11
-    for said, ratio in rows.values():
+    a third, and all by half (hosts are up to 1.6 times as slow as the preset's)."""
+    rows = [
+        (name, said, seconds / said["generation_s"]) for _, name, said, seconds in engine.judged()
+    ]
+    assert len(rows) == 21
+    for _, said, ratio in rows:
         assert said["generation_low_s"] < ratio * said["generation_s"] < said["generation_high_s"]
-    busy = [ratio for (_, name), (_, ratio) in rows.items() if name.startswith(("7b,", "mixture"))]
-    assert all(0.9 < ratio < 1.25 for ratio in busy)
-    assert 1 <= median(ratio for _, ratio in rows.values()) < 1.25
-    assert rows["h200-sxm", "1.5b"][0] != rows["h200-sxm", "1.5b, one after the other"][0]
+    busy = [ratio for name, _, ratio in rows if name.startswith(("7b", "mixture"))]
+    assert all(0.9 < ratio < 1.35 for ratio in busy)
+    assert 1 <= median(ratio for *_, ratio in rows) < 1.2
+    said = {name: said for name, said, _ in rows}
+    assert said["1.5b"] != said["1.5b, one after the other"]
 
 
 def test_tables_of_its_document_are_those_of_the_results() -> None:
@@ -248,16 +248,17 @@ def test_tables_of_its_document_are_those_of_the_results() -> None:
     assert evidence.filled(text, "gpus.md") == text
 
 
-def test_the_host_s_time_is_what_iterations_of_the_first_run_take() -> None:
-    """Least squares over rollouts, of a model so small that the GPU waits for the host."""
+def test_the_host_s_time_is_near_what_iterations_of_the_first_run_take() -> None:
+    """Least squares over rollouts, of a model so small that the GPU waits for the host; the figure
+    is the middle of four hosts."""
     run = from_presets.RunFolder.open(from_presets.runs("gpu/runs") / "sync-0")
     decodes = run.iterations["prefill_tokens"] == 0
     seconds, rollouts = (run.iterations[name][decodes] for name in ("seconds", "rollouts"))
     away = rollouts - rollouts.mean()
     slope = (away * (seconds - seconds.mean())).sum() / (away**2).sum()
     host = engine_presets()["vllm-0.26"]
-    assert slope == pytest.approx(host.host_per_rollout_s, rel=0.05)
-    assert seconds.mean() - slope * rollouts.mean() == pytest.approx(host.host_s, rel=0.05)
+    assert slope == pytest.approx(host.host_per_rollout_s, rel=0.08)
+    assert seconds.mean() - slope * rollouts.mean() == pytest.approx(host.host_s, rel=0.08)
 
 
 def test_the_scenario_of_the_page_takes_as_long_as_the_runs_did() -> None:

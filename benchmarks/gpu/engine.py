@@ -24,7 +24,7 @@ from benchmarks.runner import ROOT, markdown_table, simulated
 from rollcast.simulator.costs.presets.models import Model, load_model
 from rollcast.simulator.studies.uncertainty import add_intervals
 
-MEASURED = ("h100/vllm", "h200-second/vllm")
+MEASURED = ("h100/vllm", "h200-second/vllm", "h100-second/vllm")
 """In ``benchmarks/data/gpu``: forecasts and what was measured."""
 
 
@@ -128,11 +128,12 @@ def judged() -> list[tuple[str, str, dict[str, float], float]]:
     for name in MEASURED:
         file = ROOT / "benchmarks" / "data" / "gpu" / name
         gpu = json.loads(file.with_name("vllm-forecast.json").read_text("utf-8"))["gpu"]
+        which_gpu = f"{gpu}, second" if "second" in name else gpu
         cases = json.loads(file.with_suffix(".json").read_text("utf-8"))["cases"]
         for which, row in cases.items():
             if row["outcome"] == "ok":
                 said = forecast(CASES[which], gpu)["values"]
-                rows.append((gpu, which, said, row["values"]["generation_s"]))
+                rows.append((which_gpu, which, said, row["values"]["generation_s"]))
     return rows
 
 

@@ -109,6 +109,9 @@ def number_in(name: str) -> int | None:
 
 TRAIN = "train/"
 """Some sinks put it before every key."""
+WHOLE = 6
+"""Of the keys that are read, as many as make a whole step: published logs have 7 to 30, a chart
+has 1 or 2."""
 Row = dict[str, float]
 """The numbers of a step, by our columns."""
 Raw = Mapping[str, float]
@@ -289,14 +292,16 @@ class StackLog:
         return frozenset(named).union(self.also, self.overlap_keys, self.releases)
 
     def written_by(self, rows: Iterable[Raw]) -> Span:
-        """The releases that write rows with these keys, and without others."""
+        """The releases that write rows with these keys and, where the rows are whole, without
+        others: a chart that was exported alone lacks keys of any release."""
         seen = frozenset(key for row in rows for key in row)
+        whole = len(seen & self.keys) >= WHOLE
         span = Span()
         for key in seen & self.releases.keys():
             bounds = self.releases[key]
             span = narrowed(span, Span(bounds.get("since"), bounds.get("until")))
         for key, bounds in self.releases.items():
-            if seen and key not in seen and bounds.get("always"):
+            if whole and key not in seen and bounds.get("always"):
                 span = narrowed(span, Span(until=bounds["since"]))
         return span
 

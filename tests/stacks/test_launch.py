@@ -290,10 +290,12 @@ def test_advice_is_in_the_words_of_the_release() -> None:
 
 def test_keys_of_a_log_tell_the_releases_that_write_them() -> None:
     log = STACKS["verl"].log
-    rows = [{"timing_s/gen": 1.0, "timing_s/reward": 1.0}, {"response/aborted_ratio": 0.0}]
+    whole = ("timing_s/gen", "timing_s/step", "timing_s/update_actor", "response_length/mean")
+    rows = [dict.fromkeys((*whole, "timing_s/reward"), 1.0), {"response/aborted_ratio": 0.0}]
     assert log.written_by(rows) == Span("0.6", "0.7.1")
     assert log.written_by([{**rows[0], "timing_s/update_weights": 1.0}]) == Span("0.7.1", None)
     assert log.written_by([{"timing/gen": 1.0}]) == Span(None, "0.3")
+    assert log.written_by([{"timing_s/step": 1.0}, {"timing_s/step": 2.0}]) == Span()  # a chart
     assert log.written_by([]) == Span()
     assert str(Span("0.6", "0.7.1")) == " 0.6 or later, before 0.7.1"
 

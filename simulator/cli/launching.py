@@ -22,7 +22,6 @@ _SCENARIOS = (".yaml", ".yml")
 _WORKLOAD = re.compile(r"^workload\s*:", re.MULTILINE)
 """What every scenario has, and no launch."""
 MOST = 1e8
-NO_LIMIT = 100_000  # steps with which a launch says that epochs or somebody end it
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def scenario_or_launch(
         check_dealt(found.launch, count)
     data = dict(found.scenario.raw.data)
     steps = found.draft.steps
-    plan = {} if steps is None or steps >= NO_LIMIT else {"run": {"steps": steps}}
+    plan = {} if steps is None else {"run": {"steps": steps}}
     sources = {part.key: part.source for part in found.parts}
     raw = RawScenario({**data, "plan": plan} if plan else data, {}, found.name, Path(), sources)
     return raw, partial(check_chosen, found.launch, found.draft.settings), found

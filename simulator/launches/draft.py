@@ -68,11 +68,15 @@ class Asked:
     parts: tuple[Part, ...] = ()
 
 
+NO_LIMIT = 100_000
+"""Steps with which a launch says that epochs or somebody end it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Drafted:
     """parts: of the scenario, in the order in which it is written. settings: that hold in the run,
-    the user's among them. steps: generations of the whole run, None where the launch does not
-    say."""
+    the user's among them. steps: generations of the whole run, None where the launch sets
+    no limit."""
 
     parts: tuple[Part, ...]
     settings: Settings
@@ -120,11 +124,12 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         *shared_parts(known),
         Part("seed", 0, "assumed", True),
     ]
-    steps = asked.steps or whole(known, "run.steps")
     said = replaced(parts, asked.parts)
     if longest is not None:
         said = tuple(_extended(part, longest, longest + int(cap.value)) for part in said)
-    return Drafted(said, known, steps)
+    planned = whole(known, "run.steps")
+    limited = planned if planned is not None and planned < NO_LIMIT else None
+    return Drafted(said, known, asked.steps or limited)
 
 
 def _extended(part: Part, prompt: int, tokens: int) -> Part:

@@ -95,6 +95,9 @@ def test_lengths_that_nobody_says_are_assumed_and_told() -> None:
     assert "--mean-tokens" in assumed["workload.lengths.mean_tokens"]
     assert "--prompt-tokens" in assumed["workload.prompt_tokens.median_tokens"]
     assert draft.steps == 100
+    endless = launched({**VERL, "trainer.total_training_steps": 1_000_000})
+    assert drafted(endless, asked()).steps is None  # epochs or somebody end it
+    assert drafted(endless, asked(steps=1_000_000)).steps == 1_000_000
     prompts = _values({}, prompt_tokens=90)["workload.prompt_tokens.median_tokens"]
     assert prompts == pytest.approx(90 * math.exp(-0.125), abs=0.1)
 

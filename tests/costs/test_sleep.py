@@ -77,6 +77,28 @@ def test_what_a_step_holds_beside_its_phases_comes_after_the_update() -> None:
     assert rest.peak_bytes == plain.peak_bytes
 
 
+@pytest.mark.parametrize(
+    ("policy", "placement", "holds"),
+    [("sync", "colocated", "generation"), ("one_step_off", "disaggregated", "other")],
+)
+def test_a_driver_puts_a_batch_together(policy: str, placement: str, holds: str) -> None:
+    """4 groups of 8 rollouts, padded to 512 and 16,384 tokens: after the generation on shared GPUs,
+    and in the trainer's step on others, whatever draws of the rest there are."""
+    example = Path(__file__).parents[2] / "examples" / "one_step_off.yaml"
+    factor = "cost.roofline.phase_factors.rest=3"
+    place = (f"cluster.placement={placement}", f"policy={policy}")
+    small = ("steps=2", "workload.batch_groups=4", *place, factor)
+    each = "cost.roofline.trainer.collected_per_token_s=1e-4"
+    found = [
+        simulate(load(example, *small, *more)).summary["phases"]
+        for more in (("cost.roofline.rest_s=2",), ("cost.roofline.rest_s=2", each))
+    ]
+    plain, held = ({name: phase["s"] for name, phase in phases.items()} for phases in found)
+    assert held[holds] - plain[holds] == pytest.approx(4 * 8 * (512 + 16_384) * 1e-4)
+    alike = {"generation", "other", "update"} - {holds}
+    assert {name: held[name] for name in alike} == pytest.approx({n: plain[n] for n in alike})
+
+
 @pytest.mark.parametrize("policy", ["sync", "streaming"])
 def test_the_rest_is_a_phase_of_every_step(policy: str) -> None:
     """Once a step, however many parts the update has."""

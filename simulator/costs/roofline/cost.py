@@ -461,14 +461,19 @@ class RooflineCost(RooflineOptions, CostModel):
             added_s += copied_s.get(name, 0.0)
             phases.append((name, factors.of(of) * seconds + added_s))
         update_s = fixed.update or 0.0 if phases else 0.0
-        rest_s = self.rest_s + self.rest_per_token_s * load.tokens
-        after = (("overhead", update_s), ("rest", factors.of("rest") * rest_s))
+        rest_s = factors.of("rest") * (self.rest_s + self.rest_per_token_s * load.tokens)
+        if self.placement != "colocated":
+            rest_s += self.trainer_of.collected_s(load.rollouts)
+        after = (("overhead", update_s), ("rest", rest_s))
         phases += [(name, seconds) for name, seconds in after if seconds]
         return replace(cost, phases_s=tuple(phases))
 
     def opening_s(self, rollouts: int) -> float:
-        """Seconds of a step's generation before its first iteration, whatever begins."""
-        return self.fixed.generation or 0.0
+        """Seconds of a step's generation in which no rollout runs: fixed ones, and where the
+        trainer waits meanwhile those in which the rollouts are put together, at its end."""
+        waits = self.placement == "colocated"
+        collected_s = self.trainer_of.collected_s(rollouts) if waits else 0.0
+        return (self.fixed.generation or 0.0) + collected_s
 
     @property
     def sync_s(self) -> float:

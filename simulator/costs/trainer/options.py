@@ -457,6 +457,14 @@ class TrainerOptions(Options):
             "padded to workload.max_new_tokens"
         ),
     ] = 0.0
+    collected_per_token_s: Annotated[
+        Seconds,
+        Doc(
+            "time of the driver process that puts the rollouts of a batch together, per token of "
+            "the batch padded to workload.max_new_tokens: of generation where engines and trainer "
+            "take turns, else of the trainer's step"
+        ),
+    ] = 0.0
     step_fixed_s: Annotated[
         Seconds, Doc("fixed time of an optimiser step, such as gradient norms")
     ] = 0.0

@@ -418,6 +418,10 @@ class RooflineTrainer(TrainerMemory):
         padded = load.rollouts * self.padded_tokens or load.padded_tokens
         return self.driver_per_token_s * padded
 
+    def collected_s(self, rollouts: int) -> float:
+        """Seconds in which it puts a batch of so many rollouts together, padded to the caps."""
+        return self.collected_per_token_s * self.padded_tokens * rollouts
+
     # --- the update ---
 
     def _microbatches(self, load: TrainLoad) -> list[list[Work]]:

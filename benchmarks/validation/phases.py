@@ -48,7 +48,7 @@ SMALL = 0.05  # of a step: a phase that is less and forecast as less counts as m
 @dataclass(frozen=True, kw_only=True)
 class Row(Run):
     """A step on shared GPUs, and seconds of the phases that are judged. log_prob_role: of that
-    phase alone, to which figures of the trainer are fitted."""
+    phase alone, to which figures of the trainer are fitted; those of the rest are fitted to all."""
 
     overlapped: bool = False
     rollout_gpus: int = column("gpus")
@@ -93,7 +93,8 @@ def cases(row: Row) -> Iterator[Case]:
         for draw in range(DRAWS)
     ]
     for phase, measured in row.phases_s.items():
-        role = row.log_prob_role if phase == "log_prob" else row.role
+        roles: Mapping[Phase, Role] = {"log_prob": row.log_prob_role, "rest": "calibrated"}
+        role = roles.get(phase, row.role)
         low, high = ends([guess[phase] * draw[phase] / base[phase] for draw in drawn]).tolist()
         yield Case(phase, row.name, "s", measured, guess[phase], role, low, high, row.name)
 

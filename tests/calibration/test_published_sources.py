@@ -340,15 +340,15 @@ def test_phases_are_taken_from_the_simulation_by_name() -> None:
     run = simulate(from_raw(RawScenario(keys))).run
     found = phases.forecast_s(keys)
     assert sum(found.values()) == pytest.approx(run.steps[0].step_s)
-    assert found["rest"] == pytest.approx(2.5)
+    assert found["rest"] == pytest.approx(4.0)
     assert {phase_of(phase.kind) for phase in run.phases} <= set(phases.PUBLISHED)
 
 
-def test_log_probs_may_be_fitted_to_where_nothing_else_of_a_step_is() -> None:
+def test_log_probs_and_the_rest_may_be_fitted_to_where_nothing_else_of_a_step_is() -> None:
     row = replace(STEPS[0], groups=2, group_size=4, role="held out", log_prob_role="calibrated")
     found = phases.judge([row])
     roles = {case.group: case.role for case in found.cases}
-    assert roles.pop("log_prob") == "calibrated"
+    assert {roles.pop("log_prob"), roles.pop("rest")} == {"calibrated"}
     assert set(roles.values()) == {"held out"}
     assert list(found.scenarios) == [row.name]
     assert all((case.low or 0) <= case.forecast <= (case.high or 0) for case in found.cases)

@@ -123,8 +123,12 @@ _sources = cache(memory_sources)  # the committed ones
 @cache
 def _judged_now(name: str) -> Judged:
     """A committed case beside what the ledger says now."""
-    [found] = (one for one in all_cases(_sources()) if one[1] == name)
-    return judge(*found)
+    return judge(*_by_name()[name])
+
+
+@cache
+def _by_name() -> dict[str, tuple[str, str, MemoryCase]]:
+    return {one[1]: one for one in all_cases(_sources())}
 
 
 def frozen(folder: Path, parts: Sequence[Part]) -> Iterator[Judged]:

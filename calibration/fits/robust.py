@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,6 +143,12 @@ def spread(values: FloatArray) -> float:
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
+@lru_cache(maxsize=64)
+def _ridge(terms: int) -> FloatArray:
+    """Keeps normal equations of columns that are alike solvable. Not to be changed."""
+    return np.asarray(1e-12 * np.eye(terms))
+
+
 def nonnegative(X: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:
     """Weighted least squares with no coefficient below 0, by its normal equations."""
     from scipy.optimize import nnls
@@ -149,7 +156,7 @@ def nonnegative(X: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray
     A, b = X * weights[:, None], y * weights
     size = np.maximum(np.sqrt((A**2).sum(axis=0)), 1e-300)
     A = A / size
-    gram = A.T @ A + 1e-12 * np.eye(A.shape[1])
+    gram = A.T @ A + _ridge(A.shape[1])
     factor = np.linalg.cholesky(gram)
     solution, _ = nnls(factor.T, np.linalg.solve(factor, A.T @ b))
     return np.asarray(solution / size)
@@ -162,7 +169,7 @@ def each_nonnegative(X: FloatArray, ys: FloatArray, weights: FloatArray) -> Floa
     size = np.maximum(np.sqrt((A**2).sum(axis=1)), 1e-300)
     A = A / size[:, None, :]
     across = A.transpose(0, 2, 1)
-    gram = across @ A + 1e-12 * np.eye(X.shape[1])
+    gram = across @ A + _ridge(X.shape[1])
     values = np.linalg.solve(gram, across @ (ys * weights)[:, :, None])[:, :, 0] / size
     for row in np.flatnonzero((values < 0).any(axis=1)).tolist():
         values[row] = nonnegative(X, ys[row], weights[row])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -277,7 +278,7 @@ def _settings(scanned: Sequence[Scanned], stack: StackLog) -> tuple[Settings, li
 def _plain(value: Any) -> bool:
     if isinstance(value, str):
         return "${" not in value and 0 < len(value) < 1000 and value.lower() not in ("null", "none")
-    return isinstance(value, bool) or (isinstance(value, int | float) and math.isfinite(value))
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # an int may be more
 
 
 # Steps

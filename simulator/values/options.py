@@ -395,17 +395,31 @@ def check(made: object, field: str) -> None:
     """Converts the options of an object built in Python to their types, in place. Raises
     ScenarioError naming the first wrong one below ``field``."""
     kind: Any = type(made)
-    for key, read_one, place in _readers(kind, field):
+    for key, read_one, place, default in _readers(kind, field):
         value = getattr(made, key)
+        if value is default:
+            continue
         taken = read_one(value, place)
         if taken is not value:
             object.__setattr__(made, key, taken)
 
 
 @lru_cache(maxsize=1024)
-def _readers(kind: type, field: str) -> tuple[tuple[str, Callable[[object, str], Any], str], ...]:
-    """Each option's key, what reads it, and its dotted name."""
-    return tuple((o.key, o.reader.read, join(field, o.key)) for o in declared(kind))
+def _readers(
+    kind: type, field: str
+) -> tuple[tuple[str, Callable[[object, str], Any], str, object], ...]:
+    """Each option's key, what reads it, its dotted name, and its default where reading that leaves
+    it as it is: most options are not given."""
+    found = []
+    for option in declared(kind):
+        read_one, place = option.reader.read, join(field, option.key)
+        default = option.default
+        try:
+            kept = read_one(default, place) is default
+        except ScenarioError:
+            kept = False
+        found.append((option.key, read_one, place, default if kept else MISSING))
+    return tuple(found)
 
 
 def given(made: object) -> dict[str, Any]:
@@ -455,15 +469,14 @@ def _build(
     value = _renamed(kind, value, field)
     values: dict[str, Any] = {}
     for option in declared(kind):
-        place = join(field, option.key)
         item = value.get(option.key)
         if item is None and (option.key not in value or not isinstance(option.reader, Nullable)):
             if base is None and option.key in defaults:
                 values[option.key] = defaults[option.key]
             elif base is None and option.required:
-                raise missing(place, option.reader.wanted)
+                raise missing(join(field, option.key), option.reader.wanted)
             continue
-        values[option.key] = option.reader.read(item, place)
+        values[option.key] = option.reader.read(item, join(field, option.key))
     try:
         return kind(**values) if base is None else replace(cast(Any, base), **values)
     except ScenarioError as error:  # it knows where Python code would have built it

@@ -42,6 +42,7 @@ from rollcast.simulator.workload.solving import (
     Percentile,
     Point,
     first_and_rest,
+    has_spread,
     most_mean,
     solve_both,
     solve_runaway,
@@ -221,7 +222,7 @@ class _Problem:
         ranges |= self._range_between()
         solved = len(self.rest) > (self.known.sd is None)
         if self.cut is None and self.runaway is None and not solved and runaway:
-            most = 2 * runaway if self._sd(2 * runaway) is not None else runaway
+            most = 2 * runaway if self._has_sd(2 * runaway, sd) else runaway
             ranges["runaway"] = (0.0, runaway, most)
         return ranges
 
@@ -245,6 +246,12 @@ class _Problem:
             return solve_sd(family, self.first, self.rest[0], self.least, ASSUMED_SD)
         can = spreads(family, self.first, self.least)
         return float(np.clip(ASSUMED_SD, can[0], can[-1])) if len(can) else None
+
+    def _has_sd(self, runaway: float, near: float) -> bool:
+        """Whether there is a spread for a runaway share."""
+        if self.known.sd is None and not self.rest:
+            return has_spread(self.family(runaway), self.first, self.least, near)
+        return self._sd(runaway) is not None
 
     def _with_runaway(self) -> tuple[float, float] | None:
         """Both solved for, or the runaway share alone; None where none is met."""

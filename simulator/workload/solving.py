@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -111,6 +112,9 @@ class Figure(Protocol):
 
     def of(self, at: Point) -> FloatArray:
         """Of such lengths; rises with mu."""
+
+    def __hash__(self) -> int:
+        """It is asked for the same more than once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +234,24 @@ def scan(
     return float(grid[np.nanargmin(np.abs(values))])
 
 
+def _spread_grid(least: float) -> FloatArray:
+    return np.geomspace(max(least, LEAST_SD), MOST_SD, 4 * _GRID)
+
+
+@lru_cache(maxsize=16)
 def spreads(family: Family, first: Figure, least: float) -> FloatArray:
-    """The spreads at which ``first`` can be met, ascending; none where it cannot."""
-    grid = np.geomspace(max(least, LEAST_SD), MOST_SD, 4 * _GRID)
+    """The spreads at which ``first`` can be met, ascending; none where it cannot. Not to be
+    changed."""
+    grid = _spread_grid(least)
     return np.asarray(grid[family.possible(first, family.at(first, grid))])
+
+
+def has_spread(family: Family, first: Figure, least: float, near: float) -> bool:
+    """Whether there are any `spreads`: soon told where the one next to ``near`` is."""
+    grid = _spread_grid(least)
+    nearest = grid[[np.argmin(np.abs(grid - near))]]
+    met = bool(family.possible(first, family.at(first, nearest))[0])
+    return met or bool(len(spreads(family, first, least)))
 
 
 def solve_sd(

@@ -100,7 +100,7 @@ def test_a_change_that_goes_on_has_the_sign_and_at_most_the_size_of_the_whole(
 ) -> None:
     logs = slope * np.arange(steps) + 0.05 * np.random.default_rng(seed).standard_normal(steps)
     found, error = going_on(logs, slope)
-    assert 0 < error < 0.01
+    assert 0 < error < 0.05  # noise of 0.05 on half of 24 steps, neighbours erring together
     assert found * slope >= 0
     assert abs(found) <= abs(slope)
     assert going_on(logs - slope * np.arange(steps), 0.0)[0] == 0.0

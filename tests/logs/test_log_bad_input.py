@@ -72,6 +72,13 @@ def test_a_negative_mean_without_a_longest_response(tmp_path: Path) -> None:
     _refused(tmp_path, said=r"line 1: mean_new_tokens of step 1 is -\S+; no response has so many")
 
 
+def test_a_setting_beyond_all_floats_is_none(tmp_path: Path) -> None:
+    path = written.trl_state(tmp_path / "trainer_state.json", written.run())
+    state = json.loads(path.read_text())
+    path.write_text(json.dumps({**state, "logging_steps": 10**400}))
+    assert "run.logging_steps" not in read_log([path]).settings
+
+
 def test_a_log_cut_off_in_mid_line(tmp_path: Path) -> None:
     truth = written.run()
     whole = "".join(f"{written.verl_line(t)}\n" for t in truth).encode()

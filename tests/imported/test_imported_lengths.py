@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rollcast.calibration.fits.step_lengths import FewFigures, _by_step, fit_few, lengths_like
 from rollcast.calibration.logs.draft import responses_of_means
-from tests.laws import examples
+from tests.laws import SEARCHING, examples
 
 TRUTH = {
     "median_tokens": 700.0,
@@ -71,8 +71,10 @@ def test_the_truth_lies_near_what_is_fitted(
     got = {**found.lengths(), **got}
     for key in ("median_tokens", "between_sd", "within_sd", "drift_per_step"):
         off = abs(got[key] - truth[key])
-        # four standard errors, of an interval that eight examples of four figures must all hold
-        assert off < 4 * errors[key] + 0.03 * abs(truth[key]), (key, got[key], errors[key])
+        # each of a gate's 20 figures and a search's 320 lies within; measured, they spread 1.1 to
+        # 1.2 standard errors, and 1 of 120 is 4 off
+        wide = 6 if SEARCHING else 4
+        assert off < wide * errors[key] + 0.03 * abs(truth[key]), (key, got[key], errors[key])
     total = math.hypot(got["between_sd"], got["within_sd"])
     assert total == pytest.approx(math.hypot(between, within), rel=0.2)
 

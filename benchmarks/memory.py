@@ -107,6 +107,7 @@ ROUNDS: Mapping[str, tuple[Part, ...]] = {
     "eighth": ("eighth",),
     "ninth": ("ninth",),
     "tenth": ("tenth",),
+    "eleventh": ("eleventh",),
 }
 """The parts that were found after the formulas were done, by the round in which they were."""
 

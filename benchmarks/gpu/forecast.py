@@ -209,11 +209,10 @@ def _host_adam(case: Case, gpu: Gpu) -> Values:
 def _allocator(case: Case, gpu: Gpu) -> Values:
     """The share of the peak in which it runs: what is stuck of what comes and goes is left over."""
     as_plain = replace(case, kind="plain")
-    roles = replace(trainer_of(as_plain, gpu), gpu=gpu).phases(_use(as_plain))
+    trainer = replace(trainer_of(as_plain, gpu), gpu=gpu, expandable_segments=case.expandable)
+    roles = trainer.phases(_use(as_plain))
     parts = max((dict(held["trainer"]) for held in roles.values()), key=_allocated)
-    stuck = figures("memory").stuck_share * math.fsum(
-        size for name, size in parts.items() if name in DYNAMIC
-    )
+    stuck = min(trainer.stuck_bytes, math.fsum(parts.get(name, 0.0) for name in DYNAMIC))
     peak = _allocated(parts)
     return {"free allocated_bytes": peak, "runs_in": (peak + stuck) / peak}
 

@@ -440,7 +440,7 @@ def test_the_largest_microbatch_is_the_largest(gpus: int, recompute: str) -> Non
     assert trainer.train(TrainLoad([(0, [tokens])])).peak_bytes <= usable
     trainer.train(TrainLoad([(0, [tokens + 2])]))  # more likely not, but that is not clear
     with pytest.raises(ScenarioError, match=f"largest microbatch that fits is {tokens:,} tokens"):
-        trainer.train(TrainLoad([(0, [2 * tokens])]))
+        trainer.train(TrainLoad([(0, [3 * tokens])]))
 
 
 def test_out_of_memory_says_what_to_change() -> None:

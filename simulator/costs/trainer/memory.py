@@ -621,17 +621,23 @@ class TrainerMemory(TrainerOptions):
             return 0.0
         return gradient_bytes(self) * self._trained_parameters
 
-    @staticmethod
-    def _fragmentation(roles: Mapping[str, Parts], left_bytes: float) -> float:
+    def _fragmentation(self, roles: Mapping[str, Parts], left_bytes: float) -> float:
         """What the allocator holds and nobody uses: a share of what comes and goes. Most of it is
-        given back before an allocation fails: it takes no more than half of what is left."""
+        given back before an allocation fails: it takes no more than half of what is left, but for
+        parts of segments that are in use."""
         known = figures("memory")
         dynamic: float = math.fsum(
             size for parts in roles.values() for name, size in parts.items() if name in DYNAMIC
         )
         most: float = known.fragmentation_share * dynamic
-        least: float = known.stuck_share * dynamic
-        return max(least, min(most, left_bytes / 2))
+        return max(min(self.stuck_bytes, dynamic), min(most, left_bytes / 2))
+
+    @property
+    def stuck_bytes(self) -> float:
+        """Of what came and went, what the allocator cannot give back."""
+        known = figures("memory")
+        stuck: float = known.stuck_bytes
+        return known.expandable_stuck_bytes if self.expandable_segments else stuck
 
     @staticmethod
     def _stuck(roles: Mapping[str, Parts]) -> float:

@@ -159,6 +159,13 @@ class TrainerOptions(Options):
             unit="inputs",
         ),
     ] = 1
+    expandable_segments: Annotated[
+        bool,
+        Doc(
+            "whether PyTorch's allocator extends its segments (expandable_segments:True), of which "
+            "fewer parts are left that nothing fits into. It changes memory alone"
+        ),
+    ] = False
     repeats_kv: Annotated[
         bool,
         Doc(

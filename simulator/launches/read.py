@@ -9,12 +9,13 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches import around
 from rollcast.simulator.launches.candidates import Candidate, Reader, best
 from rollcast.simulator.launches.launched import Launched
+from rollcast.simulator.launches.manifests import manifest
 from rollcast.simulator.launches.pieces import Text, known
 from rollcast.simulator.launches.python.notebook import SCRIPTS
 from rollcast.simulator.launches.python.script import Shipped
 from rollcast.simulator.launches.settle import COMMAND_LINE, settled
-from rollcast.simulator.launches.shell.follow import follow, follow_command
-from rollcast.simulator.launches.shell.session import Called, Found
+from rollcast.simulator.launches.shell.follow import follow, follow_command, follow_texts
+from rollcast.simulator.launches.shell.session import Called, Found, Lost
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.words import options
 from rollcast.simulator.stacks.launch import Given
@@ -22,7 +23,8 @@ from rollcast.simulator.stacks.settings import Place, Setting
 from rollcast.simulator.stacks.stack import Stack, all_stacks
 from rollcast.simulator.values.words import nearest
 
-_CONFIGS = (".yaml", ".yml", ".toml", ".json")
+_MANIFESTS = (".yaml", ".yml")
+_CONFIGS = (*_MANIFESTS, ".toml", ".json")
 
 
 def read_launch(
@@ -70,8 +72,17 @@ def _of_path(
 ) -> Launched:
     sources = Sources(path)
     reader = _reader(sources)
+    lost: list[Lost] = []
+    if path.suffix in _MANIFESTS and (job := manifest(sources.read(path), path.name)):
+        found = follow_texts(sources, path, job.commands, {**job.environment, **environment})
+        if candidates := reader.of_calls(found, stacks):
+            reader.notes.extend(found.notes)
+            return _chosen(reader, candidates, words, job.machine, path.name, len(stacks) == 1)
+        lost = found.lost[:1]
     if path.suffix in _CONFIGS:
         candidates = reader.of_config(path, stacks, _outside(environment))
+        if lost and not candidates:
+            raise _not_there(lost[0])
         return _chosen(reader, candidates, words, {}, path.name, len(stacks) == 1)
     machine = around.headers(sources.read(path), path.name)
     if path.suffix in SCRIPTS:
@@ -112,13 +123,16 @@ def _of_calls(
 ) -> Launched:
     candidates = reader.of_calls(found, stacks)
     if not candidates and found.lost:
-        lost = found.lost[0]
-        raise ScenarioError(str(lost.place), f"calls another file that is not there: {lost.name}")
+        raise _not_there(found.lost[0])
     if not candidates and found.broken:
         place, reason = found.broken
         raise ScenarioError(str(place), f"is no shell script: {reason}")
     reader.notes.extend(found.notes)
     return _chosen(reader, candidates, words, machine, name, len(stacks) == 1)
+
+
+def _not_there(lost: Lost) -> ScenarioError:
+    return ScenarioError(str(lost.place), f"calls another file that is not there: {lost.name}")
 
 
 def _chosen(

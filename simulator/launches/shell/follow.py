@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -63,6 +64,22 @@ def follow_command(
     session = Session(sources, environment, sources.first, run)
     session.file = where
     return _followed(session, lambda: call(session, list(words), None, _COMMAND, frozenset()))
+
+
+def follow_texts(
+    sources: Sources, path: Path, texts: Sequence[tuple[str, int]], environment: Mapping[str, str]
+) -> Found:
+    """As `follow`, texts of a file, each with its line, one after the other. One that is no shell
+    is left."""
+    session = Session(sources, environment, path, run)
+    session.file, session.folder = sources.name(path), path.parent
+
+    def start() -> None:
+        for text, line in texts:
+            with suppress(ScenarioError):
+                session.text(text, line)
+
+    return _followed(session, start)
 
 
 _COMMAND = Simple((), (), (), 0)

@@ -36,8 +36,8 @@ AS_IT_IS = Effect(1.0, 0.0)
 STEPS, SEEDS = 12, 3
 OVERLAPPED_STEPS = 24  # where the first steps fill a pipeline
 DRAWS = COST_DRAWS  # as `rollcast simulate` has them: the ends of fewer draws lie further out
-# Of a draw's steps. With 128, engines of a large batch decode so few at once that what hosts add counts
-# for more than in the whole step: intervals of generation are up to 1.3 times as wide as with these.
+# Of a draw's steps. With 128, engines of a large batch decode so few at once that what hosts add
+# counts for more than in the whole step: generation's intervals are up to 1.3 times as wide.
 DRAWN_ROLLOUTS = 512
 DRAWN_STEPS = 8  # where steps overlap
 

@@ -88,18 +88,33 @@ def environment(
     variables: Mapping[str, object], default: Place, stack: Launch
 ) -> Mapping[str, Setting]:
     """The GPUs of a node, and the nodes of a program that starts torchrun by itself, as swift does
-    (swift/cli/main.py), by its environment, where the stack has no number of its own."""
+    (swift/cli/main.py), by its environment, where the stack has no number of its own; and what it
+    says of PyTorch's allocator."""
+    found = dict(_allocator(variables, default))
     key = "run.gpus_per_node"
     if any(one.has_default for one in stack.keys.get(key, ())):
-        return {}
+        return found
     for name, form, count in _COUNTED:
-        found = _counted(variables, key, name, form, count, default)
-        if found is not None and name == "NPROC_PER_NODE":
-            nodes = _counted(variables, "run.nodes", "NNODES", r"\d{1,5}", int, default)
-            return {one.key: one for one in (found, nodes) if one is not None}
-        if found is not None:
-            return {key: found}
-    return {}
+        gpus = _counted(variables, key, name, form, count, default)
+        if gpus is None:
+            continue
+        found[key] = gpus
+        nodes = _counted(variables, "run.nodes", "NNODES", r"\d{1,5}", int, default)
+        if name == "NPROC_PER_NODE" and nodes is not None:
+            found[nodes.key] = nodes
+        break
+    return found
+
+
+def _allocator(variables: Mapping[str, object], default: Place) -> Iterator[tuple[str, Setting]]:
+    """Whether its segments may grow (torch's page on CUDA semantics)."""
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        value = variables.get(name)
+        text = plain(value) if isinstance(value, tuple) else None
+        said = re.search(r"expandable_segments\s*:\s*(true|false)", text or "", re.IGNORECASE)
+        if said and isinstance(value, tuple):
+            key, place = "run.expandable_segments", place_of(value, default)
+            yield key, Setting(key, said[1].lower() == "true", name, place)
 
 
 def _counted(

@@ -37,6 +37,7 @@ _SAME: tuple[tuple[str, str, type], ...] = (
     ("run.splits_tied_head", "split_tied_head", bool),
     ("run.foreach_optimizer", "foreach_optimizer", bool),
     ("run.overlap_comm", "overlap_comm", bool),
+    ("run.expandable_segments", "expandable_segments", bool),
     ("cost.roofline.trainer.tensor_parallel", "tensor_parallel", int),
     ("cost.roofline.trainer.pipeline_parallel", "pipeline_parallel", int),
     ("cost.roofline.trainer.context_parallel", "context_parallel", int),

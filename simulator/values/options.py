@@ -409,13 +409,14 @@ def _readers(
     kind: type, field: str
 ) -> tuple[tuple[str, Callable[[object, str], Any], str, object], ...]:
     """Each option's key, what reads it, its dotted name, and its default where reading that leaves
-    it as it is: most options are not given."""
-    found = []
-    for option in declared(kind):
+    it as it is: most options are not given. One that a factory makes is another each time."""
+    options, found = declared(kind), []
+    defaults = {one.name: one.default for one in fields(kind)} if options else {}
+    for option in options:
         read_one, place = option.reader.read, join(field, option.key)
-        default = option.default
+        default = defaults.get(option.key, MISSING)
         try:
-            kept = read_one(default, place) is default
+            kept = default is not MISSING and read_one(default, place) is default
         except ScenarioError:
             kept = False
         found.append((option.key, read_one, place, default if kept else MISSING))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.launches.draft import drafted
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.read import read_launch
 from rollcast.simulator.stacks.launch import ANY
@@ -453,6 +454,23 @@ def test_the_environment_says_the_gpus_of_a_node(tmp_path: Path) -> None:
         assert values(launch)["run.offload_parameters"] is True
     verl = launched(tmp_path, "CUDA_VISIBLE_DEVICES=0 python -m verl.trainer.main_ppo data.x=1\n")
     assert "run.gpus_per_node" not in values(verl)
+
+
+def test_the_environment_says_whether_pytorch_extends_its_segments(tmp_path: Path) -> None:
+    key = "cost.roofline.trainer.expandable_segments"
+    for said, held in [("True,max_split_size_mb:64", True), ("False", False)]:
+        script = f"export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:{said}\n{VERL} data.x=1\n"
+        parts = {part.key: part.value for part in drafted(launched(tmp_path, script)).parts}
+        assert parts[key] is held
+    assert key not in {
+        part.key for part in drafted(launched(tmp_path, f"{VERL} data.train_batch_size=8\n")).parts
+    }
+
+
+def test_what_sbatch_wraps_is_a_launch(tmp_path: Path) -> None:
+    for option in ("--wrap=", "--wrap "):
+        script = f'sbatch --nodes=2 {option}"{VERL} data.train_batch_size=24"\n'
+        assert values(launched(tmp_path, script))["workload.batch_groups"] == 24
 
 
 def test_a_flag_may_lack_its_plural_as_argparse_has_it(tmp_path: Path) -> None:

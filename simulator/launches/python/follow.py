@@ -413,6 +413,8 @@ class _Follower(Expressions):
             if value is not None:
                 scope[one.arg] = self._value(value)
         scope.update(zip(names, arguments, strict=False))
+        if node.args.vararg is not None:
+            scope[node.args.vararg.arg] = list(arguments[len(names) :])
         scope.update({name: value for name, (value, _) in keywords.items()})
         for parameter in (*listed, *node.args.kwonlyargs):
             name = parameter.arg

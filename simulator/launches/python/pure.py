@@ -22,7 +22,14 @@ _COMPARED: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{"int": int, "float": float, "str": str, "bool": bool, "max": max, "min": min},
-    **{"len": len, "round": round, "abs": abs, "os.path.expanduser": str, "os.path.abspath": str},
+    **{
+        "len": len,
+        "round": round,
+        "abs": abs,
+        "list": list,
+        "os.path.expanduser": str,
+        "os.path.abspath": str,
+    },
 }
 _TEXTS = {
     *("lower", "upper", "title", "strip", "lstrip", "rstrip", "startswith", "endswith"),

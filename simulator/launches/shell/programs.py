@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
+from rollcast.simulator.launches.around import options
 from rollcast.simulator.launches.pieces import Text, joined, known, place_of, plain, shown, unknown
 from rollcast.simulator.launches.shell.builtins import assign
 from rollcast.simulator.launches.shell.expand import Value
@@ -64,6 +65,10 @@ def other(
         session.apart(partial(session.inner, shown(fields[-1]), line))
         return Status.RAN
     if name in _SUBMITS:
+        for key, text, given_at in options(fields, place):
+            if key == "wrap":
+                session.apart(partial(session.inner, shown(text), given_at.line))
+                return Status.RAN
         session.apart(partial(_submitted, session, command))
     return external(session, fields, command, missing)
 

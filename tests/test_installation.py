@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-MOST_BYTES = 2_900_000  # of which 1.2 MB are the built-in task's taught model
+MOST_BYTES = 3_000_000  # of which 1.2 MB are the built-in task's taught model
 DECOYS = ("simulator", "engine", "calibration")
 
 

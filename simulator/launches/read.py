@@ -72,17 +72,17 @@ def _of_path(
 ) -> Launched:
     sources = Sources(path)
     reader = _reader(sources)
-    lost: list[Lost] = []
+    wrong: ScenarioError | None = None
     if path.suffix in _MANIFESTS and (job := manifest(sources.read(path), path.name)):
         found = follow_texts(sources, path, job.commands, {**job.environment, **environment})
         if candidates := reader.of_calls(found, stacks):
             reader.notes.extend(found.notes)
             return _chosen(reader, candidates, words, job.machine, path.name, len(stacks) == 1)
-        lost = found.lost[:1]
+        wrong = _not_there(found.lost[0]) if found.lost else found.wrong
     if path.suffix in _CONFIGS:
         candidates = reader.of_config(path, stacks, _outside(environment))
-        if lost and not candidates:
-            raise _not_there(lost[0])
+        if wrong is not None and not candidates:
+            raise wrong
         return _chosen(reader, candidates, words, {}, path.name, len(stacks) == 1)
     machine = around.headers(sources.read(path), path.name)
     if path.suffix in SCRIPTS:

@@ -95,7 +95,9 @@ def test_gpus_that_the_launch_does_not_say_are_the_manifest_s(tmp_path: Path) ->
 
 def test_manifests_without_a_launch_are_told_as_such(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"job.yaml: no launch of a known stack"):
-        read(tmp_path, "kind: Job\nspec: {command: [bash, -c, 'echo (']}\n")
+        read(tmp_path, "kind: Job\nspec: {command: [bash, -c, 'echo a']}\n")
+    with pytest.raises(ScenarioError, match=r"job.yaml, line 2: is no shell script"):
+        read(tmp_path, f"run: |\n  {VERL} 'x\n")
     with pytest.raises(ScenarioError, match=r"job.yaml, line 1: calls another file .*: train.sh"):
         read(tmp_path, "run: bash train.sh\n")
     bomb = "a: &a [x, x]\n" + "".join(

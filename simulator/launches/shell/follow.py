@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -70,14 +69,16 @@ def follow_texts(
     sources: Sources, path: Path, texts: Sequence[tuple[str, int]], environment: Mapping[str, str]
 ) -> Found:
     """As `follow`, texts of a file, each with its line, one after the other. One that is no shell
-    is left."""
+    is left, and its error kept."""
     session = Session(sources, environment, path, run)
     session.file, session.folder = sources.name(path), path.parent
 
     def start() -> None:
         for text, line in texts:
-            with suppress(ScenarioError):
+            try:
                 session.text(text, line)
+            except ScenarioError as error:
+                session.found.wrong = session.found.wrong or error
 
     return _followed(session, start)
 

@@ -42,12 +42,14 @@ class Lost:
 
 @dataclass
 class Found:
-    """What was found on the way. broken: where a script could not be read on, and why."""
+    """What was found on the way. broken: where a script could not be read on, and why. wrong: the
+    error of the first of several texts that could not be followed."""
 
     calls: list[Called] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     broken: tuple[Place, str] | None = None
+    wrong: ScenarioError | None = None
 
     def note(self, text: str) -> None:
         """A sentence for the user, once."""

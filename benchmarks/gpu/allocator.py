@@ -3,13 +3,15 @@ microbatches differ in size, in less and less memory."""
 
 import math
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.cases import Case
 from benchmarks.gpu.models import build, tidy
-from benchmarks.gpu.updates import plain_pass
+from benchmarks.gpu.updates import plain_pass, training
 
 SHARES = (1.0, 1.005, 1.01, 1.02, 1.03, 1.045, 1.07, 1.1, 1.15, 1.22, 1.35)
 """Limits that are tried, as multiples of the peak of what is allocated."""
@@ -20,31 +22,23 @@ def allocator(case: Case, device: torch.device) -> dict[str, Any]:
     """Bytes at the peak without a limit, and the least of `SHARES` in which the same updates run,
     found by halving."""
     model = build(case, device)
-    if case.checkpoint == "all":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.train()
-    try:
-        found: dict[str, Any] = {"shapes": shapes(case)}
-        _expandable(case.expandable)
+    found: dict[str, Any] = {"shapes": shapes(case)}
+    with training(case, model), _expandable(case.expandable):
         found |= {f"free {name}": value for name, value in _tried(case, model, device).items()}
         peak = found["free allocated_bytes"]
         low, high = -1, len(SHARES)  # known to fail, to run
         while high - low > 1 and device.type == "cuda":
             middle = (low + high) // 2
-            with _Limited(peak * SHARES[middle], device):
+            with _limited(peak * SHARES[middle], device):
                 told = _tried(case, model, device)
             if told:
                 high = middle
                 found |= told
             else:
                 low = middle
-        found["runs_in"] = SHARES[high] if high < len(SHARES) else None
-        found["fails_in"] = SHARES[low] if low >= 0 else None
-        return found
-    finally:
-        _expandable(False)
-        if case.checkpoint == "all":
-            model.gradient_checkpointing_disable()
+    found["runs_in"] = SHARES[high] if high < len(SHARES) else None
+    found["fails_in"] = SHARES[low] if low >= 0 else None
+    return found
 
 
 def shapes(case: Case) -> list[list[tuple[int, int]]]:
@@ -105,20 +99,27 @@ def _tried(case: Case, model: Any, device: torch.device) -> dict[str, Any]:
         tidy(device)
 
 
-class _Limited:
-    """PyTorch may reserve so many bytes of the current GPU, and no more."""
-
-    def __init__(self, size: float, device: torch.device) -> None:
-        self.share = size / torch.cuda.get_device_properties(device).total_memory
-
-    def __enter__(self) -> None:
-        torch.cuda.set_per_process_memory_fraction(self.share)
-
-    def __exit__(self, *_: Any) -> None:
+@contextmanager
+def _limited(size: float, device: torch.device) -> Iterator[None]:
+    """PyTorch may reserve so many bytes of the current GPU within, and no more."""
+    share = size / torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(share)
+    try:
+        yield
+    finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def _expandable(on: bool) -> None:
-    """Of segments that are made from now on."""
+@contextmanager
+def _expandable(on: bool) -> Iterator[None]:
+    """Whether segments that are made within may grow."""
+    _set_expandable(on)
+    try:
+        yield
+    finally:
+        _set_expandable(False)
+
+
+def _set_expandable(on: bool) -> None:
     if torch.cuda.is_available():
         torch.cuda.memory._set_allocator_settings(f"expandable_segments:{on}")

@@ -123,17 +123,18 @@ def forecast(case: Case, gpu: str) -> dict[str, Any]:
 
 @cache
 def judged() -> list[tuple[str, str, dict[str, float], float]]:
-    """Of what was measured: GPU, case, today's forecast (`forecast`) and measured seconds."""
+    """Of what was measured: GPU and which of its kind, case, today's forecast (`forecast`) and
+    measured seconds."""
     rows = []
     for name in MEASURED:
         file = ROOT / "benchmarks" / "data" / "gpu" / name
         gpu = json.loads(file.with_name("vllm-forecast.json").read_text("utf-8"))["gpu"]
-        which_gpu = f"{gpu}, second" if "second" in name else gpu
+        machine = f"{gpu}, second" if "second" in name else gpu
         cases = json.loads(file.with_suffix(".json").read_text("utf-8"))["cases"]
         for which, row in cases.items():
             if row["outcome"] == "ok":
                 said = forecast(CASES[which], gpu)["values"]
-                rows.append((which_gpu, which, said, row["values"]["generation_s"]))
+                rows.append((machine, which, said, row["values"]["generation_s"]))
     return rows
 
 

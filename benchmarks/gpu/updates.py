@@ -182,9 +182,6 @@ def plain(case: Case, device: torch.device) -> Values:
     model = build(case, device)
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=case.config().learning_rate)
-    if case.checkpoint == "all":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.train()
     width, rows = case.prompt + case.response, case.rollouts * case.groups
     drawn = torch.Generator().manual_seed(0)
     ids = torch.randint(0, case.spec.vocab, (rows, width), generator=drawn).to(device)
@@ -210,12 +207,24 @@ def plain(case: Case, device: torch.device) -> Values:
         return {**phases, "update_s": math.fsum(phases.values())}
 
     try:
-        return _steps(step, device)
+        with training(case, model):
+            return _steps(step, device)
+    finally:
+        if case.rows_masked:  # rows that see nothing may have made weights that are no numbers
+            forget(device)
+
+
+@contextmanager
+def training(case: Case, model: Any) -> Iterator[None]:
+    """A model of transformers that is trained within, with the case's checkpoints."""
+    if case.checkpoint == "all":
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    try:
+        yield
     finally:
         if case.checkpoint == "all":
             model.gradient_checkpointing_disable()
-        if case.rows_masked:  # rows that see nothing may have made weights that are no numbers
-            forget(device)
 
 
 def plain_pass(

@@ -145,8 +145,10 @@ def spread(values: FloatArray) -> float:
 
 @lru_cache(maxsize=64)
 def _ridge(terms: int) -> FloatArray:
-    """Keeps normal equations of columns that are alike solvable. Not to be changed."""
-    return np.asarray(1e-12 * np.eye(terms))
+    """Keeps normal equations of columns that are alike solvable."""
+    ridge: FloatArray = 1e-12 * np.eye(terms)
+    ridge.flags.writeable = False  # one array for all
+    return ridge
 
 
 def nonnegative(X: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray:

@@ -109,11 +109,10 @@ def environment(
 def _allocator(variables: Mapping[str, object], default: Place) -> Iterator[tuple[str, Setting]]:
     """Whether its segments may grow (torch's page on CUDA semantics)."""
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        value = variables.get(name)
-        text = plain(value) if isinstance(value, tuple) else None
-        said = re.search(r"expandable_segments\s*:\s*(true|false)", text or "", re.IGNORECASE)
-        if said and isinstance(value, tuple):
-            key, place = "run.expandable_segments", place_of(value, default)
+        text, place = _told(variables, name, default)
+        said = re.search(r"expandable_segments\s*:\s*(true|false)", text, re.IGNORECASE)
+        if said:
+            key = "run.expandable_segments"
             yield key, Setting(key, said[1].lower() == "true", name, place)
 
 
@@ -126,11 +125,16 @@ def _counted(
     default: Place,
 ) -> Setting | None:
     """What a variable says by our key; None where it is not there, or of another form."""
+    text, place = _told(variables, name, default)
+    return Setting(key, count(text), name, place) if re.fullmatch(form, text) else None
+
+
+def _told(variables: Mapping[str, object], name: str, default: Place) -> tuple[str, Place]:
+    """A variable's text, "" where it has none that is known, and the line that sets it."""
     value = variables.get(name)
-    text = plain(value) if isinstance(value, tuple) else None
-    if not isinstance(value, tuple) or not text or not re.fullmatch(form, text):
-        return None
-    return Setting(key, count(text), name, place_of(value, default))
+    if not isinstance(value, tuple):
+        return "", default
+    return plain(value) or "", place_of(value, default)
 
 
 _SLURM_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

@@ -13,6 +13,7 @@ import yaml
 
 from rollcast.simulator.costs.presets.gpus import named_gpu
 from rollcast.simulator.stacks.settings import Place, Setting
+from rollcast.simulator.stacks.syntax.yaml_text import Loader
 
 _LINES = ("commands", "script")
 """A list under these has a command an entry."""
@@ -54,7 +55,7 @@ def manifest(text: str, name: str) -> Manifest | None:
         return None
     found = Manifest()
     try:
-        nodes = [node for node in yaml.compose_all(text, yaml.SafeLoader) if node is not None]
+        nodes = [node for node in yaml.compose_all(text, Loader) if node is not None]
     except (yaml.YAMLError, RecursionError):  # readers of configurations say what is wrong
         return None
     for mapping in _mappings(nodes):

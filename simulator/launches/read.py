@@ -78,7 +78,7 @@ def _of_path(
         if candidates := reader.of_calls(found, stacks):
             reader.notes.extend(found.notes)
             return _chosen(reader, candidates, words, job.machine, path.name, len(stacks) == 1)
-        wrong = _not_there(found.lost[0]) if found.lost else found.wrong
+        wrong = _not_there(found.lost[0]) if found.lost else found.broken
     if path.suffix in _CONFIGS:
         candidates = reader.of_config(path, stacks, _outside(environment))
         if wrong is not None and not candidates:
@@ -124,9 +124,8 @@ def _of_calls(
     candidates = reader.of_calls(found, stacks)
     if not candidates and found.lost:
         raise _not_there(found.lost[0])
-    if not candidates and found.broken:
-        place, reason = found.broken
-        raise ScenarioError(str(place), f"is no shell script: {reason}")
+    if not candidates and found.broken is not None:
+        raise found.broken
     reader.notes.extend(found.notes)
     return _chosen(reader, candidates, words, machine, name, len(stacks) == 1)
 

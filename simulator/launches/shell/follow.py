@@ -78,7 +78,7 @@ def follow_texts(
             try:
                 session.text(text, line)
             except ScenarioError as error:
-                session.found.wrong = session.found.wrong or error
+                session.found.broken = session.found.broken or error
 
     return _followed(session, start)
 

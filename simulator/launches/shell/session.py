@@ -42,14 +42,13 @@ class Lost:
 
 @dataclass
 class Found:
-    """What was found on the way. broken: where a script could not be read on, and why. wrong: the
-    error of the first of several texts that could not be followed."""
+    """What was found on the way. broken: the error of the first place from which a script
+    could not be followed on."""
 
     calls: list[Called] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    broken: tuple[Place, str] | None = None
-    wrong: ScenarioError | None = None
+    broken: ScenarioError | None = None
 
     def note(self, text: str) -> None:
         """A sentence for the user, once."""
@@ -218,13 +217,12 @@ class Session:
             for command in commands(text, line):
                 status = self.run(command)
         except ShellSyntaxError as error:
+            place = str(Place(self.file, error.line))
+            broken = ScenarioError(place, f"is no shell script: {error}")
             if not self.found.calls:
-                raise ScenarioError(
-                    str(Place(self.file, error.line)), f"is no shell script: {error}"
-                ) from None
-            place = Place(self.file, error.line)
+                raise broken from None
             self.found.note(f"{place}: not read from here on: {error}")
-            self.found.broken = self.found.broken or (place, str(error))
+            self.found.broken = self.found.broken or broken
         return status
 
     def here(self) -> str:

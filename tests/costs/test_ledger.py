@@ -37,6 +37,7 @@ from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of, roofline_of
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import from_raw
+from tests.costs.caching_allocator import OutOfMemoryError, sharded_updates
 from tests.laws import examples
 from tests.scenarios import LINEAR
 
@@ -1062,7 +1063,37 @@ def test_deepspeed_leaves_a_share_of_its_states_unused(weights: str) -> None:
         waste = roles["trainer"]["fragmentation"]
         comes = max(0.06 * dynamic, figures("memory").stuck_bytes)
         assert 0.03 * held <= waste <= 0.03 * held + comes + 1
-    assert phases("fsdp")["optimizer_step"]["trainer"]["fragmentation"] == 0
+    left = phases("fsdp")["optimizer_step"]["trainer"]["fragmentation"]
+    assert left == figures("memory").stuck_bytes
+
+
+def test_gradients_keep_the_segments_of_activations_while_an_optimiser_steps() -> None:
+    """As in a model of the allocator, in which updates need more than the peak of their steps.
+    Megatron's gradients have a buffer of their own."""
+    of_layer = {"layers": 28, "weights": 233_000_000, "gpus": 2}
+    widths = (7168, 14336, 7168, 9216, *3 * [37888])
+    update, step = sharded_updates(math.inf, **of_layer, widths=widths)
+    assert step > update + 5e9
+
+    def runs(limit: float) -> bool:
+        try:
+            sharded_updates(limit, **of_layer, widths=widths)
+        except OutOfMemoryError:
+            return False
+        return True
+
+    low, high = 0.0, 4e9
+    while high - low > 1e8:
+        middle = (low + high) / 2
+        low, high = (low, middle) if runs(step + middle) else (middle, high)
+    known = figures("memory").stuck_bytes
+    assert known / 2 < high < 2 * known
+    for backend, left in (("fsdp", known), ("megatron", 0.0)):
+        buffer = backend == "megatron"
+        model = load_model("qwen2.5-7b")
+        trainer = RooflineTrainer(model, ROOMY, 2, backend=backend, working_copy=buffer)
+        phases = trainer.phases(Use(2000, 2000))
+        assert phases["optimizer_step"]["trainer"]["fragmentation"] == left
 
 
 def test_what_the_allocator_cannot_give_back_is_the_middle_of_what_was_measured() -> None:

@@ -55,11 +55,11 @@ def test_a_run_is_refused_before_its_first_token() -> None:
 
 def test_what_it_says_would_fit_does() -> None:
     said = str(refused())
-    for setting in ("cluster.trainer_gpus=16", "cost.roofline.trainer.tensor_parallel=8"):
+    for setting in ("cluster.trainer_gpus=16", "cost.roofline.trainer.optimizer_on_host=true"):
         key, value = setting.rsplit("=", 1)
         assert f"{value} trainer GPUs" in said or f"{key}: {value}" in said
     found = remedies(scenario(), most=20)
-    assert len(found) > 4
+    assert len(found) >= 4
     for remedy in found:
         fixed = scenario(*(f"{key}={json.dumps(value)}" for key, value in remedy.changes))
         fixed.check_memory()

@@ -89,6 +89,13 @@ def _bytes_of(roles: Mapping[str, Parts]) -> float:
     return math.fsum(size for parts in roles.values() for size in parts.values())
 
 
+def _dynamic(roles: Mapping[str, Parts]) -> float:
+    """Bytes of what is allocated and freed within a phase."""
+    return math.fsum(
+        size for parts in roles.values() for name, size in parts.items() if name in DYNAMIC
+    )
+
+
 @dataclass(frozen=True)
 class TrainerMemory(TrainerOptions):
     """A trainer of ``model`` on ``gpus`` GPUs: its layout, the models beside it, and their memory.
@@ -540,6 +547,8 @@ class TrainerMemory(TrainerOptions):
             phases[phase] = most | {"trainer": most["trainer"] | context}
             left = self._budget_bytes - beside_bytes - _bytes_of(phases[phase])
             phases[phase]["trainer"]["fragmentation"] = self._fragmentation(most, left)
+            if phase == "optimizer_step" and not has_working_copy(self):
+                phases[phase]["trainer"]["fragmentation"] += self._left_by(phases["update"])
             if self.backend == "deepspeed":
                 phases[phase]["trainer"]["fragmentation"] += self._stuck(most)
         return phases
@@ -626,11 +635,14 @@ class TrainerMemory(TrainerOptions):
         given back before an allocation fails: it takes no more than half of what is left, but for
         parts of segments that are in use."""
         known = figures("memory")
-        dynamic: float = math.fsum(
-            size for parts in roles.values() for name, size in parts.items() if name in DYNAMIC
-        )
+        dynamic = _dynamic(roles)
         most: float = known.fragmentation_share * dynamic
         return max(min(self.stuck_bytes, dynamic), min(most, left_bytes / 2))
+
+    def _left_by(self, update: Mapping[str, Parts]) -> float:
+        """What the allocator cannot give back of an update while the optimiser steps: gradients
+        that a backward has made lie in the segments of its activations."""
+        return min(self.stuck_bytes, _dynamic(update))
 
     @property
     def stuck_bytes(self) -> float:

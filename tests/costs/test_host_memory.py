@@ -44,6 +44,11 @@ def ledger(
     return ledger_of(from_raw(RawScenario(scenario)))
 
 
+def test_a_node_holds_what_ray_does_only_where_ray_is() -> None:
+    system = {stack: ledger(stack).host_bytes["system"] for stack in ("verl", "slime", "trl")}
+    assert system["verl"] == system["slime"] == 4 * system["trl"]
+
+
 @given(st.floats(1, 1e14))
 def test_a_pinned_block_is_a_power_of_two_and_less_than_twice_as_large(size: float) -> None:
     block = pinned_bytes(size)

@@ -56,10 +56,12 @@ def host_bytes(cost: RooflineCost) -> dict[str, float]:
     loading: models that are whole in a process before they are shared. gathered_weights: those
     below adapters, whole in each process when they are first sent to the engine.
     processes: of trainer, engines and the models beside them. system: of a node, what is there
-    without any of them. Data and a filled object store are left out.
+    without any of them, Ray's own processes too where the stack has it. Data and a filled object
+    store are left out.
     """
     left, steady, loading = cost.trainer_of.gpus_per_node, Counter[str](), Counter[str]()
-    system: float = figures("memory").system_bytes
+    known = figures("memory")
+    system: float = known.system_bytes if _stack(cost).ray else known.bare_system_bytes
     for tenant in sorted(_tenants(cost), key=lambda one: -one.most):
         gpus = min(tenant.gpus, left)
         left -= gpus

@@ -3,8 +3,10 @@ srun, the environment."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from rollcast.simulator.launches.pieces import Text, cut, known, place_of, plain, shown
 from rollcast.simulator.stacks.launch import Launch
@@ -75,6 +77,18 @@ def launchers(words: Sequence[Text], default: Place) -> Mapping[str, Setting]:
     found: dict[str, Setting] = {}
     for name, value, place in options(words, default):
         _take(found, f"--{name.replace('_', '-')}", plain(value) or "", place, "")
+    return found
+
+
+def of_ray(words: Sequence[Text], default: Place) -> Mapping[str, Text]:
+    """The variables that ``ray job submit --runtime-env-json`` gives a program; none where it is no
+    JSON with ``env_vars``."""
+    found: dict[str, Text] = {}
+    for name, text, place in options(words, default):
+        if name == "runtime_env_json":
+            with suppress(ValueError, AttributeError):  # no JSON, no table
+                said = json.loads(shown(text)).get("env_vars", {})
+                found |= {key: known(str(value), place) for key, value in said.items()}
     return found
 
 

@@ -249,7 +249,8 @@ class Reader:
         )
         self._check_lost(call, found, given, stack)
         before = call.words[: program.at]
-        environment = around.environment(call.variables, call.place, stack.launch)
+        variables = {**call.variables, **around.of_ray(before, call.place)}
+        environment = around.environment(variables, call.place, stack.launch)
         machine = {**environment, **around.launchers(before, call.place)}
         given.extend(read.of_launcher(before, call.place))
         entry = shown(program.path)

@@ -226,17 +226,15 @@ def _in_all(launch: Launched, known: Settings, gpus: int) -> Mapping[str, Settin
     def refused(why: str) -> ScenarioError:
         return ScenarioError("--gpus", f"is {gpus}, but {why}")
 
+    engine = tensor * (whole(known, "run.engine_pipeline_parallel") or 1)
     if cluster["cluster.placement"].value == "colocated":
         if trainer != gpus:
             raise refused(f"the launch gives {trainer} to the trainer; leave --gpus out")
-        if gpus % tensor:
+        if gpus % engine:
             source = cluster["cluster.tensor_parallel"].source
-            raise refused(f"an engine takes {tensor} ({source}); give a multiple of {tensor}")
-        stages = whole(known, "run.engine_pipeline_parallel") or 1
-        replicas = cluster["cluster.replicas"].value
-        return (
-            {} if replicas * tensor * stages == gpus else given("cluster.replicas", gpus // tensor)
-        )
+            raise refused(f"an engine takes {engine} ({source}); give a multiple of {engine}")
+        told = cluster["cluster.replicas"].value * engine == gpus
+        return {} if told else given("cluster.replicas", gpus // engine)
     nodes, each = (whole(launch.settings, f"run.{key}") for key in ("nodes", "gpus_per_node"))
     told = whole(launch.settings, "cluster.trainer_gpus") or (nodes and each and nodes * each)
     rollouts = rollout_gpus(known)
@@ -244,7 +242,7 @@ def _in_all(launch: Launched, known: Settings, gpus: int) -> Mapping[str, Settin
         raise _split_otherwise(known, gpus, rollouts, told)
     unsaid = rollouts is None
     if rollouts is None:
-        rollouts = gpus - told if told else max(gpus // 2 // tensor, 1) * tensor
+        rollouts = gpus - told if told else max(gpus // 2 // engine, 1) * engine
     if not 0 < rollouts < gpus:
         raise refused(f"the launch gives {told or rollouts} of them to one side alone")
     split = given("run.rollout_gpus", rollouts) if unsaid else {}

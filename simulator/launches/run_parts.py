@@ -21,7 +21,7 @@ def cluster_parts(known: Settings, overlapped: bool, what: str) -> list[Part]:
     """Placement, replicas, their GPUs, and those of the trainer. overlapped: whether rollouts are
     known to overlap training. what: the log or launch, in words for the sources."""
     sharding = whole(known, "cluster.tensor_parallel")
-    tensor = sharding or 1
+    engine = (sharding or 1) * (whole(known, "run.engine_pipeline_parallel") or 1)
     parts: list[Part | None] = [setting_part(known, "cluster.tensor_parallel")]
     nodes, per_node = whole(known, "run.nodes"), whole(known, "run.gpus_per_node")
     gpus = nodes * per_node if nodes and per_node else None
@@ -30,9 +30,9 @@ def cluster_parts(known: Settings, overlapped: bool, what: str) -> list[Part]:
     beside = rollout_gpus(known)
     apart = _apart(known, beside, overlapped)
     if apart and beside:
-        replicas, source = max(beside // tensor, 1), f"{beside} GPUs for rollouts"
+        replicas, source = max(beside // engine, 1), f"{beside} GPUs for rollouts"
     elif gpus:
-        replicas, source = max(gpus // tensor, 1), f"{gpus} GPUs ({where})"
+        replicas, source = max(gpus // engine, 1), f"{gpus} GPUs ({where})"
     else:
         replicas, source = 1, f"assumed: the {what} names no GPUs"
     parts += [

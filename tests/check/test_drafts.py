@@ -112,6 +112,9 @@ def test_gpus_that_make_no_nodes_are_refused(gpus: int, message: str) -> None:
     ("stack", "said", "held"),
     [
         ("verl", VERL, {"cluster.replicas": 8, TRAINER_GPUS: 16}),
+        ("verl", {**VERL, "actor_rollout_ref.rollout.pipeline_model_parallel_size": 4},
+         {"cluster.replicas": 2, "cluster.pipeline_parallel": 4, TRAINER_GPUS: 16}),
+        ("slime", {"sglang-pp-size": 4}, {"cluster.replicas": 2, TRAINER_GPUS: 8}),
         ("openrlhf", {"vllm.num_engines": 2, "vllm.tensor_parallel_size": 2,
                       "train.colocate_all": True}, {"cluster.replicas": 8, TRAINER_GPUS: 16}),
         ("prime_rl", {}, {"cluster.replicas": 1, TRAINER_GPUS: 15}),
@@ -132,6 +135,8 @@ def test_gpus_are_counted_in_all(stack: str, said: Mapping[str, Any], held: Any)
     ("stack", "said", "gpus", "message"),
     [
         ("verl", VERL, 1, "an engine takes 2 "),
+        ("verl", {**VERL, "actor_rollout_ref.rollout.pipeline_model_parallel_size": 3}, 16,
+         "an engine takes 6 "),
         ("slime", {"rollout-num-gpus": 8}, 8, "gives 8 of them to one side alone"),
         ("slime", {"rollout-num-gpus": 8, "actor-num-nodes": 1, "actor-num-gpus-per-node": 4}, 16,
          "gives 8 to rollouts and 4 to the trainer"),

@@ -467,6 +467,23 @@ def test_the_environment_says_whether_pytorch_extends_its_segments(tmp_path: Pat
     }
 
 
+@pytest.mark.parametrize(
+    ("told", "held"),
+    [
+        (r'{\"env_vars\": {\"PYTORCH_ALLOC_CONF\": \"expandable_segments:True,$X\"}}', True),
+        ("[1]", None),
+        (r'{\"env_vars\": 7}', None),
+        (r'{\"env_vars\": {', None),
+    ],
+)  # fmt: skip
+def test_ray_gives_a_job_variables(tmp_path: Path, told: str, held: bool | None) -> None:
+    """Whatever it says, the job is read."""
+    for gives in ("=", " "):
+        script = f'E="{told}"\nray job submit --runtime-env-json{gives}"$E" -- {VERL} data.x=1\n'
+        parts = {part.key: part.value for part in drafted(launched(tmp_path, script)).parts}
+        assert parts.get("cost.roofline.trainer.expandable_segments") is held
+
+
 def test_what_sbatch_wraps_is_a_launch(tmp_path: Path) -> None:
     for option in ("--wrap=", "--wrap "):
         script = f'sbatch --nodes=2 {option}"{VERL} data.train_batch_size=24"\n'

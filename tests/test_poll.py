@@ -1,7 +1,7 @@
 """A trainer that looks now and then whether its rollouts are done."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rollcast.simulator.cluster.replica import EngineSpec
 from rollcast.simulator.core.plan import Batch, EnoughGroups, Launch, StepPlan
 from rollcast.simulator.core.world import ClusterShape
+from rollcast.simulator.costs.base import AdjustedCost
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.scenario import build_scenario
@@ -54,6 +55,32 @@ def test_a_phase_in_turns_is_rounded_up(lengths: tuple[int, ...], poll_s: float)
         waited_s = poll_s * math.ceil(phase_s / poll_s - 1e-9) - phase_s
         assert now.step_s == pytest.approx(before.step_s + waited_s)
     assert fast.ledger == at_once.ledger
+
+
+@dataclass(frozen=True)
+class Read(AdjustedCost):
+    """Whose driver opens a step for 3 s and reads a response in 2 s."""
+
+    def opening_s(self, rollouts: int) -> float:
+        return 3.0
+
+    def reading_s(self, rollouts: int, at_once: int) -> float:
+        assert at_once == min(rollouts, 8)
+        return 2.0 * rollouts
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "length", "polled_s", "phase_s"),
+    [(4, 5, 0.0, 11.0), (4, 20, 0.0, 23.0), (10, 5, 0.0, 23.0), (4, 5, 4.0, 12.0)],
+)
+def test_a_phase_lasts_until_the_driver_has_read_its_responses(
+    rollouts: int, length: int, polled_s: float, phase_s: float
+) -> None:
+    """Which it does while others are generated; a trainer that polls looks after it."""
+    scenario = scenario_of(StepPlan(Batch(rollouts // 2, 2)), (length,), polled_s)
+    scenario = replace(scenario, cost=Read(scenario.cost), steps=2)
+    for step in run_scenario(scenario, scenario.world()).steps:
+        assert step.rollout_end_s - step.rollout_start_s == pytest.approx(phase_s)
 
 
 def test_what_is_not_done_goes_on_until_the_look() -> None:

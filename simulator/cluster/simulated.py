@@ -101,6 +101,7 @@ class SimulatedCluster:
         self._opening = 0  # the tick at which the generation of a step begins
         if self._actors is not None:
             self._machine = Machine(self._env, self._actors, self._replicas)
+        self._read = 0  # the tick before which the driver has not read a step's responses
         self._router = ROUTINGS[routing]() if isinstance(routing, str) else routing
         self._balance = Balance(shape.replicas)
         self._stream = Streamed(cost)
@@ -150,6 +151,11 @@ class SimulatedCluster:
     def _now(self) -> int:
         return self._env.now  # type: ignore[return-value]  # simpy: int | float
 
+    @property
+    def read_s(self) -> float:
+        """When the driver can have read the responses of the step that began last."""
+        return to_seconds(self._read)
+
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Queues rollouts for their replicas' next boundary. One that is still leaving a replica is
         queued when it has left."""
@@ -164,7 +170,10 @@ class SimulatedCluster:
         now = self._now
         open_s = 0.0
         if self._opening == now:
-            open_s = self._cost.opening_s(sum(rollout.new_tokens == 0 for rollout in rollouts))
+            begun = sum(rollout.new_tokens == 0 for rollout in rollouts)
+            open_s = self._cost.opening_s(begun)
+            at_once = min(len(rollouts), self.shape.slots)
+            self._read = now + to_ticks(open_s + self._cost.reading_s(len(rollouts), at_once))
         if self._actors is not None and self._opened == now:
             open_s += self._actors.open_s
         if open_s:

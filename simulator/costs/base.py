@@ -217,6 +217,11 @@ class CostModel(ABC):
         """Seconds of a step's generation before its first rollouts run, where so many begin."""
         return 0.0
 
+    def reading_s(self, rollouts: int, at_once: int) -> float:
+        """Seconds in which a step's driver reads the responses of so many rollouts, ``at_once`` of
+        them in flight: its generation takes no less after its opening."""
+        return 0.0
+
     @property
     def switch_to_train_s(self) -> float:
         """Seconds from the last rollout to the first trainer pass on shared GPUs."""
@@ -284,6 +289,10 @@ class AdjustedCost(CostModel):
     def opening_s(self, rollouts: int) -> float:
         """See `CostModel.opening_s`."""
         return self.inner.opening_s(rollouts)
+
+    def reading_s(self, rollouts: int, at_once: int) -> float:
+        """See `CostModel.reading_s`."""
+        return self.inner.reading_s(rollouts, at_once)
 
     @property
     def switch_to_train_s(self) -> float:

@@ -53,7 +53,8 @@ class StackPreset:
     the truth is taken to lie. cuda_graphs: None if unknown.
     max_seqs: of an engine, where the stack sets it. kv_memory_utilization: its share of a GPU,
     where the stack has a default; apart_kv_memory_utilization on GPUs of its own, where that
-    differs. ray: whether Ray runs its workers. engine_in_trainer: whether a colocated engine is in
+    differs. client_factor: on what its one HTTP client takes for a step's rollouts, 0: none. ray:
+    whether Ray runs its workers. engine_in_trainer: whether a colocated engine is in
     the trainer's process. process_a_role: whether models beside the policy have processes of their
     own. loads: who has the whole model in host memory while it is loaded. gathers_base: whether
     each process has the weights below adapters whole in host memory in the first sync.
@@ -91,6 +92,7 @@ class StackPreset:
     max_seqs: int | None = None
     kv_memory_utilization: float | None = None
     apart_kv_memory_utilization: float | None = None
+    client_factor: float = 0.0
     ray: bool = False
     engine_in_trainer: bool = False
     process_a_role: bool = False

@@ -94,6 +94,8 @@ def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
     eager, share = value(known, "run.enforce_eager"), value(known, "run.gpu_memory_share")
     if isinstance(eager, bool):
         yield _said(known, "run.enforce_eager", f"{ROOFLINE}.cuda_graphs", not eager)
+    if value(known, "run.spread_requests") is True:
+        yield _said(known, "run.spread_requests", f"{ROOFLINE}.client_factor", 0.0)
     if isinstance(share, int | float) and not isinstance(share, bool) and 0 < share <= 1:
         key = f"{ROOFLINE}.kv_memory_utilization"
         yield _said(known, "run.gpu_memory_share", key, float(share))

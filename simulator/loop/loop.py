@@ -190,13 +190,19 @@ class Loop:
             return False
         if not waits or rollouts.overdue(step):
             return False
+        read_s: float = getattr(self.world, "read_s", -math.inf)  # of a simulated world
+        if read_s > self.world.now_s and not plan.keeps_running:
+            self._look_s = read_s
+            if not self._poll_s:
+                step.look_s = read_s
+            return False
         return step.look_s is None or self._looks(step, step.look_s)
 
     def _looks(self, step: Step, last_s: float) -> bool:
         """Whether the trainer polls at this moment; else the loop waits for its next poll. last_s:
         of the last or next poll."""
         now_s = self.world.now_s
-        if now_s > last_s:
+        if now_s > last_s and self._poll_s:  # without polls it was when the responses were read
             last_s += self._poll_s * math.ceil((now_s - last_s) / self._poll_s)
         step.look_s = last_s
         self._look_s = last_s if last_s > now_s else None

@@ -123,7 +123,10 @@ def estimated(scenario: Scenario) -> Estimate:
         )
     )
     begun = batch.groups * plan.launch.rollouts_per_group(batch.group_size)
-    rollout_s = cost.opening_s(begun) + _rollout_s(scenario, plan, prompts, lengths)
+    slots = scenario.shape.replicas * scenario.engine.max_seqs
+    reading_s = cost.reading_s(begun, min(begun, slots))
+    made_s = max(_rollout_s(scenario, plan, prompts, lengths), reading_s)
+    rollout_s = cost.opening_s(begun) + made_s
     between_s = cost.sync_s / plan.sync_every
     if scenario.shape.colocated:
         between_s += cost.switch_to_train_s + cost.switch_to_rollout_s

@@ -224,6 +224,18 @@ def test_a_trainer_on_megatron_has_the_factors_of_its_stack_there(backend: str) 
     assert RooflineSection.from_mapping(spelt, "cost.roofline").phase_factors.update == 3.0
 
 
+def test_an_http_client_reads_no_faster_than_its_pool_looks_at_connections() -> None:
+    """slime's: thousands of short rollouts wait for it, a few hundred hardly; who spreads requests
+    over processes says so."""
+    slime, apart = cost(stack="slime"), cost(stack="slime", client_factor=0)
+    assert slime.opening_s(100) - apart.opening_s(100) == pytest.approx(0.2)
+    assert slime.reading_s(100, 64) == pytest.approx(100 * 5e-4 * 8)
+    assert apart.reading_s(100, 64) == cost(stack="verl").reading_s(100, 64) == 0
+    rng = np.random.default_rng(3)
+    drawn = [slime.with_figures_drawn(Drawn(rng)).reading_s(100, 64) / 0.4 for _ in range(200)]
+    assert 0.4 <= min(drawn) < 0.5 < 1.3 < max(drawn) <= 1.5
+
+
 def test_a_loop_is_that_around_the_engine_that_the_stack_has_by_default() -> None:
     prior, inside = STACKS["unknown"], STACKS["verl-0.5"]
     assert prior.loop_s > inside.loop_s == 0

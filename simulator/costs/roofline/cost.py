@@ -470,10 +470,19 @@ class RooflineCost(RooflineOptions, CostModel):
 
     def opening_s(self, rollouts: int) -> float:
         """Seconds of a step's generation in which no rollout runs: fixed ones, and where the
-        trainer waits meanwhile those in which the rollouts are put together, at its end."""
+        trainer waits meanwhile those in which the rollouts are put together, at its end; and those
+        in which an HTTP client sends them."""
         waits = self.placement == "colocated"
         collected_s = self.trainer_of.collected_s(rollouts) if waits else 0.0
-        return (self.fixed.generation or 0.0) + collected_s
+        sent_s: float = (self.client_factor or 0.0) * figures("client").send_s * rollouts
+        return (self.fixed.generation or 0.0) + collected_s + sent_s
+
+    def reading_s(self, rollouts: int, at_once: int) -> float:
+        """Seconds in which an HTTP client reads the responses. For each, httpx's pool looks at all
+        idle connections, and for each of these at all connections; idle ones stay for 5 s, so that
+        what a response takes grows with the root of those in flight."""
+        each_s: float = figures("client").read_s * math.sqrt(at_once)
+        return (self.client_factor or 0.0) * each_s * rollouts
 
     @property
     def sync_s(self) -> float:

@@ -66,9 +66,9 @@ class RooflineOptions(Options):
         Stack | None,
         Doc(
             "training stack; it sets engine, cuda_graphs, sync, engine_sleep, offload_optimizer, "
-            "kv_memory_utilization, rest_s, rest_per_token_s, loop_s, loop_per_rollout_s, fixed, "
-            "phase_factors and the trainer's options where they are not given; unknown: an average "
-            "over stacks",
+            "client_factor, kv_memory_utilization, rest_s, rest_per_token_s, loop_s, "
+            "loop_per_rollout_s, fixed, phase_factors and the trainer's options where they are not "
+            "given; unknown: an average over stacks",
             source="rollcast presets stacks",
         ),
     ] = None
@@ -99,6 +99,16 @@ class RooflineOptions(Options):
     loop_per_rollout_s: Annotated[
         Seconds, Doc("what it adds for each running rollout, beside host_per_rollout_s")
     ] = _UNSAID["loop_per_rollout_s"]
+    client_factor: Annotated[
+        float | None,
+        Between(0, 1000),
+        Doc(
+            "how many times as long as on our machine the one process takes that sends rollouts to "
+            "engines and reads their responses over httpx, for which thousands of short rollouts "
+            "wait; 0: there is none; null: the stack's, else 0",
+            unit="times",
+        ),
+    ] = None
     host_overlaps: Annotated[
         bool | None,
         Doc(
@@ -288,6 +298,8 @@ class RooflineOptions(Options):
         for name in ("cuda_graphs", "offload_optimizer"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, True)
+        if self.client_factor is None:
+            object.__setattr__(self, "client_factor", 0.0)
         if self.engine is not None:
             choice(self.engine, f"{FIELD}.engine", get_args(Engine))
             if self.host_overlaps is None:
@@ -311,7 +323,7 @@ class RooflineOptions(Options):
         if self.stack is None:
             return
         stack = STACKS[known_stack(self.stack, f"{FIELD}.stack")]
-        for name in ("engine", "cuda_graphs", "engine_sleep", "offload_optimizer"):
+        for name in ("engine", "cuda_graphs", "engine_sleep", "offload_optimizer", "client_factor"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(stack, name))
         if self.cuda_graphs is None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from rollcast.simulator.costs.presets.gpus import named_gpu
 from rollcast.simulator.launches.pieces import Text, cut, known, place_of, plain, shown
-from rollcast.simulator.stacks.launch import Launch
+from rollcast.simulator.stacks.launch import Given, Launch
 from rollcast.simulator.stacks.settings import Place, Setting
 
 _HEADER = re.compile(r"#SBATCH\s+(-{1,2}[\w-]+)(?:[=\s]\s*(\S+))?")
@@ -49,6 +50,20 @@ def slurm(machine: Mapping[str, Setting]) -> Mapping[str, str]:
         said = machine.get(ours)
         if said is not None and said.theirs.removeprefix("#SBATCH ") in options:
             found[name] = str(said.value)
+    return found
+
+
+def wandb(given: Iterable[Given]) -> Mapping[str, Setting]:
+    """The machine of a run whose configuration Weights & Biases wrote, by our key: one node's."""
+    found: dict[str, Setting] = {}
+    for item in given:
+        last = item.key.rpartition(".")[2]
+        if last == "gpu" and (preset := named_gpu(str(item.value))) is not None:
+            found["gpu"] = Setting("gpu", preset, item.key, item.place)
+        elif last == "gpu_count" and isinstance(item.value, int) and 0 < item.value <= 1024:
+            found["run.gpus_per_node"] = Setting(
+                "run.gpus_per_node", item.value, item.key, item.place
+            )
     return found
 
 

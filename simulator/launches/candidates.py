@@ -18,7 +18,7 @@ from rollcast.simulator.launches.settle import negated
 from rollcast.simulator.launches.shell.expand import OUTSIDE, Value
 from rollcast.simulator.launches.shell.session import Called, Found
 from rollcast.simulator.launches.sources import Sources
-from rollcast.simulator.launches.trees import read_yaml_tree
+from rollcast.simulator.launches.trees import WANDB, read_yaml_tree
 from rollcast.simulator.launches.values import Leaf
 from rollcast.simulator.launches.words import SURE, Program, entered, options, programs
 from rollcast.simulator.stacks.launch import Given
@@ -290,10 +290,12 @@ class Reader:
         found = []
         for stack in stacks:
             read = OneRead(self.sources, stack, variables)
-            given = read.of_file(path)
+            whole = read.of_file(path)
+            given = [item for item in whole if not item.key.startswith(f"{WANDB}.")]
             if known_keys(stack, given) or len(stacks) == 1:
                 other = others.reason(stack.launch, "", Place(path.name), None, given, alone=True)
-                found.append(Candidate(stack, given, 0, "", {}, read.notes, other))
+                machine = around.wandb(whole) if len(given) < len(whole) else {}
+                found.append(Candidate(stack, given, 0, "", machine, read.notes, other))
         return found
 
     def _of_overrides(

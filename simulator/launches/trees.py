@@ -100,7 +100,7 @@ def read_yaml_tree(text: str, name: str, sure: int, sources: Sources) -> Tree | 
         node = loader.get_single_node()
         walk = _Walk(loader, name, sure, sources)
         if isinstance(node, yaml.MappingNode):
-            return walk.mapping(node, "", 0)
+            return _unwrapped(walk.mapping(node, "", 0))
         if isinstance(node, yaml.SequenceNode):
             return [walk.leaf(item, 0) for item in node.value]
         if node is None:
@@ -113,6 +113,20 @@ def read_yaml_tree(text: str, name: str, sure: int, sources: Sources) -> Tree | 
     except RecursionError:
         raise ScenarioError(name, "is YAML nested too deeply") from None
     raise ScenarioError(name, "is neither a mapping nor a list")
+
+
+WANDB = "_wandb"
+"""What Weights & Biases writes of itself into a run's ``config.yaml``, the machine among it."""
+
+
+def _unwrapped(tree: Tree) -> Tree:
+    """Without the ``value`` that Weights & Biases puts between a key and what is below it."""
+    if not {WANDB, "wandb_version"} & tree.keys():
+        return tree
+    return {
+        key: item["value"] if isinstance(item, dict) and "value" in item else item
+        for key, item in tree.items()
+    }
 
 
 class _Walk:

@@ -819,3 +819,22 @@ def test_a_model_that_is_wrapped_for_lora_is_the_one_that_was_loaded(tmp_path: P
     )
     raw = launched(tmp_path, text, "train.py").raw()
     assert (raw["model_name_or_path"], raw["lora_r"], raw["use_peft"]) == ("Qwen/Qwen3-8B", 4, True)
+
+
+def test_a_configuration_that_weights_and_biases_wrote_is_read(tmp_path: Path) -> None:
+    """Each value stands below ``value``; the machine and the adapters are said in their own way."""
+    values = {
+        **{"_name_or_path": "Qwen/Qwen2.5-3B-Instruct", "num_generations": 4, "bf16": True},
+        **{"max_completion_length": 256, "per_device_train_batch_size": 64, "use_vllm": False},
+        **{"peft_config": {"default": {"peft_type": "LORA", "r": 16}}, "beta": 0.0},
+        "_wandb": {"e": {"x": {"gpu": "NVIDIA H100 80GB HBM3", "gpu_count": 2}}},
+    }
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({key: {"value": one} for key, one in values.items()}))
+    launch = read_launch(path)
+    assert launch.stack == "trl"
+    known = {key: setting.value for key, setting in launch.known.items()}
+    assert (known["workload.group_size"], known["workload.max_new_tokens"]) == (4, 256)
+    assert (known["run.lora"], known["run.lora_rank"]) == (True, 16)
+    assert (known["gpu"], known["run.gpus_per_node"]) == ("h100-sxm", 2)
+    assert not any(item.key.startswith("_wandb") for item in launch.unknown)

@@ -86,6 +86,12 @@ def test_keys_tell_a_range_and_a_release_without_them_is_not_believed(tmp_path: 
     assert launch.known["engine.max_seqs"].value == 1024
 
 
+def test_a_key_of_every_release_speaks_for_none(tmp_path: Path) -> None:
+    """verl 0.1 has it, too: ppo_trainer.yaml, load_format: dummy_dtensor."""
+    text = f"{RUN} actor_rollout_ref.rollout.load_format=dummy_dtensor\n"
+    assert launched(tmp_path, text, verl__version__version="0.2.0\n").release == "0.2.0"
+
+
 def test_defaults_that_hang_on_a_release_that_is_not_told_are_named(tmp_path: Path) -> None:
     launch = launched(tmp_path, f"{RUN}\n")
     seqs = "actor_rollout_ref.rollout.max_num_seqs"

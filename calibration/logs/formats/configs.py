@@ -43,7 +43,7 @@ def from_yaml(text: str) -> list[Given]:
     tree = _read(read_yaml_tree, text)
     if isinstance(tree, list):
         return [one for leaf in tree for one in override(str(leaf.value), leaf.place.line)]
-    return _unwrapped(_given(tree))
+    return _given(tree)
 
 
 def _read(read: Callable[[str, str, int, Sources], _Read], text: str) -> _Read:
@@ -59,15 +59,6 @@ def _read(read: Callable[[str, str, int, Sources], _Read], text: str) -> _Read:
 
 def _given(tree: Tree) -> list[Given]:
     return [Given(key, leaf.value, leaf.place.line) for key, leaf in leaves(tree) if key]
-
-
-def _unwrapped(settings: list[Given]) -> list[Given]:
-    """Without the ``value`` that Weights & Biases puts between a key and what is below it."""
-    if not any(given.key.startswith(("_wandb.", "wandb_version")) for given in settings):
-        return settings
-    return [
-        Given(re.sub(r"^([^.]+)\.value(?=\.|$)", r"\1", g.key), g.value, g.line) for g in settings
-    ]
 
 
 def from_toml(text: str) -> list[Given]:

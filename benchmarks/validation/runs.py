@@ -26,6 +26,7 @@ from benchmarks.validation.run_phases import GROUP, STEPS, Effects, Forecast, fo
 from benchmarks.validation.stack_effects import Effect, Observed, StackEffects, fit
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs.backends import unsaid_options
+from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.draws import unusual
 from rollcast.simulator.costs.stacks import FOLDERS, UNKNOWN
@@ -39,7 +40,12 @@ BIAS = 0.10
 WIDTH = 2.2  # of the median interval, from low to high
 SIZE = 0.2  # of a ratio that is forecast well
 TIED = 0.1  # sides of a step as long as each other
-UNUSUAL = "mixtures and recurrent layers add"
+ADDED = {
+    "models": ("mixtures and recurrent layers add", (True, False)),
+    "gpus": ("GPUs of which no kernel was measured add", (False, True)),
+    "both": ("both together add", (True, True)),
+}
+"""Of ``unusual`` in spreads.yaml: what is told of each, and whether model and GPU are."""
 MEGATRON = "on megatron"
 TRAINED = ("log_prob", "update")  # groups of the trainer, which a stack's backends do differently
 OPEN = 2  # keys that a source leaves open
@@ -73,6 +79,11 @@ class Row:
         return unusual(load_model(self.run.scenario["model"]))
 
     @property
+    def assumed(self) -> bool:
+        """Whether its GPU's figures are."""
+        return load_gpu(self.run.scenario["gpu"]).assumed
+
+    @property
     def open(self) -> bool:
         """Whether its source leaves several keys open: it says little of others, too."""
         return len(self.run.unknown) >= OPEN
@@ -98,7 +109,7 @@ def observed(row: Row, found: Forecast) -> Iterator[tuple[str, Observed]]:
             sd = float(np.std(logs)) if len(logs) else 0.0
             ratio = measured / seconds
             whose = row.pooled(group)
-            yield group, Observed(whose, row.source, ratio, sd, row.unusual, row.open)
+            yield group, Observed(whose, row.source, ratio, sd, row.unusual, row.assumed, row.open)
 
 
 def all_effects(rows: Sequence[Row], found: Sequence[Forecast]) -> dict[str, StackEffects]:
@@ -122,7 +133,9 @@ def left_out(
     of_source: dict[str, dict[str, StackEffects]] = dict(zip(sources, fits, strict=True))
     return [
         {
-            group: fitted.of(row.pooled(group), unusual=row.unusual, open=row.open)
+            group: fitted.of(
+                row.pooled(group), unusual=row.unusual, assumed=row.assumed, open=row.open
+            )
             for group, fitted in of_source[row.source].items()
         }
         for row in rows
@@ -235,7 +248,7 @@ def _forecast_ones(
 
 def stack_texts(effects: Mapping[str, StackEffects]) -> Iterator[str]:
     """Effects fitted to all sources: of a stack that nobody measured, and of those that some did;
-    and the standard deviations that mixtures and recurrent layers add."""
+    and the standard deviations that unusual models and GPUs add."""
     for name in (UNKNOWN, *sorted({folder.name for folder in FOLDERS.values()} - {UNKNOWN})):
         of = {group: fitted.of(name) for group, fitted in effects.items()}
         known = {group: effect for group, effect in of.items() if effect.factor != 1.0}
@@ -245,7 +258,9 @@ def stack_texts(effects: Mapping[str, StackEffects]) -> Iterator[str]:
             yield _text(name, known)
             trained = {group: effects[group].of(f"{name} {MEGATRON}") for group in TRAINED}
             yield _text(f"{name} {MEGATRON}", trained)
-    yield f"{UNUSUAL} {', '.join(f'{g} {fitted.added:.2f}' for g, fitted in effects.items())}"
+    for text, kinds in ADDED.values():
+        sds = (f"{group} {fitted.added(*kinds):.2f}" for group, fitted in effects.items())
+        yield f"{text} {', '.join(sds)}"
 
 
 def _text(name: str, effects: Mapping[str, Effect]) -> str:

@@ -7,8 +7,8 @@ none. The likelihood of few stacks is often greatest at no spread between them, 
 likely: where stacks are known to differ, a gamma of shape 2 on it keeps it off 0 (Chung,
 Rabe-Hesketh, Dorie, Gelman and Liu 2013). Stacks are normal; sources, with the rest of their runs,
 have Student's t, since one in ten is far off for reasons that its page does not tell (Lange, Little
-and Taylor 1989). Sources of unusual models, and those that leave much of their scenario open, have
-other scales. The forecast's own draws give an error of known variance.
+and Taylor 1989). Sources of unusual models, of GPUs of which no kernel was measured, and those that
+leave much of their scenario open have other scales. The forecast's own draws give an error of known variance.
 
 Intervals are drawn from a normal. How wide it has to be is counted: each of the sources is forecast
 by the others in turn, and the scale of sources is made so much wider or narrower that nine of ten
@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 from rollcast.simulator.errors import ScenarioError
 
 Array = NDArray[np.float64]
+Kinds = tuple[bool, bool, bool]
+Factors = tuple[float, float, float]
 _LEAST_SDS = (0.02, 0.1, 0.02)  # of stacks, sources and the rest: no source is met more closely
 _SCALE_SD = 0.7  # of the logarithm of what another scale is beyond 1, around 1
 _WIDEST = 1.1  # logarithm of what another scale is beyond 1
@@ -44,15 +46,20 @@ _HALF = 1.6449  # of a normal's middle 90 %, in standard deviations
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A measured phase. ratio: measured over forecast. sd: of the logarithm of the forecast's own
-    draws. unusual: whether the model is. open: whether its source leaves much of the scenario open,
-    beyond what the draws hold."""
+    draws. unusual: whether the model is. assumed: whether its GPU's figures are. open: whether its
+    source leaves much of the scenario open, beyond what the draws hold."""
 
     stack: str
     source: str
     ratio: float
     sd: float
     unusual: bool = False
+    assumed: bool = False
     open: bool = False
+
+    @property
+    def kinds(self) -> Kinds:
+        return self.unusual, self.assumed, self.open
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +73,38 @@ class Effect:
 @dataclass(frozen=True)
 class StackEffects:
     """A fitted model. between_stacks: a standard deviation. between_sources, within: scales of t,
-    ``unusual`` times as large for unusual models, ``open`` times for open scenarios. weights: of
-    the observed by their sources, 1 for one that is not far off. widened: factor on those scales
-    with which intervals hold."""
+    ``unusual`` times as large for unusual models, ``assumed`` times for GPUs whose figures are,
+    ``open`` times for open scenarios. weights: of the observed by their sources, 1 for one that is
+    not far off. widened: factor on those scales with which intervals hold."""
 
     between_stacks: float
     between_sources: float
     within: float
     unusual: float
+    assumed: float
     open: float
     observed: Sequence[Observed]
     weights: Sequence[float]
     widened: float = 1.0
 
-    def of(self, stack: str, *, unusual: bool = False, open: bool = False) -> Effect:
-        """For a source of ``stack`` that was not seen; also of a stack that was not. unusual, open:
-        as of `Observed`."""
+    def of(
+        self, stack: str, *, unusual: bool = False, assumed: bool = False, open: bool = False
+    ) -> Effect:
+        """For a source of ``stack`` that was not seen; also of a stack that was not. unusual,
+        assumed, open: as of `Observed`."""
         log, left = self._stack(stack, np.ones(len(self.observed), bool))
-        sd = self.widened * self.scale(unusual, open)
+        sd = self.widened * self.scale((unusual, assumed, open))
         return Effect(math.exp(log), math.hypot(math.sqrt(left), sd))
 
-    @property
-    def added(self) -> float:
-        """Standard deviation that an unusual model adds to that of any other."""
-        scales = self.scale(True, False), self.scale(False, False)
+    def added(self, unusual: bool, assumed: bool) -> float:
+        """Standard deviation that such a model, on such a GPU, adds to that of any other."""
+        scales = self.scale((unusual, assumed, False)), self.scale((False, False, False))
         return self.widened * math.sqrt(scales[0] ** 2 - scales[1] ** 2)
 
-    def scale(self, unusual: bool, open: bool) -> float:
+    def scale(self, kinds: Kinds) -> float:
         """Of a source and the rest of its runs."""
-        factor = self.unusual**unusual * self.open**open
+        unusual, assumed, open = kinds
+        factor = self.unusual**unusual * self.assumed**assumed * self.open**open
         return factor * math.hypot(self.between_sources, self.within)
 
     def _stack(self, stack: str, known: NDArray[np.bool_]) -> tuple[float, float]:
@@ -104,8 +114,8 @@ class StackEffects:
         if len({one.source for one in observed if one.stack == stack}) < FEWEST:
             return 0.0, float(variances[0])
         design = _Design.of(observed)
-        # In means open sources count as others: weighed less, sources left out are met less well.
-        scales = self.unusual, 1.0
+        # In means these sources count as others: weighed less, sources left out are met less well.
+        scales = self.unusual, 1.0, 1.0
         covariance = design.covariance(variances, scales, np.array(self.weights)[known])
         shared = variances[0] * np.array([one.stack == stack for one in observed])
         weights = np.linalg.solve(covariance, shared)
@@ -122,7 +132,7 @@ class StackEffects:
                 log, left = self._stack(one.stack, ~own)
                 off = (math.log(one.ratio) - log) / _HALF
                 wanted = max(off**2 - one.sd**2 - left, 0.0)
-                needed.append(math.sqrt(wanted) / self.scale(one.unusual, one.open))
+                needed.append(math.sqrt(wanted) / self.scale(one.kinds))
                 counts.append(own.sum() ** -0.5)
         order = np.argsort(needed)
         cumulated = np.cumsum(np.array(counts)[order])
@@ -134,7 +144,7 @@ class StackEffects:
 def fit(observed: Sequence[Observed], *, differ: bool = False) -> StackEffects:
     """By maximum likelihood: variances with the sources' weights as they are, and weights with the
     variances as they are, in turn. Where the forecasts' own draws explain most of what is left, the
-    data hardly tell how much further unusual models and open scenarios are off: it is taken to be
+    data hardly tell how much further the kinds of sources are off: it is taken to be
     about twice as far, so that no single source decides it. differ: whether stacks are known to.
 
     Raises ScenarioError for fewer than three sources.
@@ -144,17 +154,14 @@ def fit(observed: Sequence[Observed], *, differ: bool = False) -> StackEffects:
     if len({one.source for one in observed}) < 3:
         raise ScenarioError("observed", "fewer than three sources say nothing about a spread")
     logs, design = _logs(observed), _Design.of(observed)
-    kinds = [
-        {one.source for one in observed if one.unusual},
-        {one.source for one in observed if one.open},
-    ]
+    kinds = [{one.source for one in observed if one.kinds[n]} for n in range(3)]
     several = [len(sources) >= FEWEST for sources in kinds]
     free = 3 + sum(several)
 
-    def scales(found: Array) -> tuple[Array, tuple[float, float]]:
+    def scales(found: Array) -> tuple[Array, Factors]:
         beyond = iter(1.0 + np.exp(np.minimum(found[3:], _WIDEST)))
-        first, second = (float(next(beyond)) if many else 1.0 for many in several)
-        return np.exp(np.clip(found[:3], np.log(_LEAST_SDS), 2.0)), (first, second)
+        first, second, third = (float(next(beyond)) if many else 1.0 for many in several)
+        return np.exp(np.clip(found[:3], np.log(_LEAST_SDS), 2.0)), (first, second, third)
 
     def loss(found: Array, weights: Array) -> float:
         sds, other = scales(found)
@@ -164,7 +171,10 @@ def fit(observed: Sequence[Observed], *, differ: bool = False) -> StackEffects:
         return float(np.log(np.diag(factor)).sum() + 0.5 * scaled @ scaled + prior)
 
     fits: list[tuple[float, StackEffects]] = []
-    for start in ([-0.5, -2.5, -1.5, 0, 0], [-2.5, -0.5, -1.5, 0, 0]):  # one alone may stay behind
+    for start in (
+        [-0.5, -2.5, -1.5, 0, 0, 0],
+        [-2.5, -0.5, -1.5, 0, 0, 0],
+    ):  # one alone may stay behind
         found, weights = np.array(start[:free]), np.ones(len(observed))
         for _ in range(_ROUNDS):
             found = minimize(loss, found, (weights,), method="Nelder-Mead", options=_NEAR).x
@@ -188,7 +198,7 @@ def _logs(observed: Sequence[Observed]) -> Array:
 
 
 def _weights(
-    observed: Sequence[Observed], design: _Design, variances: Array, scales: tuple[float, float]
+    observed: Sequence[Observed], design: _Design, variances: Array, scales: Factors
 ) -> Array:
     """Of each source (degrees + runs) / (degrees + how far off its runs are, squared in standard
     deviations), at most 1."""
@@ -206,7 +216,7 @@ def _weights(
 @dataclass(frozen=True)
 class _Design:
     """Whether two observed are of one stack, and of one source; their own variances; for each
-    whether its model is unusual, and its scenario open."""
+    of which kinds it is, as `Observed.kinds`."""
 
     stacks: Array
     sources: Array
@@ -219,13 +229,12 @@ class _Design:
         sources = np.array([one.source for one in observed])
         own = np.array([one.sd**2 for one in observed])
         of_stack, of_source = (names[:, None] == names for names in (stacks, sources))
-        kinds = np.array([[float(one.unusual), float(one.open)] for one in observed])
+        kinds = np.array([one.kinds for one in observed], float)
         return cls(of_stack.astype(float), of_source.astype(float), own, kinds)
 
-    def covariance(self, variances: Array, factors: tuple[float, float], weights: Array) -> Array:
+    def covariance(self, variances: Array, factors: Factors, weights: Array) -> Array:
         """Of the logarithms. variances: of stacks, sources and the rest. factors: on the scales of
-        unusual models and of open scenarios; a source's part is that of a source of weight 1 over
-        its weight."""
+        each kind; a source's part is that of a source of weight 1 over its weight."""
         between_stacks, between_sources, within = variances
         scales = np.prod(np.array(factors) ** self.kinds, axis=1)
         of_source = between_sources * self.sources + np.diag(np.full(len(scales), within))

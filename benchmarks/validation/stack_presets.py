@@ -1,5 +1,5 @@
 """``python -m benchmarks.validation.stack_presets``: writes what the validation suite fitted to all
-published runs into the presets: ``phase_factors`` of stacks, and what unusual models add."""
+published runs into the presets: ``phase_factors`` of stacks, and what unusual models and GPUs add."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.runner import RESULTS, ROOT, write_text
-from benchmarks.validation.runs import MEGATRON, UNUSUAL
+from benchmarks.validation.runs import ADDED, MEGATRON
 
 STACKS = ROOT / "simulator" / "stacks"
 SPREADS = ROOT / "simulator" / "costs" / "presets" / "spreads.yaml"
@@ -23,15 +23,17 @@ _ADDED = re.compile(r"(\w+) ([\d.]+)")
 _FIGURE = re.compile(r"\s+\w+: [\d.]+$")
 
 
-def fitted(text: str) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Figures of ``phase_factors`` by stack, and those that unusual models add, as
+def fitted(text: str) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
+    """Figures of ``phase_factors`` by stack, and those that unusual models and GPUs add, as
     `benchmarks.validation.runs.stack_texts` tells them after a colon."""
     stacks: dict[str, dict[str, str]] = {}
-    added: dict[str, str] = {}
+    added: dict[str, dict[str, str]] = {kind: {} for kind in ADDED}
     for part in text.rpartition(": ")[2].split("; "):
-        if part.startswith(UNUSUAL):
-            for group, sd in _ADDED.findall(part.removeprefix(UNUSUAL)):
-                added |= dict.fromkeys(KEYS[group], sd)
+        kinds = [kind for kind, (text, _) in ADDED.items() if part.startswith(text)]
+        for kind in kinds:
+            for group, sd in _ADDED.findall(part.removeprefix(ADDED[kind][0])):
+                added[kind] |= dict.fromkeys(KEYS[group], sd)
+        if kinds:
             continue
         stack, _, effects = part.partition(" ")
         its = stacks.setdefault(stack, {})
@@ -68,10 +70,11 @@ def write(results: Path = RESULTS / "validation" / "validation.json") -> None:
         path = STACKS / stack / "costs.yaml"
         lines = path.read_text("utf-8").split("\n")
         write_text(path, "\n".join(with_factors(lines, figures)))
-    inline = ", ".join(f"{key}: {sd}" for key, sd in added.items())
-    line = f"unusual_models: {{{inline}}}"
     text = SPREADS.read_text("utf-8")
-    write_text(SPREADS, re.sub(r"^unusual_models: .*$", line, text, flags=re.M))
+    for kind, sds in added.items():
+        inline = ", ".join(f"{key}: {sd}" for key, sd in sds.items())
+        text = re.sub(rf"^  {kind}: {{.*$", f"  {kind}: {{{inline}}}", text, flags=re.M)
+    write_text(SPREADS, text)
 
 
 if __name__ == "__main__":

@@ -81,20 +81,31 @@ def test_draws_have_the_spread_of_their_kind(placement: str) -> None:
         assert np.abs(together[2, :2]).max() < 0.13
 
 
-@pytest.mark.parametrize("name", ["qwen3-8b", "qwen3-30b-a3b", "qwen3.5-9b"])
-def test_unusual_models_add_to_the_spread_of_their_stack(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "gpu", "kind"),
+    [
+        ("qwen3-8b", "h100-sxm", None),
+        ("qwen3-30b-a3b", "h100-sxm", "models"),
+        ("qwen3.5-9b", "h100-sxm", "models"),
+        ("qwen3-8b", "mi300x", "gpus"),
+        ("qwen3-30b-a3b", "mi300x", "both"),
+    ],
+)
+def test_unusual_models_and_gpus_add_to_the_spread_of_their_stack(
+    name: str, gpu: str, kind: str | None
+) -> None:
     """But not to one that is given."""
-    model, added = load_model(name), read_presets("spreads.yaml")["unusual_models"]
+    model, its, added = load_model(name), load_gpu(gpu), read_presets("spreads.yaml")["unusual"]
     own = STACKS["verl"].phase_factors
-    wider = with_unusual(own, "verl", model)
+    wider = with_unusual(own, "verl", model, its)
     for key in ("decode", "log_prob", "update"):
-        more = added[key] if name != "qwen3-8b" else 0.0
+        more = added[kind][key] if kind else 0.0
         stacks = getattr(own, f"{key}_sd")
         assert getattr(wider, f"{key}_sd") == pytest.approx(math.hypot(stacks, more))
         given = replace(own, **{f"{key}_sd": 0.011})
-        assert getattr(with_unusual(given, "verl", model), f"{key}_sd") == 0.011
-    assert with_unusual(own, None, model) == own
-    cost = RooflineCost(model, GPU, 2, trainer_gpus=8, stack="verl", cuda_graphs=True)
+        assert getattr(with_unusual(given, "verl", model, its), f"{key}_sd") == 0.011
+    assert with_unusual(own, None, model, its) == own
+    cost = RooflineCost(model, its, 2, trainer_gpus=8, stack="verl", cuda_graphs=True)
     rng = np.random.default_rng(0)
     logs = np.log([cost.drawn(Drawn(rng)).factors["update"] for _ in range(300)])
     assert logs.std() == pytest.approx(wider.update_sd, rel=0.12)

@@ -170,6 +170,11 @@ class Gpu(Options):
         return self.host_link_bytes_per_s >= GRACE_BYTES_PER_S
 
     @property
+    def assumed(self) -> bool:
+        """Whether no product of matrices was measured on it: how fast it is is taken from others."""
+        return not self.kinds(EFFICIENCIES[:2]) & {"measured", "fitted"}
+
+    @property
     def launch_factor(self) -> float:
         """What its host takes to launch a kernel, over what x86 takes."""
         return float(figures("grace").launch_factor) if self.grace else 1.0

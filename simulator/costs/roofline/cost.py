@@ -552,7 +552,9 @@ class RooflineCost(RooflineOptions, CostModel):
         inner = self.with_figures_drawn(chance)
         errors = residual_spreads(
             self.model,
-            with_unusual(self.phase_factors, self.stack, self.model, self.trainer_of.backend),
+            with_unusual(
+                self.phase_factors, self.stack, self.model, self.gpu, self.trainer_of.backend
+            ),
             speculates=self.speculative is not None,
             several_gpus=self.engine_gpus > 1,
         )

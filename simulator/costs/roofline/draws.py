@@ -204,13 +204,16 @@ def model_errors(model: Model) -> Mapping[str, float]:
 
 
 def with_unusual(
-    factors: PhaseFactors, stack: Stack | None, model: Model, backend: str | None = None
+    factors: PhaseFactors, stack: Stack | None, model: Model, gpu: Gpu, backend: str | None = None
 ) -> PhaseFactors:
-    """With what an unusual model adds to the standard deviations of its stack; one that was given
-    in the place of the stack's is taken to be known. backend: of the trainer."""
-    if stack is None or not unusual(model):
+    """With what an unusual model, and a GPU whose figures are assumed, add to the standard
+    deviations of their stack; one that was given in the place of the stack's is taken to be known.
+    backend: of the trainer."""
+    kinds = {(True, False): "models", (False, True): "gpus", (True, True): "both"}
+    kind = kinds.get((unusual(model), gpu.assumed))
+    if stack is None or kind is None:
         return factors
-    added: Mapping[str, float] = read_presets("spreads.yaml")["unusual_models"]
+    added: Mapping[str, float] = read_presets("spreads.yaml")["unusual"][kind]
     own, keys = STACKS[stack].factors_on(backend), [f"{phase}_sd" for phase in added]
     sds = [(key, getattr(factors, key)) for key in keys]
     wider = {

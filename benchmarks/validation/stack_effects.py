@@ -7,8 +7,9 @@ none. The likelihood of few stacks is often greatest at no spread between them, 
 likely: where stacks are known to differ, a gamma of shape 2 on it keeps it off 0 (Chung,
 Rabe-Hesketh, Dorie, Gelman and Liu 2013). Stacks are normal; sources, with the rest of their runs,
 have Student's t, since one in ten is far off for reasons that its page does not tell (Lange, Little
-and Taylor 1989). Sources of unusual models, of GPUs of which no kernel was measured, and those that
-leave much of their scenario open have other scales. The forecast's own draws give an error of known variance.
+and Taylor 1989). Sources of unusual models, of GPUs on which no product of matrices was measured,
+and those that leave much of their scenario open have other scales. The forecast's own draws give an
+error of known variance.
 
 Intervals are drawn from a normal. How wide it has to be is counted: each of the sources is forecast
 by the others in turn, and the scale of sources is made so much wider or narrower that nine of ten
@@ -156,7 +157,6 @@ def fit(observed: Sequence[Observed], *, differ: bool = False) -> StackEffects:
     logs, design = _logs(observed), _Design.of(observed)
     kinds = [{one.source for one in observed if one.kinds[n]} for n in range(3)]
     several = [len(sources) >= FEWEST for sources in kinds]
-    free = 3 + sum(several)
 
     def scales(found: Array) -> tuple[Array, Factors]:
         beyond = iter(1.0 + np.exp(np.minimum(found[3:], _WIDEST)))
@@ -171,11 +171,8 @@ def fit(observed: Sequence[Observed], *, differ: bool = False) -> StackEffects:
         return float(np.log(np.diag(factor)).sum() + 0.5 * scaled @ scaled + prior)
 
     fits: list[tuple[float, StackEffects]] = []
-    for start in (
-        [-0.5, -2.5, -1.5, 0, 0, 0],
-        [-2.5, -0.5, -1.5, 0, 0, 0],
-    ):  # one alone may stay behind
-        found, weights = np.array(start[:free]), np.ones(len(observed))
+    for start in ([-0.5, -2.5, -1.5], [-2.5, -0.5, -1.5]):  # one alone may stay behind
+        found, weights = np.array(start + [0.0] * sum(several)), np.ones(len(observed))
         for _ in range(_ROUNDS):
             found = minimize(loss, found, (weights,), method="Nelder-Mead", options=_NEAR).x
             sds, other = scales(found)

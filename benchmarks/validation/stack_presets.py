@@ -1,5 +1,5 @@
 """``python -m benchmarks.validation.stack_presets``: writes what the validation suite fitted to all
-published runs into the presets: ``phase_factors`` of stacks, and what unusual models and GPUs add."""
+published runs into the presets: ``phase_factors`` of stacks, what unusual models and GPUs add."""
 
 import json
 import re

@@ -99,7 +99,8 @@ def test_one_source_far_off_hardly_moves_its_stack_or_the_spread() -> None:
 
 @pytest.mark.parametrize("kind", ["unusual", "assumed", "open"])
 def test_intervals_of_heavy_tails_and_of_other_scales_hold_nine_of_ten(kind: str) -> None:
-    """Sources far off more often than a normal's, those of one kind three times as far, some with several figures: counted, not taken to be of a law."""
+    """Sources far off more often than a normal's, those of one kind
+    three times as far, some with several figures: counted, not taken to be of a law."""
     inside, widths = [], []
     for seed in range(3 * (kind == "open"), 3 + 3 * (kind == "open")):
         rng = np.random.default_rng(seed)

@@ -171,7 +171,7 @@ class Gpu(Options):
 
     @property
     def assumed(self) -> bool:
-        """Whether no product of matrices was measured on it: how fast it is is taken from others."""
+        """Whether no product of matrices was measured on it: its efficiencies are others'."""
         return not self.kinds(EFFICIENCIES[:2]) & {"measured", "fitted"}
 
     @property

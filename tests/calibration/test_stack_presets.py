@@ -1,11 +1,13 @@
 """What the validation suite fits to published runs, in the presets' words."""
 
-from benchmarks.validation.runs import MEGATRON, UNUSUAL
+from benchmarks.validation.runs import ADDED, MEGATRON
 from benchmarks.validation.stack_presets import fitted, with_factors
 
 TEXT = (
     "how far off: unknown update 1.00 (sd 0.40), generation 1.00 (sd 0.20); verl generation 1.10 "
-    f"(sd 0.30); verl {MEGATRON} update 1.40 (sd 0.25); {UNUSUAL} generation 0.50, log_prob 0.60"
+    f"(sd 0.30); verl {MEGATRON} update 1.40 (sd 0.25); {ADDED['models'][0]} "
+    f"generation 0.50, log_prob 0.60; {ADDED['gpus'][0]} generation 0.20, log_prob 0.30; "
+    f"{ADDED['both'][0]} generation 0.70, log_prob 0.80"
 )
 FILE = """\
 presets:
@@ -27,7 +29,11 @@ def test_effects_become_factors_of_stacks_and_spreads_of_models() -> None:
     keys = ("decode", "decode_sd", "prefill", "prefill_sd")
     on_megatron = {"megatron_update": "1.40", "megatron_update_sd": "0.25"}
     assert stacks["verl"] == dict(zip(keys, ("1.10", "0.30") * 2, strict=True)) | on_megatron
-    assert added == {"decode": "0.50", "prefill": "0.50", "log_prob": "0.60"}
+    assert added == {
+        "models": {"decode": "0.50", "prefill": "0.50", "log_prob": "0.60"},
+        "gpus": {"decode": "0.20", "prefill": "0.20", "log_prob": "0.30"},
+        "both": {"decode": "0.70", "prefill": "0.70", "log_prob": "0.80"},
+    }
 
 
 def test_a_stacks_file_keeps_all_but_its_factors() -> None:

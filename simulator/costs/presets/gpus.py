@@ -172,7 +172,7 @@ class Gpu(Options):
     @property
     def assumed(self) -> bool:
         """Whether no product of matrices was measured on it: its efficiencies are others'."""
-        return not self.kinds(EFFICIENCIES[:2]) & {"measured", "fitted"}
+        return not self.measured(EFFICIENCIES[:2])
 
     @property
     def launch_factor(self) -> float:
@@ -190,6 +190,10 @@ class Gpu(Options):
         if 1 < gpus < self.mesh_gpus:
             links = (gpus - 1) / (self.mesh_gpus - 1)
         return links * self.interconnect_bytes_per_s / senders
+
+    def measured(self, names: Iterable[str]) -> bool:
+        """Whether one of the figures ``names`` was measured, or fitted to measurements."""
+        return bool(self.kinds(names) & {"measured", "fitted"})
 
     def kinds(self, names: Iterable[str]) -> set[Kind]:
         """The kinds of the figures ``names``; "assumed" for one without a provenance."""

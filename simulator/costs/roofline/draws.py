@@ -61,7 +61,7 @@ def trainer_spreads(kernels: Kernels) -> tuple[Spread, ...]:
 def gpu_spreads(gpu: Gpu) -> tuple[Spread, ...]:
     """Of each group of the GPU's figures: wider where nobody measured or fitted one."""
     return tuple(
-        known if gpu.kinds(known.names) & {"measured", "fitted"} else assumed
+        known if gpu.measured(known.names) else assumed
         for known, assumed in zip(spreads("gpu"), spreads("gpu_assumed"), strict=True)
     )
 

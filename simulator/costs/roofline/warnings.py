@@ -19,7 +19,7 @@ def of_gpus(gpu: Gpu, trainer_gpu: Gpu) -> list[str]:
             (EFFICIENCIES, "engine", gpu),
             (TRAINER_EFFICIENCIES, "trainer", trainer_gpu),
         )
-        if not its.kinds(names) & {"measured", "fitted"}
+        if not its.measured(names)
     ]
     peaks = {its.name: its.bf16_flop_per_s for its in (gpu, trainer_gpu) if not its.has_bf16}
     return sentences + [

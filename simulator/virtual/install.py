@@ -17,7 +17,7 @@ import queue
 import random
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from importlib.machinery import SourceFileLoader
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar
@@ -62,6 +62,7 @@ ZERO_WAIT_S = 1e-6
 """What a wait of zero seconds takes: who waits for the rest of a timeout (`as_completed`) goes on
 until the clock is beyond it, which it would never be."""
 _LOCK, _RLOCK = type(real.allocate_lock()), type(threading.RLock())
+_LOCKS, _STATIC = frozenset({id(_LOCK), id(_RLOCK)}), frozenset({id(staticmethod)})
 
 
 class SimpleQueue(queue._PySimpleQueue):  # type: ignore[misc, name-defined]
@@ -109,7 +110,7 @@ class Installation:
         self._undo.clear()
         back = {id(new): old for old, new in self._virtual.values()}
         for names in _namespaces():
-            for name, value in list(names.items()):
+            for name, value in _among(names, back):
                 if id(value) in back:
                     names[name] = back[id(value)]
         Lock.kernel = None
@@ -143,7 +144,7 @@ class Installation:
         was = sys.modules.get("uvloop")
         for names in _namespaces():
             self._replace_kept(names)
-            for name, value in list(names.items()):
+            for name, value in _among(names, self._virtual, _LOCKS):
                 found = self._virtual.get(id(value))
                 new: Any = None
                 if found is not None and found[0] is value:
@@ -172,7 +173,7 @@ class Installation:
         for function in functions:
             self._replace_kept_by(function)
         for owner in owners:
-            for name, value in list((own_of(owner) or {}).items()):
+            for name, value in _among(own_of(owner) or {}, self._virtual, _STATIC):
                 given = value.__func__ if type(value) is staticmethod else value
                 new = self._double(given)
                 if new is given:
@@ -217,7 +218,7 @@ class Installation:
         def replace(names: dict[str, Any]) -> None:
             if not str(names.get("__file__", "")).endswith(".py"):
                 return
-            for name, value in list(names.items()):
+            for name, value in _among(names, doubles):
                 if id(value) in doubles:
                     names[name] = doubles[id(value)]
                     self._undo.append(lambda v=value, n=name: names.__setitem__(n, v))  # type: ignore[misc]
@@ -321,6 +322,17 @@ def _policy() -> type[Any]:
         _loop_factory = Loop
 
     return Policy
+
+
+def _among(
+    names: Mapping[str, Any], ids: Mapping[int, Any], types: frozenset[int] = frozenset()
+) -> list[tuple[str, Any]]:
+    """All names and values, if the id of any value or of its type is one of these, else none: of
+    hundreds of thousands few are."""
+    values = names.values()
+    if ids.keys().isdisjoint(map(id, values)) and types.isdisjoint(map(id, map(type, values))):
+        return []
+    return list(names.items())
 
 
 def _namespaces() -> list[dict[str, Any]]:

@@ -450,19 +450,35 @@ class _Timed:
     static = staticmethod(time.monotonic)
 
 
+class _Alone:
+    static = staticmethod(time.monotonic)
+
+
 _timed = _Timed()
 
 
 def test_clocks_that_closures_classes_and_objects_keep_are_virtual_for_a_run() -> None:
     def all_of_them() -> list[float]:
-        return [_closure(), _timed.now(), _timed.plain(), _Timed.static(), _Timed().begun]
+        clocks = _closure, _timed.now, _timed.plain, _Timed.static, _Alone.static
+        return [*(clock() for clock in clocks), _Timed().begun]
 
     kept = _closure.__closure__[0].cell_contents, _timed.now, _Timed.plain, _Timed.static  # type: ignore[index, attr-defined]
     with virtual.clock():
         time.sleep(HOUR)
-        assert all_of_them() == [HOUR] * 4 + [EPOCH_S + HOUR]
+        assert all_of_them() == [HOUR] * 5 + [EPOCH_S + HOUR]
     assert (_closure.__closure__[0].cell_contents, _timed.now, _Timed.plain, _Timed.static) == kept  # type: ignore[index, attr-defined]
     assert kept == (time.monotonic,) * 4
+
+
+def test_a_lock_is_the_run_s_in_a_module_that_has_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, lock = types.ModuleType("of_a_lock"), threading.Lock()
+    module.lock = lock  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "of_a_lock", module)
+    with virtual.clock():
+        assert isinstance(module.lock, threading.Lock)  # type: ignore[arg-type]
+    assert module.lock is lock
 
 
 DEPRECATED = """

@@ -275,8 +275,7 @@ class Reader:
         if names:
             raise ScenarioError(
                 str(lost[0].place),
-                f"calls another file that is not there: {lost[0].name}; the launch in "
-                f"{call.place} uses {', '.join(sorted(names)[:3])}",
+                f"{lost[0].said}; the launch in {call.place} uses {', '.join(sorted(names)[:3])}",
             )
 
     def of_config(

@@ -131,7 +131,7 @@ def _of_calls(
 
 
 def _not_there(lost: Lost) -> ScenarioError:
-    return ScenarioError(str(lost.place), f"calls another file that is not there: {lost.name}")
+    return ScenarioError(str(lost.place), lost.said)
 
 
 def _chosen(

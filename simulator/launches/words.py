@@ -18,6 +18,11 @@ from rollcast.simulator.stacks.syntax.yaml_text import word
 
 _PYTHON = re.compile(r"(?:.*/)?python[\d.]*")
 _COMMANDS = {"run", "--", "exec", "torchrun", "launch"}
+_TOOLS = {
+    *("awk", "cat", "chmod", "chown", "cp", "curl", "diff", "find", "git", "grep", "head", "ln"),
+    *("ls", "mv", "patch", "rm", "rsync", "scp", "sed", "tail", "tar", "touch", "unzip", "wget"),
+}
+"""Commands whose words are files that they read or write, and do not start."""
 _HYDRA = {
     **{"config-path": "path", "config_path": "path", "cp": "path"},
     **{"config-name": "name", "config_name": "name", "cn": "name"},
@@ -56,6 +61,8 @@ def programs(words: Sequence[Text]) -> Iterator[Program]:
     """What a command may start, the first the likeliest: a module after ``-m``, a script of
     Python's, or the command itself."""
     found: list[Program] = []
+    if words and posixpath.basename(shown(words[0])) in _TOOLS:
+        return
     for at, text in enumerate(words):
         name = plain(text)
         before = plain(words[at - 1]) if at else None

@@ -519,6 +519,10 @@ def test_a_file_that_the_launch_names_has_to_be_there(tmp_path: Path) -> None:
             tmp_path,
             f"source here_env.sh\n{VERL} data.train_batch_size=$BATCH rollout.n=2\n",
         )
+    with pytest.raises(ScenarioError, match=r"1: which file it calls is not known: .*: M has no v"):
+        launched(tmp_path, f"source $M.sh\n{VERL} data.train_batch_size=$BATCH rollout.n=2\n")
+    fixed = launched(tmp_path, f"sed -i s/a/b/ /opt/verl/trainer/main_ppo.py\n{VERL} rollout.n=3\n")
+    assert values(fixed)["workload.group_size"] == 3
     unused = launched(tmp_path, f"source here_env.sh\n{VERL} data.train_batch_size=4 rollout.n=2\n")
     assert any("here_env.sh" in note for note in unused.notes)
 

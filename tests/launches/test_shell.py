@@ -170,6 +170,12 @@ CASES = {
         " $(echo q-8b | sed 's/[^0-9]*//g') $(echo a.b | sed 's/\\./\\//')\n",
         ["runs/a.b/x", "a_b_c", "8", "a/b"],
     ),
+    "sed of several": (
+        "launch $(echo a-b-b | sed 's/a/x/; s/b//g;') $(echo a/b | sed -e 's#/#;#' -e 's/b/c/')\n",
+        ["x--", "a;c"],
+    ),
+    "fed": ("A=1\nbash <<EOF\nlaunch $A \\\n  2\nEOF\n", ["1", "2"]),
+    "fed by a pipe": ("A='launch $((1 + 1))'\necho \"$A x\" | tr x y | bash -e -s\n", ["2", "y"]),
     "backticks": ("launch `basename a/b.sh .sh`\n", ["b"]),
     "subshell": ("A=1\n(A=2)\nlaunch $A\n", ["1"]),
     "nested": ("bash -c \"launch 'a b'\"\n", ["a b"]),
@@ -238,6 +244,31 @@ def test_nothing_is_run(tmp_path: Path) -> None:
     [call] = called(tmp_path, f"A=$(touch {there}; nproc)\ntouch {there}\nlaunch $A\n")
     assert "not run" in why(call.words[1])
     assert not there.exists()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "J=$(cat <<EOF\ncd x\nlaunch $1 \\\n $HOSTNAME 4\nEOF\n)\n"
+        "echo \"$J\" | tr -d '\\r' | kubectl exec -i $POD -c head -- /bin/bash\n",
+        "ssh $POD 'bash -s' <<EOF\nlaunch $1 $HOSTNAME 4\nEOF\n",
+    ],
+)
+def test_what_another_machine_reads_is_followed(tmp_path: Path, script: str) -> None:
+    [call] = called(tmp_path, f"set -- 2\n{script}")
+    assert [plain(word) for word in call.words[1:]] == ["2", None, "4"]
+    assert not called(tmp_path, script.replace("bash", "less"))
+
+
+def test_what_is_typed_into_a_terminal_is_followed_in_its_own_state(tmp_path: Path) -> None:
+    script = (
+        "B=9\ntmux new-session -d -s a\n"
+        "tmux send-keys -t a 'export A=1' C-m\ntmux send-keys -t b 'A=2' Enter\n"
+        'tmux send-keys -t a "launch \\$A \\\\\n $B" C-m\ntmux send-keys -t a C-c\nlaunch $A\n'
+    )
+    here, there = sorted(called(tmp_path, script), key=lambda call: -call.place.line)
+    assert [plain(word) for word in there.words[1:]] == ["1", "9"]
+    assert plain(here.words[1]) is None
 
 
 def test_an_undecided_condition_leaves_what_its_branches_agree_on(tmp_path: Path) -> None:

@@ -135,9 +135,10 @@ def _source(session: Session, fields: list[Text], read: Text | None, command: Si
     if path is None and _OF_THE_MACHINE.search(shown(fields[1])):
         return Status.RAN
     if path is None:
+        lost = Lost(fields[1], place, True)
         if not session.maybe:
-            session.found.lost.append(Lost(shown(fields[1]), place, True))
-        session.found.note(f"{place}: calls {shown(fields[1])}, which is not there")
+            session.found.lost.append(lost)
+        session.found.note(f"{place}: {lost.said}")
         return Status.RAN
     positional = session.state.positional
     if len(fields) > 2:

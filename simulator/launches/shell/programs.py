@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from rollcast.simulator.launches.around import options
@@ -19,6 +20,8 @@ _MOST_CALLS = 500
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
 _REMOTE = {"ssh", "pdsh", "tmux", "screen"}
 _LAUNCHED = r"\s.*\b(?:python3?|torchrun|accelerate|deepspeed|ray)\s|^(?:python3?|torchrun)\s"
+_FED = re.compile(r"(?:^|[ /])(?:bash|sh|zsh|dash|ksh)(?: -(?:s|-|[eilux]+))*$")
+"""A command that ends in a shell without a script, which reads its input."""
 _SUBMITS = {"sbatch", "qsub", "bsub"}
 _STARTED = r"(?s)\s*(?:\w+=\S+\s+)*(?:uv\s+run|python3?|torchrun|accelerate|deepspeed|ray\s+job)\s"
 _LAUNCHERS = {
@@ -57,6 +60,13 @@ def other(
             line = place_of(text, place).line
             session.apart(partial(session.inner, shown(text), line, fields[at + 4 :]))
             return Status.RAN
+    if read and _FED.search(" ".join(word or "?" for word in words)):
+        line = place_of(read, place).line
+        session.apart(partial(session.inner, shown(read), line, []))
+        return Status.RAN
+    if name == "tmux" and (typed := _typed(fields, place)) is not None:
+        session.typed(*typed)
+        return Status.RAN
     for at, word in enumerate(words):
         if word and re.search(r"\.(sh|bash|slurm|sbatch)$", word) and _calls(words, at):
             return _script(session, fields, at, command)
@@ -71,6 +81,24 @@ def other(
                 return Status.RAN
         session.apart(partial(_submitted, session, command))
     return external(session, fields, command, missing)
+
+
+_KEYS = {"c-m", "c-j", "enter", "kpenter"}
+
+
+def _typed(fields: list[Text], place: Place) -> tuple[str, Text] | None:
+    """The pane and the text of ``tmux send-keys``; None where it sends keys alone."""
+    at = next((at for at, text in enumerate(fields) if shown(text) in ("send-keys", "send")), None)
+    if at is None:
+        return None
+    pane, keys, rest = "", list[Text](), iter(fields[at + 1 :])
+    for text in rest:
+        word = shown(text)
+        if word == "-t":
+            pane = shown(next(rest, ()))
+        elif word.lower() not in _KEYS and not (word.startswith("-") and not keys):
+            keys.append(text)
+    return (pane, joined(keys, "", place)) if keys else None
 
 
 def _submitted(session: Session, command: Simple) -> None:
@@ -93,7 +121,7 @@ def _script(session: Session, fields: list[Text], at: int, command: Simple) -> S
     if path is None:
         if plain(fields[0]) in _SUBMITS:
             session.apart(partial(_submitted, session, command))
-        session.found.lost.append(Lost(shown(fields[at]), place, False))
+        session.found.lost.append(Lost(fields[at], place, False))
         return Status.RAN
 
     def run() -> None:
@@ -130,6 +158,14 @@ def _printed(
             return known(posixpath.normpath(posixpath.join(folder or "/", words[-1])), place)
     if name == "echo" and None in words and not shown(fields[1]).startswith("-"):
         return (*joined(fields[1:], " ", place), *known("\n", place))
+    if name == "tr" and read is not None and plain(read) is None and None not in words:
+        one_by_one = [
+            piece if piece.why else replace(piece, text=printed)
+            for piece in read
+            if (printed := printed_by(name, [word or "" for word in words[1:]], piece.text))
+            is not None
+        ]
+        return tuple(one_by_one) if len(one_by_one) == len(read) else None
     if name == "basename" and None in words and len(fields) == 2 and not fields[1][-1].why:
         last = fields[1][-1].text.rpartition("/")
         return known(last[2], place) if last[1] and last[2] else None
@@ -281,16 +317,28 @@ def _cut(words: Sequence[str], read: str) -> str | None:
     return "".join(f"{line}\n" for line in lines)
 
 
-_REPLACES = re.compile(r"s([/#|,@:!~])((?:\\.|(?!\1).)*)\1((?:\\.|(?!\1).)*)\1(g?)")
+_REPLACES = re.compile(r"s([/#|,@:!~])((?:\\.|(?!\1).)*)\1((?:\\.|(?!\1).)*)\1(g?)\s*(?:;\s*|$)")
 _PLAIN = re.compile(r"\\[^\w\s(){}|+?]|\[\^?[\w\s./-]+\]|[^\\\[\](){}|+?]")
 _MOST_WORK = 3_000_000
 
 
 def _sed(words: Sequence[str], read: str) -> str | None:
-    """Of sed's programs: one replacement, of a pattern without groups by a text."""
-    match = _REPLACES.fullmatch(words[-1]) if len(words) == 1 + (words[:1] == ["-e"]) else None
-    if match is None or re.search(r"(?<!\\)&|\\\w", match[3]):
+    """Of sed's programs: replacements, each of a pattern without groups by a text."""
+    text = ";".join(word for word in words if word != "-e")
+    if not text or len(words) != max(1, 2 * words.count("-e")):
         return None
+    while text:
+        match = _REPLACES.match(text)
+        if match is None or re.search(r"(?<!\\)&|\\\w", match[3]):
+            return None
+        replaced = _replaced(match, read)
+        if replaced is None:
+            return None
+        read, text = replaced, text[match.end() :]
+    return read
+
+
+def _replaced(match: re.Match[str], read: str) -> str | None:
     form, count = match[2], 0 if match[4] else 1
     if "".join(_PLAIN.findall(form)) != form or not form or form.startswith("*"):
         return None

@@ -8,7 +8,17 @@ from enum import Enum
 from pathlib import Path
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.launches.pieces import Piece, Text, cut, doubted, known, shown, unknown, why
+from rollcast.simulator.launches.pieces import (
+    Piece,
+    Text,
+    cut,
+    doubted,
+    known,
+    place_of,
+    shown,
+    unknown,
+    why,
+)
 from rollcast.simulator.launches.shell.braces import TooLongError
 from rollcast.simulator.launches.shell.expand import Array, Expander, Scope, Value
 from rollcast.simulator.launches.shell.parse import ShellSyntaxError, commands
@@ -35,9 +45,17 @@ class Called:
 class Lost:
     """A file that a script calls, and that is not there. sourced: read into the script itself."""
 
-    name: str
+    name: Text
     place: Place
     sourced: bool
+
+    @property
+    def said(self) -> str:
+        """A sentence of it, whose subject is the place."""
+        at = max((at for at, piece in enumerate(self.name) if piece.why), default=-1)
+        if at >= 0 and "/" not in shown(self.name[at + 1 :]):
+            return f"which file it calls is not known: {shown(self.name)}: {self.name[at].why}"
+        return f"calls another file that is not there: {shown(self.name)}"
 
 
 @dataclass
@@ -163,7 +181,7 @@ class Session:
     """A script that is followed. run: follows a command; environment: values of variables from
     outside; path: of the script. maybe: why what is followed now may not be reached. open: why the
     last condition is not decided. out: what is printed where output is collected. left: ways that
-    would have left a loop, none of which was taken."""
+    would have left a loop, none of which was taken. panes: states of other terminals."""
 
     def __init__(
         self,
@@ -182,6 +200,7 @@ class Session:
         self.left = 0
         self.out: list[Piece] = []
         self.missing: set[str] = set()
+        self.panes: dict[str, State] = {}
         self.seen: set[tuple[Place, tuple[str, ...]]] = set()
         self.zero = path
         self._run = run
@@ -261,7 +280,7 @@ class Session:
         finally:
             printed, self.out = self.out, before
         reason = why(tuple(printed))
-        if reason and not _path_like(printed):
+        if reason and not _path_like(printed) and not _script_like(printed):
             return unknown(text, place, reason)
         while printed and not printed[-1].why and printed[-1].text.endswith("\n"):
             rest = printed[-1].text.rstrip("\n")
@@ -290,6 +309,16 @@ class Session:
             pass
         finally:
             self.state, self.depth = before, depth
+
+    def typed(self, pane: str, text: Text) -> None:
+        """Follows what is typed into a terminal of its own, whose state stays for what comes."""
+        before, self.state = self.state, self.panes.get(pane, self.state).copy()
+        try:
+            self.inner(shown(text), place_of(text, self.place()).line, [])
+        except (Exit, Return, Jump):
+            pass
+        finally:
+            self.panes[pane], self.state = self.state, before
 
     def either(self, branches: Sequence[Callable[[], object]], reason: str) -> None:
         """Follows each of several ways from here, and keeps what they agree on."""
@@ -331,3 +360,13 @@ class Session:
 def _path_like(printed: Sequence[Piece]) -> bool:
     """Whether what is not known is the start of a path, whose rest is known."""
     return bool(printed) and bool(printed[0].why) and "/" in printed[-1].text
+
+
+def _script_like(printed: Sequence[Piece]) -> bool:
+    """Whether whole lines of a text are known, as of a script in which a variable is not."""
+    first = printed[0] if printed else None
+    return (
+        first is not None
+        and not first.why
+        and "\n" in "".join(piece.text for piece in printed if not piece.why).strip("\n")
+    )

@@ -31,6 +31,8 @@ FLAT = {
     "Mooncake": "timestamp_ms,input_length,output_length,hash\n0,10,5,a\n0,20,6,b\n9,30,7,c\n",
     "Azure": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023,10,5\n2023,20,6\n2024,30,7\n",
     "Vidur": "num_decode_tokens,num_prefill_tokens,arrived_at\n5,10,0.1\n6.0,20,0.2\n7,30,0.3\n",
+    "BurstGPT": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,GPT-4,10,5,15,API log\n9,GPT-4,20,6,26,API log\n9,ChatGPT,30,7,37,API log\n",
 }
 MOONCAKE_LINES = "\n".join(
     json.dumps({"timestamp": 0, "input_length": p, "output_length": n, "hash_ids": [1, 2]})
@@ -50,9 +52,76 @@ def test_request_formats_are_told_by_their_header(write, name, dress):
         "no last newline": text.rstrip(),
     }[dress]
     trace = read_trace(write(dressed))
-    assert (trace.format, trace.grouped, trace.has_rewards) == (name, False, False)
+    assert (trace.format, trace.grouped, trace.has_rewards) == ("requests", False, False)
     requests = [(group.prompt_tokens, group.new_tokens) for group in trace.groups]
     assert requests == [(10, (5,)), (20, (6,)), (30, (7,))]
+
+
+USAGE = '{"id": 1, "response": {"body": {"usage": {"prompt_tokens": %d, "completion_tokens": %d}}}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # what ``vllm bench serve --save-detailed`` writes
+        '{"date": "1", "input_lens": [10, 20, 30], "output_lens": [5, 6, 7], "ttfts": [0.1]}',
+        # SGLang's ``bench_serving --output-details``: one line for each run
+        '{"input_lens": [10], "output_lens": [5]}\n{"input_lens": [20, 30], "output_lens": [6, 7]}',
+        # the results of a batch of OpenAI's API
+        "\n".join(USAGE % pair for pair in ((10, 5), (20, 6), (30, 7))),
+        '[{"input_len": 10, "output_len": 5}, {"input_len": 20, "output_len": 6},'
+        '{"input_len": "30", "output_len": 7.0}]',
+    ],
+)
+def test_json_of_engines_and_their_benchmarks(write, text):
+    trace = read_trace(write(text, "trace.json"))
+    assert trace.format == "requests"
+    requests = [(group.prompt_tokens, group.new_tokens) for group in trace.groups]
+    assert requests == [(10, (5,)), (20, (6,)), (30, (7,))]
+
+
+@pytest.mark.parametrize(
+    ("text", "rewards"),
+    [
+        ("uid,prompt_length,response_length,score\nb,9,5,1\na,8,7,0\nb,9,6,0.5\n", True),
+        (
+            '{"prompt_id": "b", "prompt_len": 9, "tokens": 5}\n'
+            '{"prompt_id": "a", "prompt_len": 8, "tokens": 7}\n'
+            '{"prompt_id": "b", "prompt_len": 9, "tokens": 6}',
+            False,
+        ),
+        (
+            '{"prompt_tokens": 9, "response_lengths": [5, 6], "rewards": [1, 0.5]}\n'
+            '{"prompt_tokens": 8, "response_lengths": [7], "rewards": [0]}',
+            True,
+        ),
+        ("[[5, 6], [7]]", False),
+    ],
+)
+def test_groups_are_kept_wherever_a_file_tells_them(write, text, rewards):
+    trace = read_trace(write(text, "trace.txt"))
+    if not trace.has_prompts:
+        trace = trace.prompted(9)
+    first, second = trace.groups
+    assert (trace.grouped, first.prompt_tokens, first.new_tokens) == (True, 9, (5, 6))
+    assert (second.new_tokens, trace.has_rewards) == ((7,), rewards)
+    assert (first.rewards, second.rewards) == (((1.0, 0.5), (0.0,)) if rewards else (None, None))
+
+
+def test_groups_too_small_for_the_run_are_left_out_and_said(write):
+    trace = read_trace(write("[[5, 6], [7], [8, 9, 10]]"))
+    left = trace.dealt(2)
+    assert [group.new_tokens for group in left.groups] == [(5, 6), (8, 9, 10)]
+    (said,) = left.warnings
+    assert "1 of 3 groups" in said
+    assert "fewer than 2 rollouts" in said
+    assert trace.dealt(4) is trace
+
+
+def test_failed_requests_are_left_out_and_counted(write):
+    trace = read_trace(write(FLAT["BurstGPT"] + "9,GPT-4,40,0,40,API log\n"))
+    assert len(trace.groups) == 3
+    assert "1 requests have 0 new tokens" in trace.warnings[0]
 
 
 def test_mooncake_lines_and_plain_json(write):
@@ -118,11 +187,31 @@ G = "group,index,prompt_tokens,new_tokens,reward\n"
         (FLAT["Azure"].split("\n")[0], "a header and no rows"),
         (b"prompt_tokens,new_tokens\n1,\xff\n", "not UTF-8 text .byte 27"),
         (b"\x1f\x8b\x08\x00binary", "not UTF-8"),
-        ("12,34\n56,78\n", "no header that is known .*accepted are"),
+        ("12,34\n56,78\n", "no header that is known .*"),
         ("a\x00b\n1\n", "no header that is known"),
-        ("prompt_tokens\n5\n", "lacks the column new_tokens; accepted"),
-        ("group,prompt_tokens,new_tokens\n0,5,5\n", "lacks the column index"),
-        ("ContextTokens,output\n5,5\n", "lacks the column GeneratedTokens"),
+        ("prompt_tokens\n5\n", "no column of the lengths of responses; give"),
+        ("prompt_tokens,group,index\n5,0,0\n", "lacks the column new_tokens"),
+        ("ContextTokens,output\n5,5\n", "ContextTokens and no column of the lengths of responses"),
+        (
+            "input_length,output_len,output_tokens\n5,5,5\n",
+            "2 columns for the response",
+        ),
+        ("uid,tokens\na,5\na,0\n", "line 3, tokens is '0'"),
+        ("uid,prompt_len,tokens\na,5,5\na,6,5\n", "gives group 'a' a prompt of 6 tokens, an ear"),
+        ("uid,tokens,reward\na,5,1\na,6,\n", "group 'a' has rewards of 1 of 2 responses"),
+        ("uid,tokens,reward\na,5,1\nb,6,\n", "rewards of some responses"),
+        ("uid,tokens,reward\na,5,good\n", "reward is 'good'"),
+        ("input_len,output_len\n5,0\n", "1 requests, all of 0 new tokens"),
+        (
+            '{"input_lens": [5, 6], "output_lens": [5]}',
+            "1 values of output_lens and 2",
+        ),
+        ('{"input_lens": [5], "output_lens": []}', "0 values of output_lens and 1 of input_lens"),
+        ('{"output_lens": [[5]]}', r"output_lens\[0\] is '\[5\]'"),
+        ('{"tokens": [5, 6]}\n{"tokens": 7}', "groups of responses beside single requests"),
+        ('{"input": "text", "output": "text", "score": 1, "step": 1}', "no header that is known"),
+        ("[[5], 6]", "groups of responses beside single requests"),
+        ('[{"tokens": 5}, 6]', "entry 1 is not a JSON object"),
         ("new_tokens,prompt_tokens,new_tokens\n5,5,5\n", "'new_tokens' 2 times"),
         (G + "0,0,9,9\n", "line 2 has 4 cells; the header has 5"),
         (G + "0,0,9,9,0,1\n", "line 2 has 6 cells"),
@@ -146,15 +235,15 @@ G = "group,index,prompt_tokens,new_tokens,reward\n"
         (G + "0,0,9,9,1\n0,1,8,8,1\n", "line 3 gives group 0 a prompt of 8 tokens"),
         (G + '0,0,9,"9,1\n', "not valid CSV"),
         (G + "0,0,9," + "x" * 200_000 + ",1\n", "not valid CSV"),
-        ('{"prompt": 5}', 'without the keys "prompt" and "out"'),
-        ("[]", 'without the keys "prompt" and "out"'),
+        ('{"prompt": 5}', "no header that is known .'prompt'"),
+        ("[]", "holds no response"),
         ("[5, 0]", "entry 1 is '0'"),
-        ("response_length,tokens\n5,5\n", "no header that is known"),
+        ("tokens,length\n5,5\n", "2 columns for the response .tokens, length"),
         ("response_length\n-5\n", "line 2, response_length is '-5'"),
         ('{"prompt": 5, "out": []}', '"out" is not a list of lengths'),
         ('{"prompt": 5, "out": 7}', '"out" is not a list of lengths'),
         ('{"prompt": 5, "out": [4, 0]}', r'"out"\[1\] is \'0\''),
-        ('{"prompt": true, "out": [4]}', "\"prompt\" is 'true'"),
+        ('{"prompt": true, "out": [4]}', "is 'true'"),
         ('{"prompt": 5, "out": [null]}', "is 'null'"),
         ('{"prompt": 5, "out": [4,', "not valid JSON"),
         ("[" * 200_000, "not valid JSON"),

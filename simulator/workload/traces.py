@@ -1,21 +1,22 @@
-"""Reads response lengths out of trace files, in the formats that public traces come in.
+"""Reads response lengths out of trace files: those of public traces, of engines and of one's own.
 
-| format | file | columns or keys |
-|---|---|---|
-| rollcast | CSV | group, index, prompt_tokens, new_tokens, and reward if known |
-| requests | CSV | prompt_tokens, new_tokens |
-| Mooncake | CSV, or JSON lines | input_length, output_length |
-| Azure LLM inference | CSV | ContextTokens, GeneratedTokens |
-| Vidur | CSV | num_prefill_tokens, num_decode_tokens |
-| plain | JSON | {"prompt": 512, "out": [lengths]} |
-| responses | CSV | one of new_tokens, response_length and the like; no column of prompts |
-| responses | JSON | [lengths] |
-| turns | CSV | group, index, turn, observation_tokens, new_tokens, environment_s, maybe reward |
+| file | groups |
+|---|---|
+| CSV with group, index, prompt_tokens, new_tokens, and reward if known | as numbered |
+| CSV with group, index, turn, observation_tokens, new_tokens, environment_s | as numbered |
+| CSV, JSON lines, list of objects: lengths of responses, maybe of prompts, maybe groups | those \
+given, or dealt |
+| JSON objects with a list of responses to one prompt | each object |
+| JSON objects with a list of prompts and one of responses | dealt |
+| JSON [[lengths], ...] | each list |
+| JSON [lengths], {"prompt": 512, "out": [lengths]} | dealt |
 
-The header decides the format; further columns (arrival times, hashes) are ignored, since the policy
-decides when a rollout starts. The first and the last format have groups. In the others a row is one
-request, and `Trace.dealt` makes groups of consecutive rows. Responses alone have no prompts:
-`Trace.prompted` gives them.
+`trace_rows` tells the columns by their names: Mooncake's and Azure's
+traces, BurstGPT's, Vidur's, and what ``vllm bench serve --save-detailed`` and SGLang's
+``bench_serving --output-details`` write. Further columns (arrival times, hashes) are ignored, since
+the policy decides when a rollout starts. Where nothing says the groups, a row is one request, and
+`Trace.dealt` makes groups of consecutive rows; requests of 0 new tokens, which failed, are left
+out. Responses alone have no prompts: `Trace.prompted` gives them.
 
 Of turns, each has a row. The first turn's observation is the prompt, which a group's rollouts
 share. ``environment_s`` is what the environment took after the turn; after the last one it may be
@@ -24,44 +25,23 @@ share. ``environment_s`` is what the environment took after the turn; after the 
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, TypeVar
 
-from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.columns import LARGEST_TOKENS
 from rollcast.simulator.results.read import NotJsonError, parse_json
+from rollcast.simulator.workload import trace_rows
 from rollcast.simulator.workload.seconds import LARGEST_S
+from rollcast.simulator.workload.trace_rows import ACCEPTED, FIELD, Row, fail, shown
 
-FIELD = "workload.lengths.trace"
+__all__ = ["FIELD", "Trace", "TraceGroup", "TracedTurn", "read_trace"]
+
 T = TypeVar("T")
 
-_GROUPED = ("group", "index", "prompt_tokens", "new_tokens")
-_TURNS = ("group", "index", "turn", "observation_tokens", "new_tokens", "environment_s")
-_FLAT = {
-    "requests": ("prompt_tokens", "new_tokens"),
-    "Mooncake": ("input_length", "output_length"),
-    "Azure": ("ContextTokens", "GeneratedTokens"),
-    "Vidur": ("num_prefill_tokens", "num_decode_tokens"),
-}
-_RESPONSES = (
-    *("new_tokens", "response_tokens", "response_length", "completion_tokens"),
-    *("completion_length", "output_tokens", "output_length", "tokens", "length"),
-)
-_ACCEPTED = (
-    "accepted are CSV files with the columns "
-    + "; ".join(",".join(columns) for columns in (_GROUPED, *_FLAT.values(), _TURNS))
-    + "; new_tokens alone (or "
-    + ", ".join(_RESPONSES[1:])
-    + "); JSON lines with input_length and output_length; and JSON, "
-    + '{"prompt": 512, "out": [...]} or [...]'
-)
 _WHOLE = re.compile(r"[0-9]{1,18}(\.0*)?", re.ASCII)
 
 
@@ -111,7 +91,11 @@ class Trace:
     def prompted(self, tokens: int) -> Trace:
         """Responses behind prompts of so many tokens."""
         groups = tuple(
-            TraceGroup(tokens, tuple(_after(tokens, new) for new in group.new_tokens))
+            replace(
+                group,
+                prompt_tokens=tokens,
+                rollouts=tuple(_after(tokens, new) for new in group.new_tokens),
+            )
             for group in self.groups
         )
         return replace(self, groups=groups, has_prompts=True)
@@ -121,17 +105,17 @@ class Trace:
 
         The group's prompt is that of its first row; rows too few for a last group are left out.
         The rows are different requests, so a group spreads as wide as the whole trace;
-        ``within_sd`` builds groups with a spread of their own instead. A trace with groups is
-        returned unchanged. Raises ScenarioError on fewer than ``group_size`` rows.
+        ``within_sd`` builds groups with a spread of their own instead. Of a trace with groups,
+        those of fewer rollouts are left out, unless all are. Raises ScenarioError on fewer than
+        ``group_size`` rows.
         """
         if self.grouped:
-            return self
+            return self._of_size(group_size)
         rows = self.groups
         if len(rows) < group_size:
-            raise ScenarioError(
-                FIELD,
+            fail(
                 f"{self.name} holds {len(rows)} requests, too few for one group of {group_size}; "
-                "lower workload.group_size or set within_sd",
+                "lower workload.group_size or set within_sd"
             )
         starts = range(0, len(rows) - group_size + 1, group_size)
         groups = tuple(
@@ -147,6 +131,17 @@ class Trace:
         )
         return replace(self, groups=groups, grouped=True, warnings=(*self.warnings, note))
 
+    def _of_size(self, group_size: int) -> Trace:
+        whole = tuple(group for group in self.groups if len(group.rollouts) >= group_size)
+        small = len(self.groups) - len(whole)
+        if not small or not whole:
+            return self
+        note = (
+            f"{small} of {len(self.groups)} groups of {self.name} have fewer than {group_size} "
+            "rollouts and were left out"
+        )
+        return replace(self, groups=whole, warnings=(*self.warnings, note))
+
 
 def _after(prompt: int, new: int) -> tuple[TracedTurn, ...]:
     """A rollout of one turn."""
@@ -159,47 +154,28 @@ def read_trace(path: str | Path) -> Trace:
     Raises ScenarioError, field ``workload.lengths.trace``, naming line and column of what is wrong.
     """
     file = Path(path)
-    text = _text_of(file)
+    text = trace_rows.text_of(file)
     if text.lstrip()[0] in "{[":
-        return _read_json(text, file)
-    return _read_csv(text, file)
+        return _of_json(text, file)
+    names, rows = trace_rows.csv_table(text, file)
+    if "turn" in names or {"group", "index"}.issubset(names):
+        return _of_table(names, rows, file)
+    return _of_rows(trace_rows.of_csv(names, rows, file), file)
 
 
-def _text_of(file: Path) -> str:
-    if file.is_dir():
-        _fail(f"{file} is a folder; give a trace file")
-    if not file.exists():
-        _fail(f"there is no file {file}; give the path of a trace")
-    if not file.is_file():
-        _fail(f"{file} is a device or a pipe; give a trace file")
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        _fail(f"{file} is not UTF-8 text (byte {error.start}); {_ACCEPTED}")
-    except OSError as error:
-        _fail(f"{file} cannot be read ({error.strerror or error})")
-    if not text.strip():
-        _fail(f"{file} is empty; {_ACCEPTED}")
-    return text
-
-
-def _fail(message: str) -> NoReturn:
-    raise ScenarioError(FIELD, message)
-
-
-def _tokens(value: object, where: str, least: int = 1) -> int:
-    """A length in tokens from a cell (text) or a JSON value; where: line and column."""
-    text = value.strip() if isinstance(value, str) else json.dumps(value)
+def _tokens(cell: str, where: str, least: int = 1) -> int:
+    """A length in tokens; where: line and column."""
+    text = cell.strip()
     if not _WHOLE.fullmatch(text) or (tokens := int(text.partition(".")[0])) < least:
-        _fail(f"{where} is {_shown(text)}; a length is a whole number of tokens, at least {least}")
+        fail(f"{where} is {shown(text)}; a length is a whole number of tokens, at least {least}")
     if tokens > LARGEST_TOKENS:
-        _fail(f"{where} is {_shown(text)}; no response or prompt has over {LARGEST_TOKENS} tokens")
+        fail(f"{where} is {shown(text)}; no response or prompt has over {LARGEST_TOKENS} tokens")
     return tokens
 
 
 def _ordinal(value: str, where: str) -> int:
     if not _WHOLE.fullmatch(value.strip()):
-        _fail(f"{where} is {_shown(value)}; give a whole number from 0")
+        fail(f"{where} is {shown(value)}; give a whole number from 0")
     return int(value.strip().partition(".")[0])
 
 
@@ -212,82 +188,91 @@ def _number(value: str) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def _shown(text: str) -> str:
-    text = text.strip()
-    return repr(text if len(text) <= 40 else text[:37] + "...") if text else "empty"
+def _of_table(names: Sequence[str], rows: Iterable[tuple[str, list[str]]], file: Path) -> Trace:
+    """The trace of a table that numbers its groups, their rollouts and maybe their turns."""
+    with_turns = "turn" in names
+    wanted = trace_rows.TURNS if with_turns else trace_rows.GROUPED
+    if missing := [column for column in wanted if column not in names]:
+        fail(f"{file} lacks the column {', '.join(missing)}; {ACCEPTED}")
+    read = _Grouped(file, names)
+    for where, cells in rows:
+        read.take(where, cells)
+    if not (groups := read.groups()):
+        fail(f"{file} has a header and no rows")
+    return Trace(file.name, "turns" if with_turns else "rollcast", groups, grouped=True)
 
 
-def _read_csv(text: str, file: Path) -> Trace:
-    rows = _csv_rows(text, file)
-    _, header = next(rows, (0, []))
-    names = [name.strip() for name in header]
-    name, columns = _csv_format(names, file)
-    grouped = name in ("rollcast", "turns")
-    if grouped:
-        read = _Grouped(file, names)
-        for line, row in rows:
-            read.take(line, row)
-        groups = read.groups()
-    else:
-        at = [names.index(column) for column in columns]
-        groups = tuple(
-            _request([row[i] for i in at], columns, f"{file}, line {line}") for line, row in rows
-        )
-    if not groups:
-        _fail(f"{file} has a header and no rows")
-    return Trace(file.name, name, groups, grouped, has_prompts=name != "responses")
-
-
-def _csv_rows(text: str, file: Path) -> Iterator[tuple[int, list[str]]]:
-    """``(line number, cells)`` of each row that is not blank; all rows as long as the first."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    width = 0
-    try:
-        for row in reader:
-            if not any(cell.strip() for cell in row):
-                continue
-            if width and len(row) != width:
-                _fail(
-                    f"{file}, line {reader.line_num} has {len(row)} cells; the header has {width}"
-                )
-            width = len(row)
-            yield reader.line_num, row
-    except csv.Error as error:
-        _fail(f"{file}, line {reader.line_num} is not valid CSV ({error})")
-
-
-def _csv_format(names: Sequence[str], file: Path) -> tuple[str, Sequence[str]]:
-    """The format whose columns the header has, as (name, columns)."""
-    for name in names:
-        if names.count(name) > 1:
-            _fail(f"{file} has the column {name!r} {names.count(name)} times; once is enough")
-    present = set(names)
-    formats: Mapping[str, Sequence[str]] = _FLAT
-    if "turn" in present:
-        formats = {"turns": _TURNS}
-    elif not present.isdisjoint(("group", "index")):
-        formats = {"rollcast": _GROUPED}
-    for name, columns in formats.items():
-        if present.issuperset(columns):
-            return name, columns
-    alone = [name for name in names if name in _RESPONSES]
-    prompts = present.intersection(columns[0] for columns in _FLAT.values())
-    if formats is _FLAT and len(alone) == 1 and not prompts:
-        return "responses", alone
-    for columns in formats.values():
-        if present.intersection(columns):
-            missing = [column for column in columns if column not in present]
-            _fail(f"{file} lacks the column {', '.join(missing)}; {_ACCEPTED}")
-    _fail(f"{file} has no header that is known ({_shown(','.join(names))}); {_ACCEPTED}")
-
-
-def _request(values: Sequence[object], columns: Sequence[str], where: str) -> TraceGroup:
-    """A row of a format without groups: prompt, if there is one, and response."""
-    *prompts, new = (
-        _tokens(value, f"{where}, {column}") for value, column in zip(values, columns, strict=True)
+def _of_rows(rows: Iterable[Row], file: Path) -> Trace:
+    """The trace of responses in groups, or, without groups, of one request a row."""
+    groups: dict[str, list[Row]] = {}
+    requests: list[TraceGroup] = []
+    failed = 0
+    row = None
+    for row in rows:
+        if row.group is not None:
+            groups.setdefault(row.group.strip(), []).append(row)
+        elif "prompt" in row.columns and row.response.strip() in ("0", "0.0"):
+            failed += 1
+        else:
+            requests.append(_request(row))
+    if row is None:
+        fail(f"{file} has a header and no rows")
+    has_prompts = row.prompt is not None
+    if groups and (requests or failed):
+        fail(f"{file} has groups of responses beside single requests; give one or the other")
+    if groups:
+        made = tuple(_group(name, of_group) for name, of_group in groups.items())
+        if any(group.rewards for group in made) and not all(group.rewards for group in made):
+            fail(f"{file} has rewards of some responses; give every one a reward, or none")
+        return Trace(file.name, "groups", made, grouped=True, has_prompts=has_prompts)
+    if not requests:
+        fail(f"{file} has {failed} requests, all of 0 new tokens; a response has at least 1")
+    note = f"{file.name}: {failed} requests have 0 new tokens, as failed ones do, and were left out"
+    return Trace(
+        file.name,
+        "requests" if has_prompts else "responses",
+        tuple(requests),
+        grouped=False,
+        warnings=(note,) if failed else (),
+        has_prompts=has_prompts,
     )
-    prompt = prompts[0] if prompts else 0
-    return TraceGroup(prompt, (_after(prompt, new),))
+
+
+def _request(row: Row) -> TraceGroup:
+    """A response that is a group of its own."""
+    prompt = 0 if row.prompt is None else _tokens(row.prompt, row.place("prompt"))
+    return TraceGroup(prompt, (_after(prompt, _response(row)),))
+
+
+def _response(row: Row) -> int:
+    return _tokens(row.response, row.place("response"))
+
+
+def _group(name: str, rows: Sequence[Row]) -> TraceGroup:
+    """The responses to one prompt, in the order of the file."""
+    prompts = [_request(row).prompt_tokens for row in rows]
+    for row, prompt in zip(rows, prompts, strict=True):
+        if prompt != prompts[0]:
+            fail(
+                f"{row.where} gives group {shown(name)} a prompt of {prompt} tokens, an earlier "
+                f"row {prompts[0]}; the rollouts of a group share one prompt"
+            )
+    rewards = tuple(_reward(row) for row in rows if row.reward is not None and row.reward.strip())
+    if len(rewards) not in (0, len(rows)):
+        fail(
+            f"{rows[0].where}: group {shown(name)} has rewards of {len(rewards)} of {len(rows)} "
+            "responses; give every one a reward, or none"
+        )
+    rollouts = tuple(_after(prompts[0], _response(row)) for row in rows)
+    return TraceGroup(prompts[0], rollouts, rewards or None)
+
+
+def _reward(row: Row) -> float:
+    assert row.reward is not None
+    reward = _number(row.reward)
+    if math.isnan(reward):
+        fail(f"{row.place('reward')} is {shown(row.reward)}; a reward is a finite number")
+    return reward
 
 
 class _Grouped:
@@ -300,9 +285,8 @@ class _Grouped:
         self._turns: dict[tuple[int, int], dict[int, TracedTurn]] = {}
         self._rewards: dict[tuple[int, int], float] = {}
 
-    def take(self, line: int, row: list[str]) -> None:
+    def take(self, where: str, row: list[str]) -> None:
         """Takes one row. Raises ScenarioError."""
-        where = f"{self._file}, line {line}"
         cell = {name: row[place] for name, place in self._at.items()}
         with_turns = "turn" in cell
         group, index = (_ordinal(cell[name], f"{where}, {name}") for name in ("group", "index"))
@@ -315,9 +299,9 @@ class _Grouped:
         if turn in turns:
             also = f", turn {turn}" if with_turns else ""
             each = "" if with_turns else " rollout"
-            _fail(f"{where} repeats group {group}, index {index}{also}; each{each} has one row")
+            fail(f"{where} repeats group {group}, index {index}{also}; each{each} has one row")
         if not turn and self._prompts.setdefault(group, observed) != observed:
-            _fail(
+            fail(
                 f"{where} gives group {group} a prompt of {observed} tokens, an earlier line "
                 f"{self._prompts[group]}; the rollouts of a group share one prompt"
             )
@@ -325,9 +309,9 @@ class _Grouped:
         if "reward" in cell and (cell["reward"].strip() or not with_turns):
             reward = _number(cell["reward"])
             if math.isnan(reward):
-                _fail(f"{where}, reward is {_shown(cell['reward'])}; a reward is a finite number")
+                fail(f"{where}, reward is {shown(cell['reward'])}; a reward is a finite number")
             if self._rewards.setdefault((group, index), reward) != reward:
-                _fail(
+                fail(
                     f"{where} gives group {group}, index {index} a reward of {reward:g}, an "
                     f"earlier line {self._rewards[group, index]:g}"
                 )
@@ -336,9 +320,7 @@ class _Grouped:
     def _seconds(text: str, where: str) -> float:
         seconds = _number(text)
         if not 0 <= seconds <= LARGEST_S:
-            _fail(
-                f"{where}, environment_s is {_shown(text)}; give seconds, from 0 to {LARGEST_S:g}"
-            )
+            fail(f"{where}, environment_s is {shown(text)}; give seconds, from 0 to {LARGEST_S:g}")
         return seconds
 
     def groups(self) -> tuple[TraceGroup, ...]:
@@ -350,7 +332,7 @@ class _Grouped:
                 turns, of, "number {}; turns count 0, 1, 2, ..."
             )
         if len(self._rewards) not in (0, len(self._turns)):
-            _fail(
+            fail(
                 f"{self._file} has rewards of {len(self._rewards)} of {len(self._turns)} rollouts; "
                 "give every one a reward, or none"
             )
@@ -369,47 +351,29 @@ def _in_order(items: Mapping[int, T], of: str, gap: str) -> tuple[T, ...]:
     """The items numbered 0, 1, 2, ... Raises ScenarioError for a number that is missing."""
     for number in range(len(items)):
         if number not in items:
-            _fail(f"{of} {gap.format(number)}")
+            fail(f"{of} {gap.format(number)}")
     return tuple(items[number] for number in range(len(items)))
 
 
-def _read_json(text: str, file: Path) -> Trace:
+def _of_json(text: str, file: Path) -> Trace:
     try:
         whole = parse_json(text)
-    except NotJsonError:
-        return _read_json_lines(text, file)  # several values, or none: the lines tell
-    if isinstance(whole, dict) and "input_length" in whole:
-        return _read_json_lines(json.dumps(whole), file)
-    if isinstance(whole, list) and whole:
-        alone = tuple(_request([one], (f"entry {i}",), str(file)) for i, one in enumerate(whole))
-        return Trace(file.name, "responses", alone, grouped=False, has_prompts=False)
-    if not isinstance(whole, dict) or "prompt" not in whole or "out" not in whole:
-        _fail(f'{file} is JSON without the keys "prompt" and "out"; {_ACCEPTED}')
-    lengths = whole["out"]
-    if not isinstance(lengths, list) or not lengths:
-        _fail(f'{file}, "out" is not a list of lengths; give at least one')
-    groups = tuple(
-        _request([whole["prompt"], length], ('"prompt"', f'"out"[{i}]'), str(file))
-        for i, length in enumerate(lengths)
-    )
-    return Trace(file.name, "plain", groups, grouped=False)
+    except NotJsonError:  # several values, or none: the lines tell
+        return _of_rows(trace_rows.of_objects(trace_rows.lines_of(text, file)), file)
+    if isinstance(whole, dict):
+        if whole.keys() >= {"prompt", "out"}:
+            return _of_rows(_plain(whole["prompt"], whole["out"], file), file)
+        return _of_rows(trace_rows.of_objects(iter([(str(file), whole)])), file)
+    if not isinstance(whole, list) or not whole:
+        fail(f"{file} holds no response; {ACCEPTED}")
+    entries = [(f"{file}, entry {i}", entry) for i, entry in enumerate(whole)]
+    if isinstance(whole[0], dict):
+        return _of_rows(trace_rows.of_objects(iter(entries)), file)
+    return _of_rows(trace_rows.of_lists(entries), file)
 
 
-def _read_json_lines(text: str, file: Path) -> Trace:
-    columns = _FLAT["Mooncake"]
-    groups = []
-    for line, content in enumerate(text.split("\n"), start=1):
-        if not content.strip():
-            continue
-        where = f"{file}, line {line}"
-        try:
-            row = parse_json(content)
-        except NotJsonError:
-            _fail(f"{where} is not valid JSON; {_ACCEPTED}")
-        if not isinstance(row, dict):
-            _fail(f"{where} is not a JSON object; {_ACCEPTED}")
-        for column in columns:
-            if column not in row:
-                _fail(f"{where} lacks {column}; {_ACCEPTED}")
-        groups.append(_request([row[column] for column in columns], columns, where))
-    return Trace(file.name, "Mooncake", tuple(groups), grouped=False)
+def _plain(prompt: object, out: object, file: Path) -> list[Row]:
+    """Single requests with prompts of one length."""
+    if not isinstance(out, list) or not out:
+        fail(f'{file}, "out" is not a list of lengths; give at least one')
+    return [trace_rows.request(f'{file}, "out"[{i}]', prompt, one) for i, one in enumerate(out)]

@@ -1,0 +1,245 @@
+"""Rows of a trace file, CSV or JSON, by the role of their columns.
+
+Engines, benchmarks and public traces name the same few columns differently. A name is compared
+without case, signs and a plural's s: "Response tokens", ``response_tokens`` and ``responseTokens``
+are one.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results.read import NotJsonError, parse_json
+
+FIELD = "workload.lengths.trace"
+
+GROUPED = ("group", "index", "prompt_tokens", "new_tokens")
+TURNS = ("group", "index", "turn", "observation_tokens", "new_tokens", "environment_s")
+
+# The names of each role; of the lists in a role, the first that a file has holds.
+_NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "prompt": (
+        (
+            *("prompt_tokens", "prompt_length", "prompt_len", "input_tokens", "input_length"),
+            *("input_len", "ContextTokens", "Request tokens", "num_prefill_tokens"),
+            "num_prompt_tokens",
+        ),
+    ),
+    "response": (
+        (
+            *("new_tokens", "response_tokens", "response_length", "response_len"),
+            *("completion_tokens", "completion_length", "output_tokens", "output_length"),
+            *("output_len", "GeneratedTokens", "num_decode_tokens", "num_generated_tokens"),
+        ),
+        ("tokens", "length"),
+    ),
+    "group": (("group", "group_id", "prompt_id", "uid", "question_id", "problem_id"),),
+    "reward": (("reward",), ("score",)),
+}
+ACCEPTED = (
+    "give CSV, JSON lines or JSON with the length of each response in tokens (new_tokens, "
+    "response_length, completion_tokens, output_len or the like), and of its prompt "
+    "(prompt_tokens, input_length) and its group if known; docs/lengths.md lists all names"
+)
+
+
+class Row(NamedTuple):
+    """One response: cells as text, None where the file has no such column.
+
+    where: the file's name and the line. columns: the file's names for the cells.
+    """
+
+    where: str
+    columns: Mapping[str, str]
+    response: str
+    prompt: str | None = None
+    group: str | None = None
+    reward: str | None = None
+
+    def place(self, role: str) -> str:
+        """Where the cell of ``role`` stands: the line and the column's name, if it has one."""
+        return f"{self.where}, {self.columns[role]}" if role in self.columns else self.where
+
+
+def fail(message: str) -> NoReturn:
+    """Raises ScenarioError for the trace."""
+    raise ScenarioError(FIELD, message)
+
+
+def shown(text: str) -> str:
+    """``text`` in quotes, cut if it is long."""
+    text = text.strip()
+    return repr(text if len(text) <= 40 else text[:37] + "...") if text else "empty"
+
+
+def text_of(file: Path) -> str:
+    """What is in ``file``. Raises ScenarioError if it cannot be read or is empty."""
+    if file.is_dir():
+        fail(f"{file} is a folder; give a trace file")
+    if not file.exists():
+        fail(f"there is no file {file}; give the path of a trace")
+    if not file.is_file():
+        fail(f"{file} is a device or a pipe; give a trace file")
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        fail(f"{file} is not UTF-8 text (byte {error.start}); {ACCEPTED}")
+    except OSError as error:
+        fail(f"{file} cannot be read ({error.strerror or error})")
+    if not text.strip():
+        fail(f"{file} is empty; {ACCEPTED}")
+    return text
+
+
+def csv_table(text: str, file: Path) -> tuple[list[str], Iterator[tuple[str, list[str]]]]:
+    """(names of the columns, (where, cells) of each row). Raises ScenarioError, also as rows are
+    taken, for rows that are not as long as the header."""
+    rows = _csv_rows(text, file)
+    _, header = next(rows, ("", []))
+    names = [name.strip() for name in header]
+    for name in names:
+        if names.count(name) > 1:
+            fail(f"{file} has the column {name!r} {names.count(name)} times; once is enough")
+    return names, rows
+
+
+def _csv_rows(text: str, file: Path) -> Iterator[tuple[str, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    width = 0
+    try:
+        for row in reader:
+            if not any(cell.strip() for cell in row):
+                continue
+            if width and len(row) != width:
+                fail(f"{file}, line {reader.line_num} has {len(row)} cells; the header has {width}")
+            width = len(row)
+            yield f"{file}, line {reader.line_num}", row
+    except csv.Error as error:
+        fail(f"{file}, line {reader.line_num} is not valid CSV ({error})")
+
+
+def of_csv(
+    names: Sequence[str], rows: Iterator[tuple[str, list[str]]], file: Path
+) -> Iterator[Row]:
+    """The responses of a CSV table."""
+    roles = _roles(names, str(file))
+    at = {role: names.index(name) for role, name in roles.items()}
+    return (
+        Row(where, roles, **{role: cells[i] for role, i in at.items()}) for where, cells in rows
+    )
+
+
+def of_objects(objects: Iterator[tuple[str, object]]) -> Iterator[Row]:
+    """The responses of JSON objects, each one response or, where the response's length is a list,
+    several: of one group, or of single requests if the prompts are a list too."""
+    roles: Mapping[str, str] | None = None
+    for where, item in objects:
+        if not isinstance(item, dict):
+            fail(f"{where} is not a JSON object; {ACCEPTED}")
+        cells = _flat(item)
+        if roles is None:
+            roles = _roles(list(cells), where)
+        for name in roles.values():
+            if name not in cells:
+                fail(f"{where} lacks {name}; {ACCEPTED}")
+        yield from _of_object(where, {role: cells[name] for role, name in roles.items()}, roles)
+
+
+def of_lists(entries: Sequence[tuple[str, object]]) -> Iterator[Row]:
+    """Lengths of responses: of single ones, or a list for each group."""
+    for where, entry in entries:
+        if isinstance(entry, list):
+            for i, one in enumerate(entry):
+                yield Row(f"{where}[{i}]", {}, _text(one), group=where)
+        else:
+            yield Row(where, {}, _text(entry))
+
+
+def request(where: str, prompt: object, response: object) -> Row:
+    """A single request."""
+    return Row(where, {}, _text(response), _text(prompt))
+
+
+def _of_object(where: str, cells: Mapping[str, object], roles: Mapping[str, str]) -> Iterator[Row]:
+    several = cells["response"]
+    if not isinstance(several, list):
+        yield Row(where, roles, **{role: _text(value) for role, value in cells.items()})
+        return
+    of_group = not isinstance(cells.get("prompt"), list)
+    columns = {
+        role: value if isinstance(value, list) else [value] * len(several)
+        for role, value in cells.items()
+    }
+    if of_group:
+        columns.setdefault("group", [where] * len(several))
+    for role, values in columns.items():
+        if len(values) != len(several):
+            fail(
+                f"{where} has {len(several)} values of {roles['response']} and {len(values)} of "
+                f"{roles[role]}; give each response one"
+            )
+    for i in range(len(several)):
+        at = {role: f"{name}[{i}]" for role, name in roles.items()}
+        yield Row(where, at, **{role: _text(values[i]) for role, values in columns.items()})
+
+
+def _flat(item: Mapping[str, object]) -> dict[str, object]:
+    """The entries of an object and of the objects in it, by their last key; the outer ones hold."""
+    flat = {key: value for key, value in item.items() if not isinstance(value, dict)}
+    for value in item.values():
+        if isinstance(value, dict):
+            flat = {**_flat(value), **flat}
+    return flat
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def lines_of(text: str, file: Path) -> Iterator[tuple[str, object]]:
+    """(where, value) of each line that is not blank. Raises ScenarioError for no JSON."""
+    for line, content in enumerate(text.split("\n"), start=1):
+        if not content.strip():
+            continue
+        where = f"{file}, line {line}"
+        try:
+            yield where, parse_json(content)
+        except NotJsonError:
+            fail(f"{where} is not valid JSON; {ACCEPTED}")
+
+
+def plain(name: str) -> str:
+    """A column's name without case, signs and a plural's s."""
+    return re.sub(r"[^a-z0-9]", "", name.lower()).removesuffix("s")
+
+
+def _roles(names: Sequence[str], where: str) -> dict[str, str]:
+    """The file's name for each role that it has. Raises ScenarioError if responses have none, or a
+    role has several."""
+    roles = {}
+    for role, lists in _NAMES.items():
+        for known in lists:
+            wanted = {plain(name) for name in known}
+            have = [name for name in names if plain(name) in wanted]
+            if len(have) > 1:
+                fail(
+                    f"{where} has {len(have)} columns for the {role} ({', '.join(have)}); keep one"
+                )
+            if have:
+                roles[role] = have[0]
+                break
+    if "response" not in roles:
+        if "prompt" in roles or "group" in roles:
+            fail(
+                f"{where} has {', '.join(roles.values())} and no column of the lengths of "
+                f"responses; {ACCEPTED}"
+            )
+        fail(f"{where} has no header that is known ({shown(','.join(names))}); {ACCEPTED}")
+    return roles

@@ -31,6 +31,8 @@ Spread = tuple[float, float]
 Loads = Literal["nobody", "first", "ranks", "ranks_twice"]
 """Processes that hold a whole model while it is loaded: none, the first one, each of them, or each
 of them twice where ZeRO-1 and 2 make one buffer of its weights."""
+Saves = Literal["nothing", "weights", "states"]
+"""What each process copies to host memory, of its part under FSDP, to save a checkpoint."""
 
 _GROUPS = ("settings", "rest", "loop", "fixed", "phase_factors")
 _ON_MEGATRON = "megatron_"
@@ -57,7 +59,8 @@ class StackPreset:
     whether Ray runs its workers. engine_in_trainer: whether a colocated engine is in
     the trainer's process. process_a_role: whether models beside the policy have processes of their
     own. loads: who has the whole model in host memory while it is loaded. gathers_base: whether
-    each process has the weights below adapters whole in host memory in the first sync.
+    each process has the weights below adapters whole in host memory in the first sync. saves: what
+    each of them copies there to save a checkpoint.
     swaps_reference: whether the policy's weights wait there too where the reference's are swapped
     in. always_sleeps: whether a colocated engine sleeps whatever the launch says. wakes_whole:
     whether an engine that slept has its KV pool again while weights are sent.
@@ -97,6 +100,7 @@ class StackPreset:
     engine_in_trainer: bool = False
     process_a_role: bool = False
     loads: Loads = "nobody"
+    saves: Saves = "nothing"
     rest_per_token_s: float = 0.0
     gathers_base: bool = False
     swaps_reference: bool = False
@@ -119,7 +123,8 @@ def _preset(name: str, own: Mapping[str, Any]) -> StackPreset:
     entry["phase_factors"] = {**prior["phase_factors"], **entry["phase_factors"]}
     settings, rest, loop, fixed, factors = (dict(entry[group]) for group in _GROUPS)
     sources = {group: _provenance(entry[group], field) for group in _GROUPS}
-    for key, words in (("engine", Engine), ("engine_sleep", Sleep), ("loads", Loads)):
+    words_of = {"engine": Engine, "engine_sleep": Sleep, "loads": Loads, "saves": Saves}
+    for key, words in words_of.items():
         if settings.get(key) is not None:
             choice(settings[key], f"{field}.{key}", get_args(words))
     sync = settings.pop("sync")

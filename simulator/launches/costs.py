@@ -114,6 +114,8 @@ def engine_parts(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.free_engine", f"{ROOFLINE}.engine_sleep", sleep)
     if _merges(known):
         yield _said(known, "run.merges_adapters", f"{ROOFLINE}.merges_adapters", True)
+    if value(known, "run.saves_checkpoints") is False:
+        yield _said(known, "run.saves_checkpoints", f"{ROOFLINE}.saves_checkpoints", False)
     if (whole(known, "run.engine_expert_parallel") or 1) > 1:
         yield _said(known, "run.engine_expert_parallel", f"{ROOFLINE}.expert_parallel", True)
     if size := whole(known, "run.host_memory_bytes"):

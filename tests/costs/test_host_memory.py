@@ -162,3 +162,20 @@ def test_a_node_with_too_little_memory_does_not_fit() -> None:
 def test_host_memory_that_is_no_size_is_refused(size: Any) -> None:
     with pytest.raises(ScenarioError, match="host_memory_bytes"):
         ledger("verl", host_memory_bytes=size)
+
+
+def test_an_engine_before_v1_pins_a_block_of_swap_space_a_layer() -> None:
+    """By hand: 4 GiB over 28 layers are 146 MiB, in blocks of 256 MiB."""
+    old = ledger("verl", engine="vllm-0.8-v0").host_bytes
+    assert old["swap"] == pytest.approx(8 * 28 * 256 * 2.0**20)
+    assert "swap" not in ledger("verl").host_bytes
+
+
+def test_a_checkpoint_copies_what_its_stack_has_in_a_state_dict() -> None:
+    """verl the model's fp32 weights, EasyR1 what the optimiser keeps too; none who never saves."""
+    parameters = load_model("qwen2.5-7b", "model").parameters
+    assert ledger("verl").host_bytes["checkpoint"] == pytest.approx(4 * parameters, rel=1e-3)
+    assert ledger("easyr1").host_bytes["checkpoint"] == pytest.approx(12 * parameters, rel=1e-3)
+    assert "checkpoint" not in ledger("verl", saves_checkpoints=False).host_bytes
+    assert "checkpoint" not in ledger("verl", {"weights": "lora"}).host_bytes
+    assert "checkpoint" not in ledger("slime").host_bytes

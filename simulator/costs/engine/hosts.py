@@ -15,7 +15,8 @@ class EngineHost:
     """Host time in seconds, beside the GPUs: of an iteration, and of each running rollout in it.
 
     low, high: factors on both within which the truth is taken to lie. overlaps: it prepares an
-    iteration while the GPUs run the one before.
+    iteration while the GPUs run the one before. swaps: whether it sets host memory aside for KV
+    that it swaps out (vLLM before its V1).
     """
 
     host_s: float
@@ -24,6 +25,7 @@ class EngineHost:
     high: float
     provenance: Provenance
     overlaps: bool = False
+    swaps: bool = False
 
 
 @cache

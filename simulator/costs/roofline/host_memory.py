@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from rollcast.simulator.costs.engine.hosts import engine_presets
 from rollcast.simulator.costs.memory.kv_pool import weight_bytes_per_gpu
 from rollcast.simulator.costs.memory.pinned import (
     fused_matrices,
@@ -53,6 +54,7 @@ def host_bytes(cost: RooflineCost) -> dict[str, float]:
     offloaded_states: what a colocated trainer's GPUs hold between steps, there while rollouts run.
     reference: weights that wait there, and with those that are swapped with them the policy's.
     engine_weights: of an engine that sleeps with them.
+    checkpoint: copies of states while they are saved. swap: what an engine sets aside for KV.
     loading: models that are whole in a process before they are shared. gathered_weights: those
     below adapters, whole in each process when they are first sent to the engine.
     processes: of trainer, engines and the models beside them. system: of a node, what is there
@@ -95,17 +97,20 @@ def _tenants(cost: RooflineCost) -> Iterator[_Tenant]:
     guests = processes_beside(cost)
     engines = 1 if colocated and not stack.engine_in_trainer else 0
     asleep = _sleeping_bytes(cost) if colocated else 0.0
+    swap = {"swap": _swap_bytes(cost)}
     own = {"processes": process * (1 + guests + engines), "engine_weights": asleep}
+    own |= swap if colocated else {}
     whole = _loaded_bytes(cost, trainer)
     steady = {
         "optimizer": _optimizer_bytes(trainer, with_guests=True),
         "offloaded_states": _offloaded_bytes(cost),
         "reference": _reference_bytes(cost),
         "gathered_weights": _base_bytes(cost) if colocated else 0.0,
+        "checkpoint": _saved_bytes(cost),
     }
     yield _Tenant(trainer.gpus, own | steady, own | {"loading": whole * (1 + guests)})
     if not colocated:
-        alone = {"processes": process}
+        alone = {"processes": process, **swap}
         yield _Tenant(cost.replicas * cost.engine_gpus, alone, alone)
     for role, other in trainer.others:
         if role.gpus:
@@ -247,6 +252,26 @@ def _sleeping_bytes(cost: RooflineCost) -> float:
     size = weight_bytes_per_gpu(cost.model, *shares, cost.more_weight_bytes)
     each = cost.model.weight_bytes / cost.model.parameters
     return size * rounding(fused_matrices(cost.model, cost.tensor_parallel, each))
+
+
+def _swap_bytes(cost: RooflineCost) -> float:
+    """What an engine pins for KV that it swaps out, a block a layer."""
+    if cost.engine is None or not engine_presets()[cost.engine].swaps:
+        return 0.0
+    layers = math.ceil(cost.model.layers / cost.pipeline_parallel)
+    return layers * pinned_bytes(figures("memory").swap_bytes / layers)
+
+
+def _saved_bytes(cost: RooflineCost) -> float:
+    """Of copies of a GPU's part of its states while they are saved: FSDP's, whose sharded state
+    dict is offloaded (utils/checkpoint/fsdp_checkpoint_manager.py of verl and EasyR1), of the
+    model alone or of what its optimiser keeps too. They lie beside what waits there."""
+    trainer, saves = cost.trainer_of, _stack(cost).saves
+    fsdp = trainer.backend in ("fsdp", "fsdp2") and trainer.weights == "full"
+    if saves == "nothing" or not (fsdp and cost.saves_checkpoints):
+        return 0.0
+    kept = moment_bytes(trainer) if saves == "states" else 0.0
+    return (master_bytes(trainer) + kept) * trainer.layout.owned_parameters
 
 
 def _base_bytes(cost: RooflineCost) -> float:

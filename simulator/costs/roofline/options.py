@@ -280,6 +280,13 @@ class RooflineOptions(Options):
             unit="bytes",
         ),
     ] = None
+    saves_checkpoints: Annotated[
+        bool,
+        Doc(
+            "whether the run saves checkpoints, for which some stacks copy each GPU's part of the "
+            "states to host memory"
+        ),
+    ] = True
     network_bytes_per_s: Annotated[
         Rate, Doc("network bandwidth per GPU between the nodes of an engine, one direction")
     ] = _F.network_bytes_per_s

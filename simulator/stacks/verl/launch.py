@@ -25,6 +25,9 @@ def implied(settings: Settings) -> Iterable[Setting]:
     merged = settings.get("run.merges_adapters")
     if merged is not None and merged.value is True and value(settings, "run.strategy") == "fsdp":
         yield merged.implies("run.merges_at_once", True)  # fsdp_merge_unmerge of FSDP1
+    saves = settings.get("run.save_every")
+    if saves is not None and not (whole(settings, "run.save_every") or 0) > 0:
+        yield saves.implies("run.saves_checkpoints", False)  # ray_trainer.py, fit
     packing = settings.get("run.packing")
     if packing is not None and packing.value is False:
         yield packing.implies("run.padding", "padded_to_cap")

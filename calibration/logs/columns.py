@@ -38,3 +38,5 @@ TABLES = tuple(
 STEPS, ROLLOUTS, REQUESTS = TABLES
 PHASES = tuple(column for column in OF_COLUMN if column != "rest_s")
 """The parts of a step that its rest is what remains of."""
+SECONDS = tuple(one.name for one in STEPS.columns if one.unit == "s" and one.name != "logged_s")
+"""Columns of steps.csv that last."""

@@ -13,6 +13,7 @@ from rollcast.calibration.logs import columns, overlay, recognise
 from rollcast.calibration.logs.errors import LogError, NoStepsError
 from rollcast.calibration.logs.formats import machine
 from rollcast.calibration.logs.opened import LogFile, find
+from rollcast.calibration.logs.pauses import without_pauses
 from rollcast.calibration.logs.readers import launch_of, readers
 from rollcast.calibration.logs.rollouts import MOST_TOKENS, Rollouts
 from rollcast.calibration.logs.run_log import Gap, RunLog
@@ -39,7 +40,6 @@ _EVERY_STACK = {
     "run.gpus_per_node": (Key(machine.COUNT),),
     "run.nodes": (Key(machine.MACHINES),),
 }
-_SECONDS = tuple(c.name for c in columns.STEPS.columns if c.unit == "s" and c.name != "logged_s")
 _OF_A_STEP = frozenset(("step_s", "mean_new_tokens", *columns.PHASES, "orchestrator_step_s"))
 """Columns without which a row is a validation by itself, say."""
 _LENGTHS = tuple(
@@ -150,6 +150,9 @@ def gathered(
             f"every step has the same time, {seconds(steps['step_s'].iloc[0])}, a mean of the run "
             "with its start and validations: what a step's time depends on is not known"
         )
+    steps, paused = without_pauses(steps)
+    if paused:
+        notes.append(paused)
     gaps = _gaps(stack, steps, rollouts, requests, dumped.some_unnamed and size is None)
     if stack.tool_tokens_inside and (steps["max_turns"] > 2).any():
         notes.append("lengths of responses hold what tools wrote (turns were more than one)")
@@ -337,7 +340,7 @@ def _rows(
     rows: list[tuple[Row, Raw]] = []
     for number, step in sorted(whole.steps.items()):
         row = stack.row(step.values)
-        for column in _SECONDS:
+        for column in columns.SECONDS:
             if column in row and not 0 <= row[column] < 1e12:
                 raise LogError(
                     f"{step.place}: {column} of step {number} is {row[column]:g}; seconds are "

@@ -180,8 +180,11 @@ class KnownLengths(Options):
         known = [(key, figures[key]) for key in PERCENTILES if key in figures]
         for (lower, few), (upper, many) in pairwise(known):
             if few >= many:
+                at_cap = "; where both are the cap, leave them out and give cut_share"
                 raise self.refuse(
-                    upper, f"is {many:g}, and {lower} is {few:g}; it must be larger than {lower}"
+                    upper,
+                    f"is {many:g}, and {lower} is {few:g}; it must be larger than {lower}"
+                    + (at_cap if few == many else ""),
                 )
         longest = self.max_tokens
         for key, value in figures.items():

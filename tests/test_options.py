@@ -257,6 +257,7 @@ def test_declared_options_have_units_and_meanings() -> None:
 def test_hints_name_each_word_once() -> None:
     assert nearest("zzz", ["family", "runaway", "family"]) == "valid: family, runaway"
     assert nearest("famly", ["family", "family"]) == "did you mean family?"
+    assert nearest("H200", ["gh200", "h20", "h200-sxm"]) == "did you mean h200-sxm?"
 
 
 FIGURES = st.floats(allow_nan=False, allow_infinity=False)

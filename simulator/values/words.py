@@ -18,12 +18,14 @@ def join(field: str, key: str) -> str:
 
 
 def nearest(name: str, valid: Iterable[str], listed: str = "") -> str:
-    """A phrase that offers the valid names nearest to ``name``, or lists all of them. listed: a
+    """A phrase that offers the valid names that ``name`` begins, or those nearest to it, or lists
+    all of them. listed: a
     command that lists them, where they are too many for a sentence."""
-    names = sorted(set(valid))
-    close = difflib.get_close_matches(name.lower()[:100], names, n=3, cutoff=0.5)
+    names, typed = sorted(set(valid)), name.lower()[:100]
+    begun = [valid for valid in names if len(typed) > 1 and valid.startswith(f"{typed}-")]
+    close = begun or difflib.get_close_matches(typed, names, n=3, cutoff=0.5)
     if close:
-        return f"did you mean {' or '.join(close)}?"
+        return f"did you mean {' or '.join(close[:6])}?"
     return f"{listed} lists the valid ones" if listed else f"valid: {', '.join(names)}"
 
 

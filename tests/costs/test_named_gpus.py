@@ -40,6 +40,7 @@ from rollcast.simulator.costs.presets.gpus import gpu_presets, named_gpu
         ("NVIDIA A10G", "a10g"),
         ("Tesla T4", "t4"),
         ("a6000", "rtx-a6000"),
+        ("rtx4090", "rtx-4090"),
         ("h100", "h100-sxm"),
         ("H100-80GB", "h100-sxm"),
         ("h100 80 GB", "h100-sxm"),

@@ -277,7 +277,8 @@ def named_gpu(text: str) -> str | None:
     """The preset that a driver's name ("NVIDIA A100-SXM4-80GB") or a user's ("h100", "h100-80gb")
     means: the first of its family with that form and memory. None where there is none, or several
     families are named."""
-    presets, words = gpu_presets(), re.findall(r"[a-z0-9]+", text.lower())
+    presets = gpu_presets()
+    words = re.findall(r"[a-z0-9]+", re.sub(r"\brtx(?=\d)", "rtx ", text.lower()))
     if text.lower().strip() in presets:
         return text.lower().strip()
     joined = " ".join(words)

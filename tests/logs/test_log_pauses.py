@@ -46,8 +46,8 @@ def test_the_note_counts_them_and_adds_them_up() -> None:
     for at in (10, 30, 50, 70, 90):
         step_s[at] = 720.0
     assert without_pauses(table(step_s))[1] == (
-        "set aside: 5 of 100 steps, 60.0 min together, lasted more than 30 times those around them, "
-        "as after a pause, a checkpoint or a restart: 11 (12.0 min), 31 (12.0 min), 51 (12.0 "
+        "set aside: 5 of 100 steps, 60.0 min together, lasted more than 30 times those around "
+        "them, as after a pause, a checkpoint or a restart: 11 (12.0 min), 31 (12.0 min), 51 (12.0 "
         "min) and 2 more; fits and forecasts do not count their time"
     )
 

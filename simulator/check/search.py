@@ -145,7 +145,7 @@ def that_speed_up(question: Question, on_try: OnTry = _nothing) -> list[Change]:
 def estimate_s(scenario: Scenario) -> float:
     """Of a step; infinite where it cannot be estimated, since it does not fit."""
     try:
-        return estimated(scenario).step_s()
+        return estimated(scenario, remedied=False).step_s()
     except RollcastError:
         return float("inf")
 

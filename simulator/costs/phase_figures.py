@@ -25,8 +25,11 @@ class _OrElse(Options):
 
     def or_else(self, other: Self) -> Self:
         """With what ``other`` says where this says nothing."""
-        unsaid = {key: getattr(other, key) for key, its in given(self).items() if its is None}
-        return replace(self, **unsaid)  # type: ignore[type-var]
+        unsaid = [key for key, its in given(self).items() if its is None]
+        more = {key: its for key, its in given(other).items() if key in unsaid and its is not None}
+        if len(unsaid) == len(given(self)):
+            return other
+        return replace(self, **more) if more else self  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, slots=True)

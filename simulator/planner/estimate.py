@@ -105,13 +105,14 @@ def _unasked(asked: Held) -> dict[str, Any]:
     return unasked(scenario, frozenset(choice.settings))
 
 
-def estimated(scenario: Scenario) -> Estimate:
-    """The estimate of a scenario. Raises ScenarioError for what more likely does not fit."""
+def estimated(scenario: Scenario, *, remedied: bool = True) -> Estimate:
+    """The estimate of a scenario. Raises ScenarioError for what more likely does not fit, which
+    names what would where ``remedied``."""
     plan = scenario.policy.plan(scenario.plan, scenario.policy.init())
     plan.check()
     batch, cost = plan.batch, scenario.cost
     shared = plan.layout == "shared_prefix"
-    refused = _refused(Held(_in_memory(scenario), scenario))
+    refused = _refused(Held((_in_memory(scenario), remedied), (scenario, remedied)))
     if refused is not None:
         raise refused
     prompts, lengths = _sample(scenario, batch.group_size)
@@ -156,10 +157,11 @@ def _needs(scenario: Scenario, plan: StepPlan) -> Needs | None:
 
 
 @lru_cache(maxsize=64)
-def _refused(scenario: Held) -> ScenarioError | None:
+def _refused(asked: Held) -> ScenarioError | None:
     """Why a scenario more likely does not fit its memory than does."""
+    scenario, remedied = asked.held
     try:
-        scenario.held.check_memory(likely=True)
+        scenario.check_memory(likely=True, remedied=remedied)
     except ScenarioError as error:
         return error
     return None

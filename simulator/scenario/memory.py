@@ -28,10 +28,11 @@ _FIELDS: dict[str, str] = {
 }
 
 
-def check_memory(scenario: Sized, *, likely: bool = False) -> None:
+def check_memory(scenario: Sized, *, likely: bool = False, remedied: bool = True) -> None:
     """Raises ScenarioError where the longest rollout does not fit a replica's KV pool, or where the
     ledger says that it is clear that GPUs run out of memory (`REFUSED_BELOW`), or with ``likely``
-    that they more likely do than not. Runs nothing."""
+    that they more likely do than not. remedied: whether the error names what would fit, the search
+    for which is most of the time. Runs nothing."""
     workload, engine = scenario.workload, scenario.engine
     longest = workload.max_prompt_tokens
     check_pool(engine, longest, longest_context(workload) - longest)
@@ -41,7 +42,7 @@ def check_memory(scenario: Sized, *, likely: bool = False) -> None:
         ledger, least = scenario.ledger, 0.5 if likely else REFUSED_BELOW
         short = ledger is not None and ledger.fits_probability < least
         if ledger is not None and short and _chance_offloaded(scenario) < least:
-            raise _refusal(scenario, ledger)
+            raise _refusal(scenario, ledger, remedied)
         scenario.cost.train(TrainLoad([(prompt, [new])], layout == "shared_prefix"))
     except ScenarioError as error:
         raise ScenarioError(
@@ -69,19 +70,19 @@ def _cap_of(workload: Workload) -> str:
     return "workload.max_new_tokens"
 
 
-def _refusal(scenario: Sized, ledger: Ledger) -> ScenarioError:
-    """What does not fit, where, by how much, and what would."""
+def _refusal(scenario: Sized, ledger: Ledger, remedied: bool) -> ScenarioError:
+    """What does not fit, where, by how much, and where ``remedied`` what would."""
     from rollcast.simulator.scenario.remedies import remedies  # what a run that fits never needs
 
-    found = remedies(scenario)
-    instead = "no change of one key is known to make it fit"
+    found = remedies(scenario) if remedied else ()
+    instead = "; no change of one key is known to make it fit" if remedied else ""
     if found:
-        instead = f"what would fit: {', or '.join(map(str, found))}"
+        instead = f"; what would fit: {', or '.join(map(str, found))}"
     if ledger.host_decides:
         return ScenarioError(
             "cost.roofline.host_memory_bytes",
             f"out of host memory: a node needs {ledger.host_total / 1e9:.0f} GB and may use "
-            f"{(ledger.host_capacity_bytes or 0.0) / 1e9:.0f} GB; {instead}",
+            f"{(ledger.host_capacity_bytes or 0.0) / 1e9:.0f} GB{instead}",
         )
     phase, name = min(
         ledger.places,
@@ -109,5 +110,5 @@ def _refusal(scenario: Sized, ledger: Ledger) -> ScenarioError:
         field,
         f"out of memory {MEMORY_PHASES[phase]}: {model} needs {wanted / 1e9:.0f} GB of {share}each "
         f"of {pool.gpus} x {pool.gpu} ({pool.capacity_bytes / 1e9:.0f} GB usable), of which {held}"
-        f"; {instead}",
+        f"{instead}",
     )

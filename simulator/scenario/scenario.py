@@ -109,14 +109,14 @@ class Scenario:
         """What its GPUs hold in every phase; None where its costs know no memory."""
         return ledger_of(self)
 
-    def check_memory(self, *, likely: bool = False) -> None:
+    def check_memory(self, *, likely: bool = False, remedied: bool = True) -> None:
         """Raises ScenarioError where it is clear that the longest possible rollout does not fit
         into a replica's KV pool or the GPUs' memory, or with ``likely`` where it more likely does
         not than does; whatever the number of steps. Runs nothing."""
         with self.raw.locating():
             if self.no_pool is not None:
                 raise self.no_pool
-            check_memory(self, likely=likely)
+            check_memory(self, likely=likely, remedied=remedied)
 
     def world(self) -> SimulatedCluster:
         """A fresh cluster at time 0. Raises ScenarioError as `check_memory` does."""

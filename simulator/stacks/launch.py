@@ -361,11 +361,20 @@ class Launch:
                 found.append((setting, latest))
         return found
 
+    @cached_property
+    def _spans(self) -> Mapping[str, Span]:
+        """The releases that have each key of theirs."""
+        spans = {}
+        for theirs, told in self.meanings.items():
+            since = _bounds(key.since for _, _, key in told)
+            until = _bounds(key.until for _, _, key in told)
+            oldest = min(since, key=_ordered, default=None)
+            spans[theirs] = Span(oldest, max(until, key=_ordered, default=None))
+        return spans
+
     def bounds(self, theirs: str) -> Span:
         """The releases that have a key of theirs; any for one that the table does not have."""
-        keys = [key for _, _, key in self.meanings.get(theirs, ())]
-        since, until = _bounds(key.since for key in keys), _bounds(key.until for key in keys)
-        return Span(min(since, key=_ordered, default=None), max(until, key=_ordered, default=None))
+        return self._spans.get(theirs, ANY)
 
     def known_in(self, theirs: str, release: str) -> bool:
         """Whether a release has a key, as far as the table knows it."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.planner.estimate import estimated
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.scenario.remedies import remedies
@@ -45,6 +46,17 @@ def test_it_hangs_neither_on_the_steps_nor_on_what_is_drawn_nor_on_the_policy() 
         assert refused(*settings).message == refused().message
     for policy in ("april", "fully_async", "pods(keep=4)"):
         assert refused(policy=policy).message == refused().message
+
+
+def test_what_would_fit_is_not_looked_for_where_nobody_reads_it() -> None:
+    """It is most of the time of a refusal, of which a search has hundreds."""
+    for remedied in (True, False):
+        with pytest.raises(ScenarioError, match="out of memory in the update") as caught:
+            scenario().check_memory(remedied=remedied)
+        assert ("what would fit" in caught.value.message) is remedied
+        with pytest.raises(ScenarioError, match="out of memory in the update") as caught:
+            estimated(scenario(), remedied=remedied)
+        assert ("what would fit" in caught.value.message) is remedied
 
 
 def test_a_run_is_refused_before_its_first_token() -> None:

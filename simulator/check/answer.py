@@ -185,14 +185,15 @@ def _priced(changes: Sequence[Change], found: Forecast, base_s: float) -> list[P
 
 
 def _simulated(change: Change, found: Forecast) -> float | None:
-    """A step of a change over one of the launch, on the same draws; None where the batches are too
-    large for a short run, or have turns, or the change does not run."""
-    now = found.summary
-    scenario = change.question.scenario
-    turns = scenario.environment is not UNLIMITED
-    if turns or now["rollouts"] > MOST_SIMULATED or now["step_s"] <= 0:
+    """A step of a change over one of the launch, on the same draws, of a part of a large run; None
+    where batches are too large for a short run, or have turns, or the change does not run."""
+    now, part, scenario = found.summary, found.part, change.question.scenario
+    turns, many = scenario.environment is not UNLIMITED, now["rollouts"] > MOST_SIMULATED
+    if turns or (many and part is None) or now["step_s"] <= 0:
         return None
     try:
+        if part is not None:
+            return part.seconds(change.question, {})["step"] / float(now["step_s"])
         return float(simulate(scenario).summary["step_s"] / now["step_s"])
     except RollcastError:
         return None

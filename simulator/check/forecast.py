@@ -23,6 +23,7 @@ from rollcast.simulator.studies.simulate import Result, simulate
 from rollcast.simulator.studies.uncertainty import add_intervals
 
 OnStep = Callable[[StepRecord], None] | None
+_S = dict[str, float]  # seconds of a step, and of its phases by name
 LAST = 0.03  # share of a step's responses whose wait is told
 ROUNDING = 1e-9  # share of a step that is no phase
 MEAN_TOKENS = "workload.lengths.mean_tokens"
@@ -33,7 +34,7 @@ _LEAST_OF_CAP = 1 / 64  # of the longest responses that are tried
 _ABOVE_MEAN = 1.25  # times a mean length that somebody says, the shortest of these
 _WEIGHTS = (0.63, 0.185, 0.185)
 _OF_TOKENS = ("log_prob", "reference", "values", "update")
-_MANY, _ENOUGH = 16_384, 8_192  # rollouts of a run, and of the part of one that tells of it
+_MANY, _ENOUGH = 4_096, 2_048  # rollouts of a run, and of the part of one that tells of it
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,37 @@ class Seconds:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A run of fewer replicas with as much each, which tells what other settings do to all of it:
+    to each phase what they do to the part's own, to the trainer's passes what they do by the
+    planner's estimate. fewer: times. own, middle: seconds of a step and its phases, of the whole
+    run and of the part. train_s: of the whole, by the estimate."""
+
+    fewer: int
+    own: Mapping[str, float]
+    middle: Mapping[str, float]
+    train_s: float
+
+    def seconds(self, question: Question, keys: Mapping[str, Any], on_step: OnStep = None) -> _S:
+        """Seconds of a step and its phases of the whole run, of a question with these keys. Raises
+        ScenarioError or RunError as `simulate` does."""
+        whole = question.with_keys(keys)
+        part = question.with_keys({**keys, **_part_keys(whole, self.fewer)})
+        its = _seconds(simulate(part, on_step).summary)
+        longer = estimated(whole).train_s / self.train_s
+        for name in PHASES:
+            ratio = its[name] / self.middle[name] if self.middle[name] else 1.0
+            its[name] = self.own[name] * (longer if name in _OF_TOKENS else ratio)
+        its["step"] = self.own["step"] + sum(its[name] - self.own[name] for name in in_sum(False))
+        return its
+
+
+@dataclass(frozen=True)
 class Forecast:
     """step, phases: seconds of a step, and of each of its phases that takes any. result: of the run
     behind them. last_share: of generation, in which the last 3 % of responses end. steps: of the
     whole run, None if unknown. known_length: seconds of a step if the mean response length is the
-    one that was assumed; None where it was not assumed."""
+    one that was assumed; None where it was not assumed. part: of the run, None of a short one."""
 
     step: Seconds
     phases: Mapping[PhaseName, Seconds]
@@ -62,6 +89,7 @@ class Forecast:
     last_share: float
     steps: int | None
     known_length: Seconds | None = None
+    part: Part | None = None
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -99,7 +127,8 @@ def forecast(question: Question, fits: bool, on_step: OnStep = None) -> Forecast
         for name in PHASES
         if max((phase := summary["phases"][name])["s"], phase["high_s"]) > ROUNDING * step.median
     }
-    ends = _at_the_ends(question, keys, summary, on_step)
+    part = _part(question, keys, summary, on_step)
+    ends = _at_the_ends(question, keys, part, on_step)
     known_length = step if ends else None
     if ends:
         step = _wider(step, [end["step"] for end in ends])
@@ -107,57 +136,47 @@ def forecast(question: Question, fits: bool, on_step: OnStep = None) -> Forecast
             name: _wider(phase, [end[name] for end in ends]) for name, phase in phases.items()
         }
     last_share, steps = _last_share(result), question.draft.steps
-    return Forecast(step, phases, result, last_share, steps, known_length)
+    return Forecast(step, phases, result, last_share, steps, known_length, part)
 
 
 def _at_the_ends(
-    question: Question, keys: Mapping[str, Any], summary: Mapping[str, Any], on_step: OnStep
-) -> list[dict[str, float]]:
-    """Seconds of a step and of its phases at the ends of what the mean length may be. Where a run
-    has very many rollouts, each phase is the forecast's own, times what it is of it on a part of
-    the replicas with their part of the batch, or, of the trainer's passes, by the planner's
-    estimate."""
-    lengths = _open_lengths(question)
-    part = _part(question) if lengths else {}
-
-    def scenario(more: Mapping[str, Any]) -> Scenario:
-        return question.with_keys({**keys, **more})
-
-    def at(tokens: Mapping[str, Any]) -> dict[str, float]:
-        return _seconds(simulate(scenario({**part, **tokens}), on_step).summary)
-
-    ends = [{MEAN_TOKENS: tokens} for tokens in lengths]
-    if not part:
-        return [at(end) for end in ends]
-    own, middle, update_s = _seconds(summary), at({}), estimated(scenario({})).train_s
-    found = []
-    for end in ends:
-        its, longer = at(end), estimated(scenario(end)).train_s / update_s
-        for name in PHASES:
-            ratio = its[name] / middle[name] if middle[name] else 1.0
-            its[name] = own[name] * (longer if name in _OF_TOKENS else ratio)
-        its["step"] = own["step"] + sum(its[name] - own[name] for name in in_sum(False))
-        found.append(its)
-    return found
+    question: Question, keys: Mapping[str, Any], part: Part | None, on_step: OnStep
+) -> list[_S]:
+    """Seconds of a step and of its phases at the ends of what the mean length may be."""
+    ends = [{**keys, MEAN_TOKENS: tokens} for tokens in _open_lengths(question)]
+    if part is not None:
+        return [part.seconds(question, end, on_step) for end in ends]
+    return [_seconds(simulate(question.with_keys(end), on_step).summary) for end in ends]
 
 
-def _seconds(summary: Mapping[str, Any]) -> dict[str, float]:
+def _seconds(summary: Mapping[str, Any]) -> _S:
     return {"step": summary["step_s"]} | {name: summary["phases"][name]["s"] for name in PHASES}
 
 
-def _part(question: Question) -> dict[str, Any]:
-    """Keys of a run in which fewer replicas have as much each; none for a run that is short, or
-    whose policy counts rollouts itself."""
-    scenario = question.scenario
+def _part(
+    question: Question, keys: Mapping[str, Any], summary: Mapping[str, Any], on_step: OnStep
+) -> Part | None:
+    """A part of a run; None of one that is short, or whose policy counts rollouts itself."""
+    scenario = question.with_keys(keys)
     batch, replicas = scenario.plan.batch, scenario.shape.replicas
     most = scenario.steps * batch.rollouts // _ENOUGH
     shared = math.gcd(replicas, batch.groups)
     fewer = max(by for by in range(1, shared + 1) if shared % by == 0 and by <= max(most, 1))
     if fewer == 1 or scenario.steps * batch.rollouts <= _MANY or question.value("policy"):
-        return {}
+        return None
+    part = question.with_keys({**keys, **_part_keys(scenario, fewer)})
+    middle = _seconds(simulate(part, on_step).summary)
+    return Part(fewer, _seconds(summary), middle, estimated(scenario).train_s)
+
+
+def _part_keys(scenario: Scenario, fewer: int) -> dict[str, Any]:
+    """Keys of a part of a run. Raises ScenarioError where replicas or groups are not divided."""
+    replicas, groups = scenario.shape.replicas, scenario.plan.batch.groups
+    if replicas % fewer or groups % fewer:
+        raise ScenarioError("cluster.replicas", f"{replicas} are not {fewer} parts of {groups}")
     return {
         "cluster.replicas": replicas // fewer,
-        "workload.batch_groups": batch.groups // fewer,
+        "workload.batch_groups": groups // fewer,
         "steps": scenario.steps,
     }
 

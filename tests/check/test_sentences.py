@@ -345,9 +345,10 @@ def test_the_sentences_of_what_does_not_fit(small: Question) -> None:
 def test_ends_of_lengths_of_a_part_of_a_run_are_those_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To some percent: fewer responses end in another longest one."""
+    """To some percent: fewer responses end in another longest one. So are steps of changes."""
     said = {**VERL, "data.train_batch_size": 512, "data.max_response_length": 512}
     asks = question(launched(said), asked(), ("steps=1",))
+    monkeypatch.setattr(forecasts, "_MANY", 16_384)
     whole = forecasts.forecast(asks, True)
     monkeypatch.setattr(forecasts, "_MANY", 4_000)
     monkeypatch.setattr(forecasts, "_ENOUGH", 1_024)
@@ -360,7 +361,17 @@ def test_ends_of_lengths_of_a_part_of_a_run_are_those_of_all(
         for name in ("log_prob", "update"):
             ours, theirs = (getattr(one.phases[name], end) for one in (part, whole))
             assert ours == pytest.approx(theirs, rel=0.045), name
-    its, batch = forecasts._part(asks), asks.scenario.plan.batch
+    assert whole.part is None
+    assert part.part is not None
+    its, batch = forecasts._part_keys(asks.scenario, part.part.fewer), asks.scenario.plan.batch
     assert its["workload.batch_groups"] < batch.groups
     each = batch.groups / asks.scenario.shape.replicas
     assert its["workload.batch_groups"] == each * its["cluster.replicas"]
+    for keys in ({"engine.max_seqs": 16}, {"engine.max_seqs": 32, "run.enforce_eager": True}):
+        change = replace(_change(asks, 1.0, 1.0), question=asks.with_settings(keys))
+        ours, theirs = (answers._simulated(change, found) for found in (part, whole))
+        assert ours == pytest.approx(theirs, rel=0.05)
+        assert abs(theirs - 1) > 0.02
+    three = asks.with_keys({"cluster.replicas": 3, "cluster.trainer_gpus": 6})
+    with pytest.raises(ScenarioError, match=r"cluster\.replicas"):
+        forecasts._part_keys(three, 2)

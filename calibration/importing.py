@@ -84,8 +84,8 @@ def outcome(
         parts = replaced(parts, _resized(used, parts))
     if used.quiet.sum() < LEAST_STEPS:
         notes.append(
-            f"{int(used.quiet.sum())} steps are too few to fit: at least {LEAST_STEPS} "
-            "are needed beside the first"
+            f"{int(used.quiet.sum())} of the steps after the first can be fitted, and at least "
+            f"{LEAST_STEPS} are needed"
         )
         return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))
     cap = int(setting(parts, "workload.max_new_tokens"))

@@ -42,6 +42,13 @@ _EVERY_STACK = {
 }
 _OF_A_STEP = frozenset(("step_s", "mean_new_tokens", *columns.PHASES, "orchestrator_step_s"))
 """Columns without which a row is a validation by itself, say."""
+_OF_A_LOOP = tuple(
+    column.name
+    for column in columns.STEPS.columns
+    if column.unit in ("tokens", "rollouts", "turns", "versions", "share", "groups")
+    or column.name in ("mean_reward", "reward_sd", *columns.PHASES)
+)
+"""Columns of which some row of an RL loop has one."""
 _LENGTHS = tuple(
     f"{which}_{what}_tokens" for which in ("mean", "max", "min") for what in ("new", "prompt")
 )
@@ -145,6 +152,12 @@ def gathered(
     steps = _steps(rows, rollouts)
     if steps.empty:
         raise _nothing(scanned, stack)
+    if steps[list(_OF_A_LOOP)].isna().all(axis=None):
+        place = Place(str(steps["file"].iloc[0]), int(steps["line"].iloc[0]))
+        raise NoStepsError(
+            f"{place}: no step has rollouts, lengths or rewards: the log is of no RL loop, or of "
+            "one that trains on given answers"
+        )
     if len(steps) > _LEAST_ALIKE and steps["step_s"].nunique() == 1 and steps["step_s"].all():
         notes.append(
             f"every step has the same time, {seconds(steps['step_s'].iloc[0])}, a mean of the run "

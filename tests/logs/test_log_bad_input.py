@@ -133,6 +133,16 @@ def _verl_rows(change: Callable[[int, dict[str, Any]], Any]) -> list[dict[str, A
     ]
 
 
+def test_a_log_of_supervised_training(tmp_path: Path) -> None:
+    path = tmp_path / "console.log"
+    rows = [f"{{'loss': 2.{n}, 'grad_norm': 0.6, 'epoch': 0.0{n}}}\n" for n in range(1, 9)]
+    bars = [f"{10 * n}%|#| {n}/8 [00:{7 * n:02d}<00:10,  7.00s/it]\n" for n in range(1, 9)]
+    path.write_text("".join(bar + row for bar, row in zip(bars, rows, strict=True)))
+    _refused(path, said=r"console\.log, line 4: no step has rollouts, lengths or rewards")
+    path.write_text(path.read_text().replace("'epoch'", "'reward': 0.5, 'epoch'"))
+    assert read_log([path]).steps["mean_reward"].eq(0.5).all()
+
+
 def test_steps_that_all_took_no_time(tmp_path: Path) -> None:
     rows = _verl_rows(lambda _, values: {key: 0.0 for key in values if key.startswith("timing")})
     _refused(written.lines(tmp_path / "run.jsonl", rows), said=r"line 1: step_s is 0 in every step")

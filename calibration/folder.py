@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -39,7 +40,8 @@ _SAME_SCENARIO = ("model", "gpu", "cluster", "engine")
 
 def check_given_once(folders: Sequence[Path]) -> None:
     """Raises ScenarioError (``RUN_DIR``) for a run that is named twice."""
-    if len({folder.resolve() for folder in folders}) < len(folders):
+    # unlike Path.resolve, realpath raises nothing on links that lead in a circle
+    if len({os.path.realpath(folder) for folder in folders}) < len(folders):
         raise ScenarioError(FIELD, "a run is given twice")
 
 

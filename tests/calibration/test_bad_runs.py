@@ -121,10 +121,13 @@ def test_runs_that_do_not_belong_together(
 
 
 def test_what_is_no_run_is_refused(made: Path, tmp_path: Path) -> None:
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
     for folders, said in (
         ([], "no run was given"),
         ([made, made / ".." / made.name], "given twice"),
         ([made / "spans.csv"], "is not a folder"),
+        ([circle], "is not a folder"),
         ([tmp_path], "holds no run; give the folder of a finished"),
     ):
         with pytest.raises(ScenarioError, match=said):

@@ -63,7 +63,9 @@ class StackPreset:
     each of them copies there to save a checkpoint.
     swaps_reference: whether the policy's weights wait there too where the reference's are swapped
     in. always_sleeps: whether a colocated engine sleeps whatever the launch says. wakes_whole:
-    whether an engine that slept has its KV pool again while weights are sent.
+    whether an engine that slept has its KV pool again while weights are sent. beside_trainer:
+    whether a colocated engine's share for KV is of what weights, its own and the trainer's, leave,
+    and these stay while it generates.
     sources: of the groups of figures, and ``settings`` of engine, graphs, sleep, offload and
     sync. measured: whether any figure is from a run of the stack itself.
     """
@@ -105,6 +107,7 @@ class StackPreset:
     gathers_base: bool = False
     swaps_reference: bool = False
     wakes_whole: bool = False
+    beside_trainer: bool = False
     always_sleeps: bool = False
 
     def factors_on(self, backend: str | None) -> PhaseFactors:

@@ -1000,6 +1000,25 @@ def test_an_engine_that_wakes_at_once_has_its_pool_during_a_sync(stack: str, who
     assert ("kv_pool" in synced) == whole
 
 
+def test_an_engine_beside_a_loaded_trainer_takes_a_share_of_what_that_leaves() -> None:
+    """By hand, of a GPU: verl 0.2's fp32 weights stay while it generates, even of one that
+    offloads; of what is left beside them, context, the engine's weights and its workspace KV
+    takes its share."""
+    stack = {"stack": "verl-0.2", "kv_memory_utilization": 0.5, "offload_optimizer": True}
+    found = ledger({"log_prob_passes": 2}, **{**OFFLOADED, **stack})
+    held = {h.role: h.bytes for h in found.of("generation", "colocated")}
+    weights = 4 * load_model("qwen2.5-7b", "model").parameters / 8
+    assert held["trainer"] == {
+        "master_weights": pytest.approx(weights),
+        "context": held["trainer"]["context"],
+    }
+    kv = held["engine"]["kv_pool"]
+    free = found.pools["colocated"].capacity_bytes - (found.total("generation", "colocated") - kv)
+    assert kv == pytest.approx(0.5 * free, rel=1e-3)
+    later = {**stack, "stack": "verl-0.3"}
+    assert "master_weights" not in between({}, "generation", "trainer", **later)
+
+
 @pytest.mark.parametrize(
     ("stack", "offloads", "copies"),
     [("verl-0.5", False, True), ("verl-0.5", True, False), ("verl-0.3", True, True)],

@@ -30,8 +30,10 @@ from rollcast.simulator.costs.engine.speculation import Speculation
 from rollcast.simulator.costs.memory.kv_pool import (
     kv_pool_tokens,
     unsaid_reserve_bytes,
+    weight_bytes_per_gpu,
     workspace_bytes,
 )
+from rollcast.simulator.costs.memory.processes import usable_bytes
 from rollcast.simulator.costs.presets.gpus import TRAINER_EFFICIENCIES, Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures
@@ -279,7 +281,7 @@ class RooflineCost(RooflineOptions, CostModel):
             self.model,
             self.gpu,
             self.tensor_parallel,
-            self.kv_memory_utilization,
+            self.engine_share,
             reserve_bytes,
             self.kv_rollout_tokens,
             self.data_parallel_attention,
@@ -287,6 +289,32 @@ class RooflineCost(RooflineOptions, CostModel):
             speculative.draft_of(self.model) if speculative else None,
             self.more_weight_bytes,
         )
+
+    @property
+    def beside_trainer(self) -> bool:
+        """Whether the engine's share for KV is of what weights leave, the trainer's too."""
+        return (
+            self.stack is not None
+            and self.placement == "colocated"
+            and STACKS[self.stack].beside_trainer
+        )
+
+    @cached_property
+    def engine_share(self) -> float:
+        """Share of a GPU's memory that the engine's weights, workspace and KV have: as it is given,
+        or for KV so much of what is free beside the others (determine_num_available_blocks of
+        verl/third_party/vllm/vllm_v_0_6_3/worker.py in verl 0.2)."""
+        if not self.beside_trainer:
+            return self.kv_memory_utilization
+        own = self.reserve_bytes + weight_bytes_per_gpu(
+            self.model,
+            self.tensor_parallel,
+            self.pipeline_parallel,
+            self.data_parallel_attention,
+            self.more_weight_bytes,
+        )
+        free = usable_bytes(self.gpu) - own - self.trainer_of.loaded_bytes
+        return (own + self.kv_memory_utilization * max(free, 0.0)) / self.gpu.memory_bytes
 
     @property
     def more_weight_bytes(self) -> float:

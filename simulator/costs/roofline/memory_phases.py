@@ -110,7 +110,7 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
     capacity = cost.gpu.memory_bytes
     limit = usable_bytes(trainer.gpu) * trainer.memory_utilization
     engine_gpus = cost.replicas * cost.engine_gpus
-    pools = [Pool(ENGINE_SHARE, cost.gpu.name, engine_gpus, capacity * cost.kv_memory_utilization)]
+    pools = [Pool(ENGINE_SHARE, cost.gpu.name, engine_gpus, capacity * cost.engine_share)]
     if colocated:
         pools.append(Pool("colocated", cost.gpu.name, engine_gpus, limit))
         if trainer.gpus > engine_gpus:
@@ -189,7 +189,7 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
     yield _holding("start", "engine", ENGINE_SHARE, least)
     if has_a_pool(cost):
         awake = {"weights": weights, "kv_pool": kv_bytes(cost, _pool_tokens(cost, batch))}
-        share = cost.kv_memory_utilization * cost.gpu.memory_bytes
+        share = cost.engine_share * cost.gpu.memory_bytes
         left = max(workspace, share - math.fsum(awake.values()))
         awake["reserve"] = min(cost.reserve_bytes, left)
         if batch.kv_tokens is None and static_share(cost):
@@ -247,14 +247,14 @@ def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -
             yield _holding("start", role, pool, parts)
         for role, parts in resting.items():
             yield _holding("switch", role, pool, parts)
-    for role, parts in resting.items():
-        yield _holding("generation", role, pool, parts)
     sent: dict[str, Parts] = resting
     if away and not trainer.keeps_weights:
         back = {
             n: size for n, size in trainer.resting()["trainer"].items() if n in _SWITCHED_STATES
         }
         sent = {**resting, "trainer": resting["trainer"] | back}
+    for role, parts in (sent if cost.beside_trainer else resting).items():
+        yield _holding("generation", role, pool, parts)
     # who offloads its weights does so once they are copied, but before an engine that wakes at once
     copied = trainer.sent_copy_bytes * (not away or _wakes_whole(cost))
     for role, parts in sent.items():

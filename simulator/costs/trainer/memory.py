@@ -66,7 +66,8 @@ ENTROPY_BYTES = 4  # of a logit: 16 bit logits, their probabilities and the prod
 UNSAID_TOKENS = 32_768  # of a microbatch where nobody sets it, at most
 DYNAMIC = frozenset({"activations", "logits", "gathered_weights", "communication"})
 """The parts that are allocated and freed within a phase."""
-STATES = frozenset({"weights", "master_weights", "gradients", "optimizer"})
+_WEIGHTS = ("weights", "master_weights")
+STATES = frozenset({*_WEIGHTS, "gradients", "optimizer"})
 
 
 class Use(NamedTuple):
@@ -559,6 +560,12 @@ class TrainerMemory(TrainerOptions):
             parked = self._parked
             return {**parked, "trainer": parked["trainer"] | self._context}
         return {"trainer": self._resting | self._context, **dict(self._guests)}
+
+    @property
+    def loaded_bytes(self) -> float:
+        """Bytes on each GPU of a trainer that is loaded, and has no gradients or moments yet."""
+        held = self.resting()["trainer"]
+        return math.fsum(held.get(name, 0.0) for name in (*_WEIGHTS, "context"))
 
     @cached_property
     def _parked(self) -> dict[str, Parts]:

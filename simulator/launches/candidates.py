@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches import around, others
+from rollcast.simulator.launches.configs import parse_tree
 from rollcast.simulator.launches.one_read import COMMAND, OneRead
-from rollcast.simulator.launches.pieces import known, place_of, plain, shown
+from rollcast.simulator.launches.pieces import cut, known, place_of, plain, shown, unknown
+from rollcast.simulator.launches.python.expressions import Load
 from rollcast.simulator.launches.python.follow import follow
 from rollcast.simulator.launches.python.notebook import SCRIPTS
 from rollcast.simulator.launches.python.script import Script, Shipped
@@ -19,8 +22,15 @@ from rollcast.simulator.launches.shell.expand import OUTSIDE, Value
 from rollcast.simulator.launches.shell.session import Called, Found
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.trees import WANDB, read_yaml_tree
-from rollcast.simulator.launches.values import Leaf
-from rollcast.simulator.launches.words import SURE, Program, entered, options, programs
+from rollcast.simulator.launches.values import Leaf, plain_tree
+from rollcast.simulator.launches.words import (
+    CONFIGURATIONS,
+    SURE,
+    Program,
+    entered,
+    options,
+    programs,
+)
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place, Setting
 from rollcast.simulator.stacks.stack import Stack
@@ -194,13 +204,34 @@ class Reader:
             try:
                 text = self.sources.read(path)
                 name = self.sources.name(path)
-                self._scripts[path] = follow(text, name, arguments, environment, self.shipped)
+                load = self._loader((path.parent, *call.folders, self.sources.folder))
+                self._scripts[path] = follow(text, name, arguments, environment, self.shipped, load)
             except ScenarioError as error:
                 if path == self.sources.first:
                     raise
                 self.notes.append(str(error))
                 self._scripts[path] = Script()
         return self._scripts[path]
+
+    def _loader(self, folders: Sequence[Path]) -> Load:
+        """Reads a configuration that a script of Python's names. folders: where it may be."""
+
+        def load(path: str) -> Any:
+            start = re.match(r"\{.*\}(?=/)", path)
+            text = known(path, Place(""))
+            if start is not None:  # a folder that only a run knows
+                before, after = cut(text, start.end())
+                text = (*unknown(shown(before), Place(""), "of a run"), *after)
+            found = self.sources.find(text, *folders)
+            if found is None or found.suffix not in CONFIGURATIONS:
+                return None
+            try:
+                content, name = self.sources.read(found), self.sources.name(found)
+                return plain_tree(parse_tree(self.sources, content, name, found.suffix))
+            except ScenarioError:  # a dataset, say
+                return None
+
+        return load
 
     def _path(self, call: Called, program: Program) -> Path | None:
         if not program.module:

@@ -108,7 +108,7 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     own = setting_part(known, "gpu") or nobody("gpu", "gpus", WHAT)
     gpu = next((part.value for part in asked.parts if part.key == "gpu"), own.value)
     parts = [
-        model_part(_with_model(launch, known), WHAT),
+        _model(launch, known),
         own,
         *_cluster(known, overlapped),
         *_engine(known),
@@ -281,14 +281,20 @@ def _gpus_of(settings: Settings, gpus: int) -> Mapping[str, Setting]:
     }
 
 
-def _with_model(launch: Launched, known: Settings) -> Settings:
-    """With the model's path where a part of it is a variable: its last folder may still name it."""
-    if "model" in launch.settings:
-        return known
-    for item in launch.unresolved:
-        if asks_for(launch, item) == "model":
-            return {**known, "model": Setting("model", item.text, item.key, item.place)}
-    return known
+def _model(launch: Launched, known: Settings) -> Part:
+    """Its path may hold a variable: the last folder may still name it."""
+    asks = (item for item in launch.unresolved if asks_for(launch, item) == "model")
+    item = None if "model" in launch.settings else next(asks, None)
+    if item is None:
+        return model_part(known, WHAT)
+    part = model_part({"model": Setting("model", item.text, item.key, item.place)}, WHAT)
+    if part.value is not None:
+        return part
+    return replace(
+        part,
+        source=f"{item.key} is {item.text} in {item.place}, and {item.why}; give --model, a preset "
+        "or a folder with its config.json",
+    )
 
 
 def asks_for(launch: Launched, item: Unresolved) -> str | None:

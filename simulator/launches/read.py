@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rollcast.simulator.errors import ScenarioError
@@ -11,7 +12,7 @@ from rollcast.simulator.launches.candidates import Candidate, Reader, best
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.manifests import manifest
 from rollcast.simulator.launches.pieces import Text, known
-from rollcast.simulator.launches.python.notebook import SCRIPTS
+from rollcast.simulator.launches.python.notebook import SCRIPTS, SUFFIX, shell_of
 from rollcast.simulator.launches.python.script import Shipped
 from rollcast.simulator.launches.settle import COMMAND_LINE, settled
 from rollcast.simulator.launches.shell.follow import follow, follow_command, follow_texts
@@ -87,6 +88,9 @@ def _of_path(
     machine = around.headers(sources.read(path), path.name)
     if path.suffix in SCRIPTS:
         found = Found([_python(path, environment)])
+        if path.suffix == SUFFIX:
+            shell = follow_texts(sources, path, shell_of(sources.read(path)), environment)
+            found = replace(shell, calls=[*found.calls, *shell.calls], broken=None)
     else:
         found = follow(sources, path, {**around.slurm(machine), **environment})
     return _of_calls(reader, found, words, stacks, machine, path.name)

@@ -92,3 +92,10 @@ def tree_of(value: Any, place: Place, sure: int) -> Leaf | Tree:
     if isinstance(value, dict):
         return {str(key): tree_of(item, place, sure) for key, item in value.items()}
     return Leaf(value, place, sure)
+
+
+def plain_tree(item: Any) -> Any:
+    """The values of a tree, or of a leaf of it, without their places."""
+    if isinstance(item, dict):
+        return {key: plain_tree(inner) for key, inner in item.items()}
+    return {} if item.value == EMPTY else item.value

@@ -29,7 +29,7 @@ _HYDRA = {
     **{"config-dir": "folder", "cd": "folder"},
 }
 _FILES = ("config", "config_file", "config-file", "c")
-_CONFIGURATIONS = (".yaml", ".yml", ".toml", ".json")
+CONFIGURATIONS = (".yaml", ".yml", ".toml", ".json")
 _LONG_NAMES = {"cn": "config-name", "cp": "config-path", "cd": "config-dir", "c": "config"}
 
 
@@ -155,7 +155,7 @@ def options(words: Sequence[Text], form: Form) -> Iterator[Option]:
             key = override.key
             after = shown(text).index("=") + 1 if not override.drops else 0
             value = cut(text, after)[1] if after else ()
-            if key in _FILES and override.value.endswith(_CONFIGURATIONS):  # OmegaConf.from_cli
+            if key in _FILES and override.value.endswith(CONFIGURATIONS):  # OmegaConf.from_cli
                 yield Option("file", "", None, value, place)
                 continue
             kind = "drop" if override.drops else "override"

@@ -67,6 +67,21 @@ def test_what_is_no_notebook_is_told(tmp_path: Path, text: str, why: str) -> Non
         read_launch(tmp_path / "run.ipynb")
 
 
+def test_a_line_for_the_shell_may_be_the_launch(tmp_path: Path) -> None:
+    lines = (
+        'n = 4\n!echo "not closed\n',
+        "!B=1 python3 -m verl.trainer.main_ppo data.train_batch_size=256 \\\n"
+        "  actor_rollout_ref.rollout.n={n} \\\n data.max_response_length=$((2 * 128))\n",
+    )
+    path = notebook(tmp_path, tuple(("code", line) for line in lines))
+    launch = read_launch(path, environment={"n": "8"})
+    group = launch.settings["workload.group_size"]
+    assert (launch.stack, group.value) == ("verl", 8)
+    assert "rollout.n" in path.read_text().splitlines()[group.place.line - 1]
+    assert launch.settings["workload.max_new_tokens"].value == 256
+    assert [item.text for item in read_launch(path).unresolved] == ["${n}"]
+
+
 def test_cells_of_marimo_share_their_variables(tmp_path: Path) -> None:
     cells = ["group = 6", "from trl import GRPOConfig\nargs = GRPOConfig(num_generations=group)"]
     body = "".join(

@@ -200,3 +200,43 @@ def test_hostile_scripts_end(tmp_path: Path, body: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         launched(tmp_path, f"import os, subprocess\n{body}\n")
     assert "run.py" in str(caught.value)
+
+
+READS = {
+    "a function": "def read(path):\n    with open(path) as f:\n        return yaml.safe_load(f)\n"
+    "C = read(args.config)\n",
+    "at once": "C = yaml.load(open(args.config), Loader=yaml.FullLoader)\n",
+    "a text": "C = yaml.safe_load(Path(args.config).read_text())\n",
+    "a path": "R = Path(__file__).resolve().parents[1]\n"
+    "C = yaml.safe_load(open(R / 'conf' / 'a.yaml'))\n",
+    "omegaconf": "C = OmegaConf.to_container(OmegaConf.load(args.config), resolve=True)\n",
+}
+
+
+@pytest.mark.parametrize("reads", READS)
+def test_a_configuration_that_a_script_reads_is_read(tmp_path: Path, reads: str) -> None:
+    """Its wrappers of the model, too, whose own name stays."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "a.yaml").write_text(
+        "model: {name: Qwen/Qwen3-8B}\ngrpo: {num_generations: 6}\nlora: 16\n"
+    )
+    start = (
+        "import argparse, yaml\nfrom trl import GRPOConfig, GRPOTrainer\n"
+        "parser = argparse.ArgumentParser()\n"
+        'parser.add_argument("--config", default="conf/a.yaml")\nargs = parser.parse_args()\n'
+    )
+    rest = (
+        'model = AutoModelForCausalLM.from_pretrained(C["model"]["name"])\n'
+        "model = prepare_model_for_kbit_training(model).to('cuda')\n"
+        'model = get_peft_model(model, LoraConfig(r=C.get("lora", 8)))\n'
+        "GRPOTrainer(model=model, args=GRPOConfig(**C['grpo'], max_completion_length=C['gone']))\n"
+    )
+    launch = launched(tmp_path, start + READS[reads] + rest)
+    assert launch.settings["model"].value == "Qwen/Qwen3-8B"
+    assert launch.settings["workload.group_size"].value == 6
+    assert launch.settings["run.lora_rank"].value == 16
+    assert [item.key for item in launch.unresolved] == ["max_completion_length"]
+    (tmp_path / "conf" / "a.yaml").write_text("- a list\n")
+    left = launched(tmp_path, start + READS[reads] + rest).unresolved
+    asked = {item.key: item.why for item in left}
+    assert asked["model_name_or_path"].endswith("conf/a.yaml is not read here")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
@@ -36,6 +36,13 @@ _MOST_STEPS, _MOST_ROUNDS, _MOST_TURNS = 100_000, 2_000, 1_000
 ENVIRONMENT = ("os.environ", "environ")
 _ENVIRONMENT = ("os.environ.get", "os.getenv", "environ.get", "getenv")
 _SWITCH = "get_bool_env_var"
+_LOADS = re.compile(
+    r"(?:\w+\.)?(?:yaml\.(?:safe_|full_|unsafe_)?load|json\.loads?|OmegaConf\.load|toml\w*\.loads?)"
+)
+_SAME = ("OmegaConf.to_container", "OmegaConf.create", "OmegaConf.to_object", "EasyDict", "Box")
+_MOST_LOADED = 50
+Load = Callable[[str], Mapping[str, Any] | None]
+"""The settings of a file by its path, as the script has it; None where it is not there."""
 _SPEC = re.compile(r"[^\d]{0,3}\d{0,3}[,_]?(?:\.\d{1,2})?[a-zA-Z%]?")
 _NO_VALUE = "has no value in what was read"
 _IN_A_RUN = "it is known in a run alone"
@@ -45,16 +52,18 @@ Keywords = Mapping[str, tuple[Any, Place]]
 
 class Expressions(ABC):
     """Gives expressions their values. name: of the file, for places. source: its text.
-    environment: variables from outside. What a call does is another's."""
+    environment: variables from outside. load: reads a configuration. What a call does is
+    another's."""
 
     def __init__(
-        self, name: str, source: str, environment: Mapping[str, str], shipped: Shipped
+        self, name: str, source: str, environment: Mapping[str, str], shipped: Shipped, load: Load
     ) -> None:
         self.script = Script()
+        self._load = load
         self._shipped = shipped
         self._name, self._environment = name, environment
         self._lines = source.split("\n")
-        self._steps = self._rounds = 0
+        self._steps = self._rounds = self._loads = 0
         self._scopes: list[dict[str, Any]] = [{}]
 
     @abstractmethod
@@ -240,6 +249,8 @@ class Expressions(ABC):
             return self._field(held, node.attr, name)
         if isinstance(held, Defined) and node.attr in held.fields:
             return held.fields[node.attr]
+        if isinstance(held, dict) and node.attr in held:  # OmegaConf's and others'
+            return held[node.attr]
         if (constant := self._shipped.constant(name)) is not None:
             return constant
         return Unknown(name or ast.unparse(node)[:200], _IN_A_RUN)
@@ -273,7 +284,8 @@ class Expressions(ABC):
                 return held[key]  # type: ignore[index]
             except (LookupError, TypeError):
                 pass
-        return Unknown(ast.unparse(node)[:200], _IN_A_RUN)
+        reason = held.why if isinstance(held, Unknown) else _IN_A_RUN
+        return Unknown(ast.unparse(node)[:200], reason)
 
     def _chosen(self, node: ast.IfExp) -> Any:
         test = self._value(node.test)
@@ -297,6 +309,9 @@ class Expressions(ABC):
                 isinstance(v, Written | Partly) for v in values
             ):
                 return self._added(node, *values)
+            root = isinstance(node.op, ast.Div) and isinstance(values[0], Unknown | Made)
+            if root and isinstance(values[1], str):  # of a path
+                return f"{{{ast.unparse(node.left)[:100]}}}/{values[1]}"[:MOST_LENGTH]
         elif isinstance(node, ast.BoolOp):
             values = [self._value(item) for item in node.values]
             first = values[0]
@@ -346,8 +361,33 @@ class Expressions(ABC):
             return self._path(node, arguments)
         if name in ("Path", "pathlib.Path") and len(arguments) == 1:
             return arguments[0]
-        own = self._of_text(node, name, held, arguments)
+        own = self._of_file(node, name, held, arguments)
+        own = self._of_text(node, name, held, arguments) if own is None else own
         return self._called(node, name, held, arguments, keywords) if own is None else own
+
+    def _of_file(self, node: ast.Call, name: str, held: Any, arguments: list[Any]) -> Any:
+        """What is read of a configuration's file: a mapping, or the opened file; None for other
+        calls."""
+        last, first = name.rpartition(".")[2], arguments[0] if arguments else None
+        if last in ("open", "read_text") and isinstance(held, str):
+            place = self._place(node)
+            return Made("open", place, {0: (held, place)})
+        if last == "read" and isinstance(held, Made) and held.name == "open":
+            return held
+        if name.endswith(_SAME) and isinstance(first, dict | Unknown):
+            return first
+        if not _LOADS.fullmatch(name) or not arguments:
+            return None
+        path = first.argument(0) if isinstance(first, Made) and first.name == "open" else first
+        self._loads += 1
+        if isinstance(path, str) and self._loads <= _MOST_LOADED:
+            found = self._load(str(path))
+            if found is not None:
+                return dict(found)
+            reason = f"{path} is not read here"
+        else:
+            reason = path.why if isinstance(path, Unknown) else _IN_A_RUN
+        return Unknown(ast.unparse(node)[:200], reason)
 
     def _of_text(self, node: ast.Call, name: str, held: Any, arguments: list[Any]) -> Any:
         """What functions and methods of texts, lists and mappings give; None for others."""

@@ -11,7 +11,7 @@ from typing import Any
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.python import arguments as command_line
 from rollcast.simulator.launches.python import commands, texts
-from rollcast.simulator.launches.python.expressions import ENVIRONMENT, Expressions, Keywords
+from rollcast.simulator.launches.python.expressions import ENVIRONMENT, Expressions, Keywords, Load
 from rollcast.simulator.launches.python.notebook import is_cell, without_shell
 from rollcast.simulator.launches.python.pure import dotted
 from rollcast.simulator.launches.python.script import Defined, Made, Parsed, Script, Shipped
@@ -41,14 +41,15 @@ def follow(
     arguments: Mapping[str, Any],
     environment: Mapping[str, str],
     shipped: Shipped | None = None,
+    load: Load = lambda path: None,
 ) -> Script:
     """Follows a script. name: of the file, for places. arguments: of its command line, by name.
-    shipped: what stacks give to it. Raises ScenarioError, with file and line, for what is no
-    Python."""
+    shipped: what stacks give to it. load: reads a configuration that it names. Raises
+    ScenarioError, with file and line, for what is no Python."""
     if len(text) > _MOST_TEXT:
         raise ScenarioError(name, f"is longer than {_MOST_TEXT:,} characters; is it a launch?")
     tree = _parsed(text, name)
-    follower = _Follower(name, text, arguments, environment, shipped or Shipped())
+    follower = _Follower(name, text, arguments, environment, shipped or Shipped(), load)
     try:
         follower.module(tree)
     except RecursionError:
@@ -88,8 +89,9 @@ class _Follower(Expressions):
         arguments: Mapping[str, Any],
         environment: Mapping[str, str],
         shipped: Shipped,
+        load: Load,
     ) -> None:
-        super().__init__(name, source, environment, shipped)
+        super().__init__(name, source, environment, shipped, load)
         self._arguments = {key.replace("-", "_"): value for key, value in arguments.items()}
         self._depth = 0
         self._maybe = ""

@@ -66,6 +66,16 @@ def without_shell(text: str) -> str:
     return _SHELL.sub(lambda line: f"{line[1]}pass" + "\n" * line[0].count("\n"), text)
 
 
+def shell_of(text: str) -> list[tuple[str, int]]:
+    """The lines of a notebook's code that a shell runs (``!python train.py``), each with its
+    number; a variable of Python's in braces is one of the shell's."""
+    return [
+        (re.sub(r"(?<!\$)\{([A-Za-z_]\w*)\}", r"${\1}", line[0].lstrip()[1:]), number)
+        for line in _SHELL.finditer(text)
+        if line[0].lstrip().startswith("!") and (number := text.count("\n", 0, line.start()) + 1)
+    ]
+
+
 def is_cell(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a function is a cell of a marimo notebook, whose variables are the notebook's."""
     marks = (one.func if isinstance(one, ast.Call) else one for one in node.decorator_list)

@@ -64,7 +64,9 @@ class _Taker:
                 continue
             if isinstance(value, Made):
                 if _table(self._calls, value.name) is None:
-                    self._put(named, Unknown(f"{value.name}(...)", "a call that is not run"), place)
+                    self._put(
+                        named, Unknown(f"{value.name}(...)", "it is a call that is not run"), place
+                    )
                 continue
             inner = value.items() if isinstance(value, Mapping) else ()
             for key, one in inner:
@@ -74,8 +76,10 @@ class _Taker:
 
     def _put(self, key: str, value: Any, place: Place) -> None:
         had = self.given.get(key)
+        if had is not None and isinstance(value, Unknown):
+            return
         if had is not None and not isinstance(had.value, Unknown):
-            if had.value != value and not isinstance(value, Unknown):
+            if had.value != value:
                 self.notes.append(
                     f"{key} is {had.value} in {had.place}, and {value} in {place}; the first counts"
                 )

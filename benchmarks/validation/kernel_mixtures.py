@@ -6,7 +6,7 @@ from functools import cache
 from typing import Literal
 
 from benchmarks.validation.case import Case, Role
-from benchmarks.validation.kernel_tables import Phase, board, forecast, work
+from benchmarks.validation.kernel_tables import ALONE, Phase, board, forecast, work
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs import RooflineCost
 from rollcast.simulator.costs.presets.model_options import Precision
@@ -64,7 +64,7 @@ def _cost(name: str, precision: Format, gpu: str, gpus: int) -> RooflineCost:
     if precision in PRECISIONS:
         formats, kv_bytes = PRECISIONS[precision]
         model = replace(model, precision=formats, kv_bytes_per_element=kv_bytes)
-    return RooflineCost(model, board(gpu), gpus, host_s=0.0, host_per_rollout_s=0.0)
+    return RooflineCost(model, board(gpu), gpus, **ALONE)
 
 
 def case_of(row: Row) -> Case:

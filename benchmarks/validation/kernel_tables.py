@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks.validation.architectures import architecture
 from benchmarks.validation.case import Case, alternating
@@ -60,9 +60,15 @@ def forecast(cost: RooflineCost, step: Iteration) -> tuple[float, float, float]:
     return milliseconds, *interval(milliseconds, cost, partial(iteration_s, work=step))
 
 
+ALONE: dict[str, Any] = dict.fromkeys(
+    ("host_s", "host_per_rollout_s", "prefill_launch_s_per_layer"), 0.0
+)
+"""What hosts take: tables of kernels have none."""
+
+
 @cache
 def _cost(model: str, gpu: str, gpus: int) -> RooflineCost:
-    return RooflineCost(architecture(model), board(gpu), gpus, host_s=0.0, host_per_rollout_s=0.0)
+    return RooflineCost(architecture(model), board(gpu), gpus, **ALONE)
 
 
 def cases(rows: Sequence[Row]) -> Iterator[Case]:

@@ -151,7 +151,7 @@ def test_fixed_seconds_of_generation_are_repriced_by_themselves() -> None:
 def spread(phase: str, **factors: float) -> float:
     """Standard deviation of the log of a phase's seconds over draws, beyond the figures'."""
     base = replace(cost(trainer={"log_prob_passes": 2}), phase_factors=PhaseFactors(**factors))
-    drawn = [base.drawn(Drawn(np.random.default_rng(seed))) for seed in range(120)]
+    drawn = [base.drawn(Drawn(np.random.default_rng(seed))) for seed in range(240)]
     if phase in ("decode", "prefill"):
         return float(np.std([math.log(each.factors[phase]) for each in drawn]))
     seconds = [

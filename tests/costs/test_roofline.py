@@ -162,6 +162,7 @@ def test_without_cuda_graphs_the_kernels_must_be_launched(
     options["recurrent_launch_s_per_layer"] = 3 * launch_s
     options["mixture_launch_s_per_layer"] = 2 * launch_s
     options["latent_launch_s_per_layer"] = 2.5 * launch_s
+    options["prefill_launch_s_per_layer"] = 0.0
     others = model.sparse_layers * (1 - model.linear_layers / model.layers)  # 3 is more than 2
     more = 1.5 if model.kv_lora_rank else 1.0
     launches_s = (model.layers + 2 * model.linear_layers + more * others) * launch_s
@@ -171,6 +172,23 @@ def test_without_cuda_graphs_the_kernels_must_be_launched(
     for work in (Iteration(rollouts, context), prefill(rollouts, 1 + context % 1000)):
         expected = max(graphs.iteration_s(work) - host_s, launches_s) + host_s
         assert eager.iteration_s(work) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_no_cuda_graph_holds_an_iteration_that_prefills(overlaps: bool) -> None:
+    """Its host launches each layer, while the GPU works; one that schedules ahead does both before
+    the GPU has done the last."""
+    model, gpu = load_model("qwen3-8b"), load_gpu("h100-sxm")
+    options = {"host_s": 1e-3, "host_per_rollout_s": 0.0, "host_overlaps": overlaps}
+    none, cost = (
+        RooflineCost(model, gpu, prefill_launch_s_per_layer=each_s, **options)
+        for each_s in (0.0, 1e-3)
+    )
+    decoding, short, long = Iteration(8, 1000), prefill(8, 64), prefill(8, 4096)
+    launched_s = model.layers * 1e-3 + 1e-3
+    assert cost.iteration_s(decoding) == none.iteration_s(decoding)
+    assert cost.iteration_s(short) == pytest.approx(launched_s)
+    assert cost.iteration_s(long) == none.iteration_s(long) > launched_s
 
 
 def test_older_hosts_launch_more_slowly_unless_it_is_said() -> None:
@@ -214,7 +232,9 @@ def test_adapters_that_the_engine_serves_add_kernels_to_every_layer(name: str) -
 def test_more_work_never_takes_less_time(
     gpu: str, name: str, rollouts: int, context: int, tokens: int
 ) -> None:
-    cost = RooflineCost(load_model(name), load_gpu(gpu), tensor_parallel=2)
+    cost = RooflineCost(
+        load_model(name), load_gpu(gpu), tensor_parallel=2, prefill_launch_s_per_layer=0.0
+    )
     decode_s = cost.iteration_s(Iteration(rollouts, context))
     assert cost.iteration_s(Iteration(rollouts + 1, context)) >= decode_s
     assert cost.iteration_s(Iteration(rollouts, context + 1)) > decode_s
@@ -338,9 +358,10 @@ def test_kernel_tables_held_out_rows(system: str) -> None:
     errors: dict[tuple[str, bool], list[float]] = {}
     model, gpu = load_model("qwen3-8b"), load_gpu(SYSTEMS[system])
     gpu = replace(gpu, interconnect_shared=system == "l40s")  # on the host of these tables
+    alone = {"host_s": 0.0, "host_per_rollout_s": 0.0, "prefill_launch_s_per_layer": 0.0}
     for row in table:
         parallel, batch, context = (int(row[k]) for k in ("tp", "batch", "context"))
-        cost = RooflineCost(model, gpu, parallel, host_s=0.0, host_per_rollout_s=0.0)
+        cost = RooflineCost(model, gpu, parallel, **alone)
         decode = row["phase"] == "decode"
         work = Iteration(batch, batch * context) if decode else prefill(batch, context)
         error = abs(1e3 * cost.iteration_s(work) / float(row["latency_ms"]) - 1)

@@ -25,10 +25,13 @@ class Host(NamedTuple):
     rollout_s: float
     overlaps: bool = False
 
-    def seconds(self, gpu_s: float, rollouts: int) -> float:
-        """Of an iteration that takes the GPU so long."""
+    def seconds(self, gpu_s: float, rollouts: int, launch_s: float = 0.0) -> float:
+        """Of an iteration that takes the GPU so long and the host ``launch_s`` to launch, while
+        which the GPU works."""
         host_s = self.iteration_s + self.rollout_s * rollouts
-        return max(gpu_s, host_s) if self.overlaps else gpu_s + host_s
+        if self.overlaps:
+            return max(gpu_s, host_s + launch_s)
+        return max(gpu_s, launch_s) + host_s
 
     def pieces(self, gpu: list[Piece], rollouts: int) -> list[Piece]:
         """The same over the context."""
@@ -39,7 +42,8 @@ class Host(NamedTuple):
 @dataclass(frozen=True)
 class ForwardPass:
     """A pass in which each decoding rollout computes ``queries`` tokens, of ``least_s`` at least
-    (launching its kernels). added_s: what kernels of adapters add.
+    (launching its kernels), and ``prefill_least_s`` where it prefills. added_s: what kernels of
+    adapters add.
 
     Stages of a pipeline work on a microbatch each: of r rollouts, one of ceil(r / stages). The next
     token of all takes the pass of the largest, with one more turn of the LM head for each stage.
@@ -53,6 +57,7 @@ class ForwardPass:
     queries: int = 1
     least_s: float = 0.0
     added_s: float = 0.0
+    prefill_least_s: float = 0.0
 
     @cached_property
     def _products(self) -> Products:
@@ -114,7 +119,11 @@ class ForwardPass:
         if work.prefill_tokens:
             seconds += attention.prefill_s(work) * share
             seconds += self._products.tower_s(work.prefill_tokens)
-        return max(seconds, self.least_s)
+        return max(seconds, self.least_s, self.launch_s(work))
+
+    def launch_s(self, work: Iteration) -> float:
+        """Seconds of the host to launch what no CUDA graph holds."""
+        return self.prefill_least_s if work.prefill_tokens else 0.0
 
     def pieces(self, rollouts: int) -> list[Piece]:
         """Seconds of a pass in which ``rollouts`` decode, over their context: attention reads its

@@ -88,7 +88,8 @@ class RooflineCost(RooflineOptions, CostModel):
     (`simulator.costs.engine.speculation`). Without ``cuda_graphs`` the host launches every kernel,
     and the GPU's part takes ``launch_s_per_layer`` a layer at least, or
     ``recurrent_launch_s_per_layer``, and ``mixture_launch_s_per_layer`` one with experts, or
-    ``latent_launch_s_per_layer`` one with experts and latent attention. Where the sync brings
+    ``latent_launch_s_per_layer`` one with experts and latent attention. With them an iteration that
+    prefills takes the host ``prefill_launch_s_per_layer`` a layer. Where the sync brings
     adapters, the engine computes them too: ``adapter_s_per_layer`` more, and
     ``adapter_launch_s_per_layer`` more to launch.
 
@@ -368,12 +369,12 @@ class RooflineCost(RooflineOptions, CostModel):
             self.network_bytes_per_s,
             self.network_floor_s,
         )
-        launch_s = 0.0
+        launch_s, prefill_s = 0.0, model.layers * self.prefill_launch_s_per_layer
         if not self.with_graphs:
-            launch_s = self._launch_s(model)
+            launch_s, prefill_s = self._launch_s(model), 0.0
             launch_s += adapted * model.layers * self.adapter_launch_s_per_layer
         added_s = adapted * model.layers * self.adapter_s_per_layer
-        return ForwardPass(model, self.gpu, layout, queries, launch_s, added_s)
+        return ForwardPass(model, self.gpu, layout, queries, launch_s, added_s, prefill_s)
 
     def _launch_s(self, model: Model) -> float:
         """Seconds in which the host launches every kernel of a pass. Layers of experts are taken to
@@ -444,7 +445,8 @@ class RooflineCost(RooflineOptions, CostModel):
         how = None if self.speculative is None else self._speculates(work.rollouts)
         if how is None:
             gpu_s = self._pass.seconds(work)
-            return [host.seconds(gpu_s, work.rollouts) for host in hosts]
+            launch_s = self._pass.launch_s(work)
+            return [host.seconds(gpu_s, work.rollouts, launch_s) for host in hosts]
         return [how.seconds(work, host) for host in hosts]
 
     def _pieces(self, rollouts: int, host: Host) -> list[Piece]:

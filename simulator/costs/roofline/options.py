@@ -32,7 +32,7 @@ from rollcast.simulator.values import (
 FIELD = "cost.roofline"
 LAUNCHES = (
     *("launch_s_per_layer", "recurrent_launch_s_per_layer", "mixture_launch_s_per_layer"),
-    *("latent_launch_s_per_layer", "adapter_launch_s_per_layer"),
+    *("latent_launch_s_per_layer", "adapter_launch_s_per_layer", "prefill_launch_s_per_layer"),
 )
 """What a layer takes to launch."""
 _OF_HOST = ("host_s", "host_per_rollout_s", "loop_s", "loop_per_rollout_s")
@@ -150,6 +150,14 @@ class RooflineOptions(Options):
             unit="seconds",
         ),
     ] = _UNSAID["latent_launch_s_per_layer"]
+    prefill_launch_s_per_layer: Annotated[
+        Seconds,
+        Doc(
+            "what the host takes per layer to launch an iteration that prefills, whose attention no"
+            " CUDA graph holds, in an engine with graphs",
+            unit="seconds",
+        ),
+    ] = _UNSAID["prefill_launch_s_per_layer"]
     adapter_s_per_layer: Annotated[
         Seconds,
         Doc(

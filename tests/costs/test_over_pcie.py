@@ -13,6 +13,8 @@ from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.cost import RooflineCost
 from rollcast.simulator.costs.roofline.draws import drawn_links
+from rollcast.simulator.costs.sync.weight_sync import WeightSync
+from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 from rollcast.simulator.values.chance import Drawn, Levels
 
 QWEN_72B = load_model({"preset": "qwen2.5-72b", "kv_heads": 64})  # Qwen1.5 shares no heads
@@ -101,3 +103,25 @@ def test_a_warning_says_what_is_taken() -> None:
         assert any(words in sentence for sentence in said)
     nvlink = RooflineCost(LLAMA_70B, load_gpu("h100-sxm"), 8).warnings(Extremes())
     assert not any("PCIe" in sentence for sentence in nvlink)
+
+
+def test_trainers_and_syncs_reach_the_share_of_a_slot_that_collectives_do() -> None:
+    """As engines' all-reduces; of NVLink a trainer's are the given share."""
+    model = load_model("qwen3-4b")
+
+    def cost(gpu: str, **figures: Any) -> RooflineCost:
+        board = replace(load_gpu(gpu), **figures)
+        sync = WeightSync("cuda_ipc", bytes_per_s=1e12, fixed_s=0.0, per_tensor_s=0.0)
+        trainer = RooflineTrainer(model, board, 4, sharding="fsdp")
+        return RooflineCost(model, board, replicas=4, trainer_gpus=4, trainer=trainer, sync=sync)
+
+    half, quarter = (cost("rtx-a6000", interconnect_efficiency=share) for share in (0.5, 0.25))
+    assert quarter.trainer_of.layout.gather_s == 2 * half.trainer_of.layout.gather_s
+    assert quarter.sync_s == pytest.approx(2 * half.sync_s)
+    shared = cost("rtx-a6000", interconnect_efficiency=0.5, interconnect_shared=True)
+    assert shared.sync_s == pytest.approx(4 * half.sync_s)
+    best = [cost("rtx-a6000", interconnect_efficiency=share) for share in (0.7, 1.0)]
+    assert best[0].trainer_of.layout.gather_s == best[1].trainer_of.layout.gather_s
+    joined = [cost("h100-sxm", interconnect_efficiency=share) for share in (0.25, 1.0)]
+    assert joined[0].trainer_of.layout.gather_s == joined[1].trainer_of.layout.gather_s
+    assert joined[0].sync_s == joined[1].sync_s

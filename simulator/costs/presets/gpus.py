@@ -191,6 +191,12 @@ class Gpu(Options):
             links = (gpus - 1) / (self.mesh_gpus - 1)
         return links * self.interconnect_bytes_per_s / senders
 
+    @property
+    def pcie_share(self) -> float:
+        """Share of a link that collectives reach at most where it is PCIe, of which NCCL reaches
+        less than of NVLink; 1 where it is not."""
+        return self.interconnect_efficiency if self.over_pcie else 1.0
+
     def measured(self, names: Iterable[str]) -> bool:
         """Whether one of the figures ``names`` was measured, or fitted to measurements."""
         return bool(self.kinds(names) & {"measured", "fitted"})

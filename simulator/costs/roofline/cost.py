@@ -522,9 +522,10 @@ class RooflineCost(RooflineOptions, CostModel):
         stack's fixed seconds. Of two kinds of GPU the slower interconnect counts, and they are
         taken to share no node."""
         gpus = (self.gpu, self.trainer_of.gpu)
-        link = min(gpu.interconnect_bytes_per_s for gpu in gpus)
+        engine_gpus = self.replicas * self.engine_gpus
+        node = min(max(engine_gpus, self.trainer_gpus), self.gpus_per_node)
+        link = min(gpu.pcie_share * gpu.link_bytes_per_s(node) for gpu in gpus)
         if self.sync is not None:
-            engine_gpus = self.replicas * self.engine_gpus
             seconds = self.sync.seconds(
                 self.model, self.trainer_gpus, engine_gpus, link, apart=self.two_kinds
             )

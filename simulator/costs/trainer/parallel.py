@@ -210,10 +210,12 @@ class Layout:
         """Of each GPU in a collective over ``span`` neighbouring GPUs, which leaves a node over the
         network links of ``rings`` of its GPUs."""
         options = self.options
-        link = self.gpu.link_bytes_per_s(min(span, options.gpus_per_node))
+        share = options.collective_efficiency
+        near = self.gpu.link_bytes_per_s(min(span, options.gpus_per_node))
+        near *= min(share, self.gpu.pcie_share)
         if span > options.gpus_per_node:
-            link = min(link, rings * options.network_bytes_per_s)
-        return link * options.collective_efficiency
+            return min(near, rings * options.network_bytes_per_s * share)
+        return near
 
     @property
     def _data_span(self) -> int:

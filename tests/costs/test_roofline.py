@@ -17,6 +17,7 @@ from rollcast.simulator.costs import (
     TrainLoad,
     kv_pool_tokens,
 )
+from rollcast.simulator.costs.engine.speculative_options import Speculative
 from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
@@ -189,6 +190,8 @@ def test_no_cuda_graph_holds_an_iteration_that_prefills(overlaps: bool) -> None:
     assert cost.iteration_s(decoding) == none.iteration_s(decoding)
     assert cost.iteration_s(short) == pytest.approx(launched_s)
     assert cost.iteration_s(long) == none.iteration_s(long) > launched_s
+    drafting = replace(cost, speculative=Speculative(method="ngram", tokens=3, acceptance=0.5))
+    assert drafting.iteration_s(short) == pytest.approx(launched_s)
 
 
 def test_older_hosts_launch_more_slowly_unless_it_is_said() -> None:

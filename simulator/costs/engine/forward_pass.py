@@ -26,12 +26,10 @@ class Host(NamedTuple):
     overlaps: bool = False
 
     def seconds(self, gpu_s: float, rollouts: int, launch_s: float = 0.0) -> float:
-        """Of an iteration that takes the GPU so long and the host ``launch_s`` to launch, while
-        which the GPU works."""
+        """Of an iteration that takes the GPU so long, launches included, of which the host takes
+        ``launch_s`` while the GPU works."""
         host_s = self.iteration_s + self.rollout_s * rollouts
-        if self.overlaps:
-            return max(gpu_s, host_s + launch_s)
-        return max(gpu_s, launch_s) + host_s
+        return max(gpu_s, host_s + launch_s) if self.overlaps else gpu_s + host_s
 
     def pieces(self, gpu: list[Piece], rollouts: int) -> list[Piece]:
         """The same over the context."""

@@ -42,7 +42,7 @@ def test_what_a_page_links_to_exists(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
     for target in re.findall(r"\]\(([^)]+)\)", text):
         path, _, heading = target.partition("#")
-        linked = (ROOT / page).parent / path
+        linked = (ROOT / page).parent / path if path else ROOT / page
         assert linked.exists(), target
         if heading:
             titles = re.findall(r"^#+ (.*)$", linked.read_text("utf-8"), re.MULTILINE)

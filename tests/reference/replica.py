@@ -6,6 +6,7 @@ cache is found by comparing tokens. Every total is summed anew when it is asked 
 always hold is asserted after every pass.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -98,10 +99,7 @@ class Replica:
     # Blocks
 
     def blocks_for(self, tokens: int) -> int:
-        blocks = 0
-        while blocks * self.engine.block_tokens < tokens:
-            blocks += 1
-        return blocks
+        return math.ceil(tokens / self.engine.block_tokens)
 
     def take(self, blocks: int) -> list[Block]:
         """Takes free blocks from the front of the queue; what they held is forgotten."""
@@ -239,9 +237,10 @@ class Replica:
         segment.blocks += self.take(self.blocks_for(reached) - len(segment.blocks))
         if not self.engine.prefix_caching:
             return
-        for number, block in enumerate(segment.blocks):
-            end = (number + 1) * self.engine.block_tokens
-            if end <= reached and block.tokens is None:
+        size = self.engine.block_tokens
+        for number in range(segment.computed // size, reached // size):  # those that are now full
+            block, end = segment.blocks[number], (number + 1) * size
+            if block.tokens is None:
                 block.tokens = segment.tokens[:end]
                 self.cached.setdefault(block.tokens, []).append(block)
 

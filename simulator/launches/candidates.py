@@ -89,7 +89,7 @@ def known_keys(stack: Stack, found: Iterable[Given]) -> int:
 def best(candidates: Sequence[Candidate], name: str, told: bool) -> Candidate:
     """The candidate that most speaks for. told: whether the user said which stack. Raises
     ScenarioError where none does, or several do."""
-    ordered = sorted(candidates, key=lambda one: -one.score)
+    ordered = sorted(candidates, key=lambda one: (-one.score, bool(one.other[1])))
     if not ordered or (ordered[0].score < _LEAST and not told):
         raise ScenarioError(
             name, "no launch of a known stack was found in it; give --stack if there is one"
@@ -325,7 +325,8 @@ class Reader:
             if known_keys(stack, given) or len(stacks) == 1:
                 other = others.reason(stack.launch, "", Place(path.name), None, given, alone=True)
                 machine = around.wandb(whole) if len(given) < len(whole) else {}
-                found.append(Candidate(stack, given, 0, "", machine, read.notes, other))
+                weight = SURE * read.on_shipped
+                found.append(Candidate(stack, given, weight, "", machine, read.notes, other))
         return found
 
     def _of_overrides(

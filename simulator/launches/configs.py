@@ -56,13 +56,15 @@ def parse_tree(sources: Sources, text: str, name: str, suffix: str) -> Tree:
 class Configs:
     """Reads configurations with their parents. shipped: names of those that come with the stack, of
     which the stack's defaults hold where they are not there. choices: by group, what a command
-    takes in the place of a list's; used: those of groups that are in a list."""
+    takes in the place of a list's; used: those of groups that are in a list. on_shipped: whether
+    one of the stack's own is a parent."""
 
     sources: Sources
     shipped: Collection[str]
     choices: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    on_shipped: bool = False
     _chosen: dict[str, str] = field(default_factory=dict)
     _overridden: dict[str, str] = field(default_factory=dict)
     _loaded: int = 0
@@ -90,6 +92,7 @@ class Configs:
 
     def _missing(self, name: str, place: Place) -> None:
         if name.rpartition("/")[2].removesuffix(".yaml") in self.shipped:
+            self.on_shipped = True
             return
         note = f"{place}: calls {name}, which is not there; what it sets is not read"
         if note not in self.notes:

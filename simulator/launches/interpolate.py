@@ -100,6 +100,8 @@ class _Resolver:
 
     def leaf(self, leaf: Leaf, above: list[str], depth: int) -> Leaf:
         value = leaf.value
+        if value == "???":  # OmegaConf's mark of a value that must be given
+            return replace(leaf, value=Unknown(value, "it must be given"))
         if isinstance(value, str) and "${" in value:
             try:
                 return replace(leaf, value=self._text(value, above, depth))

@@ -32,10 +32,15 @@ _DEEPSPEED = {
     "accelerate.deepspeed_config.deepspeed_config_file",
 }
 _ZERO = re.compile(r"zero([0-3])(_offload)?")
+_NAMED_ZERO = re.compile(
+    r"(?:zero|stage|ds_?z|\bz)[_-]?([0-3])(?!\d)(?:.*(offload))?", re.IGNORECASE
+)
+"""In names of configurations: DeepSpeed's stage, and whether it keeps states on the host."""
 
 
 class OneRead:
-    """Reads options and the configurations that they name, for one stack."""
+    """Reads options and the configurations that they name, for one stack. on_shipped: whether the
+    configuration is put over one that comes with the stack."""
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class OneRead:
         self._folders = (*folders, sources.folder)
         self._variables = {k: v for k, v in variables.items() if isinstance(v, tuple)}
         self._used: set[str] = set()
+        self.on_shipped = False
         self.notes: list[str] = []
 
     def of_file(self, path: Path) -> list[Given]:
@@ -55,6 +61,7 @@ class OneRead:
         configs = Configs(self._sources, self._stack.launch.shipped)
         tree = configs.composed(path, None)
         self.notes.extend(configs.notes)
+        self.on_shipped = configs.on_shipped
         return self.of_tree(tree, [])
 
     def of_options(
@@ -90,7 +97,9 @@ class OneRead:
             return []
         found: list[Given] = []
         for key, value, at in around.options(words, place):
-            if key == "config_file":
+            if key == "config_file" and (said := self._by_name(value, at)):
+                found.extend(said)
+            elif key == "config_file":
                 leaf = Option("file", launcher, None, value, at)
                 found.extend(
                     Given(dotted, _value(one), one.place, CONFIG)
@@ -112,11 +121,26 @@ class OneRead:
             shipped = _ZERO.fullmatch(item.value) if names else None
             if shipped is not None:
                 found.extend(_shipped(shipped, item.place))
+            elif names and (said := self._by_name(known(item.value, item.place), item.place)):
+                found.extend(said)
             elif names:
                 named = known(item.value, item.place)
                 tree = self._file(Option("file", "deepspeed", None, named, item.place))
                 found.extend(Given(k, one.value, one.place, CONFIG) for k, one in leaves(tree))
         return found
+
+    def _by_name(self, text: Text, place: Place) -> list[Given]:
+        """What the name of a DeepSpeed configuration says that is not there, with a note."""
+        name = _NAMED_ZERO.search(posixpath.basename(shown(text)))
+        there = shown(text) in self._sources.written or self._sources.find(text, *self._folders)
+        if name is None or there:
+            return []
+        offload = ", with offload" * bool(name[2])
+        self.notes.append(
+            f"{place}: calls {shown(text)}, which is not there; by its name it is DeepSpeed's "
+            f"stage {name[1]}{offload}, and nothing else of it is known"
+        )
+        return list(_shipped(name, place))
 
     def _is_there(self, item: Given) -> bool:
         """Whether what a script of Python's names can be read; a note where it cannot, since only
@@ -126,7 +150,8 @@ class OneRead:
         if _ZERO.fullmatch(item.value):
             return True
         named = known(item.value, item.place)
-        if self._sources.find(named, *self._folders) is not None:
+        named_zero = _NAMED_ZERO.search(posixpath.basename(item.value))
+        if named_zero or self._sources.find(named, *self._folders) is not None:
             return True
         self.notes.append(f"{item.place}: {item.value} is not read: it is not there")
         return False
@@ -251,7 +276,8 @@ class OneRead:
 
 
 def _shipped(name: re.Match[str], place: Place) -> Iterator[Given]:
-    """A configuration of DeepSpeed's that comes with a trainer, such as ``zero3_offload``."""
+    """A configuration of DeepSpeed's by its name, such as ``zero3_offload``, which comes with a
+    trainer."""
     below = "deepspeed.zero_optimization"
     yield Given(f"{below}.stage", int(name[1]), place, CONFIG)
     for part in ("offload_optimizer", "offload_param")[: (name[1] == "3") + 1 if name[2] else 0]:

@@ -506,6 +506,55 @@ def test_a_file_is_looked_for_where_the_script_went(tmp_path: Path) -> None:
         assert launch.raw()["deepspeed.zero_optimization.stage"] == stage, where
 
 
+@pytest.mark.parametrize(
+    ("name", "stage", "offload"),
+    [
+        ("zero3.json", 3, None),
+        ("ds_zero2_offload.json", 2, "cpu"),
+        ("configs/stage-3-offload.yml", 3, "cpu"),
+    ],
+)
+def test_a_deepspeed_configuration_that_is_not_there_says_its_stage_by_its_name(
+    tmp_path: Path, name: str, stage: int, offload: str | None
+) -> None:
+    below = "deepspeed.zero_optimization"
+    run = f"deepspeed src/grpo.py --deepspeed gone/{name} --num_generations 4 --beta 0\n"
+    script = f"import trl\nC = trl.GRPOConfig(deepspeed='gone/{name}', num_generations=4)\n"
+    for launch in (launched(tmp_path, run), launched(tmp_path, script, "train.py")):
+        raw = launch.raw()
+        assert (raw[f"{below}.stage"], raw.get(f"{below}.offload_optimizer.device")) == (
+            stage,
+            offload,
+        )
+        assert raw.get(f"{below}.offload_param.device") == (offload if stage == 3 else None)
+        assert any(f"calls gone/{name}, which is not there" in note for note in launch.notes)
+    with pytest.raises(ScenarioError, match=r"calls another file that is not there: gone/ds\.json"):
+        launched(tmp_path, run.replace(name, "ds.json"))
+
+
+def test_a_configuration_over_one_of_the_stacks_own_is_that_stacks(tmp_path: Path) -> None:
+    text = "defaults: [ppo_trainer, _self_]\na: {b: 1, c: 2, d: 3}\ndata: {train_batch_size: 32}\n"
+    launch = launched(tmp_path, text, "mine.yaml")
+    assert (launch.stack, values(launch)["workload.batch_groups"]) == ("verl", 32)
+    with pytest.raises(ScenarioError, match="no launch of a known stack was found"):
+        launched(tmp_path, text.replace("ppo_trainer", "other"), "mine.yaml")
+
+
+def test_what_a_configuration_leaves_to_others_has_no_value_yet(tmp_path: Path) -> None:
+    text = (
+        "defaults: [ppo_trainer]\ndata: {train_batch_size: '???', n: '${data.train_batch_size}'}\n"
+    )
+    launch = launched(tmp_path, text, "mine.yaml")
+    assert {item.key: item.why for item in launch.unresolved} == {
+        "data.train_batch_size": "it must be given",
+        "data.n": "it must be given",
+    }
+    written(
+        tmp_path, "run.sh", f"{VERL} --config-path=. --config-name=mine data.train_batch_size=8\n"
+    )
+    assert values(read_launch(tmp_path / "run.sh"))["workload.batch_groups"] == 8
+
+
 def test_a_file_that_the_launch_names_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as caught:
         launched(

@@ -1,8 +1,5 @@
 """A reward function for whole runs, which fails when a test wants it to."""
 
-import os
-import time
-from pathlib import Path
 from typing import Any
 
 FAULT: str | None = None
@@ -19,9 +16,6 @@ def arm(fault: str | None, after: int = 0) -> None:
 def even(prompt: str, response: str, answer: Any) -> float:
     global _calls
     _calls += 1
-    if (mark := os.environ.get("HANG_AFTER_30_CALLS")) and _calls > 30:
-        Path(mark).touch()
-        time.sleep(60)
     if FAULT and _calls > AFTER:
         raise KeyError("the judge is out")
     return float(sum(map(ord, response)) % 2 == 0)

@@ -2,6 +2,10 @@
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -51,22 +55,44 @@ def evaluations(folder: Path) -> list[dict[str, str]]:
         return [{**row, "seconds": ""} for row in csv.DictReader(file)]
 
 
-def test_a_stopped_run_goes_on_as_if_nothing_had_been(
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rollcast.engine.config import build_run
+from rollcast.engine.run import run_scenario
+from rollcast.simulator.scenario.file import read_scenario
+
+def kill(progress):
+    if progress.record.step == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+spec = build_run(read_scenario(Path(sys.argv[1])))
+run_scenario(spec, Path(sys.argv[2]), plot=False, on_step=kill)
+"""
+
+
+def test_a_killed_process_is_resumed_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With an engine of its own, and no help from the tests."""
     monkeypatch.setattr(metadata, "version", without_vllm)
     model_in(tmp_path / "model")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     evaluation = {"every": 2, "prompts": 3}
-    spec = build_run(raw(tmp_path / "model", engine={"evaluation": evaluation}))
+    scenario = raw(tmp_path / "model", engine={"evaluation": evaluation})
+    spec = build_run(scenario)
     run_scenario(spec, whole, plot=False)
-
-    def stop(progress: Any) -> None:
-        if progress.record.step == 0:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_scenario(spec, stopped, plot=False, on_step=stop)
+    path = tmp_path / "scenario.yaml"
+    path.write_text(json.dumps(scenario.data))
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, path, stopped],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not stopped.exists()
+    assert (tmp_path / "stopped.running").is_dir()
     run_scenario(spec, stopped, plot=False, resume=True)
     assert rollouts(stopped) == rollouts(whole)
     assert replay(whole).differs is None

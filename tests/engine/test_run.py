@@ -6,9 +6,6 @@ import os
 import pickle
 import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -267,36 +264,6 @@ def test_without_a_final_save_nothing_large_is_kept(home: Home) -> None:
     assert home.run("--steps", "2", "--set", "engine.save={every: 2, final: false}") == 0
     assert not (home.out / "model").exists()
     assert not (home.out / "checkpoint").exists()
-
-
-def test_a_killed_process_is_resumed_by_another(home: Home, whole: Outcome) -> None:
-    """The real thing: another process, with an engine of its own, and no help from the tests."""
-    scenario, mark = home.folder / "scenario.yaml", home.folder / "mark"
-    folders = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
-    patient = scenario.read_text().replace("reward_timeout_s: 10", "reward_timeout_s: 300")
-    scenario.write_text(patient)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rollcast", "run", scenario, "--out", home.out, "--no-plot"],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(folders),
-            "HANG_AFTER_30_CALLS": str(mark),
-        },
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    began = time.monotonic()
-    while not mark.exists() and process.poll() is None and time.monotonic() - began < 200:
-        time.sleep(0.02)
-    process.kill()
-    _, said = process.communicate()
-    assert process.returncode == -signal.SIGKILL, said
-    assert not said
-    done = home.steps_saved
-    assert done >= 1
-    assert home.run("--resume") == 0
-    require_same(outcome(home), whole, done)
 
 
 # Calls that are refused

@@ -184,6 +184,10 @@ OTHERS = {
     "trainer's GPUs, a loop that is not known here; train_ppo_ray is": (
         "deepspeed --module openrlhf.cli.train_ppo --prompt_max_len 1024 --zero_stage 2\n"
     ),
+    "run.sh, line 1: starts openrlhf.cli.multi_agent_train_ppo_ray, which trains several agents of "
+    "a workflow at once, a loop that is not known here": (
+        "python3 -m openrlhf.cli.multi_agent_train_ppo_ray --prompt_max_len 1024 --zero_stage 2\n"
+    ),
     "run.sh, line 1: starts verl.trainer.sft_trainer, which " + GIVEN: (
         "torchrun -m verl.trainer.sft_trainer data.train_batch_size=8 trainer.nnodes=1\n"
     ),

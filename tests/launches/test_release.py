@@ -163,6 +163,14 @@ DEFAULTS = [
     ("verl", None, FULLY_ASYNC, "run.in_flight_rollouts", 16 * 16 * 16),
     ("prime_rl", "0.6", {}, "run.max_staleness", 8),
     ("prime_rl", "0.5", {}, "policy", [{"pipeline_rl": {"in_flight": 1.0, "queue": 1.0}}]),
+    (
+        *("prime_rl", "0.5", {"orchestrator.oversampling_factor": 2.0}, "policy"),
+        [{"pipeline_rl": {"in_flight": 2.0, "queue": 1.0}}],
+    ),
+    (
+        *("verl", "0.4", {"actor_rollout_ref.rollout.n_trajectories": 5}),
+        *("workload.group_size", 5),
+    ),
     ("areal", "1.0", {"actor.backend": "fsdp:d8"}, "run.trainer_dtype", "bf16"),
     ("areal", "1.0", {"actor.backend": "megatron:d8"}, "run.trainer_dtype", None),
     ("areal", "2.0", {"actor.backend": "fsdp:d8"}, "run.trainer_dtype", "fp32"),

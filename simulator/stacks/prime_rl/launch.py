@@ -11,7 +11,9 @@ _GPUS = 8  # of a node, where deployment.gpus_per_node does not say
 
 def implied(settings: Settings) -> Iterable[Setting]:
     """Engines and FSDP's trainer have GPUs of their own, and overlap unless no version may pass;
-    with a bound of one version, batches are made in turn, one ahead of the trainer."""
+    with a bound of one version, the default before 0.6, as many rollouts as a batch has, or so many
+    times that, are always in flight, get new weights as they come, and wait where a complete batch
+    does (orchestrator/scheduler.py)."""
     yield from _placed(settings)
     if value(settings, "run.logits_chunk_tokens") == "disabled":  # the model's own head
         whole_logits = "cost.roofline.trainer.logits_chunk_tokens"
@@ -19,6 +21,14 @@ def implied(settings: Settings) -> Iterable[Setting]:
     batch, size = whole(settings, "run.batch_rollouts"), whole(settings, "workload.group_size")
     if batch and size and batch % size == 0:
         yield settings["run.batch_rollouts"].implies("workload.batch_groups", batch // size)
+    share = value(settings, "run.over_sampling_share")
+    ahead = float(share) if isinstance(share, int | float) and share > 0 else 1.0
+    if batch and ahead != 1.0:
+        in_flight = int(batch * ahead)
+        yield settings["run.over_sampling_share"].implies("run.in_flight_rollouts", in_flight)
+    if whole(settings, "run.max_staleness") == 1:
+        turns = [{"pipeline_rl": {"in_flight": ahead, "queue": 1.0}}]
+        yield settings["run.max_staleness"].implies("policy", turns)
 
 
 def _placed(settings: Settings) -> Iterable[Setting]:

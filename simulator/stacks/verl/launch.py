@@ -19,6 +19,9 @@ def implied(settings: Settings) -> Iterable[Setting]:
     yield from _bounded(settings)
     yield from _models(settings)
     yield from _batch(settings)
+    if several := whole(settings, "run.trajectories"):
+        size = several * (whole(settings, "workload.group_size") or 1)
+        yield settings["run.trajectories"].implies("workload.group_size", size)
     theirs, own = settings.get("run.offload_reference"), settings.get("run.offload_parameters")
     if theirs is not None and theirs.value is None and own is not None:
         yield own.implies("run.offload_reference", own.value)  # Megatron's, since 0.7

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rollcast.simulator.explore.app import is_allowed
 from rollcast.simulator.explore.knobs import price_of
 from tests.browser.conftest import LAPTOP, PHONE, Opened
 from tests.running import exit_code
@@ -385,4 +384,6 @@ CONTRASTS = """() => {
     ],
 )
 def test_the_page_and_its_user_are_allowed(headers: dict[str, str], allowed: bool) -> None:
+    from rollcast.simulator.explore.app import is_allowed  # brings NiceGUI
+
     assert is_allowed(headers) is allowed

@@ -107,6 +107,7 @@ def of_ray(words: Sequence[Text], default: Place) -> Mapping[str, Text]:
     return found
 
 
+SLIME_SEGMENTS = "SLIME_ENABLE_EXPANDABLE_SEGMENTS"
 _COUNTED: Sequence[tuple[str, str, Callable[[str], int]]] = (
     ("NPROC_PER_NODE", r"\d+", int),
     ("CUDA_VISIBLE_DEVICES", r"\d+(?:,\d+)*,?", lambda text: len(re.findall(r"\d+", text))),
@@ -136,13 +137,17 @@ def environment(
 
 
 def _allocator(variables: Mapping[str, object], default: Place) -> Iterator[tuple[str, Setting]]:
-    """Whether its segments may grow (torch's page on CUDA semantics)."""
+    """Whether its segments may grow (torch's page on CUDA semantics); of slime's trainer alone by a
+    variable of its own (slime/utils/accelerator/torch_accelerator.py)."""
+    key = "run.expandable_segments"
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         text, place = _told(variables, name, default)
         said = re.search(r"expandable_segments\s*:\s*(true|false)", text, re.IGNORECASE)
         if said:
-            key = "run.expandable_segments"
             yield key, Setting(key, said[1].lower() == "true", name, place)
+    text, place = _told(variables, SLIME_SEGMENTS, default)
+    if text == "1":
+        yield key, Setting(key, True, SLIME_SEGMENTS, place)
 
 
 def _counted(

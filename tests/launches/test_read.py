@@ -458,8 +458,13 @@ def test_the_environment_says_the_gpus_of_a_node(tmp_path: Path) -> None:
 
 def test_the_environment_says_whether_pytorch_extends_its_segments(tmp_path: Path) -> None:
     key = "cost.roofline.trainer.expandable_segments"
-    for said, held in [("True,max_split_size_mb:64", True), ("False", False)]:
-        script = f"export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:{said}\n{VERL} data.x=1\n"
+    conf = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
+    for said, held in [
+        (f"{conf}:True,max_split_size_mb:64", True),
+        (f"{conf}:False", False),
+        ("SLIME_ENABLE_EXPANDABLE_SEGMENTS=1", True),
+    ]:
+        script = f"export {said}\n{VERL} data.x=1\n"
         parts = {part.key: part.value for part in drafted(launched(tmp_path, script)).parts}
         assert parts[key] is held
     assert key not in {

@@ -134,7 +134,7 @@ def _settings(plan: Planned, launch: Launch) -> list[str]:
         "run.nodes": nodes,
         "run.gpus_per_node": gpus,
         "run.rollout_gpus_per_node": plan.nodes(plan.rollout_gpus, "cluster.replicas")[1],
-        "cluster.tensor_parallel": plan.shape.gpus_per_replica,
+        "run.engine_gpus": plan.shape.gpus_per_replica,
         **placed,
         "engine.max_seqs": plan.max_seqs,
         "engine.max_batched_tokens": plan.max_batched_tokens,

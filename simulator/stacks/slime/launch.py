@@ -13,6 +13,7 @@ def implied(settings: Settings) -> Iterable[Setting]:
     nodes, gpus = whole(settings, "run.nodes"), whole(settings, "run.gpus_per_node")
     if nodes and gpus:
         yield settings["run.nodes"].implies("cluster.trainer_gpus", nodes * gpus)
+    yield from _staged(settings)
     yield from _batch(settings)
     yield from _recomputed(settings)
     yield from _logits(settings)
@@ -24,6 +25,14 @@ def implied(settings: Settings) -> Iterable[Setting]:
         yield weight.implies("run.reference", bool(weight.value))
     elif divergence is not None:
         yield divergence.implies("run.reference", False)
+
+
+def _staged(settings: Settings) -> Iterable[Setting]:
+    """The GPUs of an engine are shared by its stages (backends/sglang_utils/arguments.py)."""
+    gpus, stages = whole(settings, "run.engine_gpus"), "run.engine_pipeline_parallel"
+    each = whole(settings, stages) or 1
+    if gpus:
+        yield settings["run.engine_gpus"].implies("cluster.tensor_parallel", max(gpus // each, 1))
 
 
 def _batch(settings: Settings) -> Iterable[Setting]:

@@ -16,6 +16,7 @@ from rollcast.simulator.costs.presets.gpus import Gpu, load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.options import RooflineSection
+from rollcast.simulator.costs.roofline.warnings import of_lengths
 from rollcast.simulator.costs.trainer.dealing import Dealing
 from rollcast.simulator.costs.trainer.options import LOADED_BYTES_PER_S
 from rollcast.simulator.costs.trainer.packing import Work, pack, prefix_work, suffix_work
@@ -171,6 +172,24 @@ def test_adapters_that_are_gathered_one_by_one_take_their_launches_but_for_a_ref
     assert found["reference"] == before["reference"]
     full = replace(apart, weights="full", log_prob_passes=1)
     assert phases(full, load) == phases(replace(full, adapter_gather_launch_s_per_layer=0.0), load)
+
+
+def test_attention_of_new_lengths_is_built_once_in_log_probs_and_once_in_the_update() -> None:
+    load = TrainLoad([(100, [900])] * 64)  # eight rows on each GPU
+    keys = {"batching": "one_sequence", "log_prob_passes": 2, "minibatches": 2}
+    plain = RooflineTrainer(QWEN, H100, 8, **keys)  # type: ignore[arg-type]
+    built = replace(plain, attention_build_s=0.5)
+    before, found = phases(plain, load), phases(built, load)
+    for name, seconds in before.items():
+        added = {"log_prob": 4.0, "backward": 4.0}.get(name, 0.0)
+        assert found[name] == pytest.approx(seconds + added), name
+    taken = phases(replace(built, log_prob_passes=0), load)  # log-probabilities of the engine
+    assert "log_prob" not in taken
+    assert taken["backward"] == pytest.approx(found["backward"])
+    unsaid = replace(plain, backend="megatron")
+    assert len(of_lengths(unsaid)) == 1
+    for said in ({"attention_build_s": 0.5}, {"batching": "packed"}, {"backend": "fsdp"}):
+        assert of_lengths(replace(unsaid, **said)) == []  # type: ignore[arg-type]
 
 
 def test_a_host_that_is_slower_takes_longer_to_launch_alone() -> None:

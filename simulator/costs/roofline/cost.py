@@ -654,6 +654,7 @@ class RooflineCost(RooflineOptions, CostModel):
             *warnings.of_ranges(limits),
             *warnings.of_model(self.model, gpu, self.reserve_bytes),
             *warnings.of_images(trainer),
+            *warnings.of_lengths(trainer),
         ]
         if self.cuda_graphs == "unknown":
             graphs, eager = (replace(self, cuda_graphs=given) for given in (True, False))

@@ -88,6 +88,18 @@ def of_images(trainer: RooflineTrainer) -> list[str]:
     return sentences
 
 
+def of_lengths(trainer: RooflineTrainer) -> list[str]:
+    """What rows of many lengths may take of a trainer on Megatron that does not pack them."""
+    packs = trainer.batching not in ("one_sequence", "padded")
+    if trainer.backend != "megatron" or packs or trainer.attention_build_s:
+        return []
+    return [
+        "trainer: where cuDNN computes attention of rows that are not packed, the host builds it "
+        "for each new length; two runs on H100 and H200 took some 1 s a microbatch for it, one on "
+        "B200 0.1 to 0.3 s. Give trainer.attention_build_s"
+    ]
+
+
 def over_pcie(gpu: Gpu) -> str:
     """What is taken of the links of GPUs that talk over PCIe."""
     said = "taken" if gpu.interconnect_shared is None else "said"

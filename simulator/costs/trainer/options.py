@@ -457,6 +457,15 @@ class TrainerOptions(Options):
             unit="seconds",
         ),
     ] = 0.0
+    attention_build_s: Annotated[
+        Seconds,
+        Doc(
+            "time per microbatch, in log-probabilities and in the update, in which the host builds "
+            "an attention kernel for a length that it has not seen; some 1 s where cuDNN's "
+            "attention gets rows that are not packed (verl's Megatron with "
+            "use_remove_padding: false)"
+        ),
+    ] = 0.0
     driver_per_token_s: Annotated[
         Seconds,
         Doc(

@@ -322,7 +322,10 @@ class RooflineTrainer(TrainerMemory):
         least_s, passes = len(microbatches) * self._launch_s, self.log_prob_passes
         graded_s = phases["log_prob"] - self._logits_s(microbatches, self._ungraded_traffic)
         graded_s = max(graded_s, min(least_s, phases["log_prob"]))
-        own_s = graded_s + self._logits_s(microbatches, self.entropy_traffic_per_logit)
+        # cuDNN plans once for each length (verl, pull request 6901), before a reference meets it.
+        built_s = len(microbatches) * self.attention_build_s
+        phases["backward"] += built_s
+        own_s = graded_s + built_s + self._logits_s(microbatches, self.entropy_traffic_per_logit)
         loaded_s = len(microbatches) * self._reference_loaded_s
         compared_s = graded_s
         if passes > 1 and self.adapter_gather_launch_s_per_layer:

@@ -16,10 +16,11 @@ def implied(settings: Settings) -> Iterable[Setting]:
     row = (whole(settings, "run.max_prompt_tokens") or 0) + (
         whole(settings, "workload.max_new_tokens") or 0
     )
-    for rows, tokens in (
-        ("run.micro_batch_rollouts", "run.max_pass_tokens"),
-        ("run.log_prob_micro_rollouts", "run.log_prob_pass_tokens"),
+    for rows, tokens, whose in (
+        ("run.micro_batch_rollouts", "run.max_pass_tokens", "run."),
+        ("run.log_prob_micro_rollouts", "run.log_prob_pass_tokens", "run."),
+        ("run.critic_micro_rollouts", "run.critic_max_pass_tokens", "run.critic_"),
     ):
         each = whole(settings, rows)
-        if each and row and value(settings, "run.dynamic_batches") is True:
+        if each and row and value(settings, f"{whose}dynamic_batches") is True:
             yield settings[rows].implies(tokens, each * row)

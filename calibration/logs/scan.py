@@ -241,16 +241,24 @@ def _complete(first: bytes, name: str) -> bool:
     return True
 
 
+def _decoded(scanned: Scanned) -> str:
+    """Of a whole file. Raises LogError for one that is too large, NotConfigError for no text."""
+    try:
+        return scanned.file.content(configs.MOST_TEXT).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotConfigError(f"not text in UTF-8 from byte {error.start} on") from None
+
+
 def _machine(scanned: Scanned) -> None:
     scanned.tally.lines = 1
     try:
-        text = scanned.file.content(configs.MOST_TEXT).decode("utf-8")
+        text = _decoded(scanned)
         of_machine, of_command = machine.from_metadata(text)
         scanned.settings.extend((MACHINE, given) for given in of_machine)
         scanned.settings.extend((COMMAND, given) for given in of_command)
         scanned.tally.used = 1
-    except (NotConfigError, UnicodeDecodeError) as error:
-        scanned.tally.skip(getattr(error, "line", 0), str(error))
+    except NotConfigError as error:
+        scanned.tally.skip(error.line, str(error))
     except LogError:
         scanned.looked_at, scanned.tally.lines = False, 0
 
@@ -258,11 +266,11 @@ def _machine(scanned: Scanned) -> None:
 def _config(scanned: Scanned, read: Callable[[str], list[Given]]) -> None:
     scanned.tally.lines = 1
     try:
-        text = scanned.file.content(configs.MOST_TEXT).decode("utf-8")
+        text = _decoded(scanned)
         scanned.settings.extend((WRITTEN, given) for given in read(text))
         scanned.tally.used = 1
-    except (NotConfigError, UnicodeDecodeError) as error:
-        scanned.tally.skip(getattr(error, "line", 0), str(error))
+    except NotConfigError as error:
+        scanned.tally.skip(error.line, str(error))
     except LogError:
         scanned.looked_at, scanned.tally.lines = False, 0
 

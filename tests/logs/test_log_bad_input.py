@@ -133,6 +133,12 @@ def _verl_rows(change: Callable[[int, dict[str, Any]], Any]) -> list[dict[str, A
     ]
 
 
+def test_a_configuration_in_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"# caf\xe9\nmodel: qwen3-8b\n")
+    _refused(path, said=r"config\.yaml: not text in UTF-8 from byte 5 on; no step could be read")
+
+
 def test_a_log_of_supervised_training(tmp_path: Path) -> None:
     path = tmp_path / "console.log"
     rows = [f"{{'loss': 2.{n}, 'grad_norm': 0.6, 'epoch': 0.0{n}}}\n" for n in range(1, 9)]

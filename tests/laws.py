@@ -1,6 +1,10 @@
-"""How many random examples a law is tried on: few in the gate, many in ``make laws``."""
+"""How many random examples a law is tried on (few in the gate, many in ``make laws``), and where
+they write."""
 
 import os
+from pathlib import Path
+
+import pytest
 
 SEARCHING = os.environ.get("HYPOTHESIS_PROFILE") == "search"
 
@@ -12,3 +16,10 @@ def examples(count: int) -> int:
     ones each time.
     """
     return count * 10 if SEARCHING else max(5, count // 4)
+
+
+def scratch(factory: pytest.TempPathFactory) -> Path:
+    """A folder that the examples of a law write over, apart from the folders of other tests."""
+    folder = factory.getbasetemp() / "scratch"
+    folder.mkdir(exist_ok=True)
+    return folder

@@ -12,7 +12,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values.options import read
 from rollcast.simulator.workload.section import WorkloadSection, build_workload
 from rollcast.simulator.workload.traces import read_trace
-from tests.laws import examples
+from tests.laws import examples, scratch
 from tests.refusals import refuses
 
 
@@ -269,7 +269,7 @@ def test_what_is_not_a_file_is_refused(tmp_path):
 @settings(max_examples=examples(120), deadline=None)
 @given(content=st.one_of(st.binary(max_size=200), st.text(max_size=200), st.text(',01\n{}"[]ag')))
 def test_no_file_makes_the_reader_fail_in_another_way(tmp_path_factory, content):
-    file = tmp_path_factory.getbasetemp() / "fuzzed"
+    file = scratch(tmp_path_factory) / "fuzzed"
     file.write_bytes(content if isinstance(content, bytes) else content.encode(errors="replace"))
     with pytest.raises(ScenarioError):
         read_trace(file)
@@ -281,7 +281,7 @@ def test_no_file_makes_the_reader_fail_in_another_way(tmp_path_factory, content)
     rows=st.text('0123456789.,-"\n e', max_size=60),
 )
 def test_rows_that_are_read_hold_lengths_and_others_are_refused(tmp_path_factory, header, rows):
-    file = tmp_path_factory.getbasetemp() / "fuzzed.csv"
+    file = scratch(tmp_path_factory) / "fuzzed.csv"
     file.write_text(header + rows, encoding="utf-8")
     try:
         trace = read_trace(file)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.read import read_launch
-from tests.laws import examples
+from tests.laws import examples, scratch
 
 FLAGS = {
     "hf-checkpoint": st.sampled_from(["/m/Qwen3-4B", "Qwen/Qwen3-8B"]),
@@ -37,7 +37,7 @@ def words(mapping: dict[str, Any]) -> list[str]:
 def test_every_way_to_put_flags_together_says_the_same(
     tmp_path_factory: pytest.TempPathFactory, mapping: dict[str, Any], order: list[str]
 ) -> None:
-    folder = tmp_path_factory.getbasetemp()
+    folder = scratch(tmp_path_factory)
     lines = words({key: mapping[key] for key in order})
     parts = " ".join(f'"{line} "' for line in lines)
     said = "\n".join(f'    "{line} "' for line in lines)

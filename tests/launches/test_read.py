@@ -17,7 +17,7 @@ from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.read import read_launch
 from rollcast.simulator.stacks.launch import ANY
 from rollcast.simulator.stacks.stack import all_stacks
-from tests.laws import examples
+from tests.laws import examples, scratch
 
 VERL = "python3 -m verl.trainer.main_ppo"
 
@@ -88,7 +88,7 @@ def given_by(launch: Launched) -> dict[str, Any]:
 def test_overrides_and_yaml_say_the_same(
     tmp_path_factory: pytest.TempPathFactory, mapping: dict[str, Any]
 ) -> None:
-    folder = tmp_path_factory.getbasetemp()
+    folder = scratch(tmp_path_factory)
     script = " \\\n  ".join([VERL, *(f"{key}={item}" for key, item in mapping.items())])
     command = ["python3", "-m", "verl.trainer.main_ppo"]
     several = [
@@ -110,7 +110,7 @@ def test_overrides_and_yaml_say_the_same(
 def test_flags_python_and_yaml_say_the_same(
     tmp_path_factory: pytest.TempPathFactory, mapping: dict[str, Any]
 ) -> None:
-    folder = tmp_path_factory.getbasetemp()
+    folder = scratch(tmp_path_factory)
     flags = " ".join(f"--{key} {item}" for key, item in mapping.items())
     equals = " ".join(f"--{key}={item}" for key, item in mapping.items())
     call = ", ".join(f"{key}={item!r}" for key, item in mapping.items())
@@ -132,7 +132,7 @@ def test_flags_python_and_yaml_say_the_same(
 def test_toml_and_its_flags_say_the_same(
     tmp_path_factory: pytest.TempPathFactory, mapping: dict[str, Any]
 ) -> None:
-    folder = tmp_path_factory.getbasetemp()
+    folder = scratch(tmp_path_factory)
     lines = "".join(f"{key} = {json.dumps(item)}\n" for key, item in mapping.items())
     flags = " ".join(f"--{key} {item}" for key, item in mapping.items())
     written(folder, "rl.toml", lines)
@@ -810,7 +810,7 @@ def test_what_is_no_plain_file_is_not_opened(tmp_path: Path) -> None:
 def test_any_text_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, name: str, text: str
 ) -> None:
-    path = tmp_path_factory.getbasetemp() / name
+    path = scratch(tmp_path_factory) / name
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with suppress(ScenarioError):
         read_launch(path)

@@ -17,6 +17,7 @@ from rollcast.simulator.launches.shell.follow import follow
 from rollcast.simulator.launches.shell.parse import ShellSyntaxError, parse
 from rollcast.simulator.launches.shell.session import Called, Found
 from rollcast.simulator.launches.sources import Sources
+from tests.laws import scratch
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=12)
 
@@ -44,7 +45,7 @@ def called(folder: Path, script: str, **environment: str) -> list[Called]:
 def test_quoted_words_are_read_as_they_are(
     tmp_path_factory: pytest.TempPathFactory, items: list[str]
 ) -> None:
-    folder = tmp_path_factory.getbasetemp()
+    folder = scratch(tmp_path_factory)
     quoted = " ".join(map(shlex.quote, items))
     assert words(folder, f"launch {quoted}\n") == items
     assert words(folder, f'A=({quoted})\nB=("${{A[@]}}")\nlaunch "${{B[@]}}"\n') == items
@@ -220,7 +221,7 @@ def test_expansions_are_those_of_bash(
     script = "\n".join([*lines, f"launch {' '.join(shows)} end", ""])
     told = "set -f\nlaunch() { printf '%s\\0' \"$@\"; }\n"
     run = subprocess.run(["bash", "-c", told + script], capture_output=True, timeout=60)
-    assert words(tmp_path_factory.getbasetemp(), script) == run.stdout.decode().split("\0")[:-1]
+    assert words(scratch(tmp_path_factory), script) == run.stdout.decode().split("\0")[:-1]
 
 
 # What a script does not decide
@@ -337,7 +338,7 @@ def test_any_text_is_followed_or_refused(
     tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:
     with suppress(ScenarioError, UnicodeEncodeError):
-        followed(tmp_path_factory.getbasetemp(), text)
+        followed(scratch(tmp_path_factory), text)
 
 
 def test_a_loop_that_only_a_run_leaves_is_followed_once(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ class EngineWorld:
     """
 
     name = "engine"
+    read_s = -math.inf  # the driver reads responses as they end
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rollcast import load
 from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.core.plan import AllDone, Batch, Launch, Staleness, StepPlan
 from rollcast.simulator.core.policy import Policy
@@ -291,3 +292,13 @@ def test_those_that_are_wanted_first_are_taken_first_among_the_due() -> None:
     assert due([4, 4, math.inf], [], 3, 1, 2) == Due([0], 0, -math.inf)
     assert due([math.inf, 5], [4, 4], 3, 1, 2) == Due([], 1, 4)
     assert due([math.inf], [math.inf], 3, 1, 1) == Due([], 0, -math.inf)
+
+
+def test_a_watched_world_is_read_no_sooner_than_its_driver_can() -> None:
+    """slime reads responses through one client, here by far its slowest part."""
+    slow = "cost.roofline.client_factor=50"
+    short = (slow, "workload.lengths={mean_tokens: 60}", "workload.max_new_tokens=256", "steps=1")
+    job = load("examples/april.yaml", "policy=[]", "cost.roofline.stack=slime", *short)
+    alone, seen = job.world(), Watched(job.world())
+    times = [run(world, job.policy, job.plan, 1).makespan_s for world in (alone, seen)]
+    assert times[0] == times[1] > alone.read_s > times[0] / 2

@@ -6,6 +6,7 @@ iteration. So a run needs seconds, does not depend on the machine's speed, and r
 """
 
 import copy
+import math
 import random
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -48,6 +49,7 @@ class LearningWorld:
     clock's seconds. apart: whether the trainer has a GPU of its own."""
 
     name = "learning"
+    read_s = -math.inf  # the driver reads responses as they end
 
     def __init__(
         self,

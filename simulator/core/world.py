@@ -111,6 +111,11 @@ class World(Protocol):
     def now_s(self) -> float:
         """This world's own clock."""
 
+    @property
+    def read_s(self) -> float:
+        """When the driver has read the responses of the step that began last, as far as they have
+        ended, on this clock. -inf: it reads them as they end."""
+
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Starts rollouts, or resumes them from their ``new_tokens``, within ``allowance`` and
         ``turn_allowance``. placement: by the world's router, or to the replica with the fewest

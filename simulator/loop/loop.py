@@ -190,7 +190,7 @@ class Loop:
             return False
         if not waits or rollouts.overdue(step):
             return False
-        read_s: float = getattr(self.world, "read_s", -math.inf)  # of a simulated world
+        read_s = self.world.read_s
         if read_s > self.world.now_s and not plan.keeps_running:
             self._look_s = read_s
             if not self._poll_s:

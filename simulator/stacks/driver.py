@@ -10,6 +10,7 @@ costs, and pauses the loop after each batch.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -36,6 +37,8 @@ class HandedOver:
 
     handed: the batch that the stack has not taken yet. version: of the replicas' weights.
     """
+
+    read_s = -math.inf  # the driver reads responses as they end
 
     def __init__(self) -> None:
         self.handed: TrainBatch | None = None

@@ -60,6 +60,11 @@ class Watched:
         """The world's clock, seconds."""
         return self.world.now_s
 
+    @property
+    def read_s(self) -> float:
+        """See `World.read_s`."""
+        return self.world.read_s
+
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """See `World.submit`."""
         self.submitted.update((*rollout.key, rollout.attempt) for rollout in rollouts)

@@ -1,5 +1,6 @@
 """rollcast's own loop on the engines of a fleet, in a thread of the virtual clock."""
 
+import math
 from collections.abc import Collection, Sequence
 
 from rollcast.simulator.core.plan import Layout, Placement
@@ -15,6 +16,7 @@ class GuestWorld:
     is to let the other threads run."""
 
     name = "virtual"
+    read_s = -math.inf  # the driver reads responses as they end
 
     def __init__(self, fleet: Fleet) -> None:
         self.shape = fleet.cluster.shape

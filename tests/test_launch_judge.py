@@ -46,11 +46,11 @@ def test_another_stack_is_a_failure(folder: Path) -> None:
 def test_a_file_that_nobody_has_is_asked_for(folder: Path) -> None:
     place = folder / "trl" / "one"
     (place / "configs").mkdir(parents=True)
-    call = "accelerate launch --config_file configs/zero3.yaml train_grpo.py --num_generations 8\n"
+    call = "bash configs/train.sh --num_generations 8\n"
     (place / "run.sh").write_text(call)
-    assert judged(folder, "trl", "trl/one/run.sh").asked == ("the file configs/zero3.yaml",)
+    assert judged(folder, "trl", "trl/one/run.sh").asked == ("the file configs/train.sh",)
     (place / "deep" / "configs").mkdir(parents=True)
-    (place / "deep" / "configs" / "zero3.yaml").write_text("num_processes: 8\n")
+    (place / "deep" / "configs" / "train.sh").write_text("echo\n")
     assert judged(folder, "trl", "trl/one/run.sh").outcome == "failed"
 
 

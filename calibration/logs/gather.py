@@ -152,7 +152,7 @@ def gathered(
     steps = _steps(rows, rollouts)
     if steps.empty:
         raise _nothing(scanned, stack)
-    if steps[list(_OF_A_LOOP)].isna().all(axis=None):
+    if not stack.logs_apart and steps[list(_OF_A_LOOP)].isna().all(axis=None):
         place = Place(str(steps["file"].iloc[0]), int(steps["line"].iloc[0]))
         raise NoStepsError(
             f"{place}: no step has rollouts, lengths or rewards: the log is of no RL loop, or of "

@@ -252,7 +252,8 @@ class StackLog:
     dumps them again. pads: an update pads every rollout to the longest of the batch. fully_async:
     options of the policy of that name that the stack runs; in_flight may be ``max_staleness``: as
     many batches, max_staleness ``syncs``: the stack counts those. tool_tokens_inside: lengths of
-    responses include tokens written by tools.
+    responses include tokens written by tools. logs_apart: the trainer has a console of its own,
+    which tells nothing of rollouts.
 
     releases: since and until, as in `launch`, of keys that some releases write; ``always``: every
     step has it since, so that a log without it is older.
@@ -282,6 +283,7 @@ class StackLog:
     pads: bool = False
     fully_async: Mapping[str, Any] = field(default_factory=lambda: {"exceeded": "wait"})
     tool_tokens_inside: bool = False
+    logs_apart: bool = False
     releases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property

@@ -71,14 +71,14 @@ def test_a_quick_interval_is_the_kept_one() -> None:
     name, example, settings, _ = interval_quality.CASES[2]
     (kept,) = (r for r in read_json(interval_quality.PATH, {})["rows"] if r["case"] == name)
     result = simulate(load(evidence.ROOT / "examples" / f"{example}.yaml", *settings))
-    assert result.summary["step_s"] == pytest.approx(kept["point"], rel=1e-3)
-    assert uncertainty(result).intervals["step_s"] == pytest.approx(kept["quick"], rel=1e-3)
+    assert result.summary["step_s"] == pytest.approx(kept["point"], rel=1e-6)
+    assert uncertainty(result).intervals["step_s"] == pytest.approx(kept["quick"], rel=1e-6)
 
 
 def test_a_rollout_phase_of_pearls_set_up_is_the_kept_one() -> None:
     found = pearl.measured("qwen3-8b", 16, 4, 0.28)
     kept = read_json(pearl.KEPT, {})["rollouts, 0.28 s, qwen3-8b"]["16"]
-    assert list(found) == pytest.approx(kept, rel=2e-3)
+    assert list(found) == pytest.approx(kept, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,13 +55,23 @@ class Seconds:
 class Part:
     """A run of fewer replicas with as much each, which tells what other settings do to all of it:
     to each phase what they do to the part's own, to the trainer's passes what they do by the
-    planner's estimate. fewer: times. own, middle: seconds of a step and its phases, of the whole
-    run and of the part. train_s: of the whole, by the estimate."""
+    planner's estimate. fewer: times. whole, part: the scenarios. own: seconds of a step and its
+    phases, of the whole run."""
 
     fewer: int
+    whole: Scenario
+    part: Scenario
     own: Mapping[str, float]
-    middle: Mapping[str, float]
-    train_s: float
+
+    @cached_property
+    def _middle(self) -> _S:
+        """Of the part: simulated where another is asked for, and once."""
+        return _seconds(simulate(self.part).summary)
+
+    @cached_property
+    def _train_s(self) -> float:
+        """Of the whole run, by the estimate."""
+        return estimated(self.whole).train_s
 
     def seconds(self, question: Question, keys: Mapping[str, Any], on_step: OnStep = None) -> _S:
         """Seconds of a step and its phases of the whole run, of a question with these keys. Raises
@@ -68,9 +79,9 @@ class Part:
         whole = question.with_keys(keys)
         part = question.with_keys({**keys, **_part_keys(whole, self.fewer)})
         its = _seconds(simulate(part, on_step).summary)
-        longer = estimated(whole).train_s / self.train_s
+        longer = estimated(whole).train_s / self._train_s
         for name in PHASES:
-            ratio = its[name] / self.middle[name] if self.middle[name] else 1.0
+            ratio = its[name] / self._middle[name] if self._middle[name] else 1.0
             its[name] = self.own[name] * (longer if name in _OF_TOKENS else ratio)
         its["step"] = self.own["step"] + sum(its[name] - self.own[name] for name in in_sum(False))
         return its
@@ -127,7 +138,7 @@ def forecast(question: Question, fits: bool, on_step: OnStep = None) -> Forecast
         for name in PHASES
         if max((phase := summary["phases"][name])["s"], phase["high_s"]) > ROUNDING * step.median
     }
-    part = _part(question, keys, summary, on_step)
+    part = _part(question, keys, summary)
     ends = _at_the_ends(question, keys, part, on_step)
     known_length = step if ends else None
     if ends:
@@ -153,9 +164,7 @@ def _seconds(summary: Mapping[str, Any]) -> _S:
     return {"step": summary["step_s"]} | {name: summary["phases"][name]["s"] for name in PHASES}
 
 
-def _part(
-    question: Question, keys: Mapping[str, Any], summary: Mapping[str, Any], on_step: OnStep
-) -> Part | None:
+def _part(question: Question, keys: Mapping[str, Any], summary: Mapping[str, Any]) -> Part | None:
     """A part of a run; None of one that is short, or whose policy counts rollouts itself."""
     scenario = question.with_keys(keys)
     batch, replicas = scenario.plan.batch, scenario.shape.replicas
@@ -165,8 +174,7 @@ def _part(
     if fewer == 1 or scenario.steps * batch.rollouts <= _MANY or question.value("policy"):
         return None
     part = question.with_keys({**keys, **_part_keys(scenario, fewer)})
-    middle = _seconds(simulate(part, on_step).summary)
-    return Part(fewer, _seconds(summary), middle, estimated(scenario).train_s)
+    return Part(fewer, scenario, part, _seconds(summary))
 
 
 def _part_keys(scenario: Scenario, fewer: int) -> dict[str, Any]:

@@ -241,21 +241,18 @@ def _of_rows(rows: Iterable[Row], file: Path) -> Trace:
 def _request(row: Row) -> TraceGroup:
     """A response that is a group of its own."""
     prompt = 0 if row.prompt is None else _tokens(row.prompt, row.place("prompt"))
-    return TraceGroup(prompt, (_after(prompt, _response(row)),))
-
-
-def _response(row: Row) -> int:
-    return _tokens(row.response, row.place("response"))
+    return TraceGroup(prompt, (_after(prompt, _tokens(row.response, row.place("response"))),))
 
 
 def _group(name: str, rows: Sequence[Row]) -> TraceGroup:
     """The responses to one prompt, in the order of the file."""
-    prompts = [_request(row).prompt_tokens for row in rows]
-    for row, prompt in zip(rows, prompts, strict=True):
-        if prompt != prompts[0]:
+    alone = [_request(row) for row in rows]
+    prompt = alone[0].prompt_tokens
+    for row, one in zip(rows, alone, strict=True):
+        if one.prompt_tokens != prompt:
             fail(
-                f"{row.where} gives group {shown(name)} a prompt of {prompt} tokens, an earlier "
-                f"row {prompts[0]}; the rollouts of a group share one prompt"
+                f"{row.where} gives group {shown(name)} a prompt of {one.prompt_tokens} tokens, an "
+                f"earlier row {prompt}; the rollouts of a group share one prompt"
             )
     rewards = tuple(_reward(row) for row in rows if row.reward is not None and row.reward.strip())
     if len(rewards) not in (0, len(rows)):
@@ -263,8 +260,7 @@ def _group(name: str, rows: Sequence[Row]) -> TraceGroup:
             f"{rows[0].where}: group {shown(name)} has rewards of {len(rewards)} of {len(rows)} "
             "responses; give every one a reward, or none"
         )
-    rollouts = tuple(_after(prompts[0], _response(row)) for row in rows)
-    return TraceGroup(prompts[0], rollouts, rewards or None)
+    return TraceGroup(prompt, tuple(one.rollouts[0] for one in alone), rewards or None)
 
 
 def _reward(row: Row) -> float:

@@ -37,7 +37,6 @@ _SCALE_SD = 0.7  # of the logarithm of what another scale is beyond 1, around 1
 _WIDEST = 1.1  # logarithm of what another scale is beyond 1
 _LEAST_WIDENED = 0.1
 FREEDOM = 4.0  # degrees of a source's t
-_NEAR = {"xatol": 3e-3, "fatol": 3e-4}  # of logarithms of scales, and of the likelihood
 _ROUNDS = 5  # of weights and variances in turn
 FEWEST = 3  # sources of a stack that has an effect of its own
 INSIDE = 0.9  # of the sources, in an interval
@@ -159,27 +158,38 @@ def fit(observed: Sequence[Observed], *, differ: bool = False) -> StackEffects:
     several = [len(sources) >= FEWEST for sources in kinds]
 
     def scales(found: Array) -> tuple[Array, Factors]:
-        beyond = iter(1.0 + np.exp(np.minimum(found[3:], _WIDEST)))
+        beyond = iter(1.0 + np.exp(found[3:]))
         first, second, third = (float(next(beyond)) if many else 1.0 for many in several)
-        return np.exp(np.clip(found[:3], np.log(_LEAST_SDS), 2.0)), (first, second, third)
+        return np.exp(found[:3]), (first, second, third)
 
-    def loss(found: Array, weights: Array) -> float:
+    def loss(found: Array, weights: Array) -> tuple[float, Array]:
+        """And its derivatives."""
         sds, other = scales(found)
-        factor = np.linalg.cholesky(design.covariance(sds**2, other, weights))
-        scaled = np.linalg.solve(factor, logs)
-        prior = 0.5 * float(np.sum((found[3:] / _SCALE_SD) ** 2)) - differ * math.log(sds[0])
-        return float(np.log(np.diag(factor)).sum() + 0.5 * scaled @ scaled + prior)
+        of_source, of_rest = design.own_parts(sds[1:] ** 2, other, weights)
+        covariance = design.covariance(sds**2, other, weights)
+        inverse = np.linalg.inv(covariance)
+        solved = inverse @ logs
+        prior = 0.5 * float(np.sum((found[3:] / _SCALE_SD) ** 2)) - differ * float(found[0])
+        value = 0.5 * float(np.linalg.slogdet(covariance)[1] + logs @ solved) + prior
+        moved = inverse - np.outer(solved, solved)  # by half of this a unit of the covariance
+        by_source, by_rest = moved * of_source, np.diag(moved) * of_rest
+        by_sds = [sds[0] ** 2 * np.sum(moved * design.stacks), by_source.sum(), by_rest.sum()]
+        by_kinds = (by_source.sum(axis=1) + by_rest) @ design.kinds[:, several]
+        beyond = np.exp(found[3:])
+        by_kinds = by_kinds * beyond / (1.0 + beyond) + found[3:] / _SCALE_SD**2
+        return value, np.array([by_sds[0] - differ, *by_sds[1:], *by_kinds])
 
+    bounds = [(math.log(least), 2.0) for least in _LEAST_SDS] + [(None, _WIDEST)] * sum(several)
     fits: list[tuple[float, StackEffects]] = []
     for start in ([-0.5, -2.5, -1.5], [-2.5, -0.5, -1.5]):  # one alone may stay behind
         found, weights = np.array(start + [0.0] * sum(several)), np.ones(len(observed))
         for _ in range(_ROUNDS):
-            found = minimize(loss, found, (weights,), method="Nelder-Mead", options=_NEAR).x
+            found = minimize(loss, found, (weights,), jac=True, bounds=bounds).x
             sds, other = scales(found)
             weights = _weights(observed, design, sds**2, other)
         stacks, sources, within = sds.tolist()
         one = StackEffects(stacks, sources, within, *other, observed, weights.tolist())
-        fits.append((loss(found, weights) + _of_weights(observed, weights), one))
+        fits.append((loss(found, weights)[0] + _of_weights(observed, weights), one))
     _, best = min(fits, key=lambda pair: pair[0])
     return replace(best, widened=best.counted())
 
@@ -232,9 +242,12 @@ class _Design:
     def covariance(self, variances: Array, factors: Factors, weights: Array) -> Array:
         """Of the logarithms. variances: of stacks, sources and the rest. factors: on the scales of
         each kind; a source's part is that of a source of weight 1 over its weight."""
-        between_stacks, between_sources, within = variances
-        scales = np.prod(np.array(factors) ** self.kinds, axis=1)
-        of_source = between_sources * self.sources + np.diag(np.full(len(scales), within))
-        of_source = of_source * np.outer(scales, scales) + np.diag(self.own)
-        widened = of_source / np.sqrt(np.outer(weights, weights))
-        return np.asarray(between_stacks * self.stacks + widened)
+        of_source, of_rest = self.own_parts(variances[1:], factors, weights)
+        return np.asarray(
+            variances[0] * self.stacks + of_source + np.diag(of_rest + self.own / weights)
+        )
+
+    def own_parts(self, variances: Array, factors: Factors, weights: Array) -> tuple[Array, Array]:
+        """The covariance that sources have by themselves, and the rest's variances."""
+        scales = np.prod(np.array(factors) ** self.kinds, axis=1) / np.sqrt(weights)
+        return variances[0] * self.sources * np.outer(scales, scales), variances[1] * scales**2

@@ -20,7 +20,8 @@ from rollcast.calibration.logs.run_log import Gap, RunLog
 from rollcast.calibration.logs.scan import scan
 from rollcast.calibration.logs.scanned import CONSOLE, Scanned
 from rollcast.simulator.results.text import seconds
-from rollcast.simulator.stacks.launch import Given, Key
+from rollcast.simulator.stacks.keys import Key
+from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.log_format import Metrics, Raw, Rollout, Row, Session, StackLog
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, value
 from rollcast.simulator.stacks.settings import whole as setting
@@ -37,10 +38,10 @@ _LEAST_ALIKE = 3
 _LEAST_SETTINGS = 3
 """Of a stack's keys in a written configuration, before it counts as that stack's."""
 _EVERY_STACK = {
-    "engine.kv_tokens": (Key("vllm: GPU KV cache size"),),
-    "gpu": (Key(machine.GPU),),
-    "run.gpus_per_node": (Key(machine.COUNT),),
-    "run.nodes": (Key(machine.MACHINES),),
+    "engine.kv_tokens": (Key(key="vllm: GPU KV cache size"),),
+    "gpu": (Key(key=machine.GPU),),
+    "run.gpus_per_node": (Key(key=machine.COUNT),),
+    "run.nodes": (Key(key=machine.MACHINES),),
 }
 _OF_A_STEP = frozenset(("step_s", "mean_new_tokens", *columns.PHASES, "orchestrator_step_s"))
 """Columns without which a row is a validation by itself, say."""

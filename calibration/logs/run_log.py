@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollcast.calibration.logs.errors import Tally
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.stacks.launch import ANY, Span
+from rollcast.simulator.stacks.releases import ANY, Span
 from rollcast.simulator.stacks.settings import Place, Settings
 
 if TYPE_CHECKING:

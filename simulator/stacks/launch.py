@@ -2,70 +2,24 @@
 
 From a script, a configuration or a log to a run's settings (`Launch.read`), to what the stack takes
 for the rest (`Launch.unsaid`), and from settings back to the stack's own arguments
-(`Launch.written`), as exports and advice need them. The table is the ``launch.yaml`` of the stack's
-folder::
-
-    form: key=value            # how its command line spells a setting
-    switches: valued           # and true and false, with --key value: see `Switches`
-    releases: 0.3 to 0.9.1     # whose sources and configurations were read
-    keys:
-      model: actor.path                                # ours: theirs
-      workload.group_size: [n, rollout.n]              # the first is taken, and is written
-      run.mode: {key: trainer.mode, since: 0.9}        # holds from that release on (until: before)
-      run.packing: [{key: pack, since: 0.7, default: true}, {key: pack, until: 0.7, default: false}]
-      engine.max_seqs: {key: max_num_seqs, default: 256}     # where a launch does not give it
-      run.x: {key: (a word), since: 0.9, default: 2}  # what no key of theirs changes
-      engine.prefix_caching: {key: no-cache, inverted: true} # theirs says the opposite
-      run.recompute:
-        - {key: checkpointing, values: {full: true, none: false}}  # ours: theirs, or a list of them
-        - key: granularity
-          where: {run.strategy: megatron}       # counts, and is written, in such a run alone
-          also: {full: {method: uniform}}       # what has to be said with a value of ours, or any
-          beside: {run.reference: true}         # written too, with the first, where this holds
-          added: true                           # Hydra wants ++ before a key that it does not have
-      run.free: {key: $STACK_FREES, part: "^(1)$", values: {true: 1}}  # of its environment
-      run.lora_rank: {key: lora-rank, fork: true}  # a fork's: read, not written
-      run.zero_stage: {key: launcher.zero_stage, spelt: "launcher --zero_stage {}"}  # if elsewhere
-      run.strategy: {key: backend, part: "^(fsdp|megatron)"}   # of their value, what the group has
-    implies: {run.critic: {run.critic_model: given}}   # as `simulator.stacks.implied` says
-    deals: []                                          # as `simulator.stacks.deals` says
-    advice:
-      sync: "{run.mode}=sync"  # by the what-if; {ours} is their key for it
-      april: [{words: --partial, since: 0.9}, {words: a sampler of your own, until: 0.9}]
-    entries: [main_ppo, "recipe.*.main_*"]     # modules, scripts and commands that launch it
-    shipped: [ppo_trainer]     # configurations that come with it, whose values are the defaults
-    packages: [verl]           # as pip, images and repositories name it
-    versions: [verl/version/version]   # files of its own sources that say their version
-    calls:                     # of a script of Python: their keys by argument
-      "*GRPOConfig": {"*": "*"}                  # each argument is a key
-      LoraConfig: {r: lora_r, true: use_peft}    # true: of the call itself
-    starts:                    # functions of Python that start its program with a text of flags
-      "*execute_train": {arguments: train_args, script: train_script, default: train.py}
-    classes: {"*TrainConfig": {num_nodes: 1}}    # that scripts inherit from: fields, defaults
-    constants: {"*GPUS_OF": {H100: 8}}           # of its modules
-    harmless: [report_to, "*_name"]              # keys that change neither memory nor time
-    others:                    # what it starts that is no RL loop that is known, and what that does
-      trains on given answers: {programs: ["*sft*"], calls: ["*SFTTrainer"], keys: {task: [sft]}}
-
-Ours are those of `simulator.stacks.settings.meanings`; in ``values``, ``where`` and ``also`` their
-values are ours too, those of ``default`` the stack's.
+(`Launch.written`), as exports and advice need them. `simulator.stacks.launch_file` reads the table.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from rollcast.simulator.stacks.deals import Deal, deals
-from rollcast.simulator.stacks.implied import Rules, rules
-from rollcast.simulator.stacks.settings import Place, Setting, Settings, meanings
+from rollcast.simulator.stacks.deals import Deal
+from rollcast.simulator.stacks.implied import Rules
+from rollcast.simulator.stacks.keys import NOT_SAID, Key, as_yaml
+from rollcast.simulator.stacks.releases import ANY, Bounds, Span, later, narrowed, ordered
+from rollcast.simulator.stacks.settings import Place, Setting, Settings
 from rollcast.simulator.stacks.syntax.json_text import nested
-from rollcast.simulator.stacks.yaml_file import read_yaml
 
 Form = Literal["key=value", "--key value", "key: value"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -80,9 +34,8 @@ FORK = "run.fork"
 """Our key of the fork that a launch is of, on which the keys that it alone has depend."""
 Implied = Callable[[Settings], Iterable[Setting]]
 """Settings that others imply, as a stack's ``launch.py`` has them: they count before those."""
-_OURS = re.compile(r"\{([\w.]+)\}")
-_SIGNS = ("programs", "calls", "keys", "lacks")
-_NOT_SAID = object()  # of a default, which may well be null
+NAMED = re.compile(r"\{([\w.]+)\}")
+"""Our key in words of advice, in whose place theirs is put."""
 
 
 class Given(NamedTuple):
@@ -94,140 +47,11 @@ class Given(NamedTuple):
     sure: int = 0
 
 
-class Span(NamedTuple):
-    """Releases that a run may be of: from ``since`` on, before ``until``; None: not known."""
-
-    since: str | None = None
-    until: str | None = None
-
-    def __str__(self) -> str:
-        since = f" {self.since} or later" if self.since else ""
-        return since + (f"{',' if since else ''} before {self.until}" if self.until else "")
-
-
-ANY = Span()
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """since, until: the first release that has something, and the first that has it no more; None
-    where it is not known, or holds still."""
-
-    since: str | None = None
-    until: str | None = None
-
-    def holds(self, release: str | None) -> bool:
-        """Whether a release has it; without a release, whether the latest does."""
-        if release is None:
-            return self.until is None
-        before = self.since is not None and _ordered(release) < _ordered(self.since)
-        after = self.until is not None and _ordered(release) >= _ordered(self.until)
-        return not before and not after
-
-    def within(self, span: Span) -> bool:
-        """Whether a release in a span has it."""
-        before = None not in (self.since, span.until) and _later(self.since, span.until)
-        after = None not in (self.until, span.since) and _later(span.since, self.until)
-        return not before and not after
-
-
 @dataclass(frozen=True, slots=True)
 class Words(Bounds):
     """How some releases have a change of a run. words: with ``{ours}`` for their keys."""
 
     words: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key of a stack's. since, until: the first release that has it, and the first that has it no
-    more; None where it is not known, or holds still. inverted: whether true there is false here.
-    values: theirs by ours. where: what must hold in a run for it to count. also: theirs by their
-    key, that a value of ours needs beside it. beside: what must hold in a run for it to be written
-    with another of the same meaning, as another role has it. added: whether the stack's own
-    configuration lacks it. part: a pattern whose first group alone of their value is meant; such a
-    key is not written. fork: whether a fork of the stack alone has it: it is written only where a
-    launch has it. spelt: how it is written, where that is not as the stack's other settings; empty
-    where another setting says it. default: what the stack takes."""
-
-    key: str
-    since: str | None = None
-    until: str | None = None
-    inverted: bool = False
-    values: Mapping[Any, Any] = field(default_factory=dict)
-    where: Mapping[str, Any] = field(default_factory=dict)
-    also: Mapping[Any, Mapping[str, Any]] = field(default_factory=dict)
-    beside: Mapping[str, Any] = field(default_factory=dict)
-    added: bool = False
-    part: str | None = None
-    fork: bool = False
-    spelt: str | None = None
-    default: Any = _NOT_SAID
-
-    @property
-    def has_default(self) -> bool:
-        """Whether it is known what the stack takes."""
-        return self.default is not _NOT_SAID
-
-    def holds(self, release: str | None) -> bool:
-        """Whether a release has it; without a release, whether the latest does."""
-        return Bounds(self.since, self.until).holds(release)
-
-    def current(self, release: str | None, span: Span) -> bool:
-        """Whether the run's release has it, which the keys that it has tell where nothing else
-        does."""
-        if release is not None or span == ANY:
-            return self.holds(release)
-        return self.within(span)
-
-    def within(self, span: Span) -> bool:
-        """Whether a release in a span has it."""
-        return Bounds(self.since, self.until).within(span)
-
-    def counts(self, known: Mapping[str, Any]) -> bool | None:
-        """Whether it counts in a run of which this is known, by our key; None: not known."""
-        decided: bool | None = True
-        for ours, wanted in self.where.items():
-            if ours not in known:
-                decided = None
-            elif known[ours] not in (wanted if isinstance(wanted, list) else [wanted]):
-                return False
-        return decided
-
-    def written_beside(self, known: Mapping[str, Any]) -> bool:
-        """Whether another role of a run of which this is known has it, too."""
-        wanted = self.beside.items()
-        return bool(wanted) and all(known.get(ours) == value for ours, value in wanted)
-
-    def says(self, theirs: Any) -> bool:
-        """Whether a value of theirs says anything of ours: where a part of it does, if it has
-        that."""
-        return self.part is None or re.search(self.part, str(theirs)) is not None
-
-    def ours(self, theirs: Any) -> Any:
-        """Our value for one of theirs: itself, unless the table has another."""
-        if self.part is not None and (match := re.search(self.part, str(theirs))):
-            theirs = match[1]
-        if self.inverted and isinstance(theirs, bool):
-            return not theirs
-        for ours, spelt in self.values.items():
-            if any(_same(theirs, one) for one in (spelt if isinstance(spelt, list) else [spelt])):
-                return ours
-        return theirs
-
-    def takes(self, ours: Any) -> bool:
-        """Whether it can say a value of ours."""
-        return not self.values or any(_same(ours, one) for one in self.values)
-
-    def theirs(self, ours: Any) -> Any:
-        """Their value for one of ours. Raises KeyError where the table has others alone."""
-        if self.values:
-            spelt = self.values[ours]
-            return spelt[0] if isinstance(spelt, list) else spelt
-        return not ours if self.inverted else ours
-
-
-_Kind = TypeVar("_Kind", Key, Words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +190,7 @@ class Launch:
                 if key.ours(key.default) != setting.value
             ]
             if older:
-                latest = max(older, key=lambda key: _ordered(key.until or ""))
+                latest = max(older, key=lambda key: ordered(key.until or ""))
                 found.append((setting, latest))
         return found
 
@@ -377,8 +201,8 @@ class Launch:
         for theirs, told in self.meanings.items():
             since = _bounds(key.since for _, _, key in told)
             until = _bounds(key.until for _, _, key in told)
-            oldest = min(since, key=_ordered, default=None)
-            spans[theirs] = Span(oldest, max(until, key=_ordered, default=None))
+            oldest = min(since, key=ordered, default=None)
+            spans[theirs] = Span(oldest, max(until, key=ordered, default=None))
         return spans
 
     def bounds(self, theirs: str) -> Span:
@@ -396,9 +220,9 @@ class Launch:
         given = list(given)
         begun = [one for one in given if self.bounds(one.key).since is not None]
         gone = [one for one in given if self.bounds(one.key).until is not None]
-        low = max(begun, key=lambda one: _ordered(self.bounds(one.key).since or ""), default=None)
-        high = min(gone, key=lambda one: _ordered(self.bounds(one.key).until or ""), default=None)
-        clash = low and high and _later(self.bounds(low.key).since, self.bounds(high.key).until)
+        low = max(begun, key=lambda one: ordered(self.bounds(one.key).since or ""), default=None)
+        high = min(gone, key=lambda one: ordered(self.bounds(one.key).until or ""), default=None)
+        clash = low and high and later(self.bounds(low.key).since, self.bounds(high.key).until)
         return (low, None) if clash else (low, high)
 
     def refuses(self, deal: Deal, release: str | None, run: Settings) -> bool:
@@ -406,15 +230,15 @@ class Launch:
         if release is not None:
             return Bounds(deal.since, deal.until).holds(release)
         until = self._span(run).until
-        begun = deal.since is None or until is None or not _later(deal.since, until)
-        return begun and (deal.until is None or (until is not None and _later(deal.until, until)))
+        begun = deal.since is None or until is None or not later(deal.since, until)
+        return begun and (deal.until is None or (until is not None and later(deal.until, until)))
 
     def _span(self, run: Settings) -> Span:
         """The releases that have the keys of a run."""
         spans = [self.bounds(one.theirs) for one in run.values()]
         since = [span.since for span in spans if span.since is not None]
         until = [span.until for span in spans if span.until is not None]
-        return Span(max(since, key=_ordered, default=None), min(until, key=_ordered, default=None))
+        return Span(max(since, key=ordered, default=None), min(until, key=ordered, default=None))
 
     def advised(self, run: Settings, seen: Span = ANY) -> dict[str, str]:
         """Their settings for a change of a run, by change: in the words and keys of the release
@@ -438,7 +262,7 @@ class Launch:
             key = self._key(match[1], None, run, {k: s.value for k, s in run.items()}, seen=seen)
             return self._named(key)
 
-        return _OURS.sub(name, words)
+        return NAMED.sub(name, words)
 
     @property
     def defaults(self) -> Mapping[str, Any]:
@@ -535,14 +359,14 @@ class Launch:
         release: str | None,
         run: Settings,
         known: Mapping[str, Any],
-        value: Any = _NOT_SAID,
+        value: Any = NOT_SAID,
         seen: Span = ANY,
     ) -> Key:
         """The one that the run has; else the first of the release, one whose conditions are known
         to hold before others. value: of ours, to be written. seen: as in `advised`."""
         whole = [key for key in self.keys[ours] if key.part is None]
         able = [key for key in whole if key.counts(known) is not False]
-        if value is not _NOT_SAID:
+        if value is not NOT_SAID:
             able = [key for key in able if key.takes(value)]
         for key in able:
             names = {key.key, key.key.replace("-", "_")}
@@ -557,7 +381,7 @@ class Launch:
     def _argument(self, key: Key, theirs: Any) -> str:
         name = self._named(key)
         if key.spelt is not None:
-            return key.spelt.replace("{}", str(_yaml(theirs)))
+            return key.spelt.replace("{}", str(as_yaml(theirs)))
         if self.form == "key=value":
             return f"{name}={'null' if theirs is None else theirs}"
         if theirs is None and self.switches == "bare":
@@ -565,7 +389,7 @@ class Launch:
         if not isinstance(theirs, bool):
             return f"{name} {theirs}"
         if self.switches == "valued":
-            return f"{name} {_yaml(theirs)}"
+            return f"{name} {as_yaml(theirs)}"
         without = f"--no-{name.removeprefix('--')}" if self.switches == "negated" else ""
         return name if theirs else without
 
@@ -574,7 +398,7 @@ def _pairs(key: Key, value: Any) -> Iterable[tuple[Key, Any]]:
     """A key with its value, and those that have to be said beside it."""
     yield key, key.theirs(value)
     for theirs, wanted in (key.also.get(value) or key.also.get("any") or {}).items():
-        yield Key(theirs, added=key.added), wanted
+        yield Key(key=theirs, added=key.added), wanted
 
 
 def _lines(tree: Mapping[str, Any], indent: str) -> Iterable[str]:
@@ -583,110 +407,10 @@ def _lines(tree: Mapping[str, Any], indent: str) -> Iterable[str]:
             yield f"{indent}{name}:"
             yield from _lines(value, indent + "  ")
         else:
-            yield f"{indent}{name}: {_yaml(value)}"
-
-
-def load_launch(path: Path) -> Launch:
-    """The table in a file. Raises ValueError, with file and key, where it is not as said above."""
-    data = read_yaml(path)
-    where = f"{path.parent.name}/{path.name}"
-    if not isinstance(data, dict) or data.get("form") not in FORMS:
-        raise ValueError(f"{where}: form must be one of {', '.join(FORMS)}")
-    switches = data.get("switches", "bare")
-    if switches not in get_args(Switches):
-        raise ValueError(f"{where}: switches must be one of {', '.join(get_args(Switches))}")
-    keys = {
-        ours: tuple(
-            _entry(Key, "key", entry, f"{where}: {ours}")
-            for entry in (entries if isinstance(entries, list) else [entries])
-        )
-        for ours, entries in data["keys"].items()
-    }
-    launch = Launch(data["form"], keys, {}, str(data.get("releases", "")), switches)
-    for ours in (*keys, *launch.conditions):
-        if ours not in meanings():
-            raise ValueError(f"{where}: {ours} is no setting of ours (meanings.yaml)")
-    advice = {
-        change: tuple(
-            _entry(Words, "words", entry, f"{where}: {change}")
-            for entry in (said if isinstance(said, list) else [said])
-        )
-        for change, said in data.get("advice", {}).items()
-    }
-    for entry in (entry for entries in advice.values() for entry in entries):
-        for ours in _OURS.findall(entry.words):
-            if ours not in keys:
-                said = f"{entry.words!r} names a setting that the table has no key for"
-                raise ValueError(f"{where}: {said}")
-    lists: dict[str, Any] = {
-        name: tuple(map(str, data.get(name, ())))
-        for name in ("entries", "shipped", "packages", "versions", "harmless")
-    }
-    tables: dict[str, Any] = {
-        name: data.get(name, {}) for name in ("calls", "starts", "classes", "constants")
-    }
-    implies = rules(data.get("implies", {}), where)
-    dealt = deals(data.get("deals", ()), where)
-    others = tuple(
-        _other(words, signs, f"{where}: others") for words, signs in data.get("others", {}).items()
-    )
-    named: dict[str, Any] = {"advice": advice, "implies": implies, "deals": dealt}
-    named["others"] = others
-    return replace(launch, **named, **lists, **tables)
-
-
-def _other(words: str, signs: Mapping[str, Any], where: str) -> Other:
-    """Raises ValueError for a sign that there is not."""
-    if unknown := signs.keys() - set(_SIGNS):
-        raise ValueError(f"{where}: {min(unknown)} is none of {', '.join(_SIGNS)}")
-    lists = {name: tuple(map(str, signs.get(name, ()))) for name in _SIGNS if name != "keys"}
-    return Other(words, keys=signs.get("keys", {}), **lists)
-
-
-def _entry(kind: type[_Kind], name: str, entry: Any, where: str) -> _Kind:
-    """A `Key` or `Words`: its fields, or the one of that name alone."""
-    fields = dict(entry) if isinstance(entry, dict) else {name: entry}
-    for bound in ("since", "until"):
-        if bound in fields:
-            fields[bound] = str(fields[bound])
-    try:
-        return kind(**fields)
-    except TypeError as error:
-        raise ValueError(f"{where}: {error}") from None
-
-
-def narrowed(one: Span, other: Span) -> Span:
-    """The releases in both; of the first where there are none."""
-    since = max(filter(None, (one.since, other.since)), key=_ordered, default=None)
-    until = min(filter(None, (one.until, other.until)), key=_ordered, default=None)
-    if since is not None and until is not None and _later(since, until):
-        return one
-    return Span(since, until)
-
-
-def _ordered(release: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in release.split(".") if part.isdigit())
+            yield f"{indent}{name}: {as_yaml(value)}"
 
 
 def _bounds(releases: Iterable[str | None]) -> list[str]:
     """All of them, none where one is not bounded."""
     known = list(releases)
     return [release for release in known if release is not None] if None not in known else []
-
-
-def _later(one: str | None, other: str | None) -> bool:
-    """Whether a release is another, or comes after it."""
-    return _ordered(one or "") >= _ordered(other or "")
-
-
-def _same(given: Any, listed: Any) -> bool:
-    """Whether two of a stack's values are one, however they are spelt."""
-    one, other = str(_yaml(given)).lower(), str(_yaml(listed)).lower()
-    return one == other or {one, other} <= {"null", "none"}
-
-
-def _yaml(value: Any) -> Any:
-    """A value as YAML and most command lines spell it."""
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else value

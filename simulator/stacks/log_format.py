@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
-from rollcast.simulator.stacks.launch import Span, narrowed
+from rollcast.simulator.stacks.releases import Span, narrowed
 from rollcast.simulator.stacks.settings import Settings, value
 
 

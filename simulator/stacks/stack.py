@@ -32,7 +32,7 @@ class Stack:
     @cached_property
     def launch(self) -> Launch:
         """Its launch settings, of ``launch.yaml``."""
-        from rollcast.simulator.stacks.launch import load_launch
+        from rollcast.simulator.stacks.launch_file import load_launch
 
         return load_launch(self.folder / LAUNCH_FILE)
 

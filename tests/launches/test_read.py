@@ -15,7 +15,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.draft import drafted
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.read import read_launch
-from rollcast.simulator.stacks.launch import ANY
+from rollcast.simulator.stacks.releases import ANY
 from rollcast.simulator.stacks.stack import all_stacks
 from tests.laws import examples, scratch
 

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rollcast.simulator.stacks.launch import FORMS, Given, Key, Launch, Span, load_launch
+from rollcast.simulator.stacks.keys import Key
+from rollcast.simulator.stacks.launch import FORMS, Given, Launch
+from rollcast.simulator.stacks.launch_file import load_launch
+from rollcast.simulator.stacks.releases import Span
 from rollcast.simulator.stacks.settings import Place, Setting, Settings
 from rollcast.simulator.stacks.stack import LAUNCH_FILE, Stack, all_stacks
 from tests.tables import cases
@@ -109,7 +112,7 @@ def test_a_script_and_a_logged_configuration_say_the_same() -> None:
 
 
 def test_the_surer_of_two_counts_and_a_conflict_is_told() -> None:
-    launch = Launch("key=value", {"run.steps": (Key("steps"), Key("max_steps"))})
+    launch = Launch("key=value", {"run.steps": (Key(key="steps"), Key(key="max_steps"))})
     two = [Given("max_steps", 1, HERE), Given("steps", 2, HERE, 1), Given("steps", 3, HERE)]
     assert launch.read(two)["run.steps"].value == 3
     assert launch.conflicts(two) == []

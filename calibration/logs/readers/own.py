@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rollcast.simulator.results.phases import PHASE_COLUMNS
-from rollcast.simulator.stacks.launch import Key, Launch
+from rollcast.simulator.stacks.keys import Key
+from rollcast.simulator.stacks.launch import Launch
 from rollcast.simulator.stacks.log_format import (
     Dump,
     Origin,
@@ -73,8 +74,8 @@ def _rollout(record: Record, origin: Origin) -> Iterable[Rollout]:
 LAUNCH = Launch(
     "key: value",
     {
-        **{key: (Key(f"scenario.{key}"),) for key in meanings() if not key.startswith("run.")},
-        "policy": (Key("policy_spelt"),),
+        **{key: (Key(key=f"scenario.{key}"),) for key in meanings() if not key.startswith("run.")},
+        "policy": (Key(key="policy_spelt"),),
     },
 )
 

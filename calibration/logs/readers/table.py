@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rollcast.calibration.logs import columns as ours
-from rollcast.simulator.stacks.launch import Key, Launch
+from rollcast.simulator.stacks.keys import Key
+from rollcast.simulator.stacks.launch import Launch
 from rollcast.simulator.stacks.log_format import (
     Dump,
     Origin,
@@ -70,7 +71,7 @@ def _request(record: Record, origin: Origin) -> Iterable[Session]:
     )
 
 
-LAUNCH = Launch("key: value", {key: (Key(key),) for key in meanings()})
+LAUNCH = Launch("key: value", {key: (Key(key=key),) for key in meanings()})
 
 LOG = StackLog(
     "table",

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import chain, pairwise
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -46,7 +46,6 @@ NOT_MEASURED: Mapping[Kind, frozenset[str]] = {
 }
 """The parts that a kind of measurement does not see."""
 ENGINES = ("engine", "engine_share")
-TENSORS: tuple[Kind, ...] = ("allocated", "active", "reserved")
 HOST = "cost.roofline.host_memory_bytes"
 FROZEN = "memory.json"
 FAR = 0.25  # a peak that is further off is named
@@ -223,46 +222,59 @@ def _peak(
 
 
 def memory_table(folder: Path) -> str:
-    """Verdicts by what the runs did, and how far forecast peaks are off: of the cases that were
-    seen while the formulas were made, and of those found afterwards, then and now."""
-    columns = [list(judged("seen"))]
-    for parts in ROUNDS.values():
-        columns += [list(frozen(folder, parts)), list(judged(*parts))]
-    kinds: tuple[tuple[str, Callable[[Sequence[Judged]], str]], ...] = (
-        ("ran, or their peak was measured: said not to fit", partial(_wrong, fits=True)),
-        ("ran out of GPU memory: said to fit", partial(_wrong, fits=False)),
-        ("all: rightly told", _right),
-        ("Brier score of the chance to fit", _scored),
-        ("peak of tensors or of their allocator: off", partial(_off, kinds=TENSORS)),
-        ("peak of the device: off", partial(_off, kinds=("device",))),
-        ("ran out of host memory, or did not: wrongly told", partial(_wrong, host=True)),
+    """A row for each round in which sources were found: what was said of its cases when they were
+    found, and what is said now; and one of all."""
+    rows = [_row("while the formulas were made", [], list(judged("seen")))]
+    for title, parts in ROUNDS.items():
+        rows.append(_row(title, list(frozen(folder, parts)), list(judged(*parts))))
+    rows.append(_row("all", list(frozen(folder, PARTS)), list(judged())))
+    return markdown_table(COLUMNS, rows)
+
+
+COLUMNS = (
+    "found",
+    *(f"rightly told, {when}" for when in ("blind", "now")),
+    *(f"ran: said not to fit, {when}" for when in ("blind", "now")),
+    *(f"ran out of memory: said to fit, {when}" for when in ("blind", "now")),
+    *(f"Brier score, {when}" for when in ("blind", "now")),
+    "peaks, now: off in the median, most (of)",
+    *(f"host memory: wrongly told, {when}" for when in ("blind", "now")),
+)
+
+
+def _row(title: str, blind: Sequence[Judged], now: Sequence[Judged]) -> tuple[str, ...]:
+    """The same runs as they were judged when they were found (none for those that were there while
+    formulas were made), and now."""
+    both = [[one for one in cases if not one.case.on_host] for cases in (blind, now)]
+    return (
+        title,
+        *(_share(cases) for cases in both),
+        *(_wrong(cases, fits=True) for cases in both),
+        *(_wrong(cases, fits=False) for cases in both),
+        *(f"{brier(cases):.3f}" if cases else "-" for cases in both),
+        _off(both[1], tuple(NOT_MEASURED)),
+        *(_wrong(cases, host=True) for cases in (blind, now)),
     )
-    rows = [(words, *(cell(column) for column in columns)) for words, cell in kinds]
-    late = [title for found in ROUNDS for title in (f"found {found}, blind", "the same, now")]
-    return markdown_table(("published runs", "seen, now", *late), rows)
+
+
+def _share(cases: Sequence[Judged]) -> str:
+    """How many were rightly told."""
+    right = sum(one.right for one in cases)
+    return f"{right} of {len(cases)} ({100 * right / len(cases):.0f} %)" if cases else "-"
 
 
 def _wrong(cases: Sequence[Judged], *, fits: bool | None = None, host: bool = False) -> str:
+    """How many of these are wrong."""
     of = [one for one in cases if one.case.on_host == host and fits in (None, one.fits)]
-    return f"{sum(not one.right for one in of)} of {len(of)}"
-
-
-def _right(cases: Sequence[Judged]) -> str:
-    of = [one for one in cases if not one.case.on_host]
-    return f"{sum(one.right for one in of)} of {len(of)}"
-
-
-def _scored(cases: Sequence[Judged]) -> str:
-    return f"{brier([one for one in cases if not one.case.on_host]):.3f}"
+    return f"{sum(not one.right for one in of)} of {len(of)}" if of else "-"
 
 
 def _off(cases: Sequence[Judged], kinds: Sequence[Kind]) -> str:
-    """Of the measured peaks of these kinds."""
+    """How far peaks of these kinds that were measured are off."""
     errors = [abs(one.error) for one in cases if one.error is not None and one.case.memory in kinds]
     if not errors:
         return "-"
-    most = f"largest {100 * max(errors):.0f} %"
-    return f"median {100 * median(errors):.0f} %, {most} ({len(errors)})"
+    return f"{100 * median(errors):.0f} %, {100 * max(errors):.0f} % ({len(errors)})"
 
 
 def main() -> None:
@@ -281,7 +293,7 @@ def main() -> None:
     if not given.counts:
         _name(everything)
     counts = Counter((one.fits, one.right) for one in cases)
-    print(f"{_right(cases)} right")
+    print(f"{_share(cases)} right")
     print(f"ran: {counts[True, True]} said to fit, {counts[True, False]} not")
     print(f"out of memory: {counts[False, True]} said not to fit, {counts[False, False]} to fit")
     refused = Counter(one.fits for one in cases if one.refused)

@@ -19,7 +19,6 @@ from rollcast.calibration.logs.formats import (
     configs,
     events,
     machine,
-    parquet,
     sqlite,
     torch_file,
     trackio,
@@ -37,6 +36,7 @@ from rollcast.calibration.logs.scanned import (
     Scanned,
     Take,
 )
+from rollcast.simulator.results import parquet
 from rollcast.simulator.stacks.log_format import Metrics
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, parse
 

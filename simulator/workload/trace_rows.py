@@ -8,17 +8,25 @@ are one.
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.results import parquet
 from rollcast.simulator.results.read import NotJsonError, parse_json
 
 FIELD = "workload.lengths.trace"
+
+_MOST_BYTES = 512 << 20
+_GZIP = b"\x1f\x8b"
+_NUMBERS = re.compile(r"\s*[0-9][0-9.]*(\s+[0-9][0-9.]*)*\s*", re.ASCII)
+_SEPARATORS = ",;\t|"
 
 GROUPED = ("group", "index", "prompt_tokens", "new_tokens")
 TURNS = ("group", "index", "turn", "observation_tokens", "new_tokens", "environment_s")
@@ -30,7 +38,7 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
             *("prompt_tokens", "prompt_length", "prompt_len", "input_tokens", "input_length"),
             *("input_len", "ContextTokens", "Request tokens", "num_prefill_tokens"),
             *("num_prompt_tokens", "num_input_tokens", "number_input_tokens"),
-            "input_sequence_length",
+            *("input_sequence_length", "isl"),
         ),
     ),
     "response": (
@@ -39,8 +47,9 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
             *("completion_tokens", "completion_length", "output_tokens", "output_length"),
             *("output_len", "GeneratedTokens", "num_decode_tokens", "num_generated_tokens"),
             *("num_output_tokens", "number_output_tokens", "output_sequence_length"),
+            *("resp_len", "resp_length", "osl"),
         ),
-        ("tokens", "length", "n_tokens", "num_tokens"),
+        ("tokens", "length", "len", "n_tokens", "num_tokens"),
     ),
     "group": (
         (
@@ -50,8 +59,9 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "reward": (("reward",), ("score",)),
 }
+_TEXTS = {"conversation", "message", "response", "output", "completion", "generatedtext", "text"}
 ACCEPTED = (
-    "give CSV, JSON lines or JSON with the length of each response in tokens (new_tokens, "
+    "give CSV, JSON lines, JSON or parquet with the length of each response in tokens (new_tokens, "
     "response_length, completion_tokens, output_len or the like), and of its prompt "
     "(prompt_tokens, input_length) and its group if known; docs/lengths.md lists all names"
 )
@@ -86,8 +96,8 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...") if text else "empty"
 
 
-def text_of(file: Path) -> str:
-    """What is in ``file``. Raises ScenarioError if it cannot be read or is empty."""
+def content_of(file: Path) -> bytes:
+    """The bytes of ``file``, of a ``.gz`` unpacked. Raises ScenarioError if it cannot be read."""
     if file.is_dir():
         fail(f"{file} is a folder; give a trace file")
     if not file.exists():
@@ -95,14 +105,49 @@ def text_of(file: Path) -> str:
     if not file.is_file():
         fail(f"{file} is a device or a pipe; give a trace file")
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        with file.open("rb") as opened:
+            content = opened.read(_MOST_BYTES + 1)
+        if content.startswith(_GZIP):
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+                content = packed.read(_MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        fail(f"{file} cannot be read ({getattr(error, 'strerror', None) or error})")
+    if len(content) > _MOST_BYTES:
+        fail(f"{file} holds over {_MOST_BYTES >> 20} MiB; give a sample of its rows")
+    return content
+
+
+def text_of(content: bytes, file: Path) -> str:
+    """``content`` as text. Raises ScenarioError if it is none, or empty."""
+    try:
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         fail(f"{file} is not UTF-8 text (byte {error.start}); {ACCEPTED}")
-    except OSError as error:
-        fail(f"{file} cannot be read ({error.strerror or error})")
     if not text.strip():
         fail(f"{file} is empty; {ACCEPTED}")
     return text
+
+
+def _first_line(text: str) -> str:
+    """The first line that is neither blank nor a comment (#), or none."""
+    lines = io.StringIO(text, newline="")
+    return next((line for line in lines if line.strip() and not _is_comment(line)), "")
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith("#")
+
+
+def plain_numbers(text: str, file: Path) -> Iterator[Row] | None:
+    """The lengths in a text of nothing but numbers, one or several a line; None for others."""
+    if not _NUMBERS.fullmatch(_first_line(text)):
+        return None
+    return (
+        Row(f"{file}, line {number}", {}, cell)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if not _is_comment(line)
+        for cell in line.split()
+    )
 
 
 def csv_table(text: str, file: Path) -> tuple[list[str], Iterator[tuple[str, list[str]]]]:
@@ -118,11 +163,12 @@ def csv_table(text: str, file: Path) -> tuple[list[str], Iterator[tuple[str, lis
 
 
 def _csv_rows(text: str, file: Path) -> Iterator[tuple[str, list[str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    separator = max(_SEPARATORS, key=_first_line(text).count)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     width = 0
     try:
         for row in reader:
-            if not any(cell.strip() for cell in row):
+            if not any(cell.strip() for cell in row) or (not width and _is_comment(row[0])):
                 continue
             if width and len(row) != width:
                 fail(f"{file}, line {reader.line_num} has {len(row)} cells; the header has {width}")
@@ -223,8 +269,33 @@ def benchmarked(whole: Mapping[str, object], file: Path) -> list[tuple[str, obje
     return found
 
 
+def of_parquet(content: bytes, file: Path) -> Iterator[tuple[str, object]]:
+    """(where, row) of each row of a parquet file. Raises ScenarioError."""
+    try:
+        for number, row in enumerate(parquet.rows(content)):
+            yield f"{file}, row {number}", row
+    except parquet.CannotReadError as error:
+        fail(f"{file} cannot be read: {error}")
+
+
+def table_of_turns(
+    objects: Sequence[tuple[str, object]],
+) -> tuple[list[str], Iterator[tuple[str, list[str]]]]:
+    """The table, as `csv_table`, of objects of which each is a turn."""
+    first = objects[0][1]
+    names = list(first) if isinstance(first, dict) else []
+
+    def rows() -> Iterator[tuple[str, list[str]]]:
+        for where, item in objects:
+            if not isinstance(item, dict) or item.keys() != set(names):
+                fail(f"{where} has other keys than the first turn ({', '.join(names)})")
+            yield where, ["" if item[name] is None else _text(item[name]) for name in names]
+
+    return names, rows()
+
+
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def lines_of(text: str, file: Path) -> Iterator[tuple[str, object]]:
@@ -240,8 +311,9 @@ def lines_of(text: str, file: Path) -> Iterator[tuple[str, object]]:
 
 
 def plain(name: str) -> str:
-    """A column's name without case, signs and a plural's s."""
-    return re.sub(r"[^a-z0-9]", "", name.lower()).removesuffix("s")
+    """A column's name without case, signs, a unit in brackets and a plural's s."""
+    bare = re.sub(r"\(.*\)$|[^a-z0-9]", "", name.strip().lower())
+    return bare.removesuffix("s")
 
 
 def _roles(names: Sequence[str], where: str) -> dict[str, str]:
@@ -264,6 +336,12 @@ def _roles(names: Sequence[str], where: str) -> dict[str, str]:
             fail(
                 f"{where} has {', '.join(roles.values())} and no column of the lengths of "
                 f"responses; {ACCEPTED}"
+            )
+        texts = [name for name in names if plain(name) in _TEXTS]
+        if texts:
+            fail(
+                f"{where} has the text of responses ({texts[0]}) and not their lengths; count its "
+                f"tokens with the model's tokenizer; {ACCEPTED}"
             )
         fail(f"{where} has no header that is known ({shown(','.join(names))}); {ACCEPTED}")
     return roles

@@ -27,11 +27,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from rollcast.simulator.results import parquet
 from rollcast.simulator.results.columns import LARGEST_TOKENS
 from rollcast.simulator.results.read import NotJsonError, parse_json
 from rollcast.simulator.workload import trace_rows
@@ -91,10 +93,8 @@ class Trace:
     def prompted(self, tokens: int) -> Trace:
         """Responses behind prompts of so many tokens."""
         groups = tuple(
-            replace(
-                group,
-                prompt_tokens=tokens,
-                rollouts=tuple(_after(tokens, new) for new in group.new_tokens),
+            TraceGroup(
+                tokens, tuple(_after(tokens, new) for new in group.new_tokens), group.rewards
             )
             for group in self.groups
         )
@@ -154,9 +154,14 @@ def read_trace(path: str | Path) -> Trace:
     Raises ScenarioError, field ``workload.lengths.trace``, naming line and column of what is wrong.
     """
     file = Path(path)
-    text = trace_rows.text_of(file)
+    content = trace_rows.content_of(file)
+    if content.startswith(parquet.MAGIC):
+        return _of_objects(trace_rows.of_parquet(content, file), file)
+    text = trace_rows.text_of(content, file)
     if text.lstrip()[0] in "{[":
         return _of_json(text, file)
+    if numbers := trace_rows.plain_numbers(text, file):
+        return _of_rows(numbers, file)
     names, rows = trace_rows.csv_table(text, file)
     if "turn" in names or {"group", "index"}.issubset(names):
         return _of_table(names, rows, file)
@@ -211,7 +216,7 @@ def _of_rows(rows: Iterable[Row], file: Path) -> Trace:
     for row in rows:
         if row.group is not None:
             groups.setdefault(row.group.strip(), []).append(row)
-        elif "prompt" in row.columns and row.response.strip() in ("0", "0.0"):
+        elif row.response.strip() in ("0", "0.0"):
             failed += 1
         else:
             requests.append(_request(row))
@@ -226,8 +231,10 @@ def _of_rows(rows: Iterable[Row], file: Path) -> Trace:
             fail(f"{file} has rewards of some responses; give every one a reward, or none")
         return Trace(file.name, "groups", made, grouped=True, has_prompts=has_prompts)
     if not requests:
-        fail(f"{file} has {failed} requests, all of 0 new tokens; a response has at least 1")
-    note = f"{file.name}: {failed} requests have 0 new tokens, as failed ones do, and were left out"
+        fail(f"{file} has {failed} responses, all of 0 tokens; a response has at least 1")
+    note = (
+        f"{file.name}: {failed} responses have 0 tokens, as failed requests do: they are left out"
+    )
     return Trace(
         file.name,
         "requests" if has_prompts else "responses",
@@ -355,19 +362,37 @@ def _of_json(text: str, file: Path) -> Trace:
     try:
         whole = parse_json(text)
     except NotJsonError:  # several values, or none: the lines tell
-        return _of_rows(trace_rows.of_objects(trace_rows.lines_of(text, file)), file)
+        return _of_objects(trace_rows.lines_of(text, file), file)
     if isinstance(whole, dict):
         if whole.keys() >= {"prompt", "out"}:
             return _of_rows(_plain(whole["prompt"], whole["out"], file), file)
         if requests := trace_rows.benchmarked(whole, file):
             return _of_rows(trace_rows.of_objects(iter(requests)), file)
-        return _of_rows(trace_rows.of_objects(iter([(str(file), whole)])), file)
+        return _of_rows(_ungrouped(trace_rows.of_objects(iter([(str(file), whole)]))), file)
     if not isinstance(whole, list) or not whole:
         fail(f"{file} holds no response; {ACCEPTED}")
     entries = [(f"{file}, entry {i}", entry) for i, entry in enumerate(whole)]
     if isinstance(whole[0], dict):
-        return _of_rows(trace_rows.of_objects(iter(entries)), file)
+        return _of_objects(iter(entries), file)
     return _of_rows(trace_rows.of_lists(entries), file)
+
+
+def _of_objects(objects: Iterator[tuple[str, object]], file: Path) -> Trace:
+    """The trace of objects, each a response, the responses to a prompt, or a turn."""
+    first = next(objects, None)
+    if first is None:
+        fail(f"{file} has no rows; {ACCEPTED}")
+    objects = chain((first,), objects)
+    if isinstance(first[1], dict) and "turn" in first[1]:
+        return _of_table(*trace_rows.table_of_turns(list(objects)), file)
+    return _of_rows(trace_rows.of_objects(objects), file)
+
+
+def _ungrouped(rows: Iterable[Row]) -> Iterator[Row]:
+    """A file that is one object of lengths alone has single responses, not one group of all."""
+    for row in rows:
+        alone = "prompt" not in row.columns and "group" not in row.columns
+        yield row._replace(group=None) if alone and row.reward is None else row
 
 
 def _plain(prompt: object, out: object, file: Path) -> list[Row]:

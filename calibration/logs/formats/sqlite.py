@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
-from rollcast.calibration.logs.formats.parquet import CannotReadError
+from rollcast.simulator.results.parquet import CannotReadError
 
 MAGIC = b"SQLite format 3\x00"
 

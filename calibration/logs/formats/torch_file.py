@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollcast.calibration.logs.formats.parquet import CannotReadError
+from rollcast.simulator.results.parquet import CannotReadError
 
 PICKLE = b"\x80"
 ZIP = b"PK\x03\x04"

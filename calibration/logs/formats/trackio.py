@@ -29,7 +29,7 @@ class Tracked:
 
 
 def read(content: bytes) -> dict[str, Tracked]:
-    """The runs of a file by name. Raises `formats.parquet.CannotReadError`."""
+    """The runs of a file by name. Raises `parquet.CannotReadError`."""
     runs: dict[str, Tracked] = {}
     for name, step, text in sqlite.rows(content, "metrics", ("run_name", "step", "metrics")):
         run = runs.setdefault(str(name), Tracked())

@@ -106,6 +106,7 @@ def scenario(case: Case, gpu: str) -> dict[str, Any]:
     }
 
 
+@cache
 def forecast(case: Case, gpu: str) -> dict[str, Any]:
     """Seconds of generation with their 90 % interval, and the length of each rollout by group."""
     result = simulated(**scenario(case, gpu))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -229,11 +229,15 @@ def fit_few(figures: FewFigures) -> LengthsFit | None:
         ]
     )
 
-    def objective(theta: FloatArray) -> float:
+    def objective(scaled: FloatArray) -> float:
+        theta = scaled * scale
         return -float(_by_step(figures, x, theta).sum()) - _prior(theta, figures)
 
-    best = minimize(objective, start, method="L-BFGS-B", bounds=_BOUNDS)
-    theta = np.asarray(best.x)
+    # in about their standard errors, so that the search takes steps alike in all of them
+    scale = np.array([0.05, 0.05, 0.5, 1.0, 0.1 / max(float(np.ptp(x)), 1.0)])
+    bounds = [(low / by, high / by) for (low, high), by in zip(_BOUNDS, scale, strict=True)]
+    best = minimize(objective, start / scale, method="L-BFGS-B", bounds=bounds)
+    theta = np.asarray(best.x) * scale
     covariance = _sandwich(figures, x, theta)
     slope, error = float(theta[4]), math.sqrt(max(covariance[4, 4], 1e-18))
     drifts = abs(slope) > _SIGNIFICANT * error
@@ -411,6 +415,11 @@ def _sandwich(figures: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArr
     h = np.array([1e-3, 1e-3, 1e-2, 1e-2, 1e-5])
     count = len(theta)
 
+    @cache
+    def by_step(*at: float) -> FloatArray:
+        """One parameter moved and then another is the same as the other and then the one."""
+        return _by_step(figures, x, np.array(at))
+
     def scores(at: FloatArray) -> FloatArray:
         """Of each step, shape (steps, 5)."""
         columns = []
@@ -418,7 +427,7 @@ def _sandwich(figures: FewFigures, x: FloatArray, theta: FloatArray) -> FloatArr
             up, down = at.copy(), at.copy()
             up[i] += h[i]
             down[i] -= h[i]
-            columns.append((_by_step(figures, x, up) - _by_step(figures, x, down)) / (2 * h[i]))
+            columns.append((by_step(*up) - by_step(*down)) / (2 * h[i]))
         return np.column_stack(columns)
 
     scored = scores(theta)

@@ -106,6 +106,15 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert sum(inside) >= 8  # of 12 at 90 %: fewer than 8 happen once in 230
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_how_steps_are_numbered_moves_no_fit(seed: int) -> None:
+    """A search whose parameters were not alike in size ended an error away from the maximum."""
+    figures = _figures(80, 32, 8, 1000, {**TRUTH, "drift_per_step": 0.01}, seed)
+    once, apart = (fit_few(replace(figures, at=by * figures.at)) for by in (1, 5))
+    off = (apart.values * (1, 1, 1, 1, 5) - once.values) / np.sqrt(np.diag(once.covariance))
+    assert np.abs(off).max() < 0.02
+
+
 def test_cut_at_the_cap_is_not_taken_for_short() -> None:
     truth = {**TRUTH, "between_sd": 0.5}
     figures = _figures(40, 32, 8, 1000, truth, 3)

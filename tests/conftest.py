@@ -74,11 +74,12 @@ def few_samples() -> Iterator[None]:
 
 
 QUICK = {
-    "sampling_error.LEAST_ROLLOUTS": 100,
-    "uncertainty.COST_DRAWS": 8,
-    "uncertainty.LEAST_ROLLOUTS": 100,
+    "planner.race.EASY": 1,  # rollouts of a step up to which each simulation has all of its steps
+    "studies.sampling_error.LEAST_ROLLOUTS": 100,
+    "studies.uncertainty.COST_DRAWS": 8,
+    "studies.uncertainty.LEAST_ROLLOUTS": 100,
 }
-"""Short runs and draws that are most of the time of an interval of a small scenario."""
+"""Short runs and draws that are most of the time of an interval, or a plan, of a small scenario."""
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def quick_intervals() -> Iterator[None]:
     """For a file of tests in which intervals are there, and need not be good."""
     with pytest.MonkeyPatch.context() as patch:
         for name, number in () if SEARCHING else QUICK.items():
-            patch.setattr(f"rollcast.simulator.studies.{name}", number)
+            patch.setattr(f"rollcast.simulator.{name}", number)
         yield
 
 

@@ -23,8 +23,6 @@ from rollcast.simulator.values import read
 from tests.planner.test_plan import SCENARIO
 from tests.planner.test_race import measured
 
-pytestmark = pytest.mark.usefixtures("quick_intervals")
-
 RAW = parse_scenario(SCENARIO)
 
 
@@ -138,6 +136,7 @@ def test_limits_hold_and_failures_are_left_out() -> None:
     assert not found.sentences
 
 
+@pytest.mark.usefixtures("quick_intervals")
 def test_a_plan_with_open_policies_refines_its_winner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ ROUNDS: Mapping[str, tuple[Part, ...]] = {
     "tenth": ("tenth",),
     "eleventh": ("eleventh",),
     "twelfth": ("twelfth",),
+    "thirteenth": ("thirteenth",),
 }
 """The parts that were found after the formulas were done, by the round in which they were."""
 

@@ -179,8 +179,9 @@ def _ask(launch: Launched, draft: Drafted, settings: Iterable[str], gpus: int | 
         for part in open_parts
         if part.key == "model" and not part.source.startswith("not in")
     ]
-    replicas = next(part for part in draft.parts if part.key == "cluster.replicas")
-    if replicas.assumed and not given & {"cluster.replicas", "cluster.trainer_gpus"}:
+    cluster = {part.key: part for part in draft.parts if part.key.startswith("cluster.")}
+    untold = cluster["cluster.replicas"].assumed or "cluster.trainer_gpus" not in cluster
+    if untold and not given & {"cluster.replicas", "cluster.trainer_gpus"}:
         wanted.append("gpus")
     for item in launch.unresolved:
         ours = asks_for(launch, item)

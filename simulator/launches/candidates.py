@@ -135,6 +135,7 @@ class Reader:
         most = max(score for score, _, _ in rated_)
         chosen = next(one for one in rated_ if one[0] >= most / 2)
         _, call, some = chosen
+        self.sources.near = call.folders
         others = [
             str(one.place) for score, one, _ in rated_ if one is not call and score >= most / 2
         ]
@@ -167,7 +168,9 @@ class Reader:
         return found
 
     def _stacks_of(self, call: Called, stacks: Sequence[Stack]) -> list[tuple[Stack, Program, int]]:
-        """The stacks that a command may launch, by the first of its programs that tells."""
+        """The stacks that a command may launch, by the first of its programs that tells for sure,
+        else the first that tells."""
+        likely: list[tuple[Stack, Program, int]] = []
         for program in programs(call.words):
             script = self._script(call, program)
             some = []
@@ -180,10 +183,10 @@ class Reader:
                     some.append((stack, program, weight))
             if any(weight == SURE for _, _, weight in some):
                 return some
-            if some:  # a name that others may have: each stack says what it makes of it
+            if some and not likely:  # a name that others may have: each says what it makes of it
                 weights = {stack.name: weight for stack, _, weight in some}
-                return [(stack, program, weights.get(stack.name, 0)) for stack in stacks]
-        return []
+                likely = [(stack, program, weights.get(stack.name, 0)) for stack in stacks]
+        return likely
 
     def _script(self, call: Called, program: Program) -> Script | None:
         """What is started, if it is a script of Python's that is there."""

@@ -228,6 +228,8 @@ class OneRead:
         between = known("/", name.place) if start and not shown(start).endswith("/") else ()
         wanted = (*start, *between, *name.text, *known(ending, name.place))
         beside = [started.parent] if started else []
+        if started and script is not None and script.hydra is not None and not start:
+            beside.insert(0, started.parent / script.hydra[0])
         path = self._sources.find(wanted, *beside, *self._folders)
         if path is None:
             shipped = (file or "").removesuffix(".yaml") in self._stack.launch.shipped

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from rollcast.simulator.launches.pieces import Text, plain
+from rollcast.simulator.launches.pieces import Text, plain, shown
 from rollcast.simulator.launches.python.script import Script
 from rollcast.simulator.launches.words import Program
 from rollcast.simulator.stacks.launch import Given, Launch
@@ -15,11 +15,14 @@ from rollcast.simulator.stacks.settings import Place
 
 def by_program(launch: Launch, words: Sequence[Text], program: Program) -> str:
     """What a command starts, if it is another of the stack's: a program, or it and the word after
-    it; else nothing."""
+    it; else nothing. Of a path from the root on, its end that tells."""
     names = [program.name]
     if not program.module and program.at + 1 < len(words):
         names.append(f"{program.name} {plain(words[program.at + 1])}")
     patterns = [pattern for other in launch.others for pattern in other.programs]
+    if shown(program.path).startswith("/"):
+        parts = program.name.split(".")
+        names = [".".join(parts[at:]) for at in reversed(range(len(parts)))]
     return next((name for name in names if _matches(name, patterns)), "")
 
 

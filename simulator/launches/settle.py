@@ -146,7 +146,7 @@ def _best(launch: Launch, found: Sequence[Given], notes: list[str]) -> list[Give
 
 def _compare(launch: Launch, had: Given, item: Given, notes: list[str]) -> None:
     """What is said twice with equal right: an error where values differ, else a note. Words that
-    the user adds to a script's stand over its own."""
+    the user, or another script that calls it, adds to a script's stand over its own."""
     two = f"{item.key} is set to {_shown(had.value)} in {had.place}"
     if had.place == item.place and had.value == item.value:
         return
@@ -156,7 +156,7 @@ def _compare(launch: Launch, had: Given, item: Given, notes: list[str]) -> None:
         return
     differ = f"{two}, and to {_shown(item.value)} in {again}"
     both = isinstance(had.value, Unknown) or isinstance(item.value, Unknown)
-    over = item.place.file == COMMAND_LINE != had.place.file  # what a script passes on by "$@"
+    over = had.place.file not in (item.place.file, COMMAND_LINE)  # what a script passes on by "$@"
     if item.key in launch.ours and not both and not over:
         raise ScenarioError(str(item.place), f"{differ}; keep one")
     notes.append(f"{differ}; the last is taken")
@@ -251,9 +251,10 @@ def _said(stack: Stack, sources: Sources) -> Iterator[tuple[str, Place]]:
     ]
     for path in list(sources.files):
         yield from _matches(pins, _text(path), sources.name(path))
-    for root in sources.roots():
+    roots = list(dict.fromkeys([*sources.near, *sources.roots()]))
+    for root in roots:
         yield from _own(stack.launch, root, sources)
-    beside = (path for root in sources.roots() for form in _BESIDE for path in root.glob(form))
+    beside = (path for root in roots for form in _BESIDE for path in root.glob(form))
     for _, path in zip(range(_MOST_FILES), beside, strict=False):
         yield from _matches(pins, _text(path), sources.name(path))
 

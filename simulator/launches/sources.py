@@ -25,12 +25,14 @@ _LEVELS_UP = 5
 
 @dataclass
 class Sources:
-    """What was read. first: the path that was named, whose folder others are looked for in."""
+    """What was read. first: the path that was named, whose folder others are looked for in. near:
+    folders in which the launch's command is called."""
 
     first: Path
     files: list[Path] = field(default_factory=list)
     written: dict[str, Text] = field(default_factory=dict)
     tokens: dict[str, Text] = field(default_factory=dict)
+    near: tuple[Path, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -95,25 +97,25 @@ class Sources:
     def find(self, text: Text, *folders: Path) -> Path | None:
         """The file that a text names: from the folders, then from those that the launch may be
         started in. Of a path whose start is not known here, the rest is looked for."""
-        return self._find(text, folders, _is_file)
+        return next(self._finds(text, folders, _is_file), None)
 
-    def find_folder(self, text: Text, *folders: Path) -> Path | None:
-        """As `find`, a folder."""
-        return self._find(text, folders, _is_folder)
+    def find_folders(self, text: Text, *folders: Path) -> tuple[Path, ...]:
+        """As `find`, each folder that may be meant."""
+        return tuple(dict.fromkeys(self._finds(text, folders, _is_folder)))
 
-    def _find(
+    def _finds(
         self, text: Text, folders: Sequence[Path], there: Callable[[Path], bool]
-    ) -> Path | None:
+    ) -> Iterator[Path]:
         name, tail = plain(text), shown(text)
         if name is None:
             last = max(at for at, piece in enumerate(text) if piece.why)
             tail = "".join(piece.text for piece in text[last + 1 :])
         if not tail.strip("/") or len(tail) > 4_000 or "\0" in tail:
-            return None
+            return
         if name is not None:
             for folder in (*folders, Path()) if name.startswith("/") else folders:
                 if there(path := folder / name):
-                    return path
+                    yield path
         parts = [part for part in tail.split("/") if part not in ("", ".")]
         starts = range(len(parts)) if name is None or name.startswith("/") else [0]
         for start in starts if name is None or name.startswith("/") else (0,):
@@ -122,8 +124,7 @@ class Sources:
                 continue
             for root in self.roots():
                 if there(path := root / rest):
-                    return path
-        return None
+                    yield path
 
     # Files that a script would write
 

@@ -245,8 +245,9 @@ def test_what_says_the_gpus_is_named_once() -> None:
     assert trainer.source == "--gpus in the command line"
 
 
-def test_gpus_are_asked_for_where_a_launch_names_none() -> None:
-    stack = launched({"model_name_or_path": "Qwen/Qwen2.5-1.5B"}, "trl", None)
+@pytest.mark.parametrize("more", [{}, {"use_vllm": True, "vllm_device": "auto"}])
+def test_gpus_are_asked_for_where_a_launch_names_none(more: Mapping[str, Any]) -> None:
+    stack = launched({"model_name_or_path": "Qwen/Qwen2.5-1.5B", **more}, "trl", None)
     with pytest.raises(ScenarioError, match="how many GPUs"):
         question(stack, asked())
 

@@ -188,6 +188,15 @@ OTHERS = {
     "a workflow at once, a loop that is not known here": (
         "python3 -m openrlhf.cli.multi_agent_train_ppo_ray --prompt_max_len 1024 --zero_stage 2\n"
     ),
+    "run.sh, line 1: starts openrlhf.cli.serve_rm, which generates, or scores, for another "
+    "program, and trains nothing by itself": (
+        "python -m openrlhf.cli.serve_rm --reward_pretrain m --port 5000 --bf16\n"
+    ),
+    "run.sh, line 1: starts open_instruct.grpo_fast, which is a loop that is not known here; of "
+    "TRL's GRPO and RLOO are": (
+        "python mason.py --gpus 8 --beta 0 --num_train_epochs 1 -- uv run "
+        "/w/open_instruct/grpo_fast.py --temperature 1 --learning_rate 1e-6 --max_length 8\n"
+    ),
     "run.sh, line 1: starts verl.trainer.sft_trainer, which " + GIVEN: (
         "torchrun -m verl.trainer.sft_trainer data.train_batch_size=8 trainer.nnodes=1\n"
     ),

@@ -195,6 +195,9 @@ def test_words_that_a_script_passes_on_stand_over_its_own(tmp_path: Path) -> Non
     path = written(tmp_path, "run.sh", f"{VERL} $@ data.train_batch_size=512 rollout.n=2\n")
     with pytest.raises(ScenarioError, match="keep one"):
         read_launch(None, ["bash", str(path), "data.train_batch_size=64"])
+    written(tmp_path, "run.sh", f"{VERL} data.train_batch_size=512 rollout.n=2 $@\n")
+    caller = written(tmp_path, "caller.sh", "bash run.sh data.train_batch_size=64\n")
+    assert values(read_launch(caller))["workload.batch_groups"] == 64
 
 
 def test_a_configuration_of_the_stack_is_told_by_its_name(tmp_path: Path) -> None:
@@ -370,6 +373,17 @@ def test_hydra_composes_groups_packages_and_choices(tmp_path: Path) -> None:
     assert found["workload.batch_groups"] == 800
     assert found["workload.group_size"] == 10
     assert values(launched(tmp_path, f"B=7\n{script} data=large\n"))["workload.batch_groups"] == 7
+
+
+def test_a_name_is_looked_for_where_the_script_keeps_its_configurations(tmp_path: Path) -> None:
+    main = "import hydra\nimport verl\n@hydra.main(config_path='config', config_name='base')\n"
+    written(tmp_path, "train.py", f"{main}def main(config):\n    run(config)\n")
+    for name in ("base", "small"):
+        size = 2 + len(name)
+        written(tmp_path, f"config/{name}.yaml", f"data: {{train_batch_size: {size}}}\n")
+    for command, size in (("", 6), ("--config-name small", 7)):
+        launch = launched(tmp_path, f"python train.py {command} actor_rollout_ref.rollout.n=2\n")
+        assert values(launch)["workload.batch_groups"] == size
 
 
 def test_hydra_overrides_what_a_list_further_in_chooses(tmp_path: Path) -> None:

@@ -56,6 +56,12 @@ def test_what_lies_beside_a_launch_tells_it(tmp_path: Path) -> None:
     (sources / "version").write_text("0.3.1.dev\n", encoding="utf-8")
     assert read_launch(tmp_path / "run.sh").release == "0.3.1"  # before what is installed beside
     assert read_launch(tmp_path / "run.sh").files == (tmp_path / "run.sh",)
+    far = tmp_path / "examples" / "fork" / "run.sh"  # where the script goes before it starts
+    for folder in ("examples/fork", "fork/verl/version"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "fork" / "verl" / "version" / "version").write_text("0.2.0", encoding="utf-8")
+    far.write_text(f"cd fork\n{RUN}\n", encoding="utf-8")
+    assert read_launch(far).release == "0.2.0"
 
 
 def test_a_project_is_the_stack_by_its_name_alone(tmp_path: Path) -> None:

@@ -180,6 +180,9 @@ CASES = {
     "backticks": ("launch `basename a/b.sh .sh`\n", ["b"]),
     "subshell": ("A=1\n(A=2)\nlaunch $A\n", ["1"]),
     "nested": ("bash -c \"launch 'a b'\"\n", ["a b"]),
+    "said before a function": ("A=1\nf() { launch $A; }\nA=2 f\n", ["2"]),
+    "said before a shell": ("A=1\nA=3 bash -c 'launch $A'\n", ["3"]),
+    "said after env": ("env A='4 5' bash -c 'launch \"$A\"'\n", ["4 5"]),
     "eval": ("A='launch x'\neval \"$A y\"\n", ["x", "y"]),
     "ansi": ("launch $'a\\tb\\x41'\n", ["a\tbA"]),
     "comment": ("launch a#b # c\n", ["a#b"]),
@@ -309,6 +312,35 @@ def test_an_early_exit_is_for_another_case(tmp_path: Path) -> None:
     found = followed(tmp_path, "if [ $# -lt 1 ]; then exit 1; fi\nlaunch a\n")
     assert [shown(word) for word in found.calls[0].words] == ["launch", "a"]
     assert "would end here" in found.notes[0]
+
+
+def test_a_loop_whose_rounds_are_alike_is_followed_once(tmp_path: Path) -> None:
+    script = "while true; do x=$(date); curl a; sleep 1; done\nlaunch a\n"
+    calls = called(tmp_path, script)
+    assert [shown(one.words[0]) for one in calls].count("curl") <= 2
+    assert shown(calls[-1].words[0]) == "launch"
+
+
+@pytest.mark.parametrize(
+    ("ends", "launched"), [("exit 1", True), ("exit", False), ("exit 0", False)]
+)
+def test_an_exit_that_fails_after_python_is_for_another_case(
+    tmp_path: Path, ends: str, launched: bool
+) -> None:
+    script = f"python -m pip install x\nif [ $# -lt 1 ]; then {ends}; fi\nlaunch a\n"
+    found = followed(tmp_path, script)
+    assert ("launch" in {shown(call.words[0]) for call in found.calls}) is launched
+
+
+def test_a_script_has_the_variables_that_are_said_before_it(tmp_path: Path) -> None:
+    (tmp_path / "one.sh").write_text("launch ${A:-1} ${B:-1}\n")
+    script = "A=2 B=$((1 + 2)) bash one.sh\nenv B=4 bash one.sh\nbash one.sh\n"
+    calls = called(tmp_path, script)
+    assert [[plain(word) for word in call.words[1:]] for call in calls] == [
+        ["2", "3"],
+        ["1", "4"],
+        ["1", "1"],
+    ]
 
 
 def test_files_that_a_script_calls_are_read_with_their_own_lines(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ def _false(session: Session, fields: list[Text], read: Text | None, command: Sim
 
 
 def _exit(session: Session, fields: list[Text], read: Text | None, command: Simple) -> Status:
-    raise Exit
+    code = plain(fields[1]) if len(fields) > 1 else None
+    raise Exit(code is not None and code.isdigit() and int(code) > 0)
 
 
 def _return(session: Session, fields: list[Text], read: Text | None, command: Simple) -> Status:
@@ -90,8 +91,8 @@ def _cd(session: Session, fields: list[Text], read: Text | None, command: Simple
         state.folder = posixpath.normpath(posixpath.join(state.folder or "/", to))
         state.near = ()
         return Status.YES
-    there = session.sources.find_folder(words[0], *state.near, session.folder) if words else None
-    state.folder, state.near = None, () if there is None else (there,)
+    there = session.sources.find_folders(words[0], *state.near, session.folder) if words else ()
+    state.folder, state.near = None, there
     return Status.YES
 
 

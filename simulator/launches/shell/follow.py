@@ -17,6 +17,7 @@ from rollcast.simulator.launches.pieces import Piece, Text, plain, shown, unknow
 from rollcast.simulator.launches.shell.arithmetic import UndecidedError
 from rollcast.simulator.launches.shell.braces import TooLongError
 from rollcast.simulator.launches.shell.conditions import Operand, answered
+from rollcast.simulator.launches.shell.expand import Value
 from rollcast.simulator.launches.shell.patterns import matches, regex
 from rollcast.simulator.launches.shell.session import (
     Called,
@@ -231,14 +232,14 @@ def _if(session: Session, command: If, at: int) -> Status:
 
 
 def _branch(session: Session, body: Command) -> Status:
-    """A branch that is taken for sure. One that ends the script before anything was launched is
-    there for another case than that of somebody who asks what would be launched: what it sets
-    does not count."""
+    """A branch that is taken for sure. One that ends the script as failed, or before anything was
+    launched, is there for another case than that of somebody who asks what would be launched: what
+    it sets does not count."""
     before = session.state.copy()
     try:
         return session.run(body)
-    except Exit:
-        if any(_starts_python(call) for call in session.found.calls):
+    except Exit as way:
+        if not way.failed and any(_starts_python(call) for call in session.found.calls):
             raise
         session.state = before
         session.found.note(f"{session.here()}: the script would end here; what follows is read")
@@ -277,14 +278,19 @@ def _while(session: Session, loop: While) -> Status:
         session.either([lambda: session.run(loop.body), _nothing], reason)
         return Status.YES
     first, left = True, session.left
+    endless = any(_words(one) in (["true"], [":"]) for one in loop.condition.commands)
+    before: dict[str, Value] | None = None
 
     def more() -> bool:
-        nonlocal first
+        nonlocal first, before
         if first:
             first = False
             return status is wanted
         if session.left > left:  # what it waits for is known in a run: once for all rounds
             return False
+        if endless and session.state.variables == before:  # each round is as the last
+            return False
+        before = dict(session.state.variables) if endless else None
         return session.run(loop.condition) is wanted
 
     return _rounds(session, loop.body, more)
@@ -369,6 +375,10 @@ def _starts_python(call: Called) -> bool:
     words = [shown(text) for text in call.words]
     script = any(word.endswith(".py") or word in ("-m", "launch", "@") for word in words)
     return script and any(_STARTS.fullmatch(word) for word in words)
+
+
+def _words(command: Command) -> list[str | None]:
+    return [getattr(word, "bare", None) for word in getattr(command, "words", ())]
 
 
 def _nothing() -> None:

@@ -9,7 +9,16 @@ from dataclasses import replace
 from functools import partial
 
 from rollcast.simulator.launches.around import options
-from rollcast.simulator.launches.pieces import Text, joined, known, place_of, plain, shown, unknown
+from rollcast.simulator.launches.pieces import (
+    Text,
+    cut,
+    joined,
+    known,
+    place_of,
+    plain,
+    shown,
+    unknown,
+)
 from rollcast.simulator.launches.shell.builtins import assign
 from rollcast.simulator.launches.shell.expand import Value
 from rollcast.simulator.launches.shell.session import Called, Lost, Session, Status
@@ -58,7 +67,12 @@ def other(
         if shell and re.fullmatch(r"-[a-z]*c", option):
             text = fields[at + 2]
             line = place_of(text, place).line
-            session.apart(partial(session.inner, shown(text), line, fields[at + 4 :]))
+
+            def run(text: Text = text, line: int = line, at: int = at) -> None:
+                session.state.variables = _environment(session, command, fields[:at])
+                session.inner(shown(text), line, fields[at + 4 :])
+
+            session.apart(run)
             return Status.RAN
     if read and _FED.search(" ".join(word or "?" for word in words)):
         line = place_of(read, place).line
@@ -125,6 +139,7 @@ def _script(session: Session, fields: list[Text], at: int, command: Simple) -> S
         return Status.RAN
 
     def run() -> None:
+        session.state.variables = _environment(session, command, fields[:at])
         session.state.positional = fields[at + 1 :]
         before, session.zero = session.zero, path
         try:
@@ -193,12 +208,17 @@ def external(
     return Status.RAN
 
 
-def _environment(session: Session, command: Simple) -> dict[str, Value]:
-    """The variables of a program: those of the script, and those before its name."""
+def _environment(session: Session, command: Simple, words: Sequence[Text] = ()) -> dict[str, Value]:
+    """The variables of a program: those of the script, and those before its name. words: before it,
+    of which those after ``env`` are such, too."""
     before = session.state.variables
     session.state.variables = dict(before)
     for assignment in command.assignments:
         assign(session, assignment)
+    if words and posixpath.basename(shown(words[0])) == "env":
+        for text in words[1:]:
+            if match := re.match(r"(\w+)=", shown(text)):
+                session.state.variables[match[1]] = cut(text, match.end())[1]
     variables, session.state.variables = session.state.variables, before
     return variables
 

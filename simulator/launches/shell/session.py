@@ -163,7 +163,10 @@ class Status(Enum):
 
 
 class Exit(Exception):  # noqa: N818 - a way out, no error
-    """``exit``."""
+    """``exit``. failed: whether with a code that says so."""
+
+    def __init__(self, failed: bool) -> None:
+        self.failed = failed
 
 
 class Return(Exception):  # noqa: N818

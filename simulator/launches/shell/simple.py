@@ -84,20 +84,26 @@ def call(
     if name is None:
         return external(session, fields, command, missing)
     if name in session.state.functions:
-        return _function(session, name, fields[1:])
+        return _function(session, name, fields[1:], command.assignments)
     own = BUILTINS.get(name)
     if own is not None:
         return own(session, fields, read, command)
     return other(session, name, fields, read, command, missing)
 
 
-def _function(session: Session, name: str, arguments: list[Text]) -> Status:
+def _function(
+    session: Session, name: str, arguments: list[Text], said: Iterable[Assignment]
+) -> Status:
+    """Follows a function's body. said: variables that it alone has so."""
     body, file = session.state.functions[name]
     if session.depth >= DEEPEST:
         raise ScenarioError(session.here(), f"{name} calls itself without end")
     positional, before = session.state.positional, session.file
     line = session.line
     session.state.positional, session.file = arguments, file
+    held = {one.name: session.state.variables.get(one.name) for one in said}
+    for one in said:
+        assign(session, one)
     session.depth += 1
     try:
         return session.run(body)
@@ -106,3 +112,7 @@ def _function(session: Session, name: str, arguments: list[Text]) -> Status:
     finally:
         session.depth -= 1
         session.state.positional, session.file, session.line = positional, before, line
+        for variable, value in held.items():
+            session.state.variables.pop(variable, None)
+            if value is not None:
+                session.state.variables[variable] = value

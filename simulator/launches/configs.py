@@ -16,7 +16,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.pieces import known
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.trees import read_toml_tree, read_yaml_tree
-from rollcast.simulator.launches.values import Leaf, Tree, at, drop, merge, put, tree_of
+from rollcast.simulator.launches.values import Leaf, Tree, at, copied, drop, merge, put, tree_of
 from rollcast.simulator.stacks.settings import Place
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, parse
 
@@ -32,6 +32,13 @@ _REPLACES = "_override_"
 
 def parse_tree(sources: Sources, text: str, name: str, suffix: str) -> Tree:
     """The settings of a text. suffix: of its file, which says what it is. Raises ScenarioError."""
+    said = text, name, suffix
+    if said not in sources.trees:  # each stack reads it
+        sources.trees[said] = _parsed(sources, *said)
+    return copied(sources.trees[said])
+
+
+def _parsed(sources: Sources, text: str, name: str, suffix: str) -> Tree:
     if len(text) > _MOST_CONFIG:
         raise ScenarioError(name, f"is longer than {_MOST_CONFIG:,} characters; is it a launch?")
     if suffix == ".toml":

@@ -11,6 +11,7 @@ from pathlib import Path
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.pieces import Text, plain, shown
 from rollcast.simulator.launches.python.notebook import SUFFIX, code_of
+from rollcast.simulator.launches.values import Tree
 from rollcast.simulator.stacks.settings import Place
 
 MOST_BYTES = 16 * 2**20
@@ -26,13 +27,15 @@ _LEVELS_UP = 5
 @dataclass
 class Sources:
     """What was read. first: the path that was named, whose folder others are looked for in. near:
-    folders in which the launch's command is called."""
+    folders in which the launch's command is called. trees: what configurations say, by their text,
+    name and suffix."""
 
     first: Path
     files: list[Path] = field(default_factory=list)
     written: dict[str, Text] = field(default_factory=dict)
     tokens: dict[str, Text] = field(default_factory=dict)
     near: tuple[Path, ...] = ()
+    trees: dict[tuple[str, str, str], Tree] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:

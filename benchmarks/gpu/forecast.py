@@ -23,6 +23,7 @@ NOT_ALLOCATED = ("context", "fragmentation")
 OURS = backends_of("rollcast")["fsdp2"].options
 OF_TIME = (
     *("traffic_per_activation_byte", "traffic_per_logit", "graded_traffic_per_logit"),
+    "logits_of_prompts",
     *("launch_s_per_layer", "shared_launch_s_per_layer", "launch_overlap", "step_fixed_s"),
     "attention",
 )

@@ -74,6 +74,18 @@ def test_microbatches_that_compute_longer_than_they_read_add_up(shared: bool) ->
     assert least_s < both["forward"] + both["backward"] < (5 if shared else 4) * least_s
 
 
+def test_the_head_computes_logits_of_prompts_where_a_trainer_does() -> None:
+    """Their product, of 2 flop a weight of the head, and no log-softmax."""
+    load = TrainLoad([(3000, [1000] * 4)])
+    every, responses = (
+        phases(RooflineTrainer(QWEN, ROOMY, logits_of_prompts=of_prompts), load)["forward"]
+        for of_prompts in (True, False)
+    )
+    product_s = 4 * 3000 * 2 * QWEN.vocab * QWEN.hidden
+    product_s /= ROOMY.bf16_flop_per_s * ROOMY.gemm_flop_efficiency
+    assert every - responses == pytest.approx(product_s)
+
+
 def test_adapters_move_more_in_a_forward_and_compute_less_in_a_backward() -> None:
     load = TrainLoad([(1000, [4000] * 4)])
     bare = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0}

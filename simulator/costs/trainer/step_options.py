@@ -119,7 +119,11 @@ class StepOptions(Options):
         ),
     ] = None
     logits_of_prompts: Annotated[
-        bool, Doc("whether logits of prompts are computed too; false: of responses alone")
+        bool,
+        Doc(
+            "whether the LM head computes logits of prompts (and padding) too; false: of responses "
+            "alone"
+        ),
     ] = True
     gathers_to_score: Annotated[
         bool,

@@ -71,7 +71,8 @@ class RooflineTrainer(TrainerRoom):
     takes two forwards, and what is computed again. ``weights="lora"`` saves states, gradient
     exchange, optimiser, and of a backward the products that would give gradients of frozen weights.
     ``log_prob_passes`` forwards over the whole batch run first, then ``minibatches`` optimiser
-    steps, each over its share of the groups. The LM head runs on response tokens.
+    steps, each over its share of the groups. Log-softmax runs on response tokens, and the LM head
+    on all unless ``logits_of_prompts`` is false.
 
     Weights are gathered for each pass of each microbatch where states are sharded, with
     ``states_on_host`` over the host link first. Communication is not overlapped with computation,
@@ -200,7 +201,7 @@ class RooflineTrainer(TrainerRoom):
         that share a microbatch."""
         seconds_each = self._unit_times
         touched = self._experts_touched(work.tokens) if self.model.experts else 0.0
-        products_s = work.tokens * seconds_each.token + work.head_tokens * seconds_each.head_token
+        products_s = work.tokens * seconds_each.token + self._head_product_s(work)
         read_s = seconds_each.weights + touched * seconds_each.expert
         moved_s = (
             work.tokens * seconds_each.moved_token
@@ -236,8 +237,12 @@ class RooflineTrainer(TrainerRoom):
     def _head_s(self, work: Work) -> float:
         """The part of a forward that is the LM head's."""
         moved = work.head_tokens + work.padding
-        seconds_each = self._unit_times
-        return work.head_tokens * seconds_each.head_token + moved * seconds_each.moved_head_token
+        return self._head_product_s(work) + moved * self._unit_times.moved_head_token
+
+    def _head_product_s(self, work: Work) -> float:
+        """The LM head's product: over a pass's every token, or over responses alone."""
+        every = self.logits_of_prompts and work.head_tokens
+        return (work.tokens if every else work.head_tokens) * self._unit_times.head_token
 
     @property
     def _ungraded_traffic(self) -> float:
@@ -285,7 +290,7 @@ class RooflineTrainer(TrainerRoom):
         """What a backward saves without gradients of the weights: one of its two products for each
         of the forward's, and no more than launching its kernels leaves."""
         seconds_each = self._unit_times
-        products_s = work.tokens * seconds_each.token + work.head_tokens * seconds_each.head_token
+        products_s = work.tokens * seconds_each.token + self._head_product_s(work)
         return min(products_s / self.pipeline_parallel, 2 * (whole_s - self._launch_s))
 
     def _unseen_s(self, work: Work, whole_s: float) -> float:

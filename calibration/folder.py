@@ -271,6 +271,7 @@ class RunFolder:
         calls.extend(zip(*(columns[name].tolist() for name in calls.columns), strict=True))
         return calls
 
+    @cached_property
     def turned(self) -> dict[Name, RecordedTrajectory] | None:
         """What its rollouts did turn by turn; None for a run of rollouts of one turn."""
         calls = self.calls()

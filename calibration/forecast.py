@@ -227,7 +227,7 @@ def _priced(fitted: Fitted, target: RunFolder) -> FittedCost:
 def _priced_at_level(target: RunFolder) -> bool:
     """Whether a machine's level goes into the costs, not into the phases that come of them. Where
     phases overlap, so do their levels, and environments take the time that they take."""
-    return target.of_actors or target.turned() is not None
+    return target.of_actors or target.turned is not None
 
 
 def _own_scenario(target: RunFolder) -> Scenario:
@@ -240,7 +240,7 @@ def _own_scenario(target: RunFolder) -> Scenario:
         "prompt_tokens": 1,
         "lengths": placeholders.LENGTHS,
     }
-    if target.turned() is not None:
+    if target.turned is not None:
         data["workload"] |= {
             "max_context_tokens": counts.get("max_context_tokens"),
             "turns": placeholders.TURNS,

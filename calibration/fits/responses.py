@@ -110,7 +110,7 @@ def _rows(run: RunFolder) -> pd.DataFrame:
         table.drop_duplicates(_NAME, keep=kept).sort_values(_NAME, ignore_index=True)
         for kept in ("first", "last")
     )
-    cut = last["truncated"] if run.turned() is None else last["ending"].isin(CUT | FAILED)
+    cut = last["truncated"] if run.turned is None else last["ending"].isin(CUT | FAILED)
     return last.assign(launched=first["version"], cut_short=cut)
 
 
@@ -118,7 +118,7 @@ def _turned(runs: Sequence[RunFolder], rows: pd.DataFrame, group: Any) -> Turned
     """Turn by turn; None for runs without turns."""
     turned: list[RecordedTrajectory] = []
     for number, run in enumerate(runs):
-        of_run = run.turned()
+        of_run = run.turned
         if of_run is not None:
             names = rows.loc[rows["run"] == number, _NAME].astype(int)
             turned += [of_run[name] for name in names.itertuples(index=False, name=None)]

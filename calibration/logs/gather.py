@@ -429,10 +429,11 @@ def _rest(row: Row, stack: StackLog) -> None:
 
 def _steps(rows: Sequence[tuple[Row, Raw]], rollouts: pd.DataFrame) -> pd.DataFrame:
     """steps.csv: the rows; empty cells are filled from the dumped rollouts."""
+    import numpy as np
     import pandas as pd
 
-    names = list(columns.STEPS.names)
-    table = pd.DataFrame([row for row, _ in rows], columns=names)
+    said: list[Row] = [row for row, _ in rows]
+    data: dict[str, Any] = {}
     if len(rollouts):
         trained = rollouts[rollouts["trained"] != 0].groupby("step")
         summed = trained.agg(
@@ -446,14 +447,16 @@ def _steps(rows: Sequence[tuple[Row, Raw]], rollouts: pd.DataFrame) -> pd.DataFr
             truncated_share=("truncated", "mean"),
             mean_reward=("reward", "mean"),
         )
-        if table.empty:
-            table = pd.DataFrame({"step": summed.index, "first": 0.0}, columns=names)
-        known = summed.reindex(table["step"].astype("int64")).set_axis(table.index)
-        for name in summed.columns:
-            table[name] = table[name].astype(float).fillna(known[name].astype(float))
-    numbers = [name for name in names if name not in ("step", "file")]
-    table = table.astype({"step": "int64", **dict.fromkeys(numbers, "float64")})
-    table["file"] = table["file"].astype(object).where(table["file"].notna(), "")
+        said = said or [{"step": step, "first": 0.0} for step in summed.index]
+        known = summed.reindex([int(row["step"]) for row in said])
+        data = {name: known[name].to_numpy(float) for name in summed.columns}
+    for name in columns.STEPS.names:
+        if name not in ("step", "file"):  # by itself: a frame converts columns one by one
+            own = np.array([row.get(name) for row in said], dtype=float)
+            data[name] = np.where(np.isnan(own), data[name], own) if name in data else own
+    data["step"] = np.array([row["step"] for row in said], dtype=np.int64)
+    data["file"] = pd.Series([row.get("file") or "" for row in said], dtype=object)
+    table = pd.DataFrame(data, columns=list(columns.STEPS.names))
     return table.sort_values("step", kind="stable").reset_index(drop=True)
 
 

@@ -15,7 +15,7 @@ def test_what_an_update_was_fed_is_what_its_rollouts_came_to(name: str) -> None:
     """Turns and resumes of a rollout are one; its last token is sampled and not fed."""
     run = RunFolder.open(RUNS / name)
     fed = loads(run, skips=True)
-    assert run.turned() is not None
+    assert run.turned is not None
     assert run.updates is not None
     for step, update in zip(run.steps["step"].tolist(), run.updates, strict=True):
         load = fed[int(step)]

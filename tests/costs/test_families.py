@@ -214,6 +214,17 @@ def test_patches_without_a_kernel_are_embedded_one_by_one() -> None:
     assert phases(text, 1000, 500, patch_launch_s=1.0) == phases(text, 1000, 500)
 
 
+def test_a_driver_sends_the_pixels_of_every_rollout_with_each_pass() -> None:
+    images = load_model({"preset": "qwen3-vl-4b", "image_share": 0.5})
+    load = TrainLoad([(1000, [500] * 8)])
+
+    def driver_s(model: Model, rate: float | None) -> float:
+        return RooflineTrainer(model, ROOMY, 8, pixel_bytes_per_s=rate).driver_s(load)
+
+    assert driver_s(images, 2e9) == pytest.approx(8 * 500 * 4 * 4 * 1536 / 2e9)
+    assert driver_s(images, None) == driver_s(replace(images, image_share=0.0), 2e9) == 0.0
+
+
 def test_results_say_what_of_images_is_not_counted() -> None:
     def told(name: Any, **trainer: Any) -> list[str]:
         sentences = of_images(RooflineTrainer(load_model(name), ROOMY, 8, **trainer))

@@ -413,6 +413,12 @@ def test_states_are_copied_in_switches_or_in_the_phases_that_need_them(kind: Any
     assert not any(more.values())
     moved_s = switches.switch_to_train_s + switches.switch_to_rollout_s - 2.0
     assert moved_s == pytest.approx(weights_s + moments_s)
+    last = replace(copied, states_copied="phases_but_last")
+    but_last = replace(in_phases, trainer=last)
+    assert but_last.switch_to_train_s == 1.0
+    assert but_last.switch_to_rollout_s == switches.switch_to_rollout_s
+    moved_s = in_phases.train(LOAD).total_s - but_last.train(LOAD).total_s
+    assert moved_s == pytest.approx(but_last.switch_to_rollout_s - 1.0)
     slower = replace(in_phases, offload_bytes_per_s=PINNED / 2)
     own_s = dict(slower.train(LOAD).phases_s)["log_prob"] - before["log_prob"]
     assert own_s == pytest.approx((2 if kind == "pinned" else 1) * weights_s)

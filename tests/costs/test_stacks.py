@@ -53,8 +53,8 @@ def test_every_stack_has_figures_and_a_source() -> None:
 
 def test_a_version_takes_the_preset_nearest_to_it() -> None:
     assert replace(STACKS["verl-0.4"], always_sleeps=False) == STACKS["verl-0.5"]
-    for version in ("0.6", "0.7"):  # 0.6 was the first with CUDA graphs
-        assert STACKS[f"verl-{version}"] == STACKS["verl-0.8"]
+    assert STACKS["verl-0.6"] == STACKS["verl-0.7"]  # 0.6 was the first with CUDA graphs
+    assert replace(STACKS["verl-0.7"], adapter="adapter_to_server") == STACKS["verl-0.8"]
     assert STACKS["verl-0.9"] == STACKS["verl"]
     assert STACKS["miles"] == STACKS["relax"] == STACKS["slime"] != STACKS["vime"]
 
@@ -260,7 +260,8 @@ def test_a_loop_is_that_around_the_engine_that_the_stack_has_by_default() -> Non
         ("trl", "disaggregated", "adapter"),
         ("slime", "colocated", "adapter_tensors"),
         ("verl-0.5", "colocated", "adapter_gathered"),
-        ("verl", "colocated", "adapter_with_base"),
+        ("verl-0.7", "colocated", "adapter_with_base"),
+        ("verl", "colocated", "adapter_to_server"),
         ("verl", "disaggregated", "adapter_gathered"),
     ],
 )
@@ -322,7 +323,7 @@ def test_an_engine_that_serves_adapters_keeps_the_weights_that_they_are_of() -> 
     full, lora = (cost(stack="slime", trainer={"weights": w}) for w in ("full", "lora"))
     assert full.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "discard")
     assert lora.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "offload") > full.switch_fixed_s
-    sent_anew = cost(stack="verl", trainer={"weights": "lora", "tensor_parallel": 1})
+    sent_anew = cost(stack="verl-0.7", trainer={"weights": "lora", "tensor_parallel": 1})
     assert sent_anew.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "discard")
 
 

@@ -147,7 +147,7 @@ def held_out(group: str) -> list[Case]:
         ("sparse_delta", 3, 1.1),
         ("adapter", 1, 1.5),
         ("reshard_to_server", 2, 1.3),
-        ("adapter_with_base", 1, 1.3),
+        ("adapter_to_server", 1, 1.1),
         ("adapter_gathered", 3, 1.7),
     ],
 )

@@ -58,6 +58,11 @@ class VisionTower(Options):
         return self.layers * self._layer_parameters + projected + embedded
 
     @property
+    def token_bytes(self) -> int:
+        """Bytes of an image token's patches in 32 bit, as processors make them."""
+        return 4 * self.patches_per_token * self.patch_elements
+
+    @property
     def layer_elements(self) -> int:
         """Elements that a layer keeps of one patch: norms and residuals, queries, keys, values and
         output of attention, and the widths of its MLP."""

@@ -546,12 +546,19 @@ class RooflineCost(RooflineOptions, CostModel):
         trainer = self.trainer_of
         if not self.offloads or trainer.states_copied == "switches":
             return {}
-        rate = self.offload_bytes_per_s
-        read_s = math.fsum(trainer.read_copies_s(rate))
-        copied_s = {"log_prob": read_s, "values": read_s}
+        read_s = math.fsum(trainer.read_copies_s(self.offload_bytes_per_s))
+        down_s, up_s = self._update_copies_s
+        last_s = 0.0 if trainer.states_copied == "phases_but_last" else down_s
+        copied_s = {"log_prob": read_s, "values": read_s, "forward": up_s + last_s}
         if trainer.weights == "lora":  # the reference is the same model
-            return {**copied_s, "reference": read_s, "forward": read_s}
-        return {**copied_s, "forward": math.fsum(trainer.copies_s(rate))}
+            copied_s["reference"] = read_s
+        return copied_s
+
+    @property
+    def _update_copies_s(self) -> tuple[float, float]:
+        """Seconds in which what an update needs leaves the GPUs, and comes back."""
+        trainer, rate = self.trainer_of, self.offload_bytes_per_s
+        return (trainer.read_copies_s if trainer.weights == "lora" else trainer.copies_s)(rate)
 
     @property
     def offloads(self) -> bool:
@@ -566,9 +573,11 @@ class RooflineCost(RooflineOptions, CostModel):
     def _switch_s(self, back: bool) -> float:
         if self.placement != "colocated":
             return 0.0
-        moved_s = 0.0
-        if self.offloads and self.trainer_of.states_copied == "switches":
+        moved_s, when = 0.0, self.trainer_of.states_copied
+        if self.offloads and when == "switches":
             moved_s = self.trainer_of.copies_s(self.offload_bytes_per_s)[back]
+        elif self.offloads and when == "phases_but_last" and not back:
+            moved_s, _ = self._update_copies_s
         stack_s = 0.5 * (self.fixed.switch or 0.0)
         return self.phase_factors.of("sync") * (self.switch_fixed_s + moved_s + stack_s)
 

@@ -234,12 +234,12 @@ class TrainerOptions(StepOptions):
         ),
     ] = True
     states_copied: Annotated[
-        Literal["switches", "phases"],
+        Literal["switches", "phases", "phases_but_last"],
         Doc(
             "when a colocated trainer that offloads its states copies them: in switches between "
             "rollout and training, or in every phase that needs them and in its time, weights "
             "(frozen ones too) before and after log-probabilities and all before and after the "
-            "update (verl)"
+            "update (verl); phases_but_last: after the update in the switch to rollout (SkyRL)"
         ),
     ] = "switches"
     parks_frozen: Annotated[

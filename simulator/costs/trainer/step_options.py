@@ -455,6 +455,13 @@ class StepOptions(Options):
             "padded to workload.max_new_tokens"
         ),
     ] = 0.0
+    pixel_bytes_per_s: Annotated[
+        Rate | None,
+        Doc(
+            "rate at which the driver process sends each pass the pixels of the batch's images; "
+            "null: workers cut the images themselves"
+        ),
+    ] = None
     collected_per_token_s: Annotated[
         Seconds,
         Doc(

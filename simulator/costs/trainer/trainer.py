@@ -420,9 +420,15 @@ class RooflineTrainer(TrainerRoom):
         }
 
     def driver_s(self, load: TrainLoad) -> float:
-        """Seconds in which one process sends the trainer's GPUs a padded batch for one pass."""
+        """Seconds in which one process sends the trainer's GPUs a padded batch for one pass, and
+        the pixels of every rollout's images."""
         padded = load.rollouts * self.padded_tokens or load.padded_tokens
-        return self.driver_per_token_s * padded
+        pixels_s, tower = 0.0, self.model.vision
+        if self.pixel_bytes_per_s is not None and tower is not None:
+            prompts = sum(prompt * len(responses) for prompt, responses in load.groups)
+            sent_bytes = self.model.image_share * prompts * tower.token_bytes
+            pixels_s = sent_bytes / self.pixel_bytes_per_s
+        return self.driver_per_token_s * padded + pixels_s
 
     def collected_s(self, rollouts: int) -> float:
         """Seconds in which it puts a batch of so many rollouts together, padded to the caps."""

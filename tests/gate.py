@@ -1,8 +1,9 @@
-"""``make test``: the tests that run vLLM and torch in their own process, beside two workers that
+"""``make test``: the tests that run vLLM and torch in their own process, beside three workers that
 run all others; one summary of both. Arguments go to both (``-k ...``).
 
-pytest's workers all import what they collect, so one process alone imports engines. Three processes
-serve two cores, since tests of real runs wait a fifth of their time for processes, Ray and signals.
+pytest's workers all import what they collect, so one process alone imports engines. Four processes
+serve two cores, since tests of real runs wait a fifth of their time for processes, Ray and signals,
+and those of the command line wait for processes.
 Plug-ins are named: of those that pytest finds by itself, it rewrites and compiles every module of
 their packages, which are ours and Hypothesis too, in each process.
 """
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what one process compiles, the others read
     pytest = [sys.executable, "-m", "pytest", "--max-worker-restart", "2"]
     pytest += [word for plugin in PLUGINS for word in ("-p", plugin)]
-    rest = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+    rest = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
     with tempfile.TemporaryDirectory() as folder:
         reports = [Path(folder) / f"{name}.xml" for name in ("engines", "others")]
         asked = [[*arguments, "--junitxml", str(report)] for report in reports]
@@ -53,8 +54,8 @@ def main(arguments: list[str]) -> int:
             )
             try:
                 ignored = [f"--ignore={tests}" for tests in ENGINES]
-                # a little behind the engines, which would end last
-                others = ["nice", "-n", "2", *pytest, *rest, *asked[1], *ignored]
+                # behind the engines, which would end last: three so nice get one core of the two
+                others = ["nice", "-n", "5", *pytest, *rest, *asked[1], *ignored]
                 codes = [subprocess.run(others, check=False).returncode]
                 codes.append(engines.wait())
             except KeyboardInterrupt:

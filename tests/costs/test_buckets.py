@@ -16,6 +16,7 @@ from rollcast.simulator.costs.trainer.buckets import (
     reduced_bytes,
     sent_bytes,
     step_bytes,
+    waiting_layers,
 )
 from rollcast.simulator.costs.trainer.memory import Use
 from tests.laws import examples
@@ -63,6 +64,36 @@ def test_no_more_than_the_next_layer_is_fetched_ahead(bucket: int, layer: float)
     fetched = fetched_parameters(trainer(prefetch_bucket=bucket), MODEL, layer)
     assert 0 < fetched <= layer
     assert fetched_parameters(trainer(backend="fsdp"), MODEL, layer) == layer
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(layer=st.integers(10**7, 4 * 10**9))
+def test_megatron_s_fsdp_lets_gradients_of_layers_wait(layer: int) -> None:
+    """Against its queue, layer by layer: more than its unit is waited for before another one is
+    reduced; as many are fetched ahead until they are half of it."""
+    one = trainer(backend="megatron")
+    unit, queue, most = max(10**9, 2 * layer), 0, 0
+    for _ in range(MODEL.layers):
+        while queue > unit:
+            queue -= layer
+        queue += layer
+        most = max(most, queue)
+    assert waiting_layers(one, MODEL, layer) * layer == most
+    ahead = 0
+    while ahead < unit / 2 and ahead < (MODEL.layers - 1) * layer:
+        ahead += layer
+    assert fetched_parameters(one, MODEL, layer) == ahead
+    assert waiting_layers(trainer(backend="fsdp2"), MODEL, layer) == 1
+
+
+def test_gradients_that_wait_are_there_in_an_update() -> None:
+    of = {name: trainer(backend=name, sharding="fsdp") for name in ("megatron", "fsdp2")}
+    layer = of["megatron"]._layer_parameters
+    wait = waiting_layers(of["megatron"], MODEL, layer)
+    parts = {name: one.phases(Use(64, 64))["update"]["trainer"] for name, one in of.items()}
+    assert wait > 2
+    assert parts["megatron"]["communication"] == pytest.approx(4 * wait * layer)
+    assert parts["fsdp2"]["communication"] == pytest.approx(4 * MODEL.head_parameters)
 
 
 @pytest.mark.parametrize(("stage", "host"), [(1, False), (2, False), (2, True), (3, False)])

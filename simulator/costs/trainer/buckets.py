@@ -1,9 +1,12 @@
-"""Buffers in which DeepSpeed's ZeRO gathers gradients, fetches weights and steps.
+"""Buffers in which DeepSpeed's ZeRO gathers gradients, fetches weights and steps, and how many
+weights Megatron's FSDP fetches ahead and lets wait.
 
-As in deepspeed/runtime/zero.
+As in deepspeed/runtime/zero, and in megatron/core/distributed/fsdp.
 """
 
 from __future__ import annotations
+
+import math
 
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
@@ -11,6 +14,7 @@ from rollcast.simulator.costs.trainer.states import gradient_bytes, master_bytes
 
 _ZERO = ("zero1", "zero2", "fsdp", "hybrid")
 _NORM_BYTES = 8  # of a gradient's element: its norm is taken in 64 bit
+_UNIT = 1_000_000_000  # elements of Megatron's suggested_communication_unit_size, or two layers
 _PREFETCHED = 0.9  # of a hidden width squared, where transformers or accelerate fill "auto" in
 
 
@@ -72,9 +76,26 @@ def _normed_bytes(owned: float, largest: float) -> float:
     return _NORM_BYTES * min(owned, largest)
 
 
+def queues(options: TrainerOptions) -> bool:
+    """Whether gradients of layers wait in a queue that is let run full (Megatron's FSDP)."""
+    return options.backend == "megatron" and options.kept in ("fsdp", "hybrid")
+
+
+def waiting_layers(options: TrainerOptions, model: Model, layer: float) -> int:
+    """Layers whose gradients, whole, are there at once while they are reduced: they are freed where
+    another one follows and more than the unit waits (param_and_grad_buffer.py,
+    wait_for_previous_grad_reduce)."""
+    if not queues(options):
+        return 1
+    return min(model.layers, math.floor(max(_UNIT, 2 * layer) / layer) + 1)
+
+
 def fetched_parameters(options: TrainerOptions, model: Model, layer: float) -> float:
-    """Parameters of the next layer that are gathered ahead, at most all: stage 3 fetches matrices
-    until they are more than its bucket (partitioned_param_coordinator.py)."""
+    """Parameters that are gathered ahead of a layer at work: those of the next one; by ZeRO-3, at
+    most these, matrices until they are more than its bucket (partitioned_param_coordinator.py); by
+    Megatron's FSDP layers until they are half the unit (param_and_grad_buffer.py)."""
+    if queues(options):
+        return layer * min(model.layers - 1, math.ceil(max(_UNIT, 2 * layer) / 2 / layer))
     if not keeps_buckets(options):
         return layer
     bucket = options.prefetch_bucket or _PREFETCHED * model.hidden**2

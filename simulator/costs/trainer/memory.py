@@ -27,6 +27,7 @@ from rollcast.simulator.costs.trainer.buckets import (
     sent_bytes,
     step_bytes,
     summed_bytes,
+    waiting_layers,
 )
 from rollcast.simulator.costs.trainer.casts import Casts, casts_of
 from rollcast.simulator.costs.trainer.options import (
@@ -430,13 +431,20 @@ class TrainerMemory(TrainerOptions):
             "gathered_weights": self._gathered(root) + casts.layer + beside,
             "communication": reduced * layer,
         }
+        full_queue = waiting_layers(self, self.model, layer)
+        queued: Parts = {  # gradients of the last layers wait, whose activations are gone
+            **first,
+            "activations": kept * (1 - full_queue / self.model.layers) + working,
+            "communication": reduced * layer * full_queue,
+        }
+        last["communication"] = queued["communication"]
         end: Parts = {
             **states,
             "gradients": states.get("gradients", 0.0) + graded * root + self._embedded(use) * head,
             "activations": beside_bytes,
             "communication": reduced * root,
         }
-        before, after = [logits, loss, of_head, widened], [first, last, end]
+        before, after = [logits, loss, of_head, widened], [first, queued, last, end]
         if has_buckets(self):
             owned, largest = self.layout.owned_parameters, self._head_parameters
             if not full:  # adapters, all of which a bucket holds

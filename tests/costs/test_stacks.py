@@ -327,6 +327,13 @@ def test_an_engine_that_serves_adapters_keeps_the_weights_that_they_are_of() -> 
     assert sent_anew.switch_fixed_s == engine_switch_s(MODEL, GPU, 1, "discard")
 
 
+@pytest.mark.parametrize(("stack", "scored"), [("verl-0.7", 2), ("verl-0.8", 2), ("verl", 4)])
+def test_both_fsdps_of_verl_have_the_same_logits(stack: Stack, scored: int) -> None:
+    for backend in ("fsdp", "fsdp2"):
+        trainer = cost(stack=stack, trainer={"backend": backend}).trainer_of
+        assert (trainer.logit_bytes, trainer.ungraded_logit_bytes) == (4, scored)
+
+
 def test_a_trainer_that_parks_frozen_weights_moves_them() -> None:
     parked = cost(stack="slime", trainer={"weights": "lora"})
     left = cost(stack="slime", trainer={"weights": "lora", "parks_frozen": False})

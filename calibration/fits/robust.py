@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,16 +167,27 @@ def nonnegative(X: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray
 
 def each_nonnegative(X: FloatArray, ys: FloatArray, weights: FloatArray) -> FloatArray:
     """`nonnegative` of each row of ``ys`` and ``weights``, shape (rows, observations); (rows,
-    terms). Only where plain least squares has a coefficient below 0 is one looked for."""
+    terms). Where plain least squares has a coefficient below 0, it is of the columns that leave
+    least of those that have none."""
     A = X * weights[:, :, None]
     size = np.maximum(np.sqrt((A**2).sum(axis=1)), 1e-300)
     A = A / size[:, None, :]
     across = A.transpose(0, 2, 1)
     gram = across @ A + _ridge(X.shape[1])
-    values = np.linalg.solve(gram, across @ (ys * weights)[:, :, None])[:, :, 0] / size
-    for row in np.flatnonzero((values < 0).any(axis=1)).tolist():
-        values[row] = nonnegative(X, ys[row], weights[row])
-    return np.asarray(values)
+    products = (across @ (ys * weights)[:, :, None])[:, :, 0]
+    values = np.linalg.solve(gram, products[:, :, None])[:, :, 0]
+    rows = np.flatnonzero((values < 0).any(axis=1))
+    gram, products = gram[rows], products[rows]
+    most, best = np.zeros(len(rows)), np.zeros(products.shape)
+    for count in range(1, X.shape[1]) if len(rows) else ():
+        for kept in map(list, combinations(range(X.shape[1]), count)):
+            found = np.linalg.solve(gram[:, kept][:, :, kept], products[:, kept, None])[:, :, 0]
+            explained = (found * products[:, kept]).sum(axis=1)
+            better = (found >= 0).all(axis=1) & (explained > most)
+            most[better], best[better] = explained[better], 0.0
+            best[np.ix_(better, kept)] = found[better]
+    values[rows] = best
+    return np.asarray(values / size)
 
 
 def _loss(y: FloatArray, fitted: FloatArray, scale: float) -> float:

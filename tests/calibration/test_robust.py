@@ -7,7 +7,7 @@ from scipy.optimize import nnls
 from rollcast.calibration.fits.robust import each_nonnegative, nonnegative
 
 
-@pytest.mark.parametrize("terms", [1, 2, 3])
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
 def test_many_fits_at_once_are_those_of_each_by_scipy(terms: int) -> None:
     rng = np.random.default_rng(terms)
     X = rng.lognormal(size=(12, terms))

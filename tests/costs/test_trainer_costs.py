@@ -17,7 +17,7 @@ from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline.options import RooflineSection
 from rollcast.simulator.costs.roofline.warnings import of_lengths
 from rollcast.simulator.costs.trainer.dealing import Dealing
-from rollcast.simulator.costs.trainer.options import LOADED_BYTES_PER_S
+from rollcast.simulator.costs.trainer.options import LOADED_SHARE
 from rollcast.simulator.costs.trainer.packing import Work, pack, prefix_work, suffix_work
 from rollcast.simulator.errors import ScenarioError
 from tests.data.extract import read, sampled
@@ -127,7 +127,8 @@ def test_a_reference_that_each_microbatch_loads_takes_as_long_as_its_shard() -> 
         QWEN, H100, 8, batching="one_sequence", log_prob_passes=2, reference_on_host=True
     )
     loaded = replace(kept, reference_loads="microbatch")
-    least_s = 8 * 4 * kept.layout.owned_parameters / LOADED_BYTES_PER_S
+    rate = LOADED_SHARE * H100.host_link_bytes_per_s
+    least_s = 8 * 4 * kept.layout.owned_parameters / rate
     found, before = phases(loaded, load), phases(kept, load)
     assert found.pop("reference") == pytest.approx(least_s)
     assert before.pop("reference") < least_s

@@ -29,7 +29,7 @@ CRITIC = {
 }
 """Options that a critic may have of its own, by those of the policy."""
 _F = figures("trainer")
-LOADED_BYTES_PER_S: float = _F.loaded_bytes_per_s  # of weights loaded layer by layer
+LOADED_SHARE: float = _F.loaded_share  # of the host link, for weights loaded layer by layer
 
 
 def pads(batching: Batching | None) -> bool:

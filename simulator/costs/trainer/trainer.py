@@ -20,7 +20,7 @@ from rollcast.simulator.costs.presets.one_layer import mtp_layer
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.trainer.dealing import Dealing, shares
 from rollcast.simulator.costs.trainer.microbatch_room import TrainerRoom
-from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, LOADED_BYTES_PER_S, MASTER_BYTES
+from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, LOADED_SHARE, MASTER_BYTES
 from rollcast.simulator.costs.trainer.packing import Work
 from rollcast.simulator.costs.trainer.parallel import GRADIENT_BYTES, Talk
 from rollcast.simulator.costs.trainer.roles import beside
@@ -121,7 +121,7 @@ class RooflineTrainer(TrainerRoom):
         each = self.reference_on_host and self.reference_loads == "microbatch"
         if not each or self.weights == "lora":
             return 0.0
-        rate = min(LOADED_BYTES_PER_S, self.gpu.host_link_bytes_per_s)
+        rate = LOADED_SHARE * self.gpu.host_link_bytes_per_s
         return MASTER_BYTES * self.layout.owned_parameters / rate
 
     @cached_property

@@ -131,7 +131,7 @@ class Answer:
             ],
             "notes": list(launch.notes),
             "scenario": nested(
-                (part.key, part.value) for part in self.question.parts if part.value is not None
+                (part.key, part.value) for part in self.question.written if part.value is not None
             ),
         }
 

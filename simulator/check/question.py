@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ STEPS = 4
 ENOUGH_ROLLOUTS = 8192
 """Of all steps of such a run, which has fewer steps if they are this large."""
 _CHANGED = Place("a change")
+_SET = "given by --set"
 _FLAGS = {
     "model": "--model (a preset of rollcast presets models, or a folder with its config.json)",
     "gpu": "--gpu (one of rollcast presets gpus)",
@@ -57,6 +58,13 @@ class Question:
     def parts(self) -> tuple[Part, ...]:
         """Of the scenario."""
         return self.draft.parts
+
+    @property
+    def written(self) -> tuple[Part, ...]:
+        """The parts, and the steps that were simulated: with them ``simulate`` says the same."""
+        if self.value("steps") is not None:
+            return self.parts
+        return (*self.parts, Part("steps", self.scenario.steps, "simulated for this answer"))
 
     @property
     def name(self) -> str:
@@ -132,7 +140,37 @@ def question(launch: Launched, asked: Asked, settings: Iterable[str] = ()) -> Qu
     and for a scenario that cannot be, with the file and line of the setting."""
     draft, spelt = drafted(launch, asked), tuple(settings)
     _ask(launch, draft, spelt, asked.gpus)
-    return Question(launch, asked, spelt, draft, built(draft.parts, name_of(launch), spelt))
+    scenario = built(draft.parts, name_of(launch), spelt)
+    if spelt:
+        draft = replace(draft, parts=tuple(_as_set(draft.parts, scenario.raw.data)))
+    return Question(launch, asked, spelt, draft, scenario)
+
+
+def _as_set(parts: Sequence[Part], data: Mapping[str, Any]) -> Iterator[Part]:
+    """The parts with the values that ``--set`` gave them, and those that it added."""
+    kept: dict[str, Any] = {part.key: part.value for part in parts}
+    values = dict(_values(data, "", kept))
+    for part in parts:
+        if part.key not in values:
+            if part.value is None:
+                yield part
+        elif part.value == values[part.key]:
+            yield part
+        else:
+            yield Part(part.key, values[part.key], _SET)
+    yield from (Part(key, value, _SET) for key, value in values.items() if key not in kept)
+
+
+def _values(
+    data: Mapping[str, Any], above: str, whole: Container[str]
+) -> Iterator[tuple[str, Any]]:
+    """Values by dotted key, but those in ``whole`` as they are, and not ``steps``, of `built`."""
+    for name, value in data.items():
+        key = f"{above}{name}"
+        if isinstance(value, Mapping) and value and key not in whole:
+            yield from _values(value, f"{key}.", whole)
+        elif key != "steps":
+            yield key, value
 
 
 def name_of(launch: Launched) -> str:

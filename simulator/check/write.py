@@ -16,5 +16,5 @@ def write_check(folder: Path, answer: Answer, report: str) -> None:
     write_json(folder / CHECK_JSON.name, answer.plain())
     question = answer.question
     head = f"{question.name}, as rollcast check read it.\n{headline(answer)}"
-    (folder / CHECK_SCENARIO.name).write_text(to_yaml(question.parts, head), "utf-8")
+    (folder / CHECK_SCENARIO.name).write_text(to_yaml(question.written, head), "utf-8")
     (folder / REPORT.name).write_text(report, "utf-8")

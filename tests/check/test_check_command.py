@@ -112,6 +112,23 @@ def test_what_is_known_to_be_far_off_is_said(call: Call) -> None:
     assert f"warning: {warning}" in " ".join(call(*words)[1].split())
 
 
+def test_the_written_scenario_is_the_one_that_was_checked(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "checked"
+    settings = ("workload.group_size=4", "cost.roofline.trainer.minibatches=1")
+    settings = (*settings, "workload.lengths={mean_tokens: 900}")
+    given = [word for setting in settings for word in ("--set", setting)]
+    words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", *given)
+    plain = json.loads(call(*words, "--out", out, "--json")[1])
+    again = json.loads(call("simulate", out / "scenario.yaml", "--json")[1])
+    step = plain["step_s"]
+    assert step["median"] == pytest.approx(again["step_s"])
+    assert [step["low"], step["high"]] == pytest.approx(again["intervals"]["step_s"])
+    assert plain["peak"]["bytes"] == again["peak_memory_bytes"]
+    assert plain["scenario"]["workload"]["group_size"] == 4
+    assert "workload.lengths.mean_tokens" not in [one["key"] for one in plain["assumed"]]
+    assert "group_size: 4  # given by --set" in (out / "scenario.yaml").read_text()
+
+
 def test_variables_come_from_outside(call: Call) -> None:
     words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--json")
     plain = json.loads(call(*words, "--env", "MODEL=Qwen/Qwen3-1.7B")[1])

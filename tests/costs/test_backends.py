@@ -98,7 +98,8 @@ def test_a_stack_has_a_backend_of_its_own() -> None:
 
 @pytest.mark.parametrize("backend", ["fsdp2", "megatron"])
 def test_skyrl_copies_states_inside_the_phases_that_need_them(backend: str) -> None:
-    """Its timers hold what verl's do; Megatron's weights go to pageable memory."""
+    """Its timers hold what verl's do, but after the update the timer of the sync does; Megatron's
+    weights go to pageable memory."""
     roofline = {"stack": "skyrl", "trainer": {"backend": backend}}
     cost = from_raw(RawScenario({**STEP, "cost": {"roofline": roofline}})).cost
     assert isinstance(cost, RooflineCost)
@@ -108,7 +109,10 @@ def test_skyrl_copies_states_inside_the_phases_that_need_them(backend: str) -> N
     copied, here = (dict(each.train(load).phases_s) for each in (cost, stays))
     read_s = sum(cost.trainer_of.read_copies_s(cost.offload_bytes_per_s))
     assert copied["log_prob"] - here["log_prob"] == pytest.approx(read_s)
-    assert copied["forward"] - here["forward"] > read_s
+    down_s, up_s = cost.trainer_of.copies_s(cost.offload_bytes_per_s)
+    assert copied["forward"] - here["forward"] == pytest.approx(up_s)
+    moved_s = cost.phase_factors.of("sync") * down_s
+    assert cost.switch_to_rollout_s - stays.switch_to_rollout_s == pytest.approx(moved_s)
     assert cost.trainer_of.state_copies == ("pinned" if backend == "fsdp2" else "pageable_weights")
 
 

@@ -158,6 +158,8 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.lora_rank", f"{TRAINER}.lora_rank", rank)
         if bits := _BASE_BITS.get(str(value(known, "run.quantized_base"))):
             yield _said(known, "run.quantized_base", f"{TRAINER}.base_bits", bits)
+            if value(known, "run.fp32_norms") is True:
+                yield _said(known, "run.fp32_norms", f"{TRAINER}.fp32_norms", True)
     for key, ours, words in (
         ("run.optimizer", "optimizer", get_args(Optimizer)),
         ("run.trainer_dtype", "master_dtype", get_args(MasterDtype)),

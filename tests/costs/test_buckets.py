@@ -66,6 +66,16 @@ def test_no_more_than_the_next_layer_is_fetched_ahead(bucket: int, layer: float)
     assert fetched_parameters(trainer(backend="fsdp"), MODEL, layer) == layer
 
 
+@pytest.mark.parametrize(("bits", "wider"), [(4, 2), (8, 2), (16, 1)])
+def test_fp32_norms_beside_a_quantised_base_widen_what_checkpoints_keep(
+    bits: int, wider: int
+) -> None:
+    known = {"backend": "ddp", "sharding": "none", "working_copy": False, "recompute": "full"}
+    lora = {"weights": "lora", "base_bits": bits}
+    narrow, wide = (trainer(**known, **lora, fp32_norms=norms) for norms in (False, True))
+    assert wide._activations.kept == wider * narrow._activations.kept
+
+
 @settings(max_examples=examples(80), deadline=None)
 @given(layer=st.integers(10**7, 4 * 10**9))
 def test_megatron_s_fsdp_lets_gradients_of_layers_wait(layer: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.validation.memory_cases import LaunchCase
 from rollcast.simulator.stacks.keys import Key
 from rollcast.simulator.stacks.launch import FORMS, Given, Launch
 from rollcast.simulator.stacks.launch_file import load_launch
@@ -253,6 +254,33 @@ def test_what_nemo_rl_gathers_and_splits_is_of_its_release() -> None:
         assert of(release, **first) == (True, True)
     other = nemo.unsaid(nemo.read([as_given("policy.megatron_cfg.enabled=true")]), HERE)
     assert not {"run.gathers_to_score", "run.splits_tied_head"} & other.keys()
+
+
+def test_norms_beside_a_quantised_base_are_wide_in_some_releases_of_trl() -> None:
+    """GRPOTrainer had peft cast them from 0.22 to 0.25, not below ZeRO-3 or FSDP."""
+    trl = STACKS["trl"].launch
+
+    def of(release: str | None, **said: object) -> object:
+        given = {"load_in_4bit": True, "use_peft": True, **said}
+        read = trl.read([Given(key, value, HERE) for key, value in given.items()])
+        return {**trl.unsaid(read, HERE, release=release), **read}["run.fp32_norms"].value
+
+    wide = {release: of(release) for release in ("0.21", "0.22", "0.25", "0.26", None)}
+    assert wide == {"0.21": False, "0.22": True, "0.25": True, "0.26": False, None: False}
+    assert of("0.24", unsloth=True) is False
+    keys = {"accelerate.distributed_type": "DEEPSPEED", "accelerate.num_processes": 2}
+    stage = "accelerate.deepspeed_config.zero_stage"
+    for zero, casts in ((2, True), (3, False)):
+        run = LaunchCase(
+            "trl",
+            {"model_name_or_path": "Qwen/Qwen2.5-7B", "load_in_4bit": True, "use_peft": True}
+            | {"lora_r": 16, **keys, stage: zero},
+            "a100-80gb",
+            2,
+            "0.24",
+        )
+        trainer = run.question().scenario.raw.data["cost"]["roofline"]["trainer"]
+        assert trainer.get("fp32_norms", False) is casts
 
 
 def test_values_are_the_same_however_they_are_spelt() -> None:

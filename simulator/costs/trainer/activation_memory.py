@@ -221,7 +221,9 @@ class ActivationMemory:
     def _stream(self) -> Literal["16 bit", "autocast", "fp32"]:
         if self.options.precision == "fp32":
             return "fp32"
-        return "autocast" if autocasts(self.options) else "16 bit"
+        quantised = self.options.weights == "lora" and self.options.base_bits < 16
+        widened = self.options.fp32_norms and quantised
+        return "autocast" if widened or autocasts(self.options) else "16 bit"
 
     def _here(self, whole: float, stream: float) -> float:
         """Of bytes of a whole layer, of which ``stream`` are of norms and the residual stream,

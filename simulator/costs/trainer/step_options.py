@@ -155,6 +155,13 @@ class StepOptions(Options):
             "transformers did before 4.53 for Qwen2-VL and Qwen2.5-VL. It changes memory alone"
         ),
     ] = False
+    fp32_norms: Annotated[
+        bool,
+        Doc(
+            "whether norms beside a quantised base are in fp32, and so is the residual stream, as "
+            "peft's prepare_model_for_kbit_training leaves them. It changes memory alone"
+        ),
+    ] = False
     gathers_to_merge: Annotated[
         bool,
         Doc(

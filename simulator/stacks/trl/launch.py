@@ -28,6 +28,10 @@ def implied(settings: Settings) -> Iterable[Setting]:
     weights = settings.get("run.cpu_parameters")
     if weights is not None and weights.value is True and value(settings, "run.zero_stage") == 3:
         yield weights.implies("run.cpu_offload", True)  # with the optimiser's states, as usual
+    norms, shards = settings.get("run.fp32_norms"), {"fsdp", "fsdp2"}
+    sharded = value(settings, "run.zero_stage") == 3 or value(settings, "run.strategy") in shards
+    if norms is not None and sharded:  # is_sharded_qlora of trl/models/utils.py
+        yield norms.implies("run.fp32_norms", False)
     batches, adapters = settings.get("run.sync_batches"), settings.get("run.sends_adapters")
     if (whole(settings, "run.sync_batches") or 1) > 1 and batches is not None:
         yield batches.implies("run.merges_at_once", False)

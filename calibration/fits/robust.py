@@ -159,9 +159,11 @@ def nonnegative(X: FloatArray, y: FloatArray, weights: FloatArray) -> FloatArray
     A, b = X * weights[:, None], y * weights
     size = np.maximum(np.sqrt((A**2).sum(axis=0)), 1e-300)
     A = A / size
-    gram = A.T @ A + _ridge(A.shape[1])
-    factor = np.linalg.cholesky(gram)
-    solution, _ = nnls(factor.T, np.linalg.solve(factor, A.T @ b))
+    gram, products = A.T @ A + _ridge(A.shape[1]), A.T @ b
+    solution = np.linalg.solve(gram, products)
+    if not (solution >= 0).all():
+        factor = np.linalg.cholesky(gram)
+        solution, _ = nnls(factor.T, np.linalg.solve(factor, products))
     return np.asarray(solution / size)
 
 

@@ -21,8 +21,12 @@ from rollcast.calibration.judge.small_runs import SmallRun
 from rollcast.simulator.errors import RunError, ScenarioError
 
 _WAITS = 0.05  # share of a step from which on the trainer waits
-_STEPS, _ROUNDS = 24, 7
+_STEPS, _LEAST_STEPS, _ROUNDS = 24, 8, 7
+_ROLLOUTS = 6144
+"""Of all simulated steps, which are fewer where they are larger."""
 _WHY = {True: "rollouts overlapped training", False: "rollouts continue over several steps"}
+_MOST_ROLLOUTS = 1024
+"""Of a simulated step: fewer have a shorter longest response, and a slower pace would be fitted."""
 _SD = 0.15
 """Of the log of the factor: a mean of a few simulated steps, and whatever the policy of the log
 does that ours does not."""
@@ -39,8 +43,10 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
     waits = not overlapped or nothing or wait > _WAITS * whole
 
     def simulated(factor: float) -> float:
-        run = SmallRun.of(known, (), scaled(known, factor, PRIOR_SD["decode"]), drift)
-        return float(np.median(run.steps_s(0, _STEPS)))
+        cost = scaled(known, factor, PRIOR_SD["decode"])
+        run = SmallRun.of(known, (), cost, drift, _MOST_ROLLOUTS)
+        count = max(_LEAST_STEPS, min(_STEPS, _ROLLOUTS // run.rollouts))
+        return float(np.median(run.steps_s(0, count)))
 
     try:
         if not waits and simulated(1.0) <= 1.05 * measured:

@@ -68,6 +68,7 @@ class QuickCost(AdjustedCost):
 
 MOST_ROLLOUTS = 256
 """Of a step of a small run, where replicas and batch can be divided."""
+_BATCH = ("batch_groups", "group_size")
 WARM_STEPS, LAST_STEPS = 2, 1
 """Of a run, left out of its mean step: rollouts that run ahead make the first ones longer and leave
 the last one nothing to wait for."""
@@ -87,18 +88,30 @@ class SmallRun:
 
     @classmethod
     def of(
-        cls, known: Fit, changed: Sequence[Part], cost: Mapping[str, Any], drift: Drift
+        cls,
+        known: Fit,
+        changed: Sequence[Part],
+        cost: Mapping[str, Any],
+        drift: Drift,
+        most: int = MOST_ROLLOUTS,
     ) -> SmallRun:
-        """Of the fitted scenario with some parts changed. Raises ScenarioError."""
+        """Of the fitted scenario with some parts changed. most: rollouts of a step, where it can be
+        divided. Raises ScenarioError."""
         parts = replaced(known.parts, changed)
         whole = built(parts, cost)
         rng = np.random.default_rng(1)
         samples = known.batches_ahead([1, 2], drift, rng, sampled=False)
         scaled = whole.cost
         assert isinstance(scaled, ScaledCost)
-        divided = _divisor(parts)
+        divided = _divisor(parts, most)
         quick = QuickCost.of(scaled.inner, samples, divided)
         return cls(known, parts, divided, replace(scaled, inner=quick), drift)
+
+    @property
+    def rollouts(self) -> int:
+        """Of a step."""
+        groups, size = (int(setting(self.parts, f"workload.{key}")) for key in _BATCH)
+        return groups * size // self.divided
 
     def scenario(self, draw: int, steps: int) -> Scenario:
         """The one to run: draw 0 as fitted, others with lengths and costs drawn anew."""
@@ -151,12 +164,11 @@ class SmallRun:
         return float(np.mean(self.steps_s(draw, steps)))
 
 
-def _divisor(parts: Sequence[Part]) -> int:
+def _divisor(parts: Sequence[Part], most: int) -> int:
     """The least common divisor of replicas and batch with small steps; else the greatest."""
-    batch = int(setting(parts, "workload.batch_groups"))
-    size = int(setting(parts, "workload.group_size"))
+    batch, size = (int(setting(parts, f"workload.{key}")) for key in _BATCH)
     replicas = int(setting(parts, "cluster.replicas") or 1)
     common = math.gcd(batch, replicas)
     able = [d for d in range(1, common + 1) if common % d == 0]
-    small = [d for d in able if batch * size / d <= MOST_ROLLOUTS]
+    small = [d for d in able if batch * size / d <= most]
     return min(small) if small else max(able)

@@ -9,7 +9,7 @@ from functools import cache
 from typing import NamedTuple
 
 from rollcast.calibration.logs import recognise
-from rollcast.calibration.logs.formats import configs
+from rollcast.calibration.logs.formats import configs, mlperf
 from rollcast.calibration.logs.formats.configs import Given
 from rollcast.calibration.logs.opened import Reached
 from rollcast.calibration.logs.readers import readers
@@ -66,6 +66,7 @@ def _clean(text: str) -> Piece:
 
 
 _CUES = (
+    mlperf.CUE.encode(),
     *(b"{'", b"python", b"torchrun", b"accelerate", b"ray job", b"uv run", b"...."),
     b"KV cache size",
     *(b"atch size per device = ", b"ccumulation steps = ", b"atch size ("),
@@ -106,6 +107,7 @@ class ConsoleLines(Reader):
         scanned.kind = CONSOLE
         self._consoles: dict[str, tuple[Console, str]] = {}  # with the process of the last block
         self._config = _Printed(scanned)
+        self._mlperf = mlperf.MlperfLines()
         self._ended = True
 
     def _open(self) -> bool:
@@ -125,7 +127,7 @@ class ConsoleLines(Reader):
                     used = self._feed(at, piece, begun) or used
                 except (RecordError, ValueError) as error:
                     wrong = str(error)
-                used = self._config.feed(at, piece) or used
+                used = self._mlperf.feed(at, piece.text) or self._config.feed(at, piece) or used
             if wrong:
                 tally.skip(at, wrong, line[:200].decode("utf-8", "replace"))
             elif used:
@@ -159,12 +161,19 @@ class ConsoleLines(Reader):
             if self._ended or not console.open:
                 self.scanned.add(name, console.close())
         self._config.close()
+        stack = self._mlperf.stack(readers())
+        if stack is not None:
+            given = self._mlperf.settings(stack)
+            self.scanned.settings.extend((COMMAND, setting) for setting in given)
+            if not self.scanned.rows.get(stack.name):  # the stack's own rows say more
+                self.scanned.add(stack.name, self._mlperf.rows(stack))
 
     def copied(self, scanned: Scanned, take: Take) -> Reader:
         """See `Reader.copied`."""
         other = ConsoleLines(scanned, take)
         other._consoles = deepcopy(self._consoles)
         other._config = self._config.copied(scanned)
+        other._mlperf = deepcopy(self._mlperf)
         other._ended = self._ended
         return other
 

@@ -12,7 +12,7 @@ from rollcast.simulator.stacks.consoles import OneLine, PrintedMapping
 from rollcast.simulator.stacks.log_format import Console, Dump, StackLog
 from rollcast.simulator.stacks.yaml_file import read_yaml
 
-_FUNCTIONS = ("named", "overlapped", "derive", "follow")
+_FUNCTIONS = ("named", "overlapped", "derive", "follow", "of_mlperf")
 
 
 def load_log(path: Path, module: Any) -> StackLog:

@@ -255,6 +255,10 @@ class StackLog:
     responses include tokens written by tools. logs_apart: the trainer has a console of its own,
     which tells nothing of rollouts.
 
+    mlperf: the stack's key for each that a log of MLPerf's has, of the time of a step first.
+    of_mlperf: further settings, from values of such a log, a first step's figures, and the number
+    of systems that it names.
+
     releases: since and until, as in `launch`, of keys that some releases write; ``always``: every
     step has it since, so that a log without it is older.
     """
@@ -285,6 +289,8 @@ class StackLog:
     tool_tokens_inside: bool = False
     logs_apart: bool = False
     releases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mlperf: Mapping[str, str] = field(default_factory=dict)
+    of_mlperf: Callable[[Record, Raw, int | None], Record] | None = None
 
     @cached_property
     def keys(self) -> frozenset[str]:

@@ -271,6 +271,37 @@ def test_the_bar_of_ms_swift_times_the_rows_of_its_console(tmp_path: Path) -> No
     assert read_log([tmp_path / "run.log"]).steps["step_s"].dropna().tolist() == [4.0] * 4
 
 
+def _mllog(key: str, said: object, **more: int) -> str:
+    entry = {"namespace": "", "time_ms": 1000 * more.get("step", 0), "key": key, "value": said}
+    return f"0: :::MLLOG {json.dumps({**entry, 'metadata': {'lineno': 1, **more}})}\n"
+
+
+def test_mlperfs_log_of_nemo_rl(tmp_path: Path) -> None:
+    """In the form of mlcommons/training's llm_post_training; GPUs follow from the throughput."""
+    said = {"num_prompts_per_step": 4, "num_generations_per_prompt": 8, "global_batch_size": 32,
+            "micro_batch_size": 1, "gradient_accumulation_steps": 4, "tensor_parallelism": 4,
+            "pipeline_parallelism": 2, "context_parallelism": 1, "generation_backend": "vllm",
+            "generation_tensor_parallelism": 8, "submission_benchmark": "qwen35_397b_grpo",
+            "submission_platform": "64xa (@SIZE@x NVIDIA GB300 NVL72)"}  # fmt: skip
+    text = "".join(_mllog(key, one) for key, one in said.items())
+    for step in (1, 2):
+        spent = {"train_step_time": 100.0, "policy_training_time": 30.0, "weight_sync_time": 5.0,
+                 "exposed_generation_time": 60.0, "valid_tokens_per_sec_per_gpu": 1.25}  # fmt: skip
+        lengths = {"global_valid_toks": 32000.0, "global_valid_seqs": 32.0, "reward": 0.5}
+        text += _mllog("tracked_stats", lengths, step=step)
+        text += _mllog("tracked_stats", spent, step=step)
+    text += _mllog("tracked_stats", {"validation_time": 9.0}, step=3) + ":::MLLOG {\n"
+    (tmp_path / "seed_1.out").write_text(text)
+    log = read_log([tmp_path / "seed_1.out"])
+    assert (log.stack, log.overlapped, len(log.steps)) == ("nemo_rl", True, 2)
+    wanted = {"step_s": 100, "update_s": 30, "wait_s": 60, "sync_s": 5, "mean_new_tokens": 1000}
+    assert {key: log.steps[key].iloc[0] for key in wanted} == pytest.approx(wanted)
+    held = {key: one.value for key, one in log.settings.items()}
+    assert (held["model"], held["gpu"]) == ("Qwen/Qwen3.5-397B-A17B", "gb300")
+    assert (held["workload.batch_groups"], held["workload.group_size"]) == (4, 8)
+    assert (held["run.nodes"], held["run.gpus_per_node"], held["run.rollout_nodes"]) == (64, 4, 48)
+
+
 def test_areal(tmp_path: Path) -> None:
     truth = written.run(first=0)
     written.FILES["areal"](tmp_path, truth)

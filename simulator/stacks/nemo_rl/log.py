@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -10,9 +11,11 @@ from rollcast.simulator.stacks.consoles import Block
 from rollcast.simulator.stacks.log_format import (
     Metrics,
     Origin,
+    Raw,
     Record,
     RecordError,
     Rollout,
+    Row,
     digest,
     length,
     number_in,
@@ -20,6 +23,7 @@ from rollcast.simulator.stacks.log_format import (
     tokens,
     total,
 )
+from rollcast.simulator.stacks.settings import Settings, whole_number
 
 _ENTRY = re.compile(
     r"\W{0,8}([A-Za-z][\w ./-]{0,100}): (-?[\d.]+(?:e[-+]?\d+)?|nan)(s(?: \(.*\))?)?\s*"
@@ -67,6 +71,48 @@ class Timing(Block):
     def close(self) -> Iterable[Metrics]:
         """The last block."""
         return self.end()
+
+
+def derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
+    """A mean response where only the tokens trained on are logged: those of the model."""
+    trained, rollouts = raw.get("train/global_valid_toks"), raw.get("train/global_valid_seqs")
+    if trained and rollouts:
+        row.setdefault("mean_new_tokens", trained / rollouts)
+
+
+_MODELS = {"qwen35_397b_grpo": "Qwen/Qwen3.5-397B-A17B"}
+"""By benchmark (mlcommons/training, llm_post_training)."""
+_SPLIT = "policy.generation.colocated"
+
+
+def of_mlperf(said: Record, first: Raw, systems: int | None) -> Record:
+    """GPUs by the throughput of each, those of the trainer by its layout and its passes: such runs
+    generate on the others. Megatron trains."""
+    found: dict[str, Any] = {"policy.megatron_cfg.enabled": True}
+    if (model := _MODELS.get(str(said.get("submission_benchmark")))) is not None:
+        found["policy.model_name"] = model
+    each = first.get("valid_tokens_per_sec_per_gpu", 0.0) * first.get("train_step_time", 0.0)
+    gpus = round(first.get("global_valid_toks", 0.0) / each) if each else 0
+    if not gpus or not systems or gpus % systems:
+        return found
+    found |= {"cluster.num_nodes": systems, "cluster.gpus_per_node": gpus // systems}
+    names = ("tensor_parallelism", "pipeline_parallelism", "context_parallelism")
+    counts = [whole_number(said.get(name)) or 0 for name in names]
+    batch = whole_number(said.get("global_batch_size")) or 0
+    passes = whole_number(said.get("gradient_accumulation_steps")) or 0
+    rows = passes * (whole_number(said.get("micro_batch_size")) or 0)
+    trainer = batch // rows * math.prod(counts) if rows else 0
+    if not trainer:
+        return found
+    beside, left = divmod(gpus - trainer, gpus // systems)
+    if beside > 0 and not left:
+        found |= {
+            f"{_SPLIT}.enabled": False,
+            f"{_SPLIT}.resources.num_nodes": beside,
+            f"{_SPLIT}.resources.gpus_per_node": gpus // systems,
+            "grpo.async_grpo.enabled": True,
+        }
+    return found
 
 
 def _number(text: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rollcast.simulator.costs.backends import BACKENDS
@@ -68,18 +69,18 @@ def remedies(scenario: Sized, most: int = MOST) -> tuple[Remedy, ...]:
     Each is of one key, or of the engine's share and another where no key but more GPUs is enough.
     Empty where its costs know of no memory."""
     cost = roofline_of(scenario.cost)
-    if cost is None:
-        return ()
-    batch = batch_of(scenario)
+    return () if cost is None else _remedies(cost, batch_of(scenario))[:most]
+
+
+@lru_cache(maxsize=8)  # a plan asks for a setting that fits, and again to say that none does
+def _remedies(cost: RooflineCost, batch: Batch) -> tuple[Remedy, ...]:
     found: list[Remedy] = []
     for remedy, changed, used in _candidates(cost, batch):
-        if len(found) == most:
-            break
         if remedy.keys not in [one.keys for one in found] and _fits(changed, used):
             found.append(remedy)
     if all(_GPUS in one.keys for one in found):
         found = [*_with_share(cost, batch), *found]
-    return tuple(found[:most])
+    return tuple(found)
 
 
 def unasked(scenario: Sized, kept: frozenset[str] = frozenset()) -> dict[str, Any]:

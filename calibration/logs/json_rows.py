@@ -223,8 +223,9 @@ def table(scanned: Scanned, take: Take) -> None:
             break
         line = numbers[-1]
         if not header:
-            header.extend(of_chart(cells))
-            charted = header != cells
+            shown = of_chart(cells)
+            charted = shown != cells
+            header.extend(recognise.spelt(shown))
         elif len(cells) != len(header):
             if cells:
                 tally.skip(line, f"{len(cells)} cells; the header has {len(header)}")

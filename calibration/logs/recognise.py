@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from rollcast.calibration.logs.readers import readers
-from rollcast.simulator.stacks.log_format import TRAIN, Dump, StackLog
+from rollcast.simulator.stacks.log_format import TRAIN, WHOLE, Dump, StackLog
 
 
 @cache
@@ -35,6 +35,21 @@ def by_metrics(keys: Iterable[str]) -> StackLog | None:
             hits = len(stack.known(dict.fromkeys(given, 0.0)))
             if hits > most:
                 best, most = stack, hits
+    return best
+
+
+def spelt(header: Sequence[str]) -> list[str]:
+    """The columns of a table by the keys of the stack that wrote it, where what kept the table, as
+    databases do, has ``_`` for ``/``."""
+    if by_metrics(header) is not None:
+        return [*header]
+    best, most = [*header], WHOLE - 1
+    for stack in readers():
+        flat = {key.replace("/", "_"): key for key in stack.keys if "/" in key}
+        named = [flat.get(cell, cell) for cell in header]
+        hits = sum(cell in flat for cell in header)
+        if hits > most and any(map(stack.marked, named)):
+            best, most = named, hits
     return best
 
 

@@ -55,6 +55,13 @@ def _charts(folder: Path, truth: Sequence[Truth]) -> Path:
     return folder
 
 
+def _flat(folder: Path, truth: Sequence[Truth]) -> Path:
+    """A history in the columns of a database, whose names have no ``/``."""
+    rows = written.rows(written.verl_values, truth)
+    flat = [{key.replace("/", "_"): value for key, value in row.items()} for row in rows]
+    return written.table(folder / "metrics.csv", flat)
+
+
 PHASES = ("generation_s", "log_prob_s", "update_s", "sync_s")
 MIN, MAX, CUT, MADE = "min_new_tokens", "max_new_tokens", "truncated_share", "generation_s"
 console = written.console
@@ -64,6 +71,7 @@ SINKS: list[tuple[str, str, Write, tuple[str, ...], float]] = [
     ("verl", "console", console(written.verl_line), (), 1e-9),
     ("verl", "tensorboard", _board(written.verl_values), (), 1e-6),
     ("verl", "exported charts", _charts, (), 1e-9),
+    ("verl", "flat csv", _flat, (), 1e-9),
     ("easyr1", "file", lambda p, t: written.easyr1_file(p / "a.jsonl", t), ("sync_s",), 1e-9),
     ("trl", "state", lambda p, t: written.trl_state(p / "trainer_state.json", t), PHASES, 1e-9),
     ("trl", "tensorboard", _board(written.trl_entry, "train/"), PHASES, 1e-6),

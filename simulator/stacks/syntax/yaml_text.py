@@ -10,6 +10,7 @@ import yaml
 _TAGS = "tag:yaml.org,2002:"
 MERGE, TEXT, _INT, _FLOAT = (_TAGS + kind for kind in ("merge", "str", "int", "float"))
 _RADIX = {"0x": 16, "0b": 2}
+_TEXT = re.compile(r"(?!(?i:yes|no|true|false|on|off|null)$)[A-Za-z_/][\w./-]*", re.ASCII)
 
 
 class Loader(yaml.SafeLoader):
@@ -43,6 +44,8 @@ Loader.add_implicit_resolver(
 def word(text: str) -> Any:
     """A value as YAML reads it, where it is a plain one; else the text."""
     text = text.strip()
+    if _TEXT.fullmatch(text):  # as most are, and a parser takes long
+        return text
     if len(text) > 10_000 or text.startswith(("&", "*", "!", "{", "[", "|", ">", "%", "@", "`")):
         return text.strip("'\"")
     try:

@@ -86,6 +86,18 @@ def test_the_head_computes_logits_of_prompts_where_a_trainer_does() -> None:
     assert every - responses == pytest.approx(product_s)
 
 
+def test_layers_are_computed_again_and_the_head_only_in_chunks() -> None:
+    load = TrainLoad([(0, [4000] * 4)])
+    chunked, whole = (
+        phases(RooflineTrainer(QWEN, ROOMY, logits_chunk_tokens=tokens), load)
+        for tokens in (1024, None)
+    )
+    headless = phases(RooflineTrainer(QWEN, ROOMY, logits=False, log_prob_passes=1), load)
+    head_s = whole["forward"] - headless["log_prob"]
+    assert head_s > 0.1 * whole["forward"]
+    assert chunked["backward"] - whole["backward"] == pytest.approx(head_s)
+
+
 def test_adapters_move_more_in_a_forward_and_compute_less_in_a_backward() -> None:
     load = TrainLoad([(1000, [4000] * 4)])
     bare = {"traffic_per_activation_byte": 0.0, "traffic_per_logit": 0.0}

@@ -258,13 +258,15 @@ class RooflineTrainer(TrainerRoom):
         moved_bytes = positions * self.model.vocab * bytes_each
         return moved_bytes * self._moved_s_per_byte / self.layout.share
 
-    def _stage_s(self, work: Work) -> float:
-        """A forward of one microbatch in the slowest stage, computation alone."""
+    def _stage_s(self, work: Work, *, head: bool = True) -> float:
+        """A forward of one microbatch in the slowest stage, computation alone. head: with that of
+        the LM head."""
         linear_s, attention_s = self._forward_s(work)
-        whole_s = linear_s + attention_s
+        whole_s, head_s = linear_s + attention_s, self._head_s(work)
         if self.pipeline_parallel > 1:
-            head_s = self._head_s(work)
-            whole_s = self.layout.stage_s(max(0.0, whole_s - head_s), head_s)
+            whole_s = self.layout.stage_s(max(0.0, whole_s - head_s), head_s if head else 0.0)
+        elif not head:
+            whole_s = max(0.0, whole_s - head_s)
         if self.launch_overlap == "partial":
             return math.hypot(whole_s, self._launch_s)
         return max(whole_s, self._launch_s)
@@ -402,7 +404,10 @@ class RooflineTrainer(TrainerRoom):
             exchange = layout.exchange_s(count) + self._unloaded_s
             added = self._unloaded_s * (count - 1 if self.reduce_every_microbatch and count else 0)
         if self.recompute == "full":
-            again = forward + talk
+            # Layers are checkpointed, the LM head is not; logits in chunks are made again.
+            chunked = self.logits_chunk_tokens is not None
+            layers_s = (self._stage_s(work, head=False) for work in microbatches)
+            again = talk + (forward if chunked else math.fsum(layers_s))
         again *= (self.recompute_layers or self.model.layers) / self.model.layers
         prompts = sum(work.tokens - work.head_tokens for work in microbatches)
         patches_s = prompts * self._unit_times.prompt_patches  # on each GPU of a split model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -10,7 +11,6 @@ import yaml
 _TAGS = "tag:yaml.org,2002:"
 MERGE, TEXT, _INT, _FLOAT = (_TAGS + kind for kind in ("merge", "str", "int", "float"))
 _RADIX = {"0x": 16, "0b": 2}
-_TEXT = re.compile(r"(?!(?i:yes|no|true|false|on|off|null)$)[A-Za-z_/][\w./-]*", re.ASCII)
 
 
 class Loader(yaml.SafeLoader):
@@ -41,11 +41,10 @@ Loader.add_implicit_resolver(
 )
 
 
+@lru_cache(maxsize=1024)  # each stack reads the words of a launch
 def word(text: str) -> Any:
     """A value as YAML reads it, where it is a plain one; else the text."""
     text = text.strip()
-    if _TEXT.fullmatch(text):  # as most are, and a parser takes long
-        return text
     if len(text) > 10_000 or text.startswith(("&", "*", "!", "{", "[", "|", ">", "%", "@", "`")):
         return text.strip("'\"")
     try:

@@ -76,6 +76,7 @@ def few_samples() -> Iterator[None]:
 QUICK = {
     "planner.race.EASY": 1,  # rollouts of a step up to which each simulation has all of its steps
     "studies.sampling_error.LEAST_ROLLOUTS": 100,
+    "studies.tornado.MOST_STEPS": 4,
     "studies.uncertainty.COST_DRAWS": 8,
     "studies.uncertainty.LEAST_ROLLOUTS": 100,
 }

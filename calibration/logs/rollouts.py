@@ -165,8 +165,13 @@ class Rollouts:
         return table[list(columns.ROLLOUTS.names)].reset_index(drop=True), requests_table, again
 
     def _requests_table(self, table: pd.DataFrame, start: float) -> pd.DataFrame:
+        import numpy as np
         import pandas as pd
 
+        names = [name for name in columns.REQUESTS.names if name not in _KEYS]
+        if not self._requests:  # as in most logs
+            kinds = {**dict.fromkeys(_KEYS, "i8"), **dict.fromkeys(names, "f8"), "turn": "i8"}
+            return pd.DataFrame({name: np.empty(0, kind) for name, kind in kinds.items()})
         rows: list[tuple[float | None, ...]] = []
         for row, requests in self._requests.items():
             before: float | None = None
@@ -177,7 +182,6 @@ class Rollouts:
                 rows.append(
                     (row, turn, *times, r.prompt_tokens, r.cached_tokens, r.new_tokens, r.version)
                 )
-        names = [name for name in columns.REQUESTS.names if name not in _KEYS]
         each = pd.DataFrame(rows, columns=["row", *names]).astype(
             {**dict.fromkeys(names, "float64"), "row": "int64", "turn": "int64"}
         )

@@ -114,5 +114,5 @@ def test_the_command_line_says_them(cli: Cli, tmp_path: Path) -> None:
     assert summary["draws"] == 10
     assert low < high
     err = refused(cli("simulate", path, "--draws", "3", "--out", str(tmp_path / "x")))
-    assert "--draws: is 3; give at least 10, or 0 for none" in err
+    assert "--draws: is 3; give 10 to 10,000, or 0 for none" in err
     assert not (tmp_path / "x").exists()

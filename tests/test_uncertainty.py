@@ -300,5 +300,6 @@ def test_the_command_line_has_them_unless_told_not_to(cli: Cli) -> None:
     for command in ("simulate", "compare"):
         _, text, _ = cli(command, path, *options, "--draws", "0")
         assert "90 %:" not in text
-        err = refused(cli(command, path, *options, "--draws", "-1"))
-        assert "--draws: is -1; give at least 10, or 0 for none" in err
+        for draws in (-1, 99_999_999):
+            err = refused(cli(command, path, *options, "--draws", draws))
+            assert f"--draws: is {draws}; give 10 to 10,000, or 0 for none" in err

@@ -212,6 +212,7 @@ def plan(
     )
     from rollcast.simulator.cli.plan import show_plan, with_flags
     from rollcast.simulator.planner import planner
+    from rollcast.simulator.planner.workers import MOST_WORKERS
     from rollcast.simulator.results.folder import check_target
     from rollcast.simulator.scenario.file import override
 
@@ -227,8 +228,8 @@ def plan(
             print(f"note: {note}", file=sys.stderr)
     raw = override(found, settings or (), seed)
     raw = with_flags(raw, run, choose or (), limit or (), objective, quality or (), held, target)
-    if workers is not None and workers < 1:
-        raise ScenarioError("--workers", f"is {workers}; give at least 1")
+    if workers is not None and (workers < 1 or (ray is None and workers > MOST_WORKERS)):
+        raise ScenarioError("--workers", f"is {workers}; give 1 to {MOST_WORKERS:,}")
     try:
         asked = planner.question(raw, None, policy or (), intervals, dealt)
         crew: Any = workers
@@ -342,10 +343,10 @@ def _load(
     from rollcast.simulator.studies.simulate import load
 
     if draws:
-        from rollcast.simulator.studies.redrawn import LEAST_DRAWS
+        from rollcast.simulator.studies.redrawn import LEAST_DRAWS, MOST_DRAWS
 
-        if draws < LEAST_DRAWS:
-            message = f"is {draws}; give at least {LEAST_DRAWS}, or 0 for none"
+        if not LEAST_DRAWS <= draws <= MOST_DRAWS:
+            message = f"is {draws}; give {LEAST_DRAWS} to {MOST_DRAWS:,}, or 0 for none"
             raise ScenarioError("--draws", message)
     if out is not None:
         from rollcast.simulator.results.folder import check_target

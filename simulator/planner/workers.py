@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import Any, Protocol
 
 MOST_TRIES = 3
+MOST_WORKERS = 1_024  # processes of this machine
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Work = Callable[[Any], Any]
 
@@ -117,7 +119,12 @@ class Processes:
         process = self._context.Process(
             target=_serve, args=(self._work, theirs, [ours, *others]), daemon=True
         )
-        process.start()
+        # one that is stopped before it has handlers of its own would run those of this process
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
         return _Worker(process, ours)
 
@@ -181,8 +188,9 @@ class _Raised:
 
 def _serve(work: Work, pipe: Connection, others: Sequence[Connection]) -> None:
     """A worker's life."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     for other in others:  # ends of pipes that only the parent may hold
         with suppress(OSError):
             other.close()

@@ -24,6 +24,7 @@ from rollcast.simulator.workload.length_specs import PresetLengths
 from rollcast.simulator.workload.section import WorkloadSection
 
 LEAST_DRAWS = 10  # for the ends of a 90 % interval
+MOST_DRAWS = 10_000  # which tell those ends to 1 % of the spread
 
 UNCERTAIN = (
     "step_s",

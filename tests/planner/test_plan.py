@@ -561,6 +561,7 @@ def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str
         (("--policy", "aprill"), "april"),
         (("--quality", "april=fast"), "plan.quality.april"),
         (("--workers", "0"), "--workers"),
+        (("--workers", "100000"), "give 1 to 1,024"),
         (("--limit", "hours="), "--limit: hours has no value"),
         (("--limit", "hours=1", "--limit", "hours=2"), "--limit: hours is given twice"),
         (("--limit", "hours={"), "--limit: cannot read"),

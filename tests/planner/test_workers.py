@@ -89,3 +89,22 @@ def test_as_many_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert local(square).count == cores()
     assert isinstance(local(square, 1), InProcess)
     assert local(square, 3).count == 3
+
+
+def test_a_worker_that_is_stopped_at_birth_waits_for_its_own_handlers(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Else it runs those of this process, and prints what they raise."""
+    starting: list[str] = []
+
+    def born() -> None:
+        if starting:
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+            os.write(2, str({signal.SIGINT, signal.SIGTERM} <= blocked).encode())
+
+    os.register_at_fork(after_in_child=born)
+    starting.append("now")
+    with Processes(square, 1) as crew:
+        starting.clear()
+        assert list(crew.results([3])) == [(0, 9)]
+    assert capfd.readouterr().err == "True"

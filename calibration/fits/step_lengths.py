@@ -28,6 +28,8 @@ TOTAL_SD, TOTAL_SD_SD = math.log(0.7), 0.5
 """Log of the spread of log lengths and how far it may be off: 0.3 to 1.6, as the length presets."""
 RUNAWAY, RUNAWAY_SD = math.log(ASSUMED_RUNAWAY), 2.0
 """Log of the share that runs away: 0 to 10 %."""
+MOST_RUNAWAY = 0.99
+"""Of a run that collapsed to its cap."""
 DRIFT_SD = 0.05
 """Of the change of log lengths a step, were nothing known."""
 _SIGNIFICANT = 3.0
@@ -39,7 +41,7 @@ _STRETCHES = 9
 """At most, of a log: the mean of lengths is the one of its middle stretch."""
 _HIDDEN = 0.5
 """Where the longest is the cap in more of the steps than this, the shortest tell the spread."""
-_BOUNDS = ((-1.0, 17.0), (-4.0, 1.3), (-4.0, 3.0), (-12.0, -0.2), (-0.3, 0.3))
+_BOUNDS = ((-1.0, 17.0), (-4.0, 1.3), (-4.0, 3.0), (-12.0, math.log(MOST_RUNAWAY)), (-0.3, 0.3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ class LengthsFit:
             "median_tokens": math.exp(min(max(mu, _BOUNDS[0][0]), 16.0)),
             "between_sd": min(between, 5.0),
             "within_sd": min(within, 5.0),
-            "runaway": min(math.exp(min(log_runaway, 0.0)), 0.9) if self.cut else 0.0,
+            "runaway": min(math.exp(min(log_runaway, 0.0)), MOST_RUNAWAY) if self.cut else 0.0,
             "drift_per_step": float(slope) if drift and self.drifts else 0.0,
         }
 
@@ -252,20 +254,29 @@ def _at_the_mean(figures: FewFigures, x: FloatArray, theta: FloatArray) -> Float
     responses contradict it, as with a count of rollouts that was assumed, and where responses that
     run away are fitted but not drawn, since nothing says that any was cut.
     """
-    low, high = _BOUNDS[0]
     parts = np.array_split(np.arange(len(x)), max(min(len(x) // 4, _STRETCHES), 1))
-    if float(np.median(figures.mean)) >= figures.cap:
-        return theta
-    for _ in range(40):
-        middle = (low + high) / 2
-        drawn = np.concatenate([[middle], theta[1:]])
-        expected = _Prompts.of(figures, x, drawn, figures.any_cut).expected
-        ratios = [figures.mean[part].mean() / expected[part].mean() for part in parts]
-        if np.median(ratios) > 1:  # a stretch before a run collapsed has no say
-            low = middle
-        else:
-            high = middle
-    return np.concatenate([[high], theta[1:]])
+    if float(np.median(figures.mean)) >= figures.cap:  # all responses are of one length
+        return np.concatenate([[math.log(figures.cap), _BOUNDS[1][0]], theta[2:]])
+
+    def reached(at: int, low: float, high: float) -> FloatArray:
+        """With the value ``at`` between two bounds by which the mean is reached."""
+        drawn = theta.copy()
+        for _ in range(40):
+            drawn[at] = middle = (low + high) / 2
+            expected = _Prompts.of(figures, x, drawn, figures.any_cut).expected
+            ratios = [figures.mean[part].mean() / expected[part].mean() for part in parts]
+            if np.median(ratios) > 1:  # a stretch before a run collapsed has no say
+                low = middle
+            else:
+                high = middle
+        drawn[at] = high
+        return drawn
+
+    longest = math.log(figures.cap)
+    theta = reached(0, _BOUNDS[0][0], longest if figures.any_cut else _BOUNDS[0][1])
+    if theta[0] >= longest and figures.any_cut:  # no scenario's median is above its cap
+        theta = reached(3, theta[3], _BOUNDS[3][1])
+    return theta
 
 
 @dataclass(frozen=True)
@@ -287,7 +298,7 @@ class _Prompts:
         """any_cut: whether some responses run away to the cap."""
         mu, log_sd, logit, log_runaway, slope = theta
         b, w = _sds(log_sd, logit)
-        runaway = min(math.exp(log_runaway), 0.8) if any_cut else 0.0
+        runaway = min(math.exp(log_runaway), MOST_RUNAWAY) if any_cut else 0.0
         nodes, weights = _nodes()
         level = (mu + slope * x)[:, None] + b * nodes
         beyond = _ndtr((level - math.log(figures.cap)) / w)
@@ -477,7 +488,7 @@ def lengths_like(
         return np.full(count, max(round(top), 1), dtype=np.int64)
     wanted = max((mean * count - at_top * top) / rest, 1.0)
     shape = np.exp(total_sd * ndtri((np.arange(rest) + 0.5) / rest))
-    low, high = 0.0, 2.0 * top
+    low, high = 0.0, max(2.0 * top, top / float(shape[0]))  # the shortest may be as long
     for _ in range(60):
         middle = (low + high) / 2
         if np.clip(middle * shape, 1.0, top).mean() < wanted:

@@ -185,3 +185,25 @@ def test_exact_means_tell_how_many_responses_there_are(count: int, seed: int) ->
     assert responses_of_means(np.float32(means).astype(float)) == count
     assert responses_of_means(np.round(means[1:] + 0.03, 1)) is None  # rounded
     assert responses_of_means(means[:7]) is None  # too few
+
+
+@pytest.mark.parametrize("runaway", [0.9, 0.97, 1.0])
+@pytest.mark.parametrize("told", ["all", "no share cut", "means"])
+def test_a_run_that_collapsed_to_its_cap_keeps_its_mean(runaway: float, told: str) -> None:
+    figures = _figures(30, 16, 8, 4096, {**TRUTH, "median_tokens": 2500.0, "runaway": runaway}, 1)
+    missing = np.full(30, math.nan)
+    if told != "all":
+        figures = replace(figures, cut=missing)
+    if told == "means":
+        figures = replace(figures, longest=missing, shortest=missing)
+    found = fit_few(figures)
+    assert found is not None
+    lengths, rng = found.lengths(), np.random.default_rng(0)
+    assert lengths["median_tokens"] <= 4096.5  # as scenarios have it at most
+    logs = lengths["between_sd"] * rng.standard_normal(100_000)
+    logs += lengths["within_sd"] * rng.standard_normal(100_000)
+    tokens = np.minimum(lengths["median_tokens"] * np.exp(logs), 4096)
+    tokens[rng.random(100_000) < lengths["runaway"]] = 4096
+    assert tokens.mean() == pytest.approx(figures.mean.mean(), rel=0.01)
+    made = lengths_like(512, 4064.0, 4096.0, math.nan, 4096, found.spread.total, rng)
+    assert made.mean() == pytest.approx(4064.0, rel=0.002)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import sys
 
 
 def main() -> None:
     """Runs the command line on this process's arguments and exits."""
     gc.set_threshold(100_000)  # imports leave no cycles: searching for them took a twentieth
-    from rollcast.simulator.cli.app import main as command
+    try:
+        from rollcast.simulator.cli.app import main as command
+    except KeyboardInterrupt:  # before the command could watch for signals
+        sys.exit(130)
 
     try:
         command()

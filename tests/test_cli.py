@@ -579,6 +579,25 @@ def test_a_stop_whose_exception_a_library_loses_is_honoured(
     assert not out.exists()
 
 
+def test_an_interrupt_while_modules_are_imported_prints_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import rollcast.__main__ as door
+
+    app = "rollcast.simulator.cli.app"
+
+    class Interrupting:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == app:
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, app)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as stopped:
+        door.main()
+    assert stopped.value.code == 130
+
+
 # Words
 
 

@@ -202,7 +202,8 @@ def located(error: ScenarioError, parts: Iterable[Part]) -> ScenarioError:
     key = error.field
     while key:
         if key in by_key and not by_key[key].assumed:
-            return ScenarioError(by_key[key].source, f"{error.message} [{error.field}]")
+            place = by_key[key].source.removeprefix("given by ")
+            return ScenarioError(place, f"{error.message} [{error.field}]")
         key = key[: max(key.rfind("."), key.rfind("["), 0)]
     return error
 

@@ -65,7 +65,9 @@ def asked(
         ("--steps", options.steps, "steps"),
     ):
         if number is not None and not 1 <= number <= MOST:
-            raise ScenarioError(flag, f"is {number:g}; give a number of {what}, at least 1")
+            raise ScenarioError(
+                flag, f"is {number:.12g}; give {what}, at least 1, at most {MOST:,.0f}"
+            )
     name, release = _released(options.stack)
     launch = read_launch(path, command, name, _variables(options.environment))
     if release is not None:
@@ -191,8 +193,8 @@ def _released(stack: str | None) -> tuple[str | None, str | None]:
     """A stack's name and its release, of ``verl-0.5``."""
     name, _, release = (stack or "").rpartition("-")
     if name and release[:1].isdigit():
-        return name.replace("-", "_"), release
-    return stack and stack.replace("-", "_"), None
+        return name.replace("-", "_").lower(), release
+    return stack and stack.replace("-", "_").lower(), None
 
 
 def _variables(texts: Sequence[str]) -> dict[str, str]:

@@ -129,6 +129,12 @@ def test_the_written_scenario_is_the_one_that_was_checked(call: Call, tmp_path: 
     assert "group_size: 4  # given by --set" in (out / "scenario.yaml").read_text()
 
 
+def test_a_stack_is_told_without_case(call: Call) -> None:
+    words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--json")
+    plain = json.loads(call(*words, "--stack", "VERL-0.5")[1])
+    assert (plain["stack"], plain["stack_version"]) == ("verl", "0.5")
+
+
 def test_variables_come_from_outside(call: Call) -> None:
     words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--json")
     plain = json.loads(call(*words, "--env", "MODEL=Qwen/Qwen3-1.7B")[1])
@@ -163,6 +169,9 @@ def test_the_folder_is_whole_or_absent(call: Call, tmp_path: Path) -> None:
         ((SMALL, "--gpu", "h100-sxm", "--gpus", "12"), "no whole nodes of 8"),
         ((SMALL, "--gpu", "h100-sxm", "--model", "nothing"), "--model"),
         ((SMALL, "--gpu", "h100-sxm", "--mean-tokens", "0"), "at least 1"),
+        ((SMALL, "--gpu", "h100-sxm", "--mean-tokens", "999999999"), "is 999999999; give tokens"),
+        ((SMALL, "--gpu", "h100-sxm", "--mean-tokens", "9000"), "error: --mean-tokens: is 9000"),
+        ((SMALL, "--gpu", "h100-sxm", "--model", "examples"), "no file examples/config.json"),
         ((SMALL, "--gpu", "h100-sxm", "--fail-over", "90"), "a share above 0"),
         ((SMALL, "--gpu", "h100-sxm", "--stack", "verll"), "verl"),
         ((SMALL, "--gpu", "h100-sxm", "--env", "MODEL"), "NAME=VALUE"),

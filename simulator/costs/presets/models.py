@@ -441,7 +441,7 @@ def load_model(spec: str | Path | Mapping[str, Any] | Model, field: str = "model
     except RuntimeError:  # ~ of somebody who has no home here
         raise ScenarioError(field, f"no file {name}; its home folder is not known") from None
     if path.is_dir():
-        path = path / "config.json"
+        name, path = str(path / "config.json"), path / "config.json"
     if path.is_file():
         from rollcast.simulator.costs.presets.hugging_face import read_config
 

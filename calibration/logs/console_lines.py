@@ -90,6 +90,8 @@ _OF_TRAINER = {
     "steps": "max_steps",
 }
 _MOST_CONFIG = 20_000
+_LONGEST = 4 * 2**20
+"""Bytes of a line between carriage returns: rows of genuine consoles have up to 100,000."""
 
 
 @cache
@@ -120,6 +122,9 @@ class ConsoleLines(Reader):
         starts, cues = _starts(readers())
         lines = self.scanned.file.lines(tally, cues, self._open, since, whole)
         for at, line, self._ended in lines:
+            if len(line) > _LONGEST and len(max(line.split(b"\r"), key=len)) > _LONGEST:
+                tally.skip(at, f"it has more than {_LONGEST // 2**20} MB: no line of a console")
+                continue
             begun = {match.lastgroup for match in starts.finditer(plain(line))}
             used, wrong = False, ""
             for piece in pieces(line):

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollcast.calibration.logs import opened
+from rollcast.calibration.logs import console_lines, opened
 from rollcast.calibration.logs.errors import LogError, Tally
 from rollcast.calibration.logs.gather import read_log
 from tests.laws import examples
@@ -297,6 +297,23 @@ def test_a_packed_file_that_breaks_off_is_read_as_far_as_it_goes(tmp_path: Path)
     log = read_log([path])
     assert len(log.steps) == 5
     assert "breaks off" in log.tallies[0].examples[-1].why
+
+
+def test_a_line_longer_than_a_console_has_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_lines, "_LONGEST", 20_000)
+    rows = [written.verl_line(t) for t in written.run()]
+    path = tmp_path / "console.log"
+    bar = "\r".join(["x" * 15_000, "y" * 15_000])  # overwrites itself
+    long = "step:9 - a:2 " * 2_000
+    path.write_text("\n".join([rows[0], long, bar + f"\r{rows[1]}", *rows[2:], ""]))
+    log = read_log([path])
+    assert len(log.steps) == 5
+    [tally] = log.tallies
+    assert [(e.place.line, e.why) for e in tally.examples] == [
+        (2, "it has more than 0 MB: no line of a console")
+    ]
 
 
 def test_lines_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,9 +160,12 @@ def _good(change: Change, now_s: float) -> bool:
 
 
 def _best(found: Iterable[Change], now_s: float) -> list[Change]:
-    """The best of each set of knobs."""
+    """The best of each set of knobs; none that is `SLOW` where a good one is not."""
+    listed = list(found)
+    if any(_good(one, now_s) for one in listed):
+        listed = [one for one in listed if one.estimate_s <= SLOW * now_s]
     ordered = sorted(
-        found,
+        listed,
         key=lambda one: (
             one.trains_otherwise,
             not _sure(one) or one.estimate_s > SLOW * now_s,

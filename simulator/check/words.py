@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from rollcast.simulator.check.answer import Answer, Priced
 from rollcast.simulator.check.forecast import CAP, MEAN_TOKENS, Seconds
 from rollcast.simulator.check.search import MOST_CHANGES
-from rollcast.simulator.costs.memory.ledger import ALWAYS_ON_HOST
+from rollcast.simulator.costs.memory.ledger import ALWAYS_ON_HOST, ENGINE_SHARE
 from rollcast.simulator.launches.parts import HOST_MEMORY
 from rollcast.simulator.results.phases import bound_text
 from rollcast.simulator.results.text import (
@@ -60,7 +60,8 @@ def headline(answer: Answer) -> str:
     if answer.fits:
         likely = "" if answer.ledger.sure else f" ({sure:.0%} likely)"
         host = f"; {_host_needs(answer)}" if on_host and likely else ""
-        text = f"Yes{likely}{_unless(answer)}: at most {held} of {of}, {where}{host}."
+        whole = _of_whole(answer) if peak.pool == ENGINE_SHARE else ""
+        text = f"Yes{likely}{_unless(answer)}: at most {held} of {of}, {where}{whole}{host}."
         return f"{text} To be surer, add {_first(answer)}." if answer.fixes else text
     likely = "" if sure <= 0.05 else f" ({1 - sure:.0%} likely)"
     part = PART_WORDS.get(peak.part, peak.part)
@@ -69,6 +70,13 @@ def headline(answer: Answer) -> str:
     if answer.fixes:
         return f"{text} Add {_first(answer)}."
     return f"{text} {NOTHING}" if answer.searched else text
+
+
+def _of_whole(answer: Answer) -> str:
+    """Beside an engine's share that is full: what is held of the GPU, as of changes."""
+    peak = answer.ledger.fullest_gpu
+    held = gigabytes(peak.bytes).removesuffix(" GB")
+    return f", and {held} of all {gigabytes(peak.capacity_bytes)}, {MEMORY_PHASES[peak.phase]}"
 
 
 def _unless(answer: Answer) -> str:

@@ -235,10 +235,12 @@ def _undated(stack: Stack, read: Settings, defaults: Settings, words: str) -> To
     some = [
         f"{setting.theirs} is {_shown(setting.value)}"
         f" ({_shown(older.ours(older.default))} before {older.until})"
-        for setting, older in found[:_MOST_SHOWN]
-    ]
+        for setting, older in found
+        if not setting.theirs.startswith("(")  # what it does, for which it has no setting
+    ][:_MOST_SHOWN]
     if (more := len(found) - len(some)) > 0:
-        some.append(f"{more} more depend{'s' * (more == 1)} on it")
+        what = "more" if some else "default" + "s" * (more > 1)
+        some.append(f"{more} {what} depend{'s' * (more == 1)} on it")
     said = f"{words or f'the release of {stack.name} is not told'}; {', '.join(some)}"
     return Told(None, f"{said}; give --stack {stack.name}-RELEASE")
 

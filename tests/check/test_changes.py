@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -288,3 +289,14 @@ def test_values_that_are_tried(small: Question) -> None:
     other = search._Single(groups, 1024, {"workload.max_new_tokens": 1024})
     change = search._changed(small, [other])
     assert change.trains_otherwise
+
+
+def test_a_slow_change_is_not_told_beside_a_good_one() -> None:
+    def change(key: str, estimate_s: float, sure: bool = True) -> Any:
+        ledger = SimpleNamespace(nearly_sure=sure)
+        said = {"keys": {key: 1}, "estimate_s": estimate_s, "trains_otherwise": False}
+        return SimpleNamespace(ledger=ledger, **said)
+
+    slow, good, unsure = change("a", 50.0), change("b", 11.0), change("c", 10.0, sure=False)
+    assert search._best([slow, unsure, good], 10.0) == [good, unsure]
+    assert search._best([slow, unsure], 10.0) == [unsure, slow]

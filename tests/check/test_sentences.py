@@ -1,6 +1,7 @@
 """What is made of an answer's figures: sentences, oddities, intervals. Nothing is searched for."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,6 +82,10 @@ def test_an_engine_that_is_too_large_for_its_share(small: Question) -> None:
     pools = {**ledger.pools, "engine_share": replace(share, capacity_bytes=1e9)}
     text = headline(Answer(small, replace(ledger, pools=pools), _found(small)))
     assert "of the engine's 1.0 GB of a GPU" in text
+    most = ledger.total("start", "engine_share") * 1.01
+    pools = {**ledger.pools, "engine_share": replace(share, capacity_bytes=most)}
+    text = headline(Answer(small, replace(ledger, pools=pools), _found(small)))
+    assert re.fullmatch(r"Yes.*of a GPU, at the start, and [\d.]+ of all \d+ GB, in .*\.", text)
 
 
 def test_what_a_change_does(small: Question) -> None:

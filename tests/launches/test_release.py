@@ -111,6 +111,11 @@ def test_defaults_that_hang_on_a_release_that_is_not_told_are_named(tmp_path: Pa
     told = read_launch(tmp_path / "run.sh").told  # what the launch says depends on no release
     assert seqs not in told
     assert eager not in told
+    (tmp_path / "slime.sh").write_text(
+        "python3 train.py --rollout-batch-size 4 --rollout-max-response-len 64"
+    )
+    told = read_launch(tmp_path / "slime.sh", stack="slime").told
+    assert "; 1 default depends on it; " in told  # for what it does slime has no setting
 
 
 def test_the_user_says_it_over_the_launch(tmp_path: Path) -> None:

@@ -92,8 +92,12 @@ def _of_path(
             shell = follow_texts(sources, path, shell_of(sources.read(path)), environment)
             found = replace(shell, calls=[*found.calls, *shell.calls], broken=None)
     else:
-        found = follow(sources, path, {**around.slurm(machine), **environment})
+        found = follow(sources, path, {**_HEAD, **around.slurm(machine), **environment})
     return _of_calls(reader, found, words, stacks, machine, path.name)
+
+
+_HEAD = {"NODE_RANK": "0"}
+"""Of the node that starts the program, where several run a script."""
 
 
 def _reader(sources: Sources) -> Reader:

@@ -229,6 +229,13 @@ OTHERS = {
         "actor: {path: m, backend: 'fsdp:d8'}\ntrain_dataset: {batch_size: 4}\n"
         "total_train_epochs: 1\n"
     ),
+    "run.yaml, line 1: it has env.train.simulator_type: such a launch trains robots, which are not "
+    "priced here": (
+        "env: {train: {simulator_type: libero}}\ndata: {train_batch_size: 8}\n"
+        "actor_rollout_ref: {rollout: {n: 8}}\ntrainer: {n_gpus_per_node: 8}\n"
+    ),
+    "run.sh, line 1: starts verl.experimental.vla.main_sac, which trains robots, which are not "
+    "priced here": "python -m verl.experimental.vla.main_sac data.train_batch_size=32\n",
     "run.yaml, line 1: runner.task_type is embodied: such a launch trains robots or images, which "
     "are not priced here": (
         "runner: {task_type: embodied, max_epochs: 3}\nalgorithm: {group_size: 8}\n"

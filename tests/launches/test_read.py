@@ -375,6 +375,12 @@ def test_hydra_composes_groups_packages_and_choices(tmp_path: Path) -> None:
     assert values(launched(tmp_path, f"B=7\n{script} data=large\n"))["workload.batch_groups"] == 7
 
 
+def test_a_script_that_all_nodes_run_is_read_as_the_first_runs_it(tmp_path: Path) -> None:
+    first = f'if [ "${{NODE_RANK:-}}" = 0 ]; then {VERL} data.train_batch_size=8; exit 0\n'
+    launch = launched(tmp_path, f"{first}else ray start --address=$HEAD_IP; exit 0; fi\n")
+    assert values(launch)["workload.batch_groups"] == 8
+
+
 def test_a_name_is_looked_for_where_the_script_keeps_its_configurations(tmp_path: Path) -> None:
     main = "import hydra\nimport verl\n@hydra.main(config_path='config', config_name='base')\n"
     written(tmp_path, "train.py", f"{main}def main(config):\n    run(config)\n")

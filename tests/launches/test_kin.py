@@ -234,6 +234,10 @@ OTHERS = {
         "env: {train: {simulator_type: libero}}\ndata: {train_batch_size: 8}\n"
         "actor_rollout_ref: {rollout: {n: 8}}\ntrainer: {n_gpus_per_node: 8}\n"
     ),
+    "run.sh, line 1: it has actor_rollout_ref.actor.mindspeed.param_offload: such a launch trains "
+    "by MindSpeed, whose layout is not read here": (
+        "python -m verl.trainer.main_ppo actor_rollout_ref.actor.mindspeed.param_offload=True\n"
+    ),
     "run.sh, line 1: starts verl.experimental.vla.main_sac, which trains robots, which are not "
     "priced here": "python -m verl.experimental.vla.main_sac data.train_batch_size=32\n",
     "run.yaml, line 1: runner.task_type is embodied: such a launch trains robots or images, which "

@@ -134,6 +134,8 @@ def _batch(settings: Settings) -> Iterable[Setting]:
     mini, gathered = whole(settings, "run.mini_batch_groups"), whole(settings, "run.minibatches")
     if mini and gathered:
         yield settings["run.mini_batch_groups"].implies("workload.batch_groups", mini * gathered)
+    if all_of_a_step := whole(settings, "run.gathered_groups"):
+        yield settings["run.gathered_groups"].implies("workload.batch_groups", all_of_a_step)
     nodes, gpus = whole(settings, "run.nodes") or 1, whole(settings, "run.gpus_per_node")
     for of_all, each in (
         ("run.micro_batch_all", "run.micro_batch_rollouts"),

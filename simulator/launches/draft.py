@@ -196,6 +196,8 @@ def _wanted(key: str, said: Any, gpus: int | None) -> str:
     if key == "run.save_every" and not (whole_number(said) or str(said).lower() in _LEFT):
         share = number and -1 <= said < 1  # of all steps; 0 and -1 leave it out
         return "" if share else "a whole number above 0, or a share of all steps, is wanted"
+    if key == "run.gpu_memory_share" and number and said == 0:
+        return "a share above 0 is wanted"
     if key in _SHARES and not (number and 0 <= said <= 1):
         return "" if str(said).lower() in _LEFT else "a share from 0 to 1 is wanted"
     return ""

@@ -155,6 +155,8 @@ def _compare(launch: Launch, had: Given, item: Given, notes: list[str]) -> None:
         notes.append(f"{two}, and in {again}")
         return
     differ = f"{two}, and to {_shown(item.value)} in {again}"
+    if had.place.file == item.place.file == COMMAND_LINE:  # which has no lines
+        differ = f"{two}, and then to {_shown(item.value)}"
     both = isinstance(had.value, Unknown) or isinstance(item.value, Unknown)
     over = had.place.file not in (item.place.file, COMMAND_LINE)  # what a script passes on by "$@"
     if item.key in launch.ours and not both and not over:

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "launch" / "run.sh"
 SMALL = "examples/launch/run.sh"
 PROMPTS, LESS = 256, 64
+NO_SHARE = ("--", "actor_rollout_ref.rollout.gpu_memory_utilization=0")
 Called = tuple[int, str, str]
 Call = Callable[..., Called]
 
@@ -179,6 +180,10 @@ def test_the_folder_is_whole_or_absent(call: Call, tmp_path: Path) -> None:
         (
             (SMALL, "--gpu", "h100-sxm", "--", "actor_rollout_ref.rollout.n=many"),
             "actor_rollout_ref.rollout.n",
+        ),
+        (
+            (SMALL, "--gpu", "h100-sxm", *NO_SHARE),
+            "is 0; a share above 0 is wanted",
         ),
     ],
 )

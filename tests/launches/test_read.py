@@ -181,6 +181,8 @@ def test_a_key_with_two_values_is_an_error_with_both_lines(tmp_path: Path) -> No
     )
     with pytest.raises(ScenarioError, match="and to 1024 in line 1; keep one"):
         launched(tmp_path, twice.replace("\\\n", ""))
+    with pytest.raises(ScenarioError, match="512 in the command line, and then to 1024; keep one"):
+        read_launch(None, twice.replace("\\\n", "").split())
     same = launched(tmp_path, twice.replace("1024", "512"))
     assert any("and in line 2" in note for note in same.notes)
     with pytest.raises(ScenarioError, match="in line 1; keep one"):

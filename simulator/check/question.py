@@ -14,6 +14,7 @@ from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.overrides import overrides, strategy_of
 from rollcast.simulator.launches.parts import HOST_MEMORY, Part, missing, replaced
 from rollcast.simulator.scenario.file import RawScenario, override
+from rollcast.simulator.scenario.ledger import roofline_of
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.stacks.settings import Place, Setting, meanings
 from rollcast.simulator.stacks.stack import all_stacks
@@ -143,7 +144,20 @@ def question(launch: Launched, asked: Asked, settings: Iterable[str] = ()) -> Qu
     scenario = built(draft.parts, name_of(launch), spelt)
     if spelt:
         draft = replace(draft, parts=tuple(_as_set(draft.parts, scenario.raw.data)))
+    if (note := _strategy_note(draft, scenario)) and note not in launch.notes:
+        launch = replace(launch, notes=(*launch.notes, note))
     return Question(launch, asked, spelt, draft, scenario)
+
+
+def _strategy_note(draft: Drafted, scenario: Scenario) -> str:
+    """That the launch splits its trainer in a way that is not known here; '' elsewhere."""
+    said, cost = draft.settings.get("run.strategy"), roofline_of(scenario.cost)
+    if said is None or said.unsaid or said.implied or cost is None:
+        return ""
+    if any(part.key == "cost.roofline.trainer.backend" for part in draft.parts):
+        return ""
+    backend = cost.trainer_of.backend
+    return f"{said.source} is {said.value}, of which no costs are known: it is taken as {backend}"
 
 
 def _as_set(parts: Sequence[Part], data: Mapping[str, Any]) -> Iterator[Part]:

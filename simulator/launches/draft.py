@@ -277,6 +277,9 @@ def _gpus_of(settings: Settings, gpus: int) -> Mapping[str, Setting]:
         if gpus != rollouts + trainers:
             raise _split_otherwise(settings, gpus, rollouts, trainers)
         return {}
+    place = Place("the command line")
+    if trainers and not rollouts and value(settings, "run.colocated") is False and gpus > trainers:
+        return {"run.rollout_gpus": Setting("run.rollout_gpus", gpus - trainers, "--gpus", place)}
     per_node = whole(settings, "run.gpus_per_node") or NODE_GPUS
     per_node = min(per_node, gpus)
     if gpus % per_node:
@@ -284,7 +287,7 @@ def _gpus_of(settings: Settings, gpus: int) -> Mapping[str, Setting]:
             "--gpus", f"{gpus} are no whole nodes of {per_node}; give a multiple of {per_node}"
         )
     return {
-        key: Setting(key, number, "--gpus", Place("the command line"))
+        key: Setting(key, number, "--gpus", place)
         for key, number in (("run.nodes", gpus // per_node), ("run.gpus_per_node", per_node))
     }
 

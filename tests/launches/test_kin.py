@@ -175,6 +175,15 @@ def test_the_asynchronous_trainer_counts_its_syncs(tmp_path: Path) -> None:
     assert (policy["sync_every"], policy["max_staleness"]) == (4, 19)  # of the fifth version
 
 
+def test_gpus_beyond_the_trainers_processes_are_the_servers(tmp_path: Path) -> None:
+    text = (
+        "NPROC_PER_NODE=6 swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-3B-Instruct --use_vllm "
+        "true --vllm_mode server --num_generations 6 --per_device_train_batch_size 2\n"
+    )
+    found = asked(launched(tmp_path, run_sh=text), 8)
+    assert (found.value("cluster.trainer_gpus"), found.value("cluster.replicas")) == (6, 2)
+
+
 GIVEN = "trains on given answers, without rollouts: it is no RL loop"
 OTHERS = {
     "run.sh, line 1: starts openrlhf.cli.train_dpo, which " + GIVEN: (

@@ -98,7 +98,7 @@ class LaunchCase:
         parts = tuple(
             ScenarioPart(key, value, "the source") for key, value in said.items() if value
         )
-        asked = Asked(self.gpus, None, self.mean_tokens, self.prompt_tokens, parts)
+        asked = Asked(self.gpus, None, self.mean_tokens, self.prompt_tokens, parts=parts)
         return question(launch, asked, settings)
 
 

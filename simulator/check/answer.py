@@ -23,6 +23,7 @@ from rollcast.simulator.check.search import Change
 from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import RollcastError, ScenarioError
+from rollcast.simulator.launches.turned import FLAG, told_by
 from rollcast.simulator.results.schema import CHECK_SCHEMA
 from rollcast.simulator.stacks.syntax.json_text import nested
 from rollcast.simulator.studies import ranking
@@ -165,7 +166,7 @@ def answer(question: Question, changes: bool = True, on_work: OnWork | None = No
             fixes = _priced(search.that_fit(question, ledger, base_s, on_try), found, base_s)
         if ledger.fits:
             faster = _shorter(_priced(search.that_speed_up(question, on_try), found, base_s), found)
-    oddities = tuple(odd(question, found, on_work)) if changes else ()
+    oddities = (*untold_turns(question), *(odd(question, found, on_work) if changes else ()))
     below = fits_below(question)
     longest = None if ledger.fits or below is not None else fits_to(question)
     return Answer(
@@ -222,6 +223,18 @@ class Odd:
     def plain(self) -> dict[str, Any]:
         """As ``--json`` has it."""
         return {"sentence": self.sentence, "speedup": self.speedup}
+
+
+def untold_turns(question: Question) -> Iterator[Odd]:
+    """That rollouts have turns, of which nothing is said."""
+    draft = question.draft
+    told = question.stack and told_by(question.launch, draft.settings) if draft.settings else None
+    if told and question.scenario.environment is UNLIMITED:
+        yield Odd(
+            f"rollouts have several turns ({told}), and the launch does not say how many, how long "
+            "or what their tools take: each is forecast as one response that waits for nothing; "
+            f"give {FLAG} (rollcast presets turns)"
+        )
 
 
 def odd(question: Question, found: Forecast, on_step: OnStep = None) -> Iterator[Odd]:

@@ -192,6 +192,7 @@ def plan(
     model: args.LaunchModel = None,
     mean_tokens: args.MeanTokens = None,
     prompt_tokens: args.PromptTokens = None,
+    turns: args.LaunchTurns = None,
     stack: args.LaunchStack = None,
     environment: args.Variables = None,
 ) -> None:
@@ -219,7 +220,8 @@ def plan(
     if out is not None:
         check_target(out, force)
     options = LaunchOptions(
-        gpu, None, model, mean_tokens, prompt_tokens, None, stack, environment or (), host_memory
+        *(gpu, None, model, mean_tokens, prompt_tokens, None, stack),
+        *(environment or (), host_memory, turns),
     )
     held = gpus_to_choose(gpus)
     found, dealt, launch = scenario_or_launch(scenario, options, held, trust(trust_modules))

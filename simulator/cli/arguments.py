@@ -211,6 +211,15 @@ PromptTokens = Annotated[
         parser=whole_tokens,
     ),
 ]
+LaunchTurns = Annotated[
+    str | None,
+    option(
+        "--turns",
+        "PRESET",
+        "Rollouts with tools: what their turns are like (rollcast presets turns). --mean-tokens is "
+        "of a turn then.",
+    ),
+]
 LaunchStack = Annotated[
     str | None,
     option("--stack", "STACK", "Training stack, where it is not clear, and its release: verl-0.5."),

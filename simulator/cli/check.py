@@ -59,6 +59,7 @@ def check(
     host_memory: args.HostMemory = None,
     mean_tokens: args.MeanTokens = None,
     prompt_tokens: args.PromptTokens = None,
+    turns: args.LaunchTurns = None,
     steps: Annotated[
         int | None, option("--steps", "N", "Steps of the whole run, for hours and cost.")
     ] = None,
@@ -105,7 +106,8 @@ def check(
 
         check_target(out, force)
     options = LaunchOptions(
-        gpu, gpus, model, mean_tokens, prompt_tokens, steps, stack, environment or (), host_memory
+        *(gpu, gpus, model, mean_tokens, prompt_tokens, steps, stack),
+        *(environment or (), host_memory, turns),
     )
     raw = None
     if launch is not None and not command:

@@ -37,6 +37,7 @@ class LaunchOptions:
     stack: str | None = None
     environment: Sequence[str] = ()
     host_memory: str | None = None
+    turns: str | None = None
 
     @property
     def given(self) -> list[str]:
@@ -77,6 +78,7 @@ def asked(
         options.steps,
         options.mean_tokens,
         options.prompt_tokens,
+        options.turns,
         given(options.model, options.gpu, options.host_memory),
     )
     return question(launch, more, settings)

@@ -26,6 +26,7 @@ from rollcast.simulator.launches.run_parts import (
     policy_part,
     rollout_gpus,
 )
+from rollcast.simulator.launches.turned import turn_parts
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole, whole_number
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.values.words import short
@@ -62,14 +63,15 @@ _ASSUMED_GROUPS, _ASSUMED_SIZE, _ASSUMED_CAP = 128, 8, 8192
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the user adds on the command line. gpus: in all. steps: of the
-    whole run. parts: keys of the scenario, which
-    stand before what the launch says."""
+    """What the user adds on the command line. gpus: in all. steps: of the whole run. mean_tokens:
+    of a response, of one turn where there are several. turns: the preset of rollouts with several.
+    parts: keys of the scenario, which stand before what the launch says."""
 
     gpus: int | None = None
     steps: int | None = None
     mean_tokens: float | None = None
     prompt_tokens: int | None = None
+    turns: str | None = None
     parts: tuple[Part, ...] = ()
 
 
@@ -109,6 +111,9 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
     preset = preset_of(launch.stack, launch.release, value(known, "run.mode"))
     overlapped = overlaps(known)
     responses = _responses(int(cap.value), asked)
+    if asked.turns is not None:
+        turns = turn_parts(asked.turns, cap, longest or int(usual))
+        responses = [*turns, *(part for part in responses if not part.assumed)]
     step = Step(int(batch.value) * int(size.value), int(size.value))
     own = setting_part(known, "gpu") or nobody("gpu", "gpus", WHAT)
     gpu = next((part.value for part in asked.parts if part.key == "gpu"), own.value)

@@ -14,7 +14,7 @@ from check.launches import VERL, asked, launched, short_ledger
 from rollcast.simulator.check import answer as answers
 from rollcast.simulator.check import forecast as forecasts
 from rollcast.simulator.check import search, words
-from rollcast.simulator.check.answer import Answer, Priced, answer, odd
+from rollcast.simulator.check.answer import Answer, Priced, answer, odd, untold_turns
 from rollcast.simulator.check.forecast import Forecast, Seconds
 from rollcast.simulator.check.layout import groups_of, memory_lines
 from rollcast.simulator.check.question import Question, located, question
@@ -155,6 +155,7 @@ def test_what_is_searched_for(small: Question, monkeypatch: pytest.MonkeyPatch) 
         base: list[object] = []
         asked_now: Any = SimpleNamespace(
             scenario=scenario,
+            draft=SimpleNamespace(settings={}),
             parts=(),
             with_keys=base.append,
             as_if_it_fit=lambda: {"gpu": "large"},
@@ -380,3 +381,62 @@ def test_ends_of_lengths_of_a_part_of_a_run_are_those_of_all(
     three = asks.with_keys({"cluster.replicas": 3, "cluster.trainer_gpus": 6})
     with pytest.raises(ScenarioError, match=r"cluster\.replicas"):
         forecasts._part_keys(three, 2)
+
+
+OPENRLHF = {
+    "pretrain": "Qwen/Qwen3-4B",
+    "remote_rm_url": "reward.py",
+    "colocate_all_models": True,
+    "actor_num_nodes": 1,
+    "actor_num_gpus_per_node": 8,
+    "vllm_num_engines": 8,
+    "rollout_batch_size": 32,
+    "n_samples_per_prompt": 8,
+    "generate_max_len": 1024,
+}
+TOOLS = "actor_rollout_ref.rollout.multi_turn"
+_AGENT = "actor_rollout_ref.rollout.agent"
+
+
+@pytest.mark.parametrize(
+    ("stack", "said", "told"),
+    [
+        ("verl", {**VERL, f"{TOOLS}.tool_config_path": "tools.yaml"}, "tool_config_path in run.sh"),
+        ("verl", {**VERL, f"{TOOLS}.max_assistant_turns": 5}, "max_assistant_turns in run.sh"),
+        ("verl", {**VERL, f"{TOOLS}.enable": False, f"{TOOLS}.tool_config_path": None}, None),
+        ("verl", {**VERL, f"{TOOLS}.max_assistant_turns": 1}, None),
+        ("verl", {**VERL, f"{_AGENT}.default_agent_loop": "single_turn_agent"}, None),
+        ("verl", {**VERL, f"{_AGENT}.default_agent_loop": "tool_agent"}, "default_agent_loop in"),
+        ("verl", VERL, None),
+        ("openrlhf", {**OPENRLHF, "agent_func_path": "agent.py"}, "agent_func_path in run.sh"),
+        ("openrlhf", OPENRLHF, None),
+    ],
+)
+def test_turns_of_which_a_launch_says_nothing_more_are_told(
+    stack: str, said: dict[str, Any], told: str | None
+) -> None:
+    found = [one.sentence for one in untold_turns(question(launched(said, stack), asked()))]
+    assert bool(found) == (told is not None)
+    assert all((told or "") in sentence and "--turns" in sentence for sentence in found)
+
+
+def test_a_preset_of_turns_stands_for_what_a_launch_does_not_say() -> None:
+    said = launched({**VERL, f"{TOOLS}.tool_config_path": "tools.yaml"})
+    found = question(said, asked(turns="search"))
+    assert not list(untold_turns(found))
+    scenario = found.scenario
+    assert found.value("workload.max_context_tokens") == 1024 + 2048
+    assert found.value("workload.turns.preset") == "search"
+    assert scenario.raw.data["environment"] == {"turn_s": {"preset": "search"}, "timeout_s": 60}
+    assert "lengths" not in scenario.raw.data["workload"]
+    of_mean = question(said, asked(turns="search", mean_tokens=300))
+    assert of_mean.value("workload.lengths.mean_tokens") == 300
+    with pytest.raises(ScenarioError, match="'chess'; give one of swe, search"):
+        question(said, asked(turns="chess"))
+
+
+def test_tools_that_cannot_be_read_are_tools() -> None:
+    opened = Unresolved(f"{TOOLS}.tool_config_path", "$TOOLS", Place("run.sh", 3), "is not set")
+    said = replace(launched(), unresolved=(opened,))
+    [one] = untold_turns(question(said, asked()))
+    assert "tool_config_path in run.sh, line 3" in one.sentence

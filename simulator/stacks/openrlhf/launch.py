@@ -46,7 +46,8 @@ def _models(settings: Settings) -> Iterable[Setting]:
     if critic:
         yield from _own(settings, "critic")
     shared = critic and value(settings, "run.share_reward_model") is True
-    if "run.reward_model" in settings and "run.reward_elsewhere" not in settings and not shared:
+    elsewhere = {"run.reward_elsewhere", "run.tools"} & settings.keys()
+    if "run.reward_model" in settings and not elsewhere and not shared:
         yield from _own(settings, "reward_model")
 
 

@@ -100,6 +100,9 @@ def series(stack: StackLog, rows: Sequence[Metrics], kind: int, file: str) -> Se
             f"{result.steps[at].place}: step {at} and most others are logged twice in a row with "
             "other numbers: two runs are mixed; import one at a time"
         )
+    if result.steps and first in result.steps and not again and first != result.begins:
+        result.steps[first].first = False  # the newest step stands first in some exports
+        result.steps[result.begins].first = True
     result.again = frozenset(again | (gone & result.steps.keys()))
     return result if result.steps else None
 

@@ -365,6 +365,12 @@ def test_a_resumed_run_goes_back_further_than_it_comes_again(tmp_path: Path) -> 
     assert log.steps["step_s"].tolist() == [t.step_s for t in (first[0], *again)]
 
 
+def test_the_first_step_is_the_lowest_however_a_file_is_sorted(tmp_path: Path) -> None:
+    path = written.verl_file(tmp_path / "newest_first.jsonl", written.run()[::-1])
+    log = read_log([path])
+    assert log.steps["step"][log.steps["first"] == 1].tolist() == [1]
+
+
 def test_slimes_two_writers_in_any_order(tmp_path: Path) -> None:
     truth = written.run()
     made, trained, share = zip(*map(written.slime_lines, truth), strict=True)

@@ -374,7 +374,8 @@ def test_the_command_line_says_what_was_solved_for(cli: Cli, tmp_path: Path) -> 
     assert lengths["mean_tokens"] == pytest.approx(4585)
     assert lengths["cut_share"] == pytest.approx(0.33)
     assert lengths["open"]["sd"] == [0.3, 0.6, 0.9]
-    assert "solved for mean_tokens 4585, cut_share 0.33; assumed: sd 0.6" in lengths["note"]
+    said = "33 % reach the cap; solved for mean_tokens 4585, cut_share 0.33; assumed: sd 0.6"
+    assert said in lengths["note"]
     out = ran(cli("simulate", str(path), "--draws", "0"))
     assert lengths["note"][:40] in " ".join(out.split())
     err = refused(cli("simulate", str(path), "--set", "workload.lengths.mean_tokens=9000"))
@@ -394,3 +395,10 @@ def test_the_page_with_sliders_and_the_plan_change_what_is_known() -> None:
     }
     assert spread_by(scenario.raw, 1.4) == {"workload.lengths.sd": pytest.approx(0.84)}
     assert spread_by(raw_of({"mean_tokens": 900, "sd": 0.5}), 1.4) is None
+
+
+def test_the_share_that_reaches_the_cap_is_told_without_runaways_too() -> None:
+    figures = {"p90": 300, "mean_tokens": 1000, "cut_share": 0.09}
+    known = section(figures, 8192).lengths
+    assert isinstance(known, KnownLengths)
+    assert ", 9 % reach the cap; solved for" in solved(figures, 8192).note(known)

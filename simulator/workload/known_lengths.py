@@ -89,7 +89,7 @@ class SolvedLengths:
         given = ", ".join(f"{key} {value:g}" for key, value in known.figures.items())
         text = (
             f"median {family.median_tokens:,.0f} tokens, {family.text}, "
-            f"{100 * family.runaway:.2g} % run to the cap; solved for {given}"
+            f"{100 * self.cut_share:.2g} % reach the cap; solved for {given}"
         )
         if self.ranges:
             assumed = ", ".join(

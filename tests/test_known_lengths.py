@@ -25,7 +25,7 @@ from rollcast.simulator.studies.uncertainty import add_intervals
 from rollcast.simulator.values import read
 from rollcast.simulator.values.chance import Drawn, Levels
 from rollcast.simulator.workload import length_problem
-from rollcast.simulator.workload.known_lengths import KnownLengths, SolvedLengths
+from rollcast.simulator.workload.known_lengths import PERCENTILES, KnownLengths, SolvedLengths
 from rollcast.simulator.workload.length_specs import DrawnLengths
 from rollcast.simulator.workload.lengths import LengthModel
 from rollcast.simulator.workload.section import WorkloadSection
@@ -274,6 +274,45 @@ def test_a_cut_share_and_a_mean_leave_only_spreads_that_cut_no_more() -> None:
     assert solved({"mean_tokens": 1000, "cut_share": 0.0}, 8192).cut_share <= 5e-4
 
 
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {"mean_tokens": 1000, "max_tokens": 1200},
+        {"mean_tokens": 1000, "p99": 1100},
+        {"p50": 900, "p90": 1000},
+        {"mean_tokens": 3, "max_tokens": 5},
+    ],
+)
+def test_lengths_may_hardly_spread(figures: dict[str, float]) -> None:
+    found = solved(figures, 16_384)
+    assert isinstance(found.lengths, DrawnLengths)
+    assert found.sd < 0.3
+    if "mean_tokens" in figures:
+        assert found.mean_tokens == pytest.approx(figures["mean_tokens"], rel=1e-3)
+    table = found.lengths.model().marginal(16_384)
+    for key in figures.keys() & set(PERCENTILES):
+        assert table.ppf(int(key[1:]) / 100) == pytest.approx(figures[key], abs=1)
+
+
+@pytest.mark.parametrize(
+    "figures", [{"mean_tokens": 1000, "p90": 300}, {"p50": 300, "mean_tokens": 5000}]
+)
+def test_a_mean_far_above_the_others_is_of_runaways(figures: dict[str, float]) -> None:
+    """The spread is assumed in their place, and open in intervals."""
+    found = solved(figures, 16_384)
+    assert found.mean_tokens == pytest.approx(figures["mean_tokens"], rel=1e-4)
+    [key] = figures.keys() - {"mean_tokens"}
+    table = found.lengths.model().marginal(16_384)
+    assert table.ppf(int(key[1:]) / 100) == pytest.approx(figures[key], abs=1)
+    assert found.lengths.runaway > 0.05
+    assert found.ranges["sd"] == (0.3, 0.6, 0.9)
+    assert "runaway" not in found.ranges
+    for sd in (0.3, 0.9):
+        assert solved({**figures, "sd": sd}, 16_384).mean_tokens == pytest.approx(
+            figures["mean_tokens"], rel=1e-4
+        )
+
+
 def test_figures_at_another_cap_say_what_this_one_cuts() -> None:
     known = {"mean_tokens": 3000, "cut_share": 0.2, "cap_tokens": 8192}
     short, long = (solved(known, cap).lengths.model() for cap in (4096, 16_384))
@@ -313,7 +352,7 @@ REFUSED = [
     ({"p50": 5000, "p90": 3000}, "p90", "is 3000, and p50 is 5000"),
     ({"p90": 9000, "mean_tokens": 100}, "p90", "none is longer"),
     ({"p90": 8192, "mean_tokens": 5000}, "p90", "give cut_share"),
-    ({"mean_tokens": 5000, "p90": 5000}, "p90", "lies between 5,6"),
+    ({"mean_tokens": 5000, "p90": 5000}, "p90", "lies between 5,01"),
     ({"mean_tokens": 4585, "cut_share": 0.33, "p90": 5000}, "p90", "33 % of the responses"),
     ({"mean_tokens": 4585, "cut_share": 0.33, "p50": 800}, "mean_tokens", "3,034 and 4,058"),
     ({"mean_tokens": 900, "p50": 4500, "p90": 8000}, "mean_tokens", "between 3,143 and"),

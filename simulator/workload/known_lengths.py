@@ -87,9 +87,10 @@ class SolvedLengths:
         """The family and what of it is assumed, in a sentence."""
         family = self.lengths
         given = ", ".join(f"{key} {value:g}" for key, value in known.figures.items())
+        cut = 100 * self.cut_share
         text = (
             f"median {family.median_tokens:,.0f} tokens, {family.text}, "
-            f"{100 * self.cut_share:.2g} % reach the cap; solved for {given}"
+            f"{cut if cut >= 0.001 else 0:.2g} % reach the cap; solved for {given}"
         )
         if self.ranges:
             assumed = ", ".join(

@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -65,7 +65,7 @@ def solved(known: KnownLengths, sampled: Sampled) -> SolvedLengths:
 def _solved(known: KnownLengths, sampled: Sampled) -> SolvedLengths:
     problem = _Problem(known, sampled)
     solution = None if problem.too_many else problem.solution()
-    return problem.along_quantiles() if solution is None else problem.lognormal(*solution)
+    return problem.along_quantiles() if solution is None else problem.lognormal(solution)
 
 
 def drawn(known: KnownLengths, chance: Chance, sampled: Sampled) -> KnownLengths:
@@ -81,6 +81,16 @@ def drawn(known: KnownLengths, chance: Chance, sampled: Sampled) -> KnownLengths
         place = math.erf(z / math.sqrt(2.0))  # -1 to 1
         changed[key] = central + place * (high - central if place > 0 else central - low)
     return replace(known, **changed)
+
+
+class _Solution(NamedTuple):
+    """A lognormal that has the figures. runaway: None where it follows from the cut share. assumes:
+    whether ``sd`` is assumed, though two figures are known, and ``runaway`` solved for in its
+    place."""
+
+    sd: float
+    runaway: float | None
+    assumes: bool = False
 
 
 class _Problem:
@@ -122,8 +132,9 @@ class _Problem:
         """With a runaway share; None where it follows from the cut share."""
         return Family(self.cap, runaway, self.cut, self._most_cut)
 
-    def lognormal(self, sd: float, runaway: float | None) -> SolvedLengths:
+    def lognormal(self, solution: _Solution) -> SolvedLengths:
         """The lengths of a solution."""
+        sd, runaway, _ = solution
         known, cap, least, between = self.known, self.cap, self.least, self.between
         at = self.family(runaway).at(self.first, np.array([sd]), None)
         runaways = max(float(at.runaways.flat[0]), 0.0)
@@ -139,7 +150,7 @@ class _Problem:
             known.drift_per_step,
         )
         mean, cut = (float(figure[0]) for figure in (exact.mean(), CutShare(0.0).of(exact)))
-        return SolvedLengths(lengths, sd, between, self.ranges(sd, runaway), mean, cut, cap)
+        return SolvedLengths(lengths, sd, between, self.ranges(solution), mean, cut, cap)
 
     def along_quantiles(self) -> SolvedLengths:
         """Lengths through the percentiles, the cut share and the longest response that are known.
@@ -190,7 +201,7 @@ class _Problem:
                 points.append((_score(1.0 - beyond), math.log(self.cap - 1)))
         return sorted(points)
 
-    def solution(self) -> tuple[float, float | None] | None:
+    def solution(self) -> _Solution | None:
         """Spread and runaway share: solved for where figures are left for it, else given or
         assumed. None where no lognormal has the figures."""
         known, rest = self.known, self.rest
@@ -206,12 +217,26 @@ class _Problem:
         if sd is None and runaway_open and runaway:
             runaway = 0.0
             sd = self._sd(runaway)
-        return None if sd is None else (sd, runaway)
+        if sd is None and runaway_open and self.rest and self.known.sd is None:
+            runaway = self._runaway_at(ASSUMED_SD)
+            return None if runaway is None else _Solution(ASSUMED_SD, runaway, assumes=True)
+        return None if sd is None else _Solution(sd, runaway)
 
-    def ranges(self, sd: float, runaway: float | None) -> dict[str, tuple[float, float, float]]:
+    def _runaway_at(self, sd: float) -> float | None:
+        """The runaway share at which both figures are met; None where there is none. A mean is
+        looked at second: with many runaways nothing else is short enough for it."""
+        first, second = sorted((self.first, self.rest[0]), key=lambda it: isinstance(it, Mean))
+        return solve_runaway(self.family(0.0), first, second, sd)
+
+    def ranges(self, solution: _Solution) -> dict[str, tuple[float, float, float]]:
         """Of what stays open: (least, central, most) by key."""
+        sd, runaway, assumes = solution
         ranges: dict[str, tuple[float, float, float]] = {}
-        if self.known.sd is None and not self.rest:
+        if assumes:
+            ends = (LEAST_ASSUMED_SD, MOST_ASSUMED_SD)
+            low, high = (sd if self._runaway_at(end) is None else end for end in ends)
+            ranges["sd"] = (low, sd, high)
+        elif self.known.sd is None and not self.rest:
             can = spreads(self.family(runaway), self.first, self.least)
             low, high = float(can[0]), float(can[-1])
             ranges["sd"] = (
@@ -220,7 +245,7 @@ class _Problem:
                 max(min(MOST_ASSUMED_SD, high), min(sd, high)),
             )
         ranges |= self._range_between()
-        solved = len(self.rest) > (self.known.sd is None)
+        solved = assumes or len(self.rest) > (self.known.sd is None)
         if self.cut is None and self.runaway is None and not solved and runaway:
             most = 2 * runaway if self._has_sd(2 * runaway, sd) else runaway
             ranges["runaway"] = (0.0, runaway, most)
@@ -253,15 +278,14 @@ class _Problem:
             return has_spread(self.family(runaway), self.first, self.least, near)
         return self._sd(runaway) is not None
 
-    def _with_runaway(self) -> tuple[float, float] | None:
+    def _with_runaway(self) -> _Solution | None:
         """Both solved for, or the runaway share alone; None where none is met."""
-        family = self.family(0.0)
         if self.known.sd is not None:
-            [second] = self.rest
-            runaway = solve_runaway(family, self.first, second, self.known.sd)
-            return None if runaway is None else (self.known.sd, runaway)
+            runaway = self._runaway_at(self.known.sd)
+            return None if runaway is None else _Solution(self.known.sd, runaway)
         second, third = self.rest
-        return solve_both(family, (self.first, second, third), self.least)
+        both = solve_both(self.family(0.0), (self.first, second, third), self.least)
+        return None if both is None else _Solution(*both)
 
     def _assumed_runaway(self) -> float:
         """Few enough that most tokens are others'."""

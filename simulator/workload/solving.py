@@ -22,9 +22,10 @@ from rollcast.simulator.workload.lengths import LARGEST_CAP
 
 FloatArray = NDArray[np.float64]
 
-LEAST_SD, MOST_SD = 0.1, 3.0
-"""Spreads of the log of all responses that are looked at. No length preset has responses to one
-prompt that spread less than 0.107; three times the widest preset's spread is 3.5."""
+FINEST_SD, LEAST_SD, MOST_SD = 0.003, 0.1, 3.0
+"""Spreads of the log of all responses that are looked at, below `LEAST_SD` only where two lengths
+are known that nothing wider has. No length preset has responses to one prompt that spread less than
+0.107; three times the widest preset's spread is 3.5."""
 NONE_CUT = 5e-4
 """A cut share that is stated as 0 is less than this: logs show three digits."""
 LEAST_RUNAWAY, MOST_RUNAWAY = 1e-7, 0.9
@@ -262,7 +263,10 @@ def solve_sd(
     def residual(sd: FloatArray) -> FloatArray:
         return _off(family, first, second, family.at(first, sd))
 
-    return scan(residual, max(least, LEAST_SD), MOST_SD, near)
+    usual = scan(residual, max(least, LEAST_SD), MOST_SD, near)
+    if usual is not None or least >= LEAST_SD:
+        return usual
+    return scan(residual, max(least, FINEST_SD), LEAST_SD, near)
 
 
 def solve_runaway(family: Family, first: Figure, second: Figure, sd: float) -> float | None:
@@ -282,7 +286,7 @@ def solve_both(
     from scipy.optimize import least_squares
 
     first, *rest = figures
-    sd, share = _both(least)
+    sd, share = _both(max(least, LEAST_SD))
     at = family.at(first, sd, share)
     offs = np.array([_off(family, first, figure, at) for figure in rest])
     size = np.where(np.isfinite(offs).all(axis=0), (offs**2).sum(axis=0), np.inf)
@@ -309,7 +313,7 @@ def solve_both(
 
 
 def _both(least: float) -> tuple[FloatArray, FloatArray]:
-    sd = np.geomspace(max(least, LEAST_SD), MOST_SD, _GRID)
+    sd = np.geomspace(least, MOST_SD, _GRID)
     share = np.geomspace(LEAST_RUNAWAY, MOST_RUNAWAY, _GRID // 2)
     first, second = np.meshgrid(sd, share)
     return first, second
@@ -321,7 +325,7 @@ def span(
     """The least and the most that the last figure can be below the cap where the others are met;
     nan where it cannot. runaway: whether the runaway share is open."""
     first, *between, last = figures
-    sd, share = _both(least)
+    sd, share = _both(max(least, FINEST_SD))
     if not runaway:
         sd, share = sd[:1], np.full_like(sd[:1], family.runaway or 0.0)
     at = family.at(first, sd, share)

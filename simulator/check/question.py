@@ -10,6 +10,7 @@ from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.draft import Asked, Drafted, asks_for, drafted
+from rollcast.simulator.launches.engine_defaults import priced_engine
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.overrides import overrides, strategy_of
 from rollcast.simulator.launches.parts import HOST_MEMORY, Part, missing, replaced
@@ -144,20 +145,30 @@ def question(launch: Launched, asked: Asked, settings: Iterable[str] = ()) -> Qu
     scenario = built(draft.parts, name_of(launch), spelt)
     if spelt:
         draft = replace(draft, parts=tuple(_as_set(draft.parts, scenario.raw.data)))
-    if (note := _strategy_note(draft, scenario)) and note not in launch.notes:
-        launch = replace(launch, notes=(*launch.notes, note))
+    notes = (note for note in _taken_notes(draft, scenario) if note not in launch.notes)
+    launch = replace(launch, notes=(*launch.notes, *notes))
     return Question(launch, asked, spelt, draft, scenario)
 
 
-def _strategy_note(draft: Drafted, scenario: Scenario) -> str:
-    """That the launch splits its trainer in a way that is not known here; '' elsewhere."""
-    said, cost = draft.settings.get("run.strategy"), roofline_of(scenario.cost)
-    if said is None or said.unsaid or said.implied or cost is None:
-        return ""
-    if any(part.key == "cost.roofline.trainer.backend" for part in draft.parts):
-        return ""
-    backend = cost.trainer_of.backend
-    return f"{said.source} is {said.value}, of which no costs are known: it is taken as {backend}"
+def _taken_notes(draft: Drafted, scenario: Scenario) -> Iterator[str]:
+    """That the launch splits its trainer, or generates, in a way that is not known here."""
+    cost, parts = roofline_of(scenario.cost), {part.key for part in draft.parts}
+    if cost is None:
+        return
+    strategy, engine = (_said(draft, key) for key in ("run.strategy", "run.engine"))
+    if strategy is not None and "cost.roofline.trainer.backend" not in parts:
+        yield _taken(strategy, cost.trainer_of.backend)
+    if engine is not None and isinstance(engine.value, str) and priced_engine(engine.value) is None:
+        yield _taken(engine, cost.engine)
+
+
+def _said(draft: Drafted, key: str) -> Setting | None:
+    said = draft.settings.get(key)
+    return None if said is None or said.unsaid or said.implied else said
+
+
+def _taken(said: Setting, as_what: object) -> str:
+    return f"{said.source} is {said.value}, of which no costs are known: it is taken as {as_what}"
 
 
 def _as_set(parts: Sequence[Part], data: Mapping[str, Any]) -> Iterator[Part]:

@@ -215,7 +215,7 @@ def completed(launch: Launched, gpus: int | None = None) -> Settings:
     stack = all_stacks()[launch.stack]
     said = {key: setting for key, setting in launch.settings.items() if not setting.implied}
     if gpus is not None:
-        said |= _gpus_of(launch.settings, gpus)
+        said |= _gpus_of(launch, gpus)
     taken = Place(f"{launch.stack}'s defaults")
     decided = launch.settings.keys() & stack.launch.conditions  # said or implied
     said |= {key: launch.settings[key] for key in decided - said.keys()}
@@ -272,8 +272,9 @@ def _split_otherwise(known: Settings, gpus: int, rollouts: int, trainer: int) ->
     )
 
 
-def _gpus_of(settings: Settings, gpus: int) -> Mapping[str, Setting]:
+def _gpus_of(launch: Launched, gpus: int) -> Mapping[str, Setting]:
     """Nodes and GPUs of each, in the place of those of the launch."""
+    settings = launch.settings
     if gpus < 1:
         raise ScenarioError("--gpus", f"is {gpus}; give at least 1")
     rollouts = whole(settings, "run.rollout_gpus")
@@ -283,8 +284,11 @@ def _gpus_of(settings: Settings, gpus: int) -> Mapping[str, Setting]:
             raise _split_otherwise(settings, gpus, rollouts, trainers)
         return {}
     place = Place("the command line")
-    if trainers and not rollouts and value(settings, "run.colocated") is False and gpus > trainers:
-        return {"run.rollout_gpus": Setting("run.rollout_gpus", gpus - trainers, "--gpus", place)}
+    told = launch.known.get("cluster.trainer_gpus")
+    processes = 0 if told is None or told.unsaid else whole_number(told.value) or 0
+    apart = value(settings, "run.colocated") is False and not rollouts
+    if apart and 0 < processes < gpus:
+        return {"run.rollout_gpus": Setting("run.rollout_gpus", gpus - processes, "--gpus", place)}
     per_node = whole(settings, "run.gpus_per_node") or NODE_GPUS
     per_node = min(per_node, gpus)
     if gpus % per_node:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.stacks import STACKS
@@ -40,7 +42,13 @@ def static_share(memory_bytes: float, gpus: int, prefill: int | None, draft: str
 
 
 _ENGINES = {"sglang": "sglang", "vllm": "vllm-0.11", "trtllm": "tensorrt-llm"}
-"""Presets of engines by the word before any hyphen with which launches ask for them."""
+"""Presets of engines by the letters with which the word of a launch for them begins."""
+_LETTERS = re.compile(r"[a-z]*")
+
+
+def priced_engine(said: Any) -> str | None:
+    """The preset of an engine that a launch names; None of one whose costs are not known."""
+    return _ENGINES.get(_LETTERS.match(str(said).lower())[0])  # type: ignore[index]
 
 
 def engine_part(known: Settings, preset: str) -> Iterator[Part]:
@@ -49,7 +57,7 @@ def engine_part(known: Settings, preset: str) -> Iterator[Part]:
     said = known.get("run.engine")
     if said is None:
         return
-    wanted = _ENGINES.get(str(said.value).lower().partition("-")[0])
+    wanted = priced_engine(said.value)
     kind = str(STACKS[preset].engine).partition("-")[0]
     if wanted is not None and wanted.partition("-")[0] != kind:
         yield Part("cost.roofline.engine", wanted, said.source)

@@ -130,11 +130,16 @@ def test_the_written_scenario_is_the_one_that_was_checked(call: Call, tmp_path: 
     assert "group_size: 4  # given by --set" in (out / "scenario.yaml").read_text()
 
 
-def test_a_strategy_without_costs_is_told(call: Call) -> None:
+def test_a_strategy_and_an_engine_without_costs_are_told(call: Call) -> None:
     words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--json", "--")
-    for strategy, told in (("fsdp3", True), ("fsdp2", False)):
-        plain = json.loads(call(*words, f"actor_rollout_ref.actor.strategy={strategy}")[1])
-        note = f"actor_rollout_ref.actor.strategy in the command line is {strategy}, of which no"
+    for key, value, told in (
+        ("actor.strategy", "fsdp3", True),
+        ("actor.strategy", "fsdp2", False),
+        ("rollout.name", "mlx", True),
+        ("rollout.name", "sglang_async", False),
+    ):
+        plain = json.loads(call(*words, f"actor_rollout_ref.{key}={value}")[1])
+        note = f"actor_rollout_ref.{key} in the command line is {value}, of which no"
         assert any(one.startswith(note) for one in plain["notes"]) == told
 
 

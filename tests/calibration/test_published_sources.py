@@ -379,7 +379,7 @@ def test_figures_of_stacks_are_those_of_the_phases_they_are_fitted_to() -> None:
             factors = STACKS["nemo-rl-0.3"].factors_on(backend)
             own_s = found["refit"] / factors.sync
             assert own_s == pytest.approx(row.refit_s, rel=0.3)  # reruns take longer
-            assert found["log_prob"] / factors.log_prob == pytest.approx(row.log_prob_s, rel=0.05)
+            assert found["log_prob"] / factors.log_prob == pytest.approx(row.log_prob_s, rel=0.06)
 
 
 @pytest.mark.parametrize("runaways", RUNAWAYS)

@@ -514,7 +514,7 @@ def test_what_the_fit_in_memory_rests_on_is_exported(
     text = " ".join([entry, *given]).replace(MODEL.strip('"'), "Qwen/Qwen3-0.6B")
     words = shlex.split(text)
     launch = read_launch(None, words, stack)
-    asked = Asked(None, None, 20.0, 3, parts_given("qwen3-0.6b", "h100-sxm"))
+    asked = Asked(mean_tokens=20.0, prompt_tokens=3, parts=parts_given("qwen3-0.6b", "h100-sxm"))
     again = from_launch(launch, asked).scenario.cost
     ours, theirs = roofline_of(priced.cost), roofline_of(again)
     for name in ("offload_optimizer", "kv_memory_utilization"):

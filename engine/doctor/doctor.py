@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rollcast.engine.doctor import child
 from rollcast.engine.doctor.findings import Finding
 from rollcast.engine.doctor.packages import engines_ready, packages
+from rollcast.engine.errors import EngineError
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.scenario.file import RawScenario
 
@@ -55,6 +57,11 @@ def examine(raw: RawScenario | None, on_stage: OnStage | None = None) -> Iterato
     yield from packages()
     ready = engines_ready()
     if not ready:
+        if raw is not None:
+            from rollcast.engine.config import build_run
+
+            with suppress(EngineError):  # which the finding tells
+                build_run(raw, elsewhere=True)
         yield Finding(
             "engines",
             "fails",

@@ -95,7 +95,7 @@ def test_weights_move(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     assert needed.verdict == "fails"
 
 
-def test_without_an_engine(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_without_an_engine(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
     def nothing(name: str) -> Any:
         raise EngineError(f"{name} is not installed.")
 
@@ -106,6 +106,10 @@ def test_without_an_engine(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None
     assert told["fails"]
     assert "pip install 'rollcast[hf]'" in last["says"]
     assert "'rollcast[engine]'" in last["says"]
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("model: 5\nstepz: 3\n")
+    assert code("doctor", str(wrong)) == 2
+    assert "stepz: unknown key" in capsys.readouterr().err
 
 
 def test_other_versions_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

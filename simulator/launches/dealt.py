@@ -76,20 +76,17 @@ def _check(deal: Deal, stack: str, known: Settings) -> None:
     if len(numbers) < len(dealt) + len(among) or (deal.share and gpus is None):
         return
     ours, theirs = numbers[: len(dealt)], numbers[len(dealt) :]
-    if deal.most and all(one.setting.unsaid for one in ours):
-        return  # another file, or the command line, may say it
     total = math.prod(one.amount for one in ours)
     by = math.prod(one.amount for one in theirs)
     each = total // gpus.amount if deal.share and gpus else total
-    if each <= by if deal.most else each and each % by == 0:
+    if each and each % by == 0:
         return
     product = f" ({' x '.join(f'{one.amount:,}' for one in ours)})" if len(ours) > 1 else ""
     what = f"{total:,} {deal.parts}{product}"
     if deal.share and gpus:
         what = f"{each:,} of {what} for each of {gpus.said}"
     factors = " and ".join(one.said for one in theirs)
-    limit = "at most" if deal.most else "a multiple of"
-    multiple = f"{limit} {by:,}, " if len(theirs) > 1 else f"{limit} "
+    multiple = f"a multiple of {by:,}, " if len(theirs) > 1 else "a multiple of "
     first = next((one.setting for one in ours if not one.setting.unsaid), ours[0].setting)
     raise ScenarioError(
         first.source, f"{what} cannot be dealt out; {stack} wants {multiple}{factors}"

@@ -5,7 +5,6 @@
         of: [workload.batch_groups, workload.group_size]  # ours, whose product is so many
         among: [data_parallel, run.micro_batch_rollouts]  # of whose product it is a multiple
         share: true           # not all of them: what each data-parallel GPU gets, rounded down
-        most: true            # no multiple of that product: at most as many, where it is said
         since: 0.3            # releases (until: before) that all refuse
         where: {run.dynamic_batches: false}               # of runs of which all of this is known
         given: [run.processes]                            # of runs where each of these is said
@@ -35,7 +34,6 @@ class Deal:
     of: tuple[str, ...]
     among: tuple[str, ...]
     share: bool = False
-    most: bool = False
     since: str | None = None
     until: str | None = None
     where: Mapping[str, Any] = field(default_factory=dict)

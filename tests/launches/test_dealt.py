@@ -50,22 +50,6 @@ def test_verl_does_not_deal_a_batch_of_512_to_seven_gpus() -> None:
     assert sentence.endswith("verl wants a multiple of 7 GPUs by --gpus in the command line")
 
 
-def test_an_optimiser_step_has_no_more_prompts_than_a_batch() -> None:
-    said = {**VERL, "data.train_batch_size": 64, f"{_ACTOR}.ppo_mini_batch_size": 128, **ROWS}
-    assert refusal(said, gpus=8).endswith(
-        "128 prompts of an optimiser step cannot be dealt out; verl wants at most 64 by "
-        "data.train_batch_size in run.sh, line 3"
-    )
-    for more in (
-        {f"{_ACTOR}.ppo_mini_batch_size": 64},
-        {f"{_ACTOR}.use_dynamic_bsz": True},
-        {"rollout_manager.n_trajectory": 8},  # whose turns are rows
-    ):
-        assert refusal({**said, **more}, gpus=8) == ""
-    del said[f"{_ACTOR}.ppo_mini_batch_size"]
-    assert refusal(said, gpus=8) == ""
-
-
 def test_a_plan_asks_of_every_number_of_gpus() -> None:
     launch = launched({**VERL, **ROWS})
     for gpus in (8, 16, 12):  # 12 are no whole nodes, which others say

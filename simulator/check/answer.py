@@ -228,7 +228,7 @@ class Odd:
 def untold_turns(question: Question) -> Iterator[Odd]:
     """That rollouts have turns, of which nothing is said."""
     draft = question.draft
-    told = question.stack and told_by(question.launch, draft.settings) if draft.settings else None
+    told = told_by(question.launch, draft.settings) if draft.settings else None
     if told and question.scenario.environment is UNLIMITED:
         yield Odd(
             f"rollouts have several turns ({told}), and the launch does not say how many, how long "

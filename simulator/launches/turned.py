@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Launched
@@ -12,7 +11,6 @@ from rollcast.simulator.stacks.settings import Settings, value, whole
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.workload.turn_presets import turn_presets
 
-TURNS = "workload.turns.preset"
 FLAG = "--turns"
 _TOLD_BY = ("run.tools", "run.own_rollouts", "run.environment_groups")
 _NONE = (None, False, "", "none", "null")
@@ -45,12 +43,9 @@ def turn_parts(name: str, cap: Part, prompt: int) -> Iterable[Part]:
     """
     if name not in turn_presets():
         raise ScenarioError(FLAG, f"is {name!r}; give one of {', '.join(turn_presets())}")
-    given = f"given by {FLAG}"
-    parts: tuple[tuple[str, Any, str], ...] = (
-        (TURNS, name, given),
-        ("workload.max_context_tokens", prompt + int(cap.value), f"{cap.source}, with the prompt"),
-        ("environment.turn_s.preset", name, given),
-    )
-    yield from (Part(*part) for part in parts)
-    limit = "environment.timeout_s"
+    given, limit = f"given by {FLAG}", "environment.timeout_s"
+    both = prompt + int(cap.value)
+    yield Part("workload.turns.preset", name, given)
+    yield Part("workload.max_context_tokens", both, f"{cap.source}, with the prompt")
+    yield Part("environment.turn_s.preset", name, given)
     yield Part(limit, _TIMEOUT_S, f"assumed; give --set {limit}=SECONDS", True)

@@ -108,6 +108,15 @@ class Forecast:
         return self.result.summary
 
     @property
+    def said(self) -> Mapping[str, Any]:
+        """The summary, with the intervals of phases that hold what the launch leaves open."""
+        open_too = {
+            name: {**self.summary["phases"][name], "low_s": phase.low, "high_s": phase.high}
+            for name, phase in self.phases.items()
+        }
+        return {**self.summary, "phases": {**self.summary["phases"], **open_too}}
+
+    @property
     def gpus(self) -> int:
         """That the run holds."""
         return self.result.scenario.shape.held_gpus

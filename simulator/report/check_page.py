@@ -48,7 +48,9 @@ def check_page(answer: Answer) -> str:
             about="Of one GPU of each kind, by phase of a step, beside what the GPU has.",
         ),
         parts.section(
-            "Time of a step", phase_table([(question.name, answer.forecast.summary, True)], "of")
+            "A step by phase",
+            phase_table([(question.name, answer.forecast.said, True)], "of"),
+            about="Seconds of a mean step, and their 90 % intervals.",
         ),
         _open(answer),
         assumptions(question.scenario),
@@ -68,7 +70,7 @@ def _tiles(answer: Answer) -> Markup:
         ("fits", share(answer.ledger.fits_probability), "how likely"),
         (
             "a step",
-            seconds(found.step.median),
+            seconds(found.step.median, like=found.step.high),
             f"90 %: {interval((found.step.low, found.step.high))}",
         ),
     ]

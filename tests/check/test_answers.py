@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rollcast.simulator.check.words import headline, sentences
 from rollcast.simulator.check.write import write_check
 from rollcast.simulator.costs.memory.ledger import MEMORY_PHASES
 from rollcast.simulator.report.check_page import check_page
+from rollcast.simulator.results.text import interval, number, seconds
 from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.studies.simulate import load, simulate
 
@@ -103,7 +104,13 @@ def test_hours_and_cost_follow_from_the_step(fitting: Answer) -> None:
 
 def test_lengths_that_nobody_says_widen_the_interval(fitting: Answer) -> None:
     """By a factor of 1.8 and more of their own, beside whatever else is open (in quadrature)."""
-    unsaid, said = _answer(prompt_tokens=200).forecast, fitting.forecast
+    answer_of = _answer(prompt_tokens=200)
+    unsaid, said = answer_of.forecast, fitting.forecast
+    shown, (step_s, low_s, high_s) = check_page(answer_of), astuple(unsaid.step)
+    assert f">{seconds(step_s, like=high_s)}<" in shown
+    assert f"90 %: {interval((low_s, high_s))}" in shown
+    update = unsaid.phases["update"]
+    assert interval((update.low, update.high), lambda s: number(s, 2)).replace(" to ", "-") in shown
     for wide, known in (
         (unsaid.step, said.step),
         (unsaid.phases["generation"], said.phases["generation"]),

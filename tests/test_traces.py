@@ -1,8 +1,10 @@
 """Trace files: every format is read, and everything that can be wrong with one is named."""
 
+import bz2
 import contextlib
 import gzip
 import json
+import lzma
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +37,11 @@ FLAT = {
     "Vidur": "num_decode_tokens,num_prefill_tokens,arrived_at\n5,10,0.1\n6.0,20,0.2\n7,30,0.3\n",
     "BurstGPT": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
     "5,GPT-4,10,5,15,API log\n9,GPT-4,20,6,26,API log\n9,ChatGPT,30,7,37,API log\n",
+    "LMCache": ",prompt_tokens,generation_tokens,ttft\n0,10,5,1\n1,20,6,1\n2,30,7,1\n",
+    "Vidur's results": "Request Id,request_num_prefill_tokens,request_num_decode_tokens\n"
+    "0,10,5\n1,20,6\n2,30,7\n",
+    "a frame of nested JSON": "id,usage.prompt_tokens,usage.completion_tokens,"
+    "usage.completion_tokens_details.reasoning_tokens\n0,10,5,1\n1,20,6,1\n2,30,7,1\n",
 }
 MOONCAKE_LINES = "\n".join(
     json.dumps({"timestamp": 0, "input_length": p, "output_length": n, "hash_ids": [1, 2]})
@@ -45,7 +52,10 @@ MOONCAKE_LINES = "\n".join(
 @pytest.mark.parametrize("name", FLAT)
 @pytest.mark.parametrize(
     "dress",
-    ["plain", "bom", "crlf", "blank lines", "no last newline", "semicolons", "tabs", "notes", "gz"],
+    [
+        *("plain", "bom", "crlf", "blank lines", "no last newline", "semicolons", "tabs"),
+        *("notes", "gz", "bz2", "xz", "utf-16", "Excel"),
+    ],
 )
 def test_request_formats_are_told_by_their_header(write, name, dress):
     text = FLAT[name]
@@ -59,6 +69,10 @@ def test_request_formats_are_told_by_their_header(write, name, dress):
         "tabs": text.replace(",", "\t"),
         "notes": "# mine, of May\n" + text,
         "gz": gzip.compress(text.encode()),
+        "bz2": bz2.compress(text.encode()),
+        "xz": lzma.compress(text.encode()),
+        "utf-16": text.encode("utf-16"),
+        "Excel": "sep=;\r\n" + text.replace(",", ";").replace(";5", ";5,0"),
     }[dress]
     trace = read_trace(write(dressed))
     assert (trace.format, trace.grouped, trace.has_rewards) == ("requests", False, False)
@@ -83,6 +97,14 @@ USAGE = '{"id": 1, "response": {"body": {"usage": {"prompt_tokens": %d, "complet
         '{"input_lens": [10], "output_lens": [5]}\n{"input_lens": [20, 30], "output_lens": [6, 7]}',
         # the results of a batch of OpenAI's API
         "\n".join(USAGE % pair for pair in ((10, 5), (20, 6), (30, 7))),
+        # with one that expired
+        '{"id": 0, "response": null, "error": {"code": "batch_expired"}}\n'
+        + "\n".join(USAGE % pair for pair in ((10, 5), (20, 6), (30, 7)))
+        + '\n{"id": 4, "response": {"body": {"error": {"code": 400}}}}',
+        # Bailian's traces number the turns of a conversation, each of which is a request
+        '{"chat_id": 1, "turn": 1, "input_length": 10, "output_length": 5}\n'
+        '{"chat_id": 1, "turn": 2, "input_length": 20, "output_length": 6}\n'
+        '{"chat_id": 2, "turn": 1, "input_length": 30, "output_length": 7}\n',
         # aiperf's ``profile_export.jsonl``: each value with its unit
         "\n".join(AIPERF % pair for pair in ((10, 5), (20, 6), (30, 7))),
         # llmperf's individual responses
@@ -110,6 +132,7 @@ def test_json_of_engines_and_their_benchmarks(write, text):
     [
         ("uid,prompt_length,response_length,score\nb,9,5,1\na,8,7,0\nb,9,6,0.5\n", True),
         ("prompt_idx,prompt_len,n_tokens\nb,9,5\na,8,7\nb,9,6\n", False),
+        ("group_index,prompt_len,response_length\nb,9,5\na,8,7\nb,9,6\n", False),
         (
             '{"prompt_id": "b", "prompt_len": 9, "tokens": 5}\n'
             '{"prompt_id": "a", "prompt_len": 8, "tokens": 7}\n'
@@ -253,6 +276,16 @@ G = "group,index,prompt_tokens,new_tokens,reward\n"
         (gzip.compress(FLAT["Azure"].encode())[:-12], "cannot be read"),
         ('{"conversations": [], "id": 1}', "the text of responses .conversations. and not their"),
         ("12,34\n56,78\n", "no header that is known .*"),
+        (b"\x28\xb5\x2f\xfdrest", "is packed by zstd; unpack it"),
+        ("tokens;n\n1,000;2\n", "line 2, tokens is '1,000'"),
+        ('{"completed": 4, "total_output_tokens": 30}', "lengths: {mean_tokens: 8}"),
+        (
+            "# HELP x\n"
+            'vllm:request_generation_tokens_bucket{le="1.0"} 0.0\n'
+            'vllm:request_generation_tokens_sum{engine="0"} 3e+01\n'
+            'vllm:request_generation_tokens_count{engine="0"} 4.0\n',
+            "lengths: {mean_tokens: 8}",
+        ),
         ("a\x00b\n1\n", "no header that is known"),
         ("prompt_tokens\n5\n", "no column of the lengths of responses; give"),
         ("prompt_tokens,group,index\n5,0,0\n", "lacks the column new_tokens"),

@@ -19,12 +19,14 @@ from rollcast.calibration.logs.rollouts import MOST_TOKENS, Rollouts
 from rollcast.calibration.logs.run_log import Gap, RunLog
 from rollcast.calibration.logs.scan import scan
 from rollcast.calibration.logs.scanned import CONSOLE, Scanned
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.text import seconds
 from rollcast.simulator.stacks.keys import Key
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.log_format import Metrics, Raw, Rollout, Row, Session, StackLog
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, value
 from rollcast.simulator.stacks.settings import whole as setting
+from rollcast.simulator.workload.traces import read_trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +36,8 @@ _LEAST_AT_CAP = 3
 """Steps whose longest responses are equally long before that is taken for the cap."""
 _UNNAMED = 0.2
 """Share of a step in no phase that is read, above which a note says so."""
+_LARGEST_TRACE = 64 << 20
+"""Bytes of a file that is no log, up to which it is tried as a trace."""
 _LEAST_ALIKE = 3
 _LEAST_SETTINGS = 3
 """Of a stack's keys in a written configuration, before it counts as that stack's."""
@@ -285,7 +289,25 @@ def _nothing(scanned: Sequence[Scanned], stack: StackLog | None) -> NoStepsError
     last = looked[0]
     others = f", nor any of {len(scanned) - 1} files beside it" if len(scanned) > 1 else ""
     place = Place(last.file.name, last.tally.lines)
-    return NoStepsError(f"{place}: the file ends without a single step of {known}{others}")
+    return NoStepsError(
+        f"{place}: the file ends without a single step of {known}{others}{_as_trace(scanned)}"
+    )
+
+
+def _as_trace(scanned: Sequence[Scanned]) -> str:
+    """What else a file of lengths alone, as serving benchmarks write it, is good for."""
+    file = scanned[0].file
+    if len(scanned) > 1 or file.member or file.path.stat().st_size > _LARGEST_TRACE:
+        return ""
+    try:
+        trace = read_trace(file.path)
+    except ScenarioError:
+        return ""
+    responses = sum(len(group.rollouts) for group in trace.groups)
+    return (
+        f"; it has the lengths of {responses} responses: a scenario takes them as "
+        f"workload.lengths: {{trace: {file.path}}}"
+    )
 
 
 # Settings

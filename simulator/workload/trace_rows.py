@@ -7,15 +7,18 @@ are one.
 
 from __future__ import annotations
 
+import bz2
+import codecs
 import csv
 import gzip
 import io
 import json
+import lzma
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import IO, NamedTuple, NoReturn, cast
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import parquet
@@ -24,12 +27,30 @@ from rollcast.simulator.results.read import NotJsonError, parse_json
 FIELD = "workload.lengths.trace"
 
 _MOST_BYTES = 512 << 20
-_GZIP = b"\x1f\x8b"
+_UNPACKED: Mapping[bytes, Callable[[IO[bytes]], object]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+}
+_NOT_UNPACKED = {b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _NUMBERS = re.compile(r"\s*[0-9][0-9.]*(\s+[0-9][0-9.]*)*\s*", re.ASCII)
 _SEPARATORS = ",;\t|"
+_METRICS = re.compile(
+    r"^\S*generation_tokens(?:_histogram)?_(sum|count)(?:\{[^}\n]*\})? ([0-9.]+(?:e[+-]?[0-9]+)?)$",
+    re.ASCII | re.MULTILINE,
+)
+"""A histogram of vLLM or SGLang, in Prometheus' text."""
 
 GROUPED = ("group", "index", "prompt_tokens", "new_tokens")
 TURNS = ("group", "index", "turn", "observation_tokens", "new_tokens", "environment_s")
+
+
+def plain(name: str) -> str:
+    """The last part of a name, without case, signs, a unit in brackets and a plural's s."""
+    bare = re.sub(r"\(.*\)$|[^a-z0-9]", "", name.strip().lower().rpartition(".")[2])
+    return bare.removesuffix("s")
+
 
 # The names of each role; of the lists in a role, the first that a file has holds.
 _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -37,6 +58,7 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         (
             *("prompt_tokens", "prompt_length", "prompt_len", "input_tokens", "input_length"),
             *("input_len", "ContextTokens", "Request tokens", "num_prefill_tokens"),
+            *("prefill_tokens", "request_num_prefill_tokens"),
             *("num_prompt_tokens", "num_input_tokens", "number_input_tokens"),
             *("input_sequence_length", "isl"),
         ),
@@ -46,6 +68,7 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
             *("new_tokens", "response_tokens", "response_length", "response_len"),
             *("completion_tokens", "completion_length", "output_tokens", "output_length"),
             *("output_len", "GeneratedTokens", "num_decode_tokens", "num_generated_tokens"),
+            *("generation_tokens", "decode_tokens", "request_num_decode_tokens"),
             *("num_output_tokens", "number_output_tokens", "output_sequence_length"),
             *("resp_len", "resp_length", "osl"),
         ),
@@ -54,11 +77,12 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "group": (
         (
             *("group", "group_id", "prompt_id", "uid", "question_id", "problem_id"),
-            *("prompt_idx", "question_idx", "problem_idx"),
+            *("prompt_idx", "question_idx", "problem_idx", "group_index", "example_id"),
         ),
     ),
     "reward": (("reward",), ("score",)),
 }
+_RESPONSES = {plain(name) for names in _NAMES["response"] for name in names}
 _TEXTS = {"conversation", "message", "response", "output", "completion", "generatedtext", "text"}
 ACCEPTED = (
     "give CSV, JSON lines, JSON or parquet with the length of each response in tokens (new_tokens, "
@@ -97,7 +121,7 @@ def shown(text: str) -> str:
 
 
 def content_of(file: Path) -> bytes:
-    """The bytes of ``file``, of a ``.gz`` unpacked. Raises ScenarioError if it cannot be read."""
+    """The bytes of ``file``, unpacked. Raises ScenarioError if it cannot be read."""
     if file.is_dir():
         fail(f"{file} is a folder; give a trace file")
     if not file.exists():
@@ -107,10 +131,12 @@ def content_of(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
             content = opened.read(_MOST_BYTES + 1)
-        if content.startswith(_GZIP):
-            with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
-                content = packed.read(_MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
+        for magic, unpack in _UNPACKED.items():
+            if content.startswith(magic):
+                with cast(IO[bytes], unpack(io.BytesIO(content))) as packed:
+                    content = packed.read(_MOST_BYTES + 1)
+                break
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         fail(f"{file} cannot be read ({getattr(error, 'strerror', None) or error})")
     if len(content) > _MOST_BYTES:
         fail(f"{file} holds over {_MOST_BYTES >> 20} MiB; give a sample of its rows")
@@ -119,8 +145,12 @@ def content_of(file: Path) -> bytes:
 
 def text_of(content: bytes, file: Path) -> str:
     """``content`` as text. Raises ScenarioError if it is none, or empty."""
+    for magic, packer in _NOT_UNPACKED.items():
+        if content.startswith(magic):
+            fail(f"{file} is packed by {packer}; unpack it, or pack it by gzip, bzip2 or xz")
+    encoding = "utf-16" if content.startswith(_UTF_16) else "utf-8-sig"
     try:
-        text = content.decode("utf-8-sig")
+        text = content.decode(encoding)
     except UnicodeDecodeError as error:
         fail(f"{file} is not UTF-8 text (byte {error.start}); {ACCEPTED}")
     if not text.strip():
@@ -135,7 +165,8 @@ def _first_line(text: str) -> str:
 
 
 def _is_comment(line: str) -> bool:
-    return line.lstrip().startswith("#")
+    """Also Excel's first line, which names the separator."""
+    return line.lstrip().startswith("#") or (len(line) < 8 and line.startswith("sep="))
 
 
 def plain_numbers(text: str, file: Path) -> Iterator[Row] | None:
@@ -197,7 +228,11 @@ def of_objects(objects: Iterator[tuple[str, object]]) -> Iterator[Row]:
         if not isinstance(item, dict):
             fail(f"{where} is not a JSON object; {ACCEPTED}")
         cells = _flat(item)
+        if _failed(item) and not any(plain(name) in _RESPONSES for name in cells):
+            yield Row(where, {}, "0")
+            continue
         if roles is None:
+            _refuse_totals(cells, where)
             roles = _roles(list(cells), where)
         for name in roles.values():
             if name not in cells:
@@ -218,6 +253,38 @@ def of_lists(entries: Sequence[tuple[str, object]]) -> Iterator[Row]:
 def request(where: str, prompt: object, response: object) -> Row:
     """A single request."""
     return Row(where, {}, _text(response), _text(prompt))
+
+
+def _failed(item: Mapping[str, object]) -> bool:
+    """Whether a request, or its answer within it, has an error."""
+    return any(
+        _failed(value) if isinstance(value, dict) and key != "error" else key == "error" and value
+        for key, value in item.items()
+    )
+
+
+def _refuse_totals(cells: Mapping[str, object], where: str) -> None:
+    """Raises ScenarioError for a benchmark's summary: its totals give a mean."""
+    total, requests = cells.get("total_output_tokens"), cells.get("completed")
+    alone = not any(plain(name) in _RESPONSES for name in cells)
+    if alone and isinstance(total, int) and isinstance(requests, int) and requests > 0:
+        fail(
+            f"{where} has a benchmark's totals and not the length of each response: let it write "
+            "them (vLLM: --save-detailed, SGLang: --output-details), or take its mean, "
+            f"workload.lengths: {{mean_tokens: {total / requests:.0f}}}"
+        )
+
+
+def refuse_metrics(text: str, file: Path) -> None:
+    """Raises ScenarioError for what an engine says at /metrics: its sums give a mean."""
+    sums = {"sum": 0.0, "count": 0.0}
+    for what, value in _METRICS.findall(text[: 1 << 20]):
+        sums[what] += float(value)
+    if sums["count"] > 0:
+        fail(
+            f"{file} has an engine's metrics and not the length of each response: take their mean, "
+            f"workload.lengths: {{mean_tokens: {sums['sum'] / sums['count']:.0f}}}"
+        )
 
 
 def _of_object(where: str, cells: Mapping[str, object], roles: Mapping[str, str]) -> Iterator[Row]:
@@ -310,12 +377,6 @@ def lines_of(text: str, file: Path) -> Iterator[tuple[str, object]]:
             fail(f"{where} is not valid JSON; {ACCEPTED}")
 
 
-def plain(name: str) -> str:
-    """A column's name without case, signs, a unit in brackets and a plural's s."""
-    bare = re.sub(r"\(.*\)$|[^a-z0-9]", "", name.strip().lower())
-    return bare.removesuffix("s")
-
-
 def _roles(names: Sequence[str], where: str) -> dict[str, str]:
     """The file's name for each role that it has. Raises ScenarioError if responses have none, or a
     role has several."""
@@ -341,7 +402,8 @@ def _roles(names: Sequence[str], where: str) -> dict[str, str]:
         if texts:
             fail(
                 f"{where} has the text of responses ({texts[0]}) and not their lengths; count its "
-                f"tokens with the model's tokenizer; {ACCEPTED}"
+                "tokens with the model's tokenizer (of the dumps of verl, TRL and ROLL, rollcast "
+                f"import --tokenizer does so); {ACCEPTED}"
             )
         fail(f"{where} has no header that is known ({shown(','.join(names))}); {ACCEPTED}")
     return roles

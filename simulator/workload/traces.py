@@ -12,7 +12,7 @@ given, or dealt |
 | JSON [lengths], {"prompt": 512, "out": [lengths]} | dealt |
 
 `trace_rows` tells the columns by their names: Mooncake's and Azure's
-traces, BurstGPT's, Vidur's, and what ``vllm bench serve --save-detailed`` and SGLang's
+traces, BurstGPT's, Bailian's, Vidur's, and what ``vllm bench serve --save-detailed`` and SGLang's
 ``bench_serving --output-details`` write. Further columns (arrival times, hashes) are ignored, since
 the policy decides when a rollout starts. Where nothing says the groups, a row is one request, and
 `Trace.dealt` makes groups of consecutive rows; requests of 0 new tokens, which failed, are left
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -44,7 +44,8 @@ __all__ = ["FIELD", "Trace", "TraceGroup", "TracedTurn", "read_trace"]
 
 T = TypeVar("T")
 
-_WHOLE = re.compile(r"[0-9]{1,18}(\.0*)?", re.ASCII)
+_WHOLE = re.compile(r"([0-9]{1,18})(\.0*|,0{1,2})?", re.ASCII)
+"""Three zeros behind a comma might be thousands."""
 
 
 class TracedTurn(NamedTuple):
@@ -162,8 +163,9 @@ def read_trace(path: str | Path) -> Trace:
         return _of_json(text, file)
     if numbers := trace_rows.plain_numbers(text, file):
         return _of_rows(numbers, file)
+    trace_rows.refuse_metrics(text, file)
     names, rows = trace_rows.csv_table(text, file)
-    if "turn" in names or {"group", "index"}.issubset(names):
+    if _has_turns(names) or {"group", "index"}.issubset(names):
         return _of_table(names, rows, file)
     return _of_rows(trace_rows.of_csv(names, rows, file), file)
 
@@ -171,7 +173,8 @@ def read_trace(path: str | Path) -> Trace:
 def _tokens(cell: str, where: str, least: int = 1) -> int:
     """A length in tokens; where: line and column."""
     text = cell.strip()
-    if not _WHOLE.fullmatch(text) or (tokens := int(text.partition(".")[0])) < least:
+    whole = _WHOLE.fullmatch(text)
+    if not whole or (tokens := int(whole[1])) < least:
         fail(f"{where} is {shown(text)}; a length is a whole number of tokens, at least {least}")
     if tokens > LARGEST_TOKENS:
         fail(f"{where} is {shown(text)}; no response or prompt has over {LARGEST_TOKENS} tokens")
@@ -179,9 +182,9 @@ def _tokens(cell: str, where: str, least: int = 1) -> int:
 
 
 def _ordinal(value: str, where: str) -> int:
-    if not _WHOLE.fullmatch(value.strip()):
+    if not (whole := _WHOLE.fullmatch(value.strip())):
         fail(f"{where} is {shown(value)}; give a whole number from 0")
-    return int(value.strip().partition(".")[0])
+    return int(whole[1])
 
 
 def _number(value: str) -> float:
@@ -195,7 +198,7 @@ def _number(value: str) -> float:
 
 def _of_table(names: Sequence[str], rows: Iterable[tuple[str, list[str]]], file: Path) -> Trace:
     """The trace of a table that numbers its groups, their rollouts and maybe their turns."""
-    with_turns = "turn" in names
+    with_turns = _has_turns(names)
     wanted = trace_rows.TURNS if with_turns else trace_rows.GROUPED
     if missing := [column for column in wanted if column not in names]:
         fail(f"{file} lacks the column {', '.join(missing)}; {ACCEPTED}")
@@ -212,8 +215,10 @@ def _of_rows(rows: Iterable[Row], file: Path) -> Trace:
     groups: dict[str, list[Row]] = {}
     requests: list[TraceGroup] = []
     failed = 0
+    has_prompts = False
     row = None
     for row in rows:
+        has_prompts = has_prompts or row.prompt is not None
         if row.group is not None:
             groups.setdefault(row.group.strip(), []).append(row)
         elif row.response.strip() in ("0", "0.0"):
@@ -222,7 +227,6 @@ def _of_rows(rows: Iterable[Row], file: Path) -> Trace:
             requests.append(_request(row))
     if row is None:
         fail(f"{file} has a header and no rows")
-    has_prompts = row.prompt is not None
     if groups and (requests or failed):
         fail(f"{file} has groups of responses beside single requests; give one or the other")
     if groups:
@@ -233,7 +237,8 @@ def _of_rows(rows: Iterable[Row], file: Path) -> Trace:
     if not requests:
         fail(f"{file} has {failed} responses, all of 0 tokens; a response has at least 1")
     note = (
-        f"{file.name}: {failed} responses have 0 tokens, as failed requests do: they are left out"
+        f"{file.name}: {failed} responses have 0 tokens, as failed requests do, or an error: they "
+        "are left out"
     )
     return Trace(
         file.name,
@@ -259,7 +264,8 @@ def _group(name: str, rows: Sequence[Row]) -> TraceGroup:
         if one.prompt_tokens != prompt:
             fail(
                 f"{row.where} gives group {shown(name)} a prompt of {one.prompt_tokens} tokens, an "
-                f"earlier row {prompt}; the rollouts of a group share one prompt"
+                f"earlier row {prompt}; the rollouts of a group share one prompt: without "
+                f"{row.columns.get('group', 'groups')} each row is a request of its own"
             )
     rewards = tuple(_reward(row) for row in rows if row.reward is not None and row.reward.strip())
     if len(rewards) not in (0, len(rows)):
@@ -377,13 +383,20 @@ def _of_json(text: str, file: Path) -> Trace:
     return _of_rows(trace_rows.of_lists(entries), file)
 
 
+def _has_turns(names: Collection[str]) -> bool:
+    """Whether these are columns of our table of turns. Others number turns of a conversation, each
+    of which is a request."""
+    ours = {"group", "index", "observation_tokens", "environment_s"}
+    return "turn" in names and not ours.isdisjoint(names)
+
+
 def _of_objects(objects: Iterator[tuple[str, object]], file: Path) -> Trace:
     """The trace of objects, each a response, the responses to a prompt, or a turn."""
     first = next(objects, None)
     if first is None:
         fail(f"{file} has no rows; {ACCEPTED}")
     objects = chain((first,), objects)
-    if isinstance(first[1], dict) and "turn" in first[1]:
+    if isinstance(first[1], dict) and _has_turns(first[1]):
         return _of_table(*trace_rows.table_of_turns(list(objects)), file)
     return _of_rows(trace_rows.of_objects(objects), file)
 

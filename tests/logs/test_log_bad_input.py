@@ -57,6 +57,8 @@ def test_logs_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_text("a,b\n1,2\n")
     _refused(path, said=r"data\.csv, line 2: the file ends without a single step")
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023,10,5\n2023,20,6\n")
+    _refused(path, said=r"step of .*; it has the lengths of 2 responses: .* \{trace: .*data\.csv\}")
     path = tmp_path / "model.safetensors"
     path.write_bytes(bytes(1000))
     _refused(path, said="is no log: neither text nor a kind of file")

@@ -113,13 +113,19 @@ _COUNTED: Sequence[tuple[str, str, Callable[[str], int]]] = (
 )
 
 
+_V1 = "VLLM_USE_V1"
+
+
 def environment(
     variables: Mapping[str, object], default: Place, stack: Launch
 ) -> Mapping[str, Setting]:
     """The GPUs of a node, and the nodes of a program that starts torchrun by itself, as swift does
     (swift/cli/main.py), by its environment, where the stack has no number of its own; and what it
-    says of PyTorch's allocator."""
+    says of PyTorch's allocator and of vLLM's engine."""
     found = dict(_allocator(variables, default))
+    which, place = _told(variables, _V1, default)
+    if which:
+        found["run.engine_v1"] = Setting("run.engine_v1", which, _V1, place)
     key = "run.gpus_per_node"
     if any(one.has_default for one in stack.keys.get(key, ())):
         return found

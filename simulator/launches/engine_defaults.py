@@ -23,6 +23,7 @@ _SIZES = (
 of engines of up to three GPUs and of larger ones."""
 _VLLM_CHOOSES_FROM_BYTES = 70 * 2**30
 _VLLM_SEQS = 1024
+_CHOOSES_SEQS = (0, 9)
 _DRAFT = {"STANDALONE": 6 * _GIB, "NGRAM": 0}
 
 
@@ -41,9 +42,17 @@ def static_share(memory_bytes: float, gpus: int, prefill: int | None, draft: str
     return round(max((memory - kept) / memory, 0.0), 3)
 
 
-_ENGINES = {"sglang": "sglang", "vllm": "vllm-0.11", "trtllm": "tensorrt-llm"}
+_VLLM = "vllm"
+_ENGINES = {"sglang": "sglang", _VLLM: "vllm-0.11", "trtllm": "tensorrt-llm"}
 """Presets of engines by the letters with which the word of a launch for them begins."""
 _LETTERS = re.compile(r"[a-z]*")
+_V1, _V1_ALONE = (0, 8), (0, 11)
+"""Releases of vLLM: the first that runs V1 unless told otherwise, and the first without V0."""
+_RELEASES = {
+    **{(0, 0): "vllm-0.5", (0, 6): "vllm-0.8-v0", _V1: "vllm-0.8", _V1_ALONE: "vllm-0.11"},
+    **{(0, 19): "vllm-0.19", (0, 26): "vllm-0.26"},
+}
+"""Presets of vLLM by the first release that each stands for."""
 
 
 def priced_engine(said: Any) -> str | None:
@@ -54,13 +63,42 @@ def priced_engine(said: Any) -> str | None:
 def engine_part(known: Settings, preset: str) -> Iterator[Part]:
     """The engine that a launch asks for, where it is not the one of its stack's costs. preset: of
     these."""
-    said = known.get("run.engine")
-    if said is None:
-        return
-    wanted = priced_engine(said.value)
-    kind = str(STACKS[preset].engine).partition("-")[0]
-    if wanted is not None and wanted.partition("-")[0] != kind:
-        yield Part("cost.roofline.engine", wanted, said.source)
+    said, own = known.get("run.engine"), str(STACKS[preset].engine)
+    wanted = None if said is None else priced_engine(said.value)
+    if said is None or wanted is None or _kind(wanted) == _kind(own):
+        wanted = own
+    source = "" if said is None else said.source
+    if _kind(wanted) == _VLLM and (released := _vllm(known, wanted)) != wanted:
+        told = known.get("run.engine_release") or known["run.engine_v1"]
+        wanted, source = released, told.source
+    if wanted != own:
+        yield Part("cost.roofline.engine", wanted, source)
+
+
+def _kind(engine: str) -> str:
+    return engine.partition("-")[0]
+
+
+def _vllm(known: Settings, otherwise: str) -> str:
+    """The preset of the release of vLLM that a launch tells. otherwise: where it tells none, or a
+    lower bound that the one of its stack keeps."""
+    told, at_least = _release(known)
+    engine = str(value(known, "run.engine_v1"))
+    if told is None or (at_least and told <= _ordered(otherwise)):
+        return _RELEASES[0, 6] if engine == "0" else otherwise
+    if (0, 7) <= told < _V1_ALONE and engine in ("0", "1"):
+        return _RELEASES[_V1] if engine == "1" else _RELEASES[0, 6]
+    return _RELEASES[max(first for first in _RELEASES if first <= told)]
+
+
+def _release(known: Settings) -> tuple[tuple[int, ...] | None, bool]:
+    """The release of vLLM that a launch tells, and whether it is the least alone."""
+    said = str(value(known, "run.engine_release") or "")
+    return (_ordered(said) if said else None), said.startswith(">=")
+
+
+def _ordered(name: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", name.partition("-v")[0])[:2]))
 
 
 def share_part(known: Settings, preset: str, gpu: object) -> Iterator[Part]:
@@ -100,10 +138,13 @@ def seqs_part(known: Settings, preset: str, gpu: object) -> Iterator[Part]:
     stack, key = STACKS[preset], "engine.max_seqs"
     if value(known, key) is not None or stack.max_seqs is not None or not isinstance(gpu, str):
         return
-    kind, _, release = str(stack.engine).partition("-")
-    if not str(value(known, "run.engine") or kind).lower().startswith("vllm"):
+    own = str(stack.engine)
+    if not str(value(known, "run.engine") or _kind(own)).lower().startswith(_VLLM):
         return
-    if release in ("0.7", "0.8") or gpu.startswith("a100"):
+    engine, (told, _) = _vllm(known, own), _release(known)
+    if engine == _RELEASES[0, 6] or (told or _ordered(engine)) < _CHOOSES_SEQS:
+        return
+    if gpu.startswith("a100"):
         return
     if load_gpu(gpu, "gpu").memory_bytes < _VLLM_CHOOSES_FROM_BYTES:
         return

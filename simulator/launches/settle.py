@@ -67,6 +67,8 @@ def settled(
             read[ours] = setting
     if stack.implied:
         read.update({one.key: one for one in stack.implied(read)})
+    if (engine := _of_engine(sources)) is not None:
+        read[engine.key] = engine
     release = told(stack, given, sources)
     defaults = _defaults(stack, read, release.release, missing)
     if release.release is None:
@@ -197,7 +199,7 @@ def told(stack: Stack, given: Sequence[Given], sources: Sources) -> Told:
     of the keys given is not believed."""
     lowest, highest = stack.launch.told_by(given)
     by_keys = _by_keys(stack, lowest, highest)
-    said = next(_said(stack, sources), None)
+    said = next(_said(stack.launch.packages, stack.launch.versions, sources), None)
     if said is None:
         return by_keys
     release, place = said
@@ -247,28 +249,83 @@ def _undated(stack: Stack, read: Settings, defaults: Settings, words: str) -> To
     return Told(None, f"{said}; give --stack {stack.name}-RELEASE")
 
 
-def _said(stack: Stack, sources: Sources) -> Iterator[tuple[str, Place]]:
-    """Releases that files say, the likeliest first: those of the launch, then those beside it."""
-    packages = stack.launch.packages
-    pins = [
+_ENGINE = "run.engine_release"
+_AT_LEAST = r"(?<![\w-])vllm(?:\[[^\]\n]*\])?\s*>=\s*" + _VERSION
+_IN_VERL_S_TAGS = r":vllm(0\d\d)\."  # vllm011.latest
+
+
+def _of_engine(sources: Sources) -> Setting | None:
+    """The release of vLLM that a launch's own files pin, else all files beside it that pin one
+    alike; with ``>=`` before it where they say the least alone."""
+    for forms, sign in (
+        ([*_pins(("vllm",)), re.compile(_IN_VERL_S_TAGS)], ""),
+        ([re.compile(_AT_LEAST)], ">="),
+    ):
+        of_launch, beside = _texts(sources)
+        found = next((one for file in of_launch for one in _matches(forms, *file)), None)
+        if found is None:
+            others = [one for file in beside for one in _matches(forms, *file)]
+            alike = len({_minor(release) for release, _ in others}) == 1
+            found = others[0] if alike else None
+        if found is not None:
+            release, place = found
+            return Setting(_ENGINE, f"{sign}{_minor(release)}", "vllm", place)
+    return None
+
+
+def _minor(release: str) -> str:
+    """The first two numbers of a release."""
+    if "." not in release:
+        return f"0.{int(release)}"
+    return ".".join(release.split(".")[:2])
+
+
+def _pins(packages: Iterable[str]) -> list[re.Pattern[str]]:
+    return [
         re.compile(form.replace("NAME", re.escape(name))) for name in packages for form in _PINS
     ]
-    for path in list(sources.files):
-        yield from _matches(pins, _text(path), sources.name(path))
-    roots = list(dict.fromkeys([*sources.near, *sources.roots()]))
-    for root in roots:
-        yield from _own(stack.launch, root, sources)
-    beside = (path for root in roots for form in _BESIDE for path in root.glob(form))
-    for _, path in zip(range(_MOST_FILES), beside, strict=False):
-        yield from _matches(pins, _text(path), sources.name(path))
 
 
-def _own(launch: Launch, root: Path, sources: Sources) -> Iterator[tuple[str, Place]]:
-    """The version of the stack's own sources, if they are there."""
-    for name in launch.versions:
+def _texts(sources: Sources) -> tuple[Iterator[tuple[str, str]], Iterator[tuple[str, str]]]:
+    """Texts and names of a launch's own files, and of those beside it that say what is
+    installed."""
+    roots = list(sources.roots()) if sources.first.exists() else []  # none of a command
+    if (
+        roots and not (roots[-1] / ".git").exists()
+    ):  # of no repository: what lies far above is another's
+        roots = roots[:2]
+    folders = dict.fromkeys([*sources.near, *roots])
+    paths = (path for folder in folders for form in _BESIDE for path in folder.glob(form))
+    beside = (path for _, path in zip(range(_MOST_FILES), paths, strict=False))
+    own = list(sources.files)
+    return (
+        ((_text(path), sources.name(path)) for path in own),
+        ((_text(path), sources.name(path)) for path in beside if path not in own),
+    )
+
+
+def _said(
+    packages: Sequence[str], versions: Sequence[str], sources: Sources
+) -> Iterator[tuple[str, Place]]:
+    """Releases that files say, the likeliest first: those of the launch, then those beside it.
+    versions: files of the package's own sources that say its version."""
+    pins, (of_launch, beside) = _pins(packages), _texts(sources)
+    for file in of_launch:
+        yield from _matches(pins, *file)
+    for root in dict.fromkeys([*sources.near, *sources.roots()]):
+        yield from _own(packages, versions, root, sources)
+    for file in beside:
+        yield from _matches(pins, *file)
+
+
+def _own(
+    packages: Sequence[str], versions: Sequence[str], root: Path, sources: Sources
+) -> Iterator[tuple[str, Place]]:
+    """The version of the package's own sources, if they are there."""
+    for name in versions:
         text, form = _text(root / name), _ASSIGNED
         if name in _PROJECTS:
-            names = "|".join(map(re.escape, launch.packages))
+            names = "|".join(map(re.escape, packages))
             form = re.compile(_PROJECTS[name].replace("NAMES", names))
         yield from _matches([form], text, sources.name(root / name))
 

@@ -45,6 +45,37 @@ def test_a_pin_or_an_image_tells_it(tmp_path: Path, line: str, release: str | No
     assert launch.known["engine.max_seqs"].value == (1024 if old else 256)
 
 
+@pytest.mark.parametrize(
+    ("release", "text", "beside", "engine"),
+    [
+        ("0.5", "pip install vllm==0.8.4", "", None),  # as verl 0.5 is priced
+        ("0.9", "pip install vllm==0.8.4", "vllm==0.19.1", "vllm-0.8"),
+        ("0.9", "docker run verlai/verl:vllm017.latest", "", None),
+        ("0.9", "", "torch\nvllm==0.19.1", "vllm-0.19"),
+        ("0.9", "", "vllm>=0.8.2", None),
+        ("0.5", "", "vllm[audio]>=0.27", "vllm-0.26"),
+        ("0.9", "pip install vllm==0.6.3", "", "vllm-0.8-v0"),
+        ("0.9", "pip install vllm==0.5.4", "", "vllm-0.5"),
+        ("0.9", "pip install vllm==0.7.3\nexport VLLM_USE_V1=1", "", "vllm-0.8"),
+        ("0.9", "pip install vllm==0.8.4\nexport VLLM_USE_V1=0", "", "vllm-0.8-v0"),
+        ("0.9", "export VLLM_USE_V1=0", "", "vllm-0.8-v0"),
+        ("0.9", "export VLLM_USE_V1=0\npip install vllm==0.12.0", "", None),
+    ],
+)
+def test_the_engine_is_of_the_release_that_a_launch_tells(
+    tmp_path: Path, release: str, text: str, beside: str, engine: str | None
+) -> None:
+    model = "actor_rollout_ref.model.path=Qwen/Qwen3-8B"
+    launched(tmp_path, f"{text}\n{RUN} {model}\n", requirements_txt=beside)
+    found = asked(tmp_path / "run.sh", LaunchOptions("h100-sxm", stack=f"verl-{release}"))
+    parts = {part.key: part for part in found.parts}
+    said = parts.get("cost.roofline.engine")
+    assert (said and said.value) == engine
+    (tmp_path / "setup.py").write_text("x = ['vllm==0.6.3']", "utf-8")  # files that differ
+    if beside.startswith("torch"):
+        assert read_launch(tmp_path / "run.sh").known.get("run.engine_release") is None
+
+
 def test_what_lies_beside_a_launch_tells_it(tmp_path: Path) -> None:
     launch = launched(tmp_path, f"{RUN}\n", requirements_txt="torch\nverl==0.5.0\n")
     assert (launch.release, launch.told) == (

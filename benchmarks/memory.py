@@ -172,7 +172,7 @@ def judge(source: str, name: str, case: MemoryCase) -> Judged:
         return Judged(source, name, case, _host_chance(ledger, case), "", ledger.host_total)
     refused = ""
     try:
-        scenario.check_memory()
+        scenario.check_memory(remedied=False)
     except ScenarioError as error:
         beside = case.role == "trainer" and scenario.no_pool is not None  # its engine is none
         told = case.launch is not None and ledger.fits_probability >= REFUSED_BELOW

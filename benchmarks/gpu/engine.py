@@ -110,7 +110,7 @@ def scenario(case: Case, gpu: str) -> dict[str, Any]:
 def forecast(case: Case, gpu: str) -> dict[str, Any]:
     """Seconds of generation with their 90 % interval, and the length of each rollout by group."""
     result = simulated(**scenario(case, gpu))
-    add_intervals(result)
+    add_intervals(result, sources=False)
     told = result.summary["phases"]["generation"]
     groups: dict[int, list[int]] = defaultdict(list)
     rows = result.run.segments

@@ -30,7 +30,6 @@ from rollcast.simulator.launches.parts import Part as ScenarioPart
 from rollcast.simulator.launches.settle import of_release, settled
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.scenario.file import RawScenario, override
-from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place
@@ -150,7 +149,7 @@ class MemoryCase:
         Raises ScenarioError for a run that cannot be."""
         if self.launch is None:
             scenario = from_raw(override(RawScenario(dict(self.scenario)), settings))
-            ledger = ledger_of(scenario)
+            ledger = scenario.ledger
         else:
             asked = self.launch.question(settings)
             scenario, ledger = asked.scenario, asked.scenario.ledger

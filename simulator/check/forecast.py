@@ -138,7 +138,7 @@ def forecast(question: Question, fits: bool, on_step: OnStep = None) -> Forecast
     RunError as `simulate` does."""
     keys = {} if fits else question.as_if_it_fit()
     result = simulate(question.with_keys(keys), on_step)
-    add_intervals(result, None, on_step)
+    add_intervals(result, None, on_step, sources=False)
     summary = result.summary
     low, high = summary["intervals"]["step_s"]
     step = Seconds(summary["step_s"], low, high)

@@ -96,11 +96,13 @@ def uncertainty(
     costs: Sequence[CostModel] | None = None,
     alike: Kind | None = None,
     steps: int | None = None,
+    sources: bool = True,
 ) -> Uncertainty:
     """The uncertainty of a finished run.
 
     costs, alike: draws of the costs (`cost_draws`) and kind of steps (`widest`) for runs that are
-    drawn alike. steps: of the whole run, if longer than simulated.
+    drawn alike. steps: of the whole run, if longer than simulated. sources: whether shares are
+    wanted, which take as long as the draws.
     """
     scenario, records = result.scenario, result.run.steps
     if not records:
@@ -124,7 +126,7 @@ def uncertainty(
     levels = {name: _column(name, scenario.seed, DRAWS) for name in responses.lengths}
     prices = _table([work.prices(cost) for cost in costs] or [SAME], DRAWS)
     drawn = run.drawn(prices, levels, errors)
-    shares = _shares(scenario, work, run, errors, drawn.step_s)
+    shares = _shares(scenario, work, run, errors, drawn.step_s) if sources else {}
     return Uncertainty(
         _figures(result.summary, drawn),
         shares,
@@ -157,6 +159,7 @@ def add_intervals(
     on_short_step: OnStep = None,
     costs: Sequence[CostModel] | None = None,
     alike: Kind | None = None,
+    sources: bool = True,
 ) -> Uncertainty:
     """Adds to a run's summary its 90 % ``intervals``, those of its phases (`add_phases`),
     ``intervals_from``, ``interval_shares`` by source, ``interval_note``; ``sampling_error``: of a
@@ -164,10 +167,11 @@ def add_intervals(
     (``enough_steps``).
 
     draws: whole runs for the intervals; None for short ones. on_step, on_short_step: called after
-    each of their steps. costs, alike: see `uncertainty`, which is returned. Raises ScenarioError or
-    RunError for a whole run that cannot be made.
+    each of their steps. costs, alike, sources: see `uncertainty`, which is returned. Raises
+    ScenarioError or RunError for a whole run that cannot be made.
     """
-    summary, quick = result.summary, uncertainty(result, on_short_step, costs, alike)
+    summary = result.summary
+    quick = uncertainty(result, on_short_step, costs, alike, sources=sources)
     if draws:
         from_whole_runs(summary, whole_runs(result.scenario, draws, on_step))
     else:

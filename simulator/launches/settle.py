@@ -289,12 +289,11 @@ def _pins(packages: Iterable[str]) -> list[re.Pattern[str]]:
 def _texts(sources: Sources) -> tuple[Iterator[tuple[str, str]], Iterator[tuple[str, str]]]:
     """Texts and names of a launch's own files, and of those beside it that say what is
     installed."""
-    roots = list(sources.roots()) if sources.first.exists() else []  # none of a command
-    if (
-        roots and not (roots[-1] / ".git").exists()
-    ):  # of no repository: what lies far above is another's
+    roots = list(sources.roots())
+    if not (roots[-1] / ".git").exists():  # of no repository: what lies far above is another's
         roots = roots[:2]
-    folders = dict.fromkeys([*sources.near, *roots])
+    there = sources.first.exists()  # which a command is not
+    folders = dict.fromkeys([*sources.near, *roots] if there else [])
     paths = (path for folder in folders for form in _BESIDE for path in folder.glob(form))
     beside = (path for _, path in zip(range(_MOST_FILES), paths, strict=False))
     own = list(sources.files)

@@ -358,6 +358,14 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence(write, content, says)
         read_trace(write(content))
 
 
+def test_a_trace_is_parsed_once_until_it_changes(write):
+    file = write(FLAT["Azure"])
+    first = read_trace(file)
+    assert read_trace(str(file)) is first
+    file.write_text(FLAT["Azure"].replace(",5", ",8"))
+    assert read_trace(file).groups[0].new_tokens == (8,)
+
+
 def test_what_is_not_a_file_is_refused(tmp_path):
     for path, says in ((tmp_path, "is a folder"), (tmp_path / "none.csv", "there is no file")):
         with refuses("workload.lengths.trace", says):

@@ -295,7 +295,8 @@ def _trace_workload(
     prompt = section.prompt_tokens
     if trace.has_prompts and prompt is not None:
         raise ScenarioError(
-            "workload.prompt_tokens", f"{trace.name} has its own prompt lengths; leave this out"
+            "workload.prompt_tokens",
+            f"{trace.name} has its own prompt lengths; leave this out, or set it to null",
         )
     if not trace.has_prompts:
         if not isinstance(prompt, int):

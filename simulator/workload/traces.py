@@ -29,6 +29,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -155,7 +156,12 @@ def read_trace(path: str | Path) -> Trace:
     Raises ScenarioError, field ``workload.lengths.trace``, naming line and column of what is wrong.
     """
     file = Path(path)
-    content = trace_rows.content_of(file)
+    return _parsed(trace_rows.content_of(file), file)
+
+
+@lru_cache(maxsize=1)
+def _parsed(content: bytes, file: Path) -> Trace:
+    """Kept, since a run with other seeds asks for the same trace again."""
     if content.startswith(parquet.MAGIC):
         return _of_objects(trace_rows.of_parquet(content, file), file)
     text = trace_rows.text_of(content, file)

@@ -419,6 +419,11 @@ def test_the_command_line_says_what_was_solved_for(cli: Cli, tmp_path: Path) -> 
     assert lengths["note"][:40] in " ".join(out.split())
     err = refused(cli("simulate", str(path), "--set", "workload.lengths.mean_tokens=9000"))
     assert "mean_tokens: is 9000" in err
+    preset = "workload.lengths.preset=deepseek-r1-0528"
+    err = refused(cli("simulate", str(path), "--set", preset))
+    assert "lengths.preset: does not go with mean_tokens; set one of them to null" in err
+    nulls = [f"workload.lengths.{key}=null" for key in ("mean_tokens", "cut_share")]
+    ran(cli("simulate", str(path), "--draws=0", *(f"--set={one}" for one in (preset, *nulls))))
     out = ran(cli("explain", "workload.lengths.sd"))
     assert "0.3 to 0.9" in " ".join(out.split())
 

@@ -172,7 +172,7 @@ MIXTURE = {"family": "mixture", "components": [{"weight": 0.5, **LOGNORMAL}] * 2
         ({"runaway": 1.01}, "runaway", "from 0 to 1"),
         ({"drift_per_step": 3}, "drift_per_step", "from -1 to 1"),
         ({"sigma": 1}, "sigma", "unknown key"),
-        ({"components": []}, "components", "unknown key"),
+        ({"components": []}, "components", "does not go with family: lognormal; set one"),
         ({"preset": "qwen3-30b-a3b-thinkin"}, "preset", "did you mean qwen3-30b-a3b-thinking"),
         (
             {"preset": "glm-4.5", "family": "mixture"},

@@ -120,7 +120,11 @@ def refused(value: Any, key: str, *words: str) -> None:
             "shape.shape",
             "must be one of round, square, got 'suare' (did you mean square?)",
         ),
-        ({"count": 1, "shape": {"shape": "round", "side": 1}}, "shape.side", "unknown key"),
+        (
+            {"count": 1, "shape": {"shape": "round", "side": 1}},
+            "shape.side",
+            "does not go with shape: round; set one of them to null, or give beside it only",
+        ),
         (
             {"count": 1, "shape": {"shape": "square", "side": 10}},
             "shape.side",

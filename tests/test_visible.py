@@ -98,6 +98,16 @@ def test_the_console_is_safe_for_all_that_is_printed(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "a\\x1b[2Jb\\x9b\n"
 
 
+@pytest.mark.parametrize("columns", ["0", "20"])
+def test_a_screen_without_room_loses_no_figure(
+    columns: str, named: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    out = ran(cli("simulate", str(named), "--draws", "0"))
+    assert "step time" in out
+    assert "3.01 s" in out
+
+
 def test_pages_hold_no_escape(named: Path, cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert (

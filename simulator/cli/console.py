@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 PIPE_WIDTH = 120
+LEAST_WIDTH = 40
+"""Columns below which figures would be cut away; a screen without a size has 0."""
 
 _Column = TypeVar("_Column")
 
@@ -28,7 +30,10 @@ def console() -> Console:
     """The terminal, or a pipe of `PIPE_WIDTH` columns (unless COLUMNS is set); shows control
     characters instead of obeying them."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return _harmless()(width=width, highlight=False, soft_wrap=False)
+    screen = _harmless()(width=width, highlight=False, soft_wrap=False)
+    if screen.width < LEAST_WIDTH:
+        screen.width = LEAST_WIDTH
+    return screen
 
 
 def print_where(out: Path | None) -> None:

@@ -60,6 +60,9 @@ def replay(folder: Path, trust_modules: Trust = False) -> Replayed:
 
 def read_record(folder: Path) -> list[Entry]:
     """The record of a run. Raises ScenarioError (``RUN_DIR``)."""
+    if not folder.is_dir():
+        wanted = "give the folder of a run, as rollcast run --out writes it"
+        raise ScenarioError(FIELD, f"{folder} is not a folder; {wanted}")
     if not place(folder, schema.EVENTS.name).exists():
         raise ScenarioError(
             FIELD,

@@ -163,7 +163,16 @@ class Section(Reader):
             kind = self._kind(value, field)
         except ScenarioError:
             return  # said when it is read
-        _check_keys(kind, value, field)
+        valid = keys(kind)
+        others = [key for key in value if key not in valid]
+        for key in others:
+            if value[key] is not None:
+                raise ScenarioError(
+                    join(field, key),
+                    f"does not go with {_choice(kind, value)}; set one of them to null, or give "
+                    f"beside it only {', '.join(valid)}",
+                )
+        _check_keys(kind, {key: item for key, item in value.items() if key in valid}, field)
 
     def _kind(self, value: Mapping[Any, Any], field: str) -> type:
         if len(self.kinds) == 1:
@@ -187,6 +196,15 @@ class Section(Reader):
             raise missing(place, choice.wanted + instead)
         choice.read(value[key], place)
         raise AssertionError("a word that names no class")
+
+
+def _choice(kind: type, value: Mapping[Any, Any]) -> str:
+    """The key of ``value`` that chooses ``kind``, with its value where that matters."""
+    for key in getattr(kind, "CHOSEN_BY", ()):
+        if value.get(key) is not None:
+            return str(key)
+    key, valid = tag(kind)
+    return f"{key}: {value[key]}" if valid is not None else key
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,8 @@ def test_a_run_of_an_earlier_version_may_have_no_record(cli: Cli, own: Path) -> 
     (own / schema.EVENTS.name).unlink()
     said = refused(cli("replay", own))
     assert "holds no events.jsonl" in said
+    said = refused(cli("replay", own / "none"))
+    assert "none is not a folder; give the folder of a run" in said
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """APRIL (arXiv 2509.18521): the gain of rollout throughput, and what is carried over."""
 
-import math
 import statistics
 from functools import cache
 from typing import Any
@@ -9,6 +8,7 @@ from benchmarks.claims.common import Row, Table, against, lognormal, percent, sp
 from benchmarks.published_lengths import lognormal_for_moments
 from benchmarks.runner import simulated
 from rollcast.simulator.studies.simulate import Result
+from rollcast.simulator.workload.halving import halved
 from rollcast.simulator.workload.length_specs import length_presets
 from rollcast.simulator.workload.lengths import LengthModel
 
@@ -98,12 +98,11 @@ def gain_by_mean() -> list[list[str]]:
 
 def scaled_to(model: LengthModel, mean: int) -> LengthModel:
     """The model with its medians scaled so that capped lengths have that mean."""
-    low, high = 1e-3, 1e3
-    for _ in range(40):
-        factor = math.sqrt(low * high)
-        shorter = model.scaled(factor).marginal(CAP).mean() < mean
-        low, high = (factor, high) if shorter else (low, factor)
-    return model.scaled(low)
+
+    def shorter(factor: float) -> bool:
+        return bool(model.scaled(factor).marginal(CAP).mean() < mean)
+
+    return model.scaled(halved(shorter, 1e-3, 1e3, 40, logs=True)[0])
 
 
 @cache

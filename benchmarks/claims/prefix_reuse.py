@@ -14,6 +14,7 @@ from rollcast.simulator.costs.memory.training import (
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import Model, load_model
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
+from rollcast.simulator.workload.halving import halved
 
 TOTAL_TOKENS = 12_288
 LONG = (10_240, 2_048)  # prompt and response
@@ -125,10 +126,7 @@ def grouper_ratios(share: float) -> tuple[float, float]:
 
 def grouper_row() -> Row:
     """The share that explains the update's speed-up says what the log-prob pass gains."""
-    low, high = 0.0, 0.99
-    for _ in range(20):
-        middle = (low + high) / 2
-        low, high = (middle, high) if grouper_ratios(middle)[0] < UPDATE_RATIO else (low, middle)
+    low, _ = halved(lambda share: grouper_ratios(share)[0] < UPDATE_RATIO, 0.0, 0.99, 20)
     log_prob = grouper_ratios(low)[1]
     return Row(
         "Prefix Grouper, Qwen3-4B on 4 H800, 8K, groups of 4: log-prob pass",

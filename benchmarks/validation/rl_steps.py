@@ -81,7 +81,7 @@ def printed_s(run: Row) -> list[float]:
     """Forecasts drawn as ``rollcast simulate`` and ``rollcast compare`` do without being asked
     (`simulator.studies.uncertainty`), the lengths taken as the scenario gives them."""
     result = finished(run)
-    by_draw = uncertainty(result).draws["step_s"] / result.summary["step_s"]
+    by_draw = uncertainty(result, sources=False).draws["step_s"] / result.summary["step_s"]
     return list(step_s(result) * by_draw)
 
 

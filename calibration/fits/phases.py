@@ -14,6 +14,7 @@ from rollcast.calibration.fits.robust import FloatArray
 from rollcast.simulator.costs.base import CostModel
 from rollcast.simulator.costs.scaled import PHASES
 from rollcast.simulator.results.phases import GRADES
+from rollcast.simulator.workload.halving import halved
 
 _SCATTER = 0.06
 """Of generation at equal tokens, standard deviation of the log, by which what is near a look falls
@@ -43,12 +44,12 @@ def level(forecast: FloatArray, measured: FloatArray, poll_s: float) -> tuple[fl
 
     def edge(mean_s: float) -> float:
         """The log of the factor from which on the mean is beyond so much."""
-        low, high = usual - _FAR, usual + _FAR
-        for _ in range(_ROUNDS):
-            middle = (low + high) / 2
-            step_s = seen(math.exp(middle) * forecast[:, None] * scatter, poll_s)
-            low, high = (middle, high) if np.mean(step_s @ weights) < mean_s else (low, middle)
-        return (low + high) / 2
+
+        def short(log: float) -> bool:
+            step_s = seen(math.exp(log) * forecast[:, None] * scatter, poll_s)
+            return bool(np.mean(step_s @ weights) < mean_s)
+
+        return sum(halved(short, usual - _FAR, usual + _FAR, _ROUNDS)) / 2
 
     least, most = edge(wanted - _NEAR * poll_s), edge(wanted + _NEAR * poll_s)
     error = poll_s / math.sqrt(12 * len(measured)) / wanted

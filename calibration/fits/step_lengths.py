@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rollcast.calibration.fits.robust import FloatArray, spread
 from rollcast.calibration.fits.steps import Steps
+from rollcast.simulator.workload.halving import halved
 from rollcast.simulator.workload.known_lengths import (
     ASSUMED_RUNAWAY,
     LOGIT_BETWEEN,
@@ -65,15 +66,14 @@ class Spread:
     def longest(self, mean: float, groups: float, group_size: int) -> float:
         """The median of the longest response of so many, of this mean, were none cut."""
         nodes, weights = _nodes()
-        low, high = 0.0, 12.0 * self.total
-        for _ in range(40):
-            middle = (low + high) / 2
-            below = _ndtr((middle - self.between * nodes) / max(self.within, 1e-6))
-            if groups * math.log(max(float(below**group_size @ weights), 1e-300)) < math.log(0.5):
-                low = middle
-            else:
-                high = middle
-        return mean * math.exp(high - self.total**2 / 2)
+
+        def short(log: float) -> bool:
+            below = _ndtr((log - self.between * nodes) / max(self.within, 1e-6))
+            chance = max(float(below**group_size @ weights), 1e-300)
+            return groups * math.log(chance) < math.log(0.5)
+
+        _, log = halved(short, 0.0, 12.0 * self.total, 40)
+        return mean * math.exp(log - self.total**2 / 2)
 
     def longest_sd(self, mean: float, groups: float, group_size: int, most: float) -> float:
         """Of the log of that, what the spread is off by, where none is longer than ``most``."""
@@ -261,15 +261,14 @@ def _at_the_mean(figures: FewFigures, x: FloatArray, theta: FloatArray) -> Float
     def reached(at: int, low: float, high: float) -> FloatArray:
         """With the value ``at`` between two bounds by which the mean is reached."""
         drawn = theta.copy()
-        for _ in range(40):
-            drawn[at] = middle = (low + high) / 2
+
+        def short(value: float) -> bool:
+            drawn[at] = value
             expected = _Prompts.of(figures, x, drawn, figures.any_cut).expected
             ratios = [figures.mean[part].mean() / expected[part].mean() for part in parts]
-            if np.median(ratios) > 1:  # a stretch before a run collapsed has no say
-                low = middle
-            else:
-                high = middle
-        drawn[at] = high
+            return bool(np.median(ratios) > 1)  # a stretch before a run collapsed has no say
+
+        drawn[at] = halved(short, low, high, 40)[1]
         return drawn
 
     longest = math.log(figures.cap)
@@ -488,13 +487,8 @@ def lengths_like(
         return np.full(count, max(round(top), 1), dtype=np.int64)
     wanted = max((mean * count - at_top * top) / rest, 1.0)
     shape = np.exp(total_sd * ndtri((np.arange(rest) + 0.5) / rest))
-    low, high = 0.0, max(2.0 * top, top / float(shape[0]))  # the shortest may be as long
-    for _ in range(60):
-        middle = (low + high) / 2
-        if np.clip(middle * shape, 1.0, top).mean() < wanted:
-            low = middle
-        else:
-            high = middle
-    lengths = np.concatenate([np.clip(high * shape, 1.0, top), np.full(at_top, top)])
+    most = max(2.0 * top, top / float(shape[0]))  # the shortest may be as long
+    _, by = halved(lambda by: bool(np.clip(by * shape, 1.0, top).mean() < wanted), 0.0, most)
+    lengths = np.concatenate([np.clip(by * shape, 1.0, top), np.full(at_top, top)])
     rng.shuffle(lengths)
     return np.asarray(np.maximum(np.rint(lengths), 1), dtype=np.int64)

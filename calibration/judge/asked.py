@@ -17,6 +17,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.parts import Part, replaced
 from rollcast.simulator.scenario.file import read_value
 from rollcast.simulator.values import nearest
+from rollcast.simulator.workload.halving import halved
 from rollcast.simulator.workload.measured import MeasuredGroups
 
 FLAG = "--what-if"
@@ -103,25 +104,14 @@ def changed_step(
     return Step(seconds, times * now.low_s, times * now.high_s, now.steps)
 
 
-def _between(low: float, high: float, goal: float, mean_at: Any) -> float:
-    """Where a rising function reaches the goal."""
-    for _ in range(_ROUNDS):
-        middle = math.sqrt(low * high)
-        if mean_at(middle) < goal:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
 def _at_mean(groups: MeasuredGroups, mean: float, cap: int) -> MeasuredGroups:
     """All groups longer or shorter in proportion."""
     tokens = np.array([n for group in groups.new_tokens for n in group], dtype=float)
 
-    def mean_at(factor: float) -> float:
-        return float(np.clip(tokens * factor, 1, cap).mean())
+    def short(factor: float) -> bool:
+        return bool(np.clip(tokens * factor, 1, cap).mean() < mean)
 
-    scaled = longer(groups, _between(1e-4, 1e4, mean, mean_at), cap)
+    scaled = longer(groups, halved(short, 1e-4, 1e4, _ROUNDS, logs=True)[1], cap)
     return replace(scaled, max_new_tokens=max(cap, groups.max_new_tokens))
 
 
@@ -135,7 +125,10 @@ def _samples(parts: Sequence[Part], median: float, cap: int) -> np.ndarray[Any, 
 
 
 def _median(parts: Sequence[Part], mean: float, cap: int) -> float:
-    return _between(1e-2, 1e9, mean, lambda at: float(_samples(parts, at, cap).mean()))
+    def short(median: float) -> bool:
+        return bool(_samples(parts, median, cap).mean() < mean)
+
+    return halved(short, 1e-2, 1e9, _ROUNDS, logs=True)[1]
 
 
 def _trace(known: Fit, parts: Sequence[Part], longest: float, mean: float | None, cap: int) -> str:

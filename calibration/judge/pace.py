@@ -19,6 +19,7 @@ from rollcast.calibration.fits.model import Drift, Fit
 from rollcast.calibration.fits.steps import Steps
 from rollcast.calibration.judge.small_runs import SmallRun
 from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.workload.halving import halved
 
 _WAITS = 0.05  # share of a step from which on the trainer waits
 _STEPS, _LEAST_STEPS, _ROUNDS = 24, 8, 7
@@ -58,12 +59,7 @@ def with_pace(known: Fit, steps: Steps, drift: Drift) -> Fit:
         if known.shape == "linear" and known.coefficients["iteration_s"] < 1e-6:
             # nothing was timed: its unit is a tenth of a microsecond
             low, high, rounds = 0.0, 15.0, _ROUNDS + 4
-        for _ in range(rounds):
-            middle = (low + high) / 2
-            if simulated(math.exp(middle)) < measured:
-                low = middle
-            else:
-                high = middle
+        low, high = halved(lambda log: simulated(math.exp(log)) < measured, low, high, rounds)
     except (ScenarioError, RunError) as error:
         return known.noted(f"the run cannot be simulated ({error})")
     cost = scaled(known, math.exp((low + high) / 2), _SD)

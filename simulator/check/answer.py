@@ -269,7 +269,7 @@ def _tail(question: Question, found: Forecast, on_step: OnStep) -> Iterator[Odd]
         scenario = found.result.scenario
         variants = [scenario, scenario.with_policy("april")]
         results = run_each(variants, on_step)
-        ranked = ranking.from_short_runs(results)
+        ranked = ranking.from_short_runs(results, sources=False)
     except RollcastError:
         yield Odd(waits)
         return

@@ -154,7 +154,7 @@ def measured(result: Result, whole: int | None = None) -> Measured:
     """Figures of a finished run; with ``whole``, also the uncertainty of that many updates."""
     factors, warnings, summary = (), list(result.summary["warnings"]), dict(result.summary)
     if whole is not None:
-        uncertain = uncertainty(result, steps=whole)
+        uncertain = uncertainty(result, steps=whole, sources=False)
         draws, few = uncertain.draws.get("step_s"), uncertain.sampling_error.warning
         warnings += [few] if few else []
         if draws is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -75,17 +76,17 @@ class Ranking:
 
 
 def from_short_runs(
-    results: Mapping[str, Result], on_step: Callable[[StepRecord], None] | None = None
+    results: Mapping[str, Result],
+    on_step: Callable[[StepRecord], None] | None = None,
+    sources: bool = True,
 ) -> Ranking:
     """The ranking of finished runs by the draws of `simulator.studies.uncertainty`, alike for all
-    policies. Adds intervals to the runs' summaries (`add_intervals`)."""
+    policies. Adds intervals to the runs' summaries (`add_intervals`, also on ``sources``)."""
     runs = list(results.values())
     costs = cost_draws(runs[0].scenario)
     alike = widest(kind_of(result.run.steps) for result in runs)
-    drawn = [
-        add_intervals(result, on_short_step=on_step, costs=costs, alike=alike).draws["step_s"]
-        for result in runs
-    ]
+    add = partial(add_intervals, on_short_step=on_step, costs=costs, alike=alike, sources=sources)
+    drawn = [add(result).draws["step_s"] for result in runs]
     step_s = np.array([result.summary["step_s"] for result in runs])
     alike_s = per_rollout([result.run for result in runs])
     drawn_s = np.column_stack(drawn) * alike_s

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rollcast.simulator.workload.halving import halved
 from rollcast.simulator.workload.lengths import LengthModel, Quantiles
 
 FARTHEST = 9.0
@@ -124,11 +125,8 @@ def means(points: Sequence[Point], fixed_top: bool, cap: int) -> tuple[float, fl
 
 def bent_to(points: Sequence[Point], fixed_top: bool, mean: float, cap: int) -> tuple[Point, ...]:
     """The curve that has a mean between `means`."""
-    low, high = _BENDS
-    for _ in range(_HALVINGS):
-        bend = (low + high) / 2.0
-        if mean_of(curve(points, fixed_top, bend), cap) < mean:
-            low = bend
-        else:
-            high = bend
-    return curve(points, fixed_top, high)
+
+    def short(bend: float) -> bool:
+        return mean_of(curve(points, fixed_top, bend), cap) < mean
+
+    return curve(points, fixed_top, halved(short, *_BENDS)[1])

@@ -20,6 +20,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rollcast.simulator.workload.halving import halved
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
@@ -187,11 +189,9 @@ def _gamma_shape(sd: float) -> tuple[float, float]:
     """Shape and median of the gamma whose log has standard deviation ``sd``: trigamma(k) = sd^2."""
     from scipy.special import gammaincinv, polygamma
 
-    low, high = 1e-4, 1e17
-    for _ in range(200):  # trigamma falls monotonically: halve on the log scale
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if polygamma(1, middle) > sd * sd else (low, middle)
-    return high, float(gammaincinv(high, 0.5))
+    # trigamma falls monotonically
+    _, shape = halved(lambda k: bool(polygamma(1, k) > sd * sd), 1e-4, 1e17, 200, logs=True)
+    return shape, float(gammaincinv(shape, 0.5))
 
 
 @dataclass(frozen=True, slots=True)

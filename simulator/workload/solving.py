@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rollcast.simulator.workload.halving import halved
 from rollcast.simulator.workload.lengths import LARGEST_CAP
 
 FloatArray = NDArray[np.float64]
@@ -174,15 +175,12 @@ class Longest:
         wanted = math.log(0.5) / self.groups
         within = math.sqrt(max(1.0 - self.between, 1e-6))
         level = math.sqrt(self.between) * _NODES
-        low, high = 0.0, 14.0
-        for _ in range(_HALVINGS):  # in standard deviations of all responses, the same for each
-            z = (low + high) / 2
+
+        def short(z: float) -> bool:
             inside = np.exp(self.group_size * log_ndtr((z - level) / within))
-            if math.log(max(float(inside @ _WEIGHTS), 1e-300)) < wanted:
-                low = z
-            else:
-                high = z
-        return high
+            return math.log(max(float(inside @ _WEIGHTS), 1e-300)) < wanted
+
+        return halved(short, 0.0, 14.0, _HALVINGS)[1]
 
     def of(self, at: Point) -> FloatArray:
         """See `Figure`."""

@@ -27,6 +27,7 @@ from rollcast.simulator.launches.run_parts import (
     rollout_gpus,
 )
 from rollcast.simulator.launches.turned import turn_parts
+from rollcast.simulator.stacks.launch import ENTRY, Given
 from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole, whole_number
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.values.words import short
@@ -213,7 +214,13 @@ def completed(launch: Launched, gpus: int | None = None) -> Settings:
     rest, and what all of them imply. Raises ScenarioError (``--gpus``) for GPUs that make no whole
     nodes, or that the launch says otherwise."""
     stack = all_stacks()[launch.stack]
-    said = {key: setting for key, setting in launch.settings.items() if not setting.implied}
+    begun = Given(ENTRY, launch.entry, Place(launch.entry), 9)
+    own = stack.launch.read([*launch.given, begun])  # without what follows, put in their place
+    said = {
+        key: own[key] if setting.implied else setting
+        for key, setting in launch.settings.items()
+        if not setting.implied or key in own
+    }
     if gpus is not None:
         said |= _gpus_of(launch, gpus)
     taken = Place(f"{launch.stack}'s defaults")

@@ -290,7 +290,7 @@ def _texts(sources: Sources) -> tuple[Iterator[tuple[str, str]], Iterator[tuple[
     """Texts and names of a launch's own files, and of those beside it that say what is
     installed."""
     roots = list(sources.roots())
-    if not (roots[-1] / ".git").exists():  # of no repository: what lies far above is another's
+    if not any((root / ".git").exists() for root in roots):  # what lies far above is another's
         roots = roots[:2]
     there = sources.first.exists()  # which a command is not
     folders = dict.fromkeys([*sources.near, *roots] if there else [])

@@ -201,6 +201,11 @@ OTHERS = {
     "program, and trains nothing by itself": (
         "python -m openrlhf.cli.serve_rm --reward_pretrain m --port 5000 --bf16\n"
     ),
+    "run.sh, line 2: starts batch_inference, which generates, or scores, for another "
+    "program, and trains nothing by itself": (
+        "read -r -d '' WORDS <<EOF\n../batch_inference.py --pretrain $P --rollout_batch_size 64 "
+        "--max_new_tokens 9\nEOF\npython $WORDS\n"
+    ),
     "run.sh, line 1: starts open_instruct.grpo_fast, which is a loop that is not known here; of "
     "TRL's GRPO and RLOO are": (
         "python mason.py --gpus 8 --beta 0 --num_train_epochs 1 -- uv run "

@@ -453,7 +453,13 @@ def test_a_job_takes_its_command_from_a_variable(tmp_path: Path, script: str) ->
     written(tmp_path, "grpo.yaml", "grpo: {num_prompts_per_step: 64}\n")
     command = 'COMMAND="uv run examples/run_grpo_math.py --config grpo.yaml cluster.num_nodes=$N"'
     submit = f"sbatch --nodes=$N --account=x {script}\n"
-    for text in (f'N=2\n{command} \\\nMOUNTS="$PWD:$PWD" {submit}', f"N=2\n{command}\n{submit}"):
+    lines = command.removeprefix('COMMAND="')[:-1]
+    here = f"N=2 && read -r -d '' COMMAND <<EOF || true\nHF_HOME=$PWD {lines} \\\n $@\nEOF\n"
+    for text in (
+        f'N=2\n{command} \\\nMOUNTS="$PWD:$PWD" {submit}',
+        f"N=2\n{command}\n{submit}",
+        f"{here}COMMAND=$COMMAND \\\n{submit}",
+    ):
         launch = launched(tmp_path, text)
         assert launch.stack == "nemo_rl"
         assert values(launch)["run.nodes"] == 2

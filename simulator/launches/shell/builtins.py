@@ -166,6 +166,9 @@ def _read(session: Session, fields: list[Text], read: Text | None, command: Simp
         mark = shown(session.expander().text(separator))
     if not names:
         return Status.RAN
+    if read is not None and "d" in options:
+        session.state.variables[names[-1]] = read
+        return Status.YES
     if text is None or read is None:
         if "a" in options:  # any number of words
             some = unknown(f"${{{names[-1]}[@]}}", place, "it is read in a run")
@@ -175,19 +178,16 @@ def _read(session: Session, fields: list[Text], read: Text | None, command: Simp
         for name in names:
             session.state.variables[name] = unknown(f"${name}", place, "it is read in a run")
         return session.undecided("what is read is known in a run alone")
-    if "d" not in options:
-        text = text.partition("\n")[0]
-        parts = text.split(mark) if mark else text.split()
-        if "a" in options:
-            array = Array({at: known(part, place) for at, part in enumerate(parts)})
-            session.state.variables[names[-1]] = array
-            return Status.YES
-        for at, name in enumerate(names):
-            last = at == len(names) - 1
-            value = (mark or " ").join(parts[at:]) if last else "".join(parts[at : at + 1])
-            session.state.variables[name] = known(value, place)
+    text = text.partition("\n")[0]
+    parts = text.split(mark) if mark else text.split()
+    if "a" in options:
+        array = Array({at: known(part, place) for at, part in enumerate(parts)})
+        session.state.variables[names[-1]] = array
         return Status.YES
-    session.state.variables[names[-1]] = read
+    for at, name in enumerate(names):
+        last = at == len(names) - 1
+        value = (mark or " ").join(parts[at:]) if last else "".join(parts[at : at + 1])
+        session.state.variables[name] = known(value, place)
     return Status.YES
 
 

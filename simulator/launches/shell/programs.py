@@ -32,7 +32,7 @@ _LAUNCHED = r"\s.*\b(?:python3?|torchrun|accelerate|deepspeed|ray)\s|^(?:python3
 _FED = re.compile(r"(?:^|[ /])(?:bash|sh|zsh|dash|ksh)(?: -(?:s|-|[eilux]+))*$")
 """A command that ends in a shell without a script, which reads its input."""
 _SUBMITS = {"sbatch", "qsub", "bsub"}
-_STARTED = r"(?s)\s*(?:\w+=\S+\s+)*(?:uv\s+run|python3?|torchrun|accelerate|deepspeed|ray\s+job)\s"
+_STARTED = r"(?m)^\s*(?:\w+=\S+\s+)*(?:uv\s+run|python3?|torchrun|accelerate|deepspeed|ray\s+job)\s"
 _LAUNCHERS = {
     "srun",
     "ssh",
@@ -118,7 +118,7 @@ def _typed(fields: list[Text], place: Place) -> tuple[str, Text] | None:
 def _submitted(session: Session, command: Simple) -> None:
     """Follows commands that a job's script finds in its variables, as NeMo-RL's ray.sub does."""
     for value in _environment(session, command).values():
-        if isinstance(value, tuple) and re.match(_STARTED, shown(value)):
+        if isinstance(value, tuple) and re.search(_STARTED, shown(value)):
             line = place_of(value, Place(session.file, command.line)).line
             session.inner(shown(value), line)
 

@@ -7,21 +7,24 @@ from collections.abc import Iterable
 
 from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
-_RANGE = re.compile(r"list\(range\((?:(\d{1,6}),)?(\d{1,6})\)\)|\[([\d,]{1,5000})\]")
+_RANGE = re.compile(
+    r"list\(range\((?:(\d{1,6}),)?(\d{1,6})(?:,([1-9]\d{0,5}))?\)\)|\[([\d,]{1,5000})\]|\[\]"
+)
 
 
-def _devices(text: object) -> frozenset[int]:
+def _devices(setting: Setting | None) -> frozenset[int]:
     """Of a ``device_mapping``, which is Python that is not run: ``list(range(0,8))``, a list of
     numbers, or a sum of these; none for any other."""
     devices: set[int] = set()
-    for part in str(text).replace(" ", "").replace("])", "]").replace("([", "[").split("+"):
+    text = str(None if setting is None else setting.value).replace(" ", "")
+    for part in text.replace("])", "]").replace("([", "[").split("+"):
         one = _RANGE.fullmatch(part)
         if one is None:
             return frozenset()
-        if one[3] is None:
-            devices.update(range(int(one[1] or 0), int(one[2])))
+        if one[2] is not None:
+            devices.update(range(int(one[1] or 0), int(one[2]), int(one[3] or 1)))
         else:
-            devices.update(int(number) for number in one[3].split(",") if number)
+            devices.update(int(number) for number in (one[4] or "").split(",") if number)
     return frozenset(devices)
 
 
@@ -44,10 +47,8 @@ def _placed(settings: Settings) -> Iterable[Setting]:
     """The device mappings name the GPUs of either role; nothing says how many nodes there are.
     Each role's states are offloaded after its work (roll/pipeline/base_worker.py)."""
     trainer, engines = (settings.get(f"run.{name}_devices") for name in ("trainer", "rollout"))
-    if trainer is None or engines is None:
-        return
-    trains, rolls = _devices(trainer.value), _devices(engines.value)
-    if not trains or not rolls:
+    trains, rolls = _devices(trainer), _devices(engines)
+    if trainer is None or engines is None or not trains or not rolls:
         return
     tensor = whole(settings, "cluster.tensor_parallel") or 1
     shared = not trains.isdisjoint(rolls)
@@ -56,11 +57,13 @@ def _placed(settings: Settings) -> Iterable[Setting]:
     yield trainer.implies("cluster.trainer_gpus", len(trains))
     yield engines.implies("run.colocated", shared)
     yield engines.implies("run.free_engine", shared)
+    if shared and value(settings, "run.max_staleness"):  # partial_gpu_mode of agentic_pipeline.py
+        yield engines.implies("policy", ["colocate_async"])
     for name in ("parameters", "optimizer"):
         yield trainer.implies(f"run.offload_{name}", True)
     for role, name in (("reference",) * 2, ("critic",) * 2, ("reward", "reward_model")):
         own = settings.get(f"run.{role}_devices")
-        devices = _devices(own.value) if own is not None else frozenset()
+        devices = _devices(own)
         if own is not None and devices and devices.isdisjoint(trains):
             yield own.implies(f"run.{name}_gpus", len(devices))
 
@@ -78,7 +81,7 @@ def _batch(settings: Settings) -> Iterable[Setting]:
         whole(settings, "run.gradient_accumulation"),
         settings.get("run.trainer_devices"),
     )
-    if rows and passes and trainer is not None and (gpus := len(_devices(trainer.value))):
+    if rows and passes and (gpus := len(_devices(trainer))):
         for name in ("tensor_parallel", "pipeline_parallel", "context_parallel"):
             gpus //= whole(settings, f"cost.roofline.trainer.{name}") or 1
         step = rows * passes * max(gpus, 1)

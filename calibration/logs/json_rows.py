@@ -104,6 +104,8 @@ def _row(value: Mapping[str, Any], figures: Mapping[str, Any], line: int) -> Met
     values: Mapping[str, float] = {
         key: parsed for key, item in figures.items() if (parsed := scalar(item)) is not None
     }
+    if figures is value:  # a table, as pandas writes it, has nan where it has no figure
+        values = {key: figure for key, figure in values.items() if figure == figure}
     clock = next((scalar(value[key]) for key in _CLOCKS if key in value), None)
     for stack in readers():
         values = stack.named(values)
@@ -205,12 +207,16 @@ def table(scanned: Scanned, take: Take) -> None:
             if not ended and at > 1 and not _whole(line, header, delimiter):
                 tally.skip(at, "it is cut off in mid-line", line[:200].decode("utf-8", "replace"))
                 return
+            if named and at == 1:
+                continue
             numbers.append(at)
             yield line.decode("utf-8-sig", "replace").replace("\0", "")
 
     header: list[str] = []
     charted = False
-    first = scanned.file.start().split(b"\n", 1)[0]
+    head = scanned.file.start().removeprefix(b"\xef\xbb\xbf").split(b"\n", 2)
+    named = head[0].startswith(b"sep=")  # Excel's line before the header
+    first = head[named] if len(head) > named else b""
     delimiter = max((",", "\t", ";"), key=lambda mark: first.count(mark.encode()))
     rows = csv.reader(texts(), delimiter=delimiter)
     while True:
@@ -223,7 +229,7 @@ def table(scanned: Scanned, take: Take) -> None:
             break
         line = numbers[-1]
         if not header:
-            shown = of_chart(cells)
+            shown = of_tag(cells, scanned.file.inner) or of_chart(cells)
             charted = shown != cells
             header.extend(recognise.spelt(shown))
         elif len(cells) != len(header):
@@ -236,11 +242,41 @@ def table(scanned: Scanned, take: Take) -> None:
         scanned.charted = records.rows
 
 
+def of_tag(header: list[str], name: str) -> list[str] | None:
+    """The keys of a tag that TensorBoard's page exported, which only the file's name tells, with
+    ``_`` for ``/``; None for another header."""
+    _, mark, tag = name.removesuffix(".csv").rpartition("tag-")
+    if not mark or header != ["Wall time", "Step", "Value"]:
+        return None
+    return ["_timestamp", "Step", recognise.unflattened(tag)]
+
+
+def kept_metric(scanned: Scanned) -> None:
+    """Reads a metric as MLflow keeps it in a folder: a file whose path is the key, and in each line
+    milliseconds since 1970, the figure and the step."""
+    parts = scanned.file.parts
+    key = "/".join(parts[len(parts) - parts[::-1].index("metrics") :])
+    rows = []
+    for at, line, ended in scanned.file.lines(scanned.tally):
+        cells = [number(cell) for cell in line.decode("utf-8", "replace").split()]
+        clock, figure, step = cells if len(cells) == 3 else (None, None, None)
+        if clock is None or figure is None or step is None or not 0 <= step < 1e12:
+            scanned.tally.skip(at, "no time, figure and step" if ended else "it is cut off")
+        elif figure == figure:
+            rows.append(Metrics(int(step), recognise.of_interest({key: figure}), at, clock / 1000))
+            scanned.tally.used += 1
+    scanned.add_recognised(rows)
+    if not scanned.rows:
+        scanned.charted = rows
+
+
 def of_chart(header: list[str]) -> list[str]:
     """The keys of a chart that Weights & Biases exported, whose columns are ``Step`` and, of each
     key, ``RUN - KEY`` with its least and most; any other header as it is. Raises LogError for a
     chart of several runs."""
     first, named = header[:1], [cell.rpartition(" - ") for cell in header[1:]]
+    if first and "Time" in first[0] and named and all(mark for _, mark, _ in named):
+        raise LogError(f"the chart's first column is {first[0]!r}; export it over steps (Step)")
     if not set(first) & set(_STEPS) or not named or not all(mark for _, mark, _ in named):
         return header
     runs = sorted({run for run, _, _ in named})

@@ -53,6 +53,12 @@ def spelt(header: Sequence[str]) -> list[str]:
     return best
 
 
+def unflattened(name: str) -> str:
+    """A key whose ``/`` are ``_`` in a file's name, as a stack has it."""
+    flat = {key.replace("/", "_"): key for key in _all_keys(readers()) if "/" in key}
+    return flat.get(name, name)
+
+
 def by_record(record: Mapping[str, Any]) -> tuple[StackLog, Dump] | None:
     """The stack whose dumps hold such records."""
     for stack in readers():

@@ -44,6 +44,9 @@ _DUMP = re.compile(r"(?i)(?:[\w.-]*rollout[\w.-]*|[a-z]{0,8}[_-]?\d+)\.pth?")
 """Names of dumped rollouts; checkpoints, of which folders are full, have others."""
 _JSON = re.compile(rb"\{(?!')|\[\s*[\[{\]]")
 """How a file of mappings begins; ``[2026-03-01 ...`` is a console's clock."""
+_KEPT = re.compile(rb"\d{12,14} \S+ \d+\s")
+"""How a metric that MLflow keeps begins."""
+_ZSTD = b"\x28\xb5\x2f\xfd"
 _CONTROLS = bytes({*range(9), *range(14, 27), *range(28, 32)})
 _MOST_CONTROLS = 0.02
 """Share of a text: a machine that stopped leaves zero bytes in its logs."""
@@ -79,6 +82,9 @@ def _begin(scanned: Scanned, take: Take) -> Reader | None:
         _database(scanned)
     elif events.is_events(start):
         return _Events(scanned, take)
+    elif why := _not_read(start, file.inner):
+        scanned.looked_at, scanned.tally.lines = False, 1
+        scanned.tally.skip(0, why)
     elif start.startswith((torch_file.PICKLE, torch_file.ZIP)):
         if _DUMP.fullmatch(file.inner):
             _records(scanned, _torch, take)
@@ -101,6 +107,15 @@ def _controls(text: bytes) -> float:
     return 1 - len(text.translate(None, _CONTROLS)) / len(text)
 
 
+def _not_read(start: bytes, name: str) -> str:
+    """What would have to be done with a file before it can be read; '' for others."""
+    if start.startswith(_ZSTD):
+        return "it is packed by zstd; unpack it"
+    if start[257:262] == b"ustar":
+        return "it is a tar archive; unpack it and give its folder"
+    return "it is a workbook; save it as CSV" if name.endswith((".xlsx", ".ods")) else ""
+
+
 def _torch(content: bytes) -> Iterator[Mapping[str, Any]]:
     value = torch_file.load(content)
     if isinstance(value, Mapping):
@@ -110,14 +125,16 @@ def _torch(content: bytes) -> Iterator[Mapping[str, Any]]:
 def _records(
     scanned: Scanned, read: Callable[[bytes], Iterable[Mapping[str, Any]]], take: Take
 ) -> None:
+    """Rollouts of a dump, or rows of a history."""
     records = json_rows.Records(scanned, take)
     try:
         for number, record in enumerate(read(scanned.file.content()), start=1):
             scanned.tally.lines += 1
-            records.rollout(record, number)
+            records.record(record, number)
     except parquet.CannotReadError as error:
         scanned.tally.lines += 1
         scanned.tally.skip(0, str(error))
+    records.close()
 
 
 def _database(scanned: Scanned) -> None:
@@ -225,6 +242,8 @@ def _text(scanned: Scanned, start: bytes, take: Take) -> Reader | None:
         if name.endswith(".json") or not _complete(first, name):
             return json_rows.document(scanned, take)
         return json_rows.JsonLines(scanned, take)
+    elif "metrics" in scanned.file.parts[:-1] and _KEPT.match(start):
+        json_rows.kept_metric(scanned)
     else:
         return ConsoleLines(scanned, take)
     return None

@@ -62,6 +62,17 @@ def test_logs_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(bytes(1000))
     _refused(path, said="is no log: neither text nor a kind of file")
+    path = tmp_path / "history.csv"
+    path.write_text("Relative Time (Process),a - timing_s/gen\n1,2\n")
+    _refused(path, said=r"first column is 'Relative Time \(Process\)'; export it over steps")
+    for name, content, why in (
+        ("run.log.zst", b"\x28\xb5\x2f\xfd123", "packed by zstd; unpack it"),
+        ("run.tar", bytes(257) + b"ustar" + bytes(250), "a tar archive; unpack it"),
+        ("run.xlsx", b"PK\x03\x04" + bytes(100), "a workbook; save it as CSV"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        _refused(path, said=rf"{name}: it is {why}")
     path = tmp_path / "empty.log"
     path.write_bytes(b"")
     _refused(path, said=r"empty\.log is no log|ends without a single step")

@@ -4,8 +4,10 @@ import bz2
 import gzip
 import json
 import lzma
+import math
 import sqlite3
 import zipfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -427,6 +429,48 @@ def test_a_spreadsheets_separators(between: str, tmp_path: Path) -> None:
     assert log.steps["generation_s"].tolist() == [t.generation_s for t in written.run()]
     (tmp_path / "h.csv").write_text("\n".join(lines)[:-30])
     assert (read_log([tmp_path / "h.csv"]).unread, len(log.steps)) == (1, 5)
+    (tmp_path / "h.csv").write_text("\n".join([f"sep={between}", *lines]) + "\n")
+    assert read_log([tmp_path / "h.csv"]).steps["line"].tolist() == [3, 4, 5, 6, 7]
+
+
+def _parquet(folder: Path, rows: list[dict[str, float]]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "0000.parquet")
+
+
+def _with_nan(folder: Path, rows: list[dict[str, float]]) -> None:
+    """As pandas writes a history in which a validation has a row of its own."""
+    validation = {"_step": 0.0, "val/score": 0.5} | dict.fromkeys(list(rows[0])[1:], math.nan)
+    written.lines(folder / "history.jsonl", [validation, *rows])
+
+
+def _tags(folder: Path, rows: list[dict[str, float]]) -> None:
+    """As TensorBoard's page exports them."""
+    for key in list(rows[0])[1:]:
+        lines = [f"{1.7e9 + row['_step']},{row['_step']},{row[key]}\n" for row in rows]
+        path = folder / f"run-.-tag-{key.replace('/', '_')}.csv"
+        path.write_text("".join(["Wall time,Step,Value\n", *lines]))
+
+
+def _mlflow(folder: Path, rows: list[dict[str, float]]) -> None:
+    for key in list(rows[0])[1:]:
+        path = folder / "mlruns/0/5f/metrics" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f"{1700000000000 + row['_step']} {row[key]} {row['_step']}\n" for row in rows]
+        path.write_text("".join(lines))
+
+
+@pytest.mark.parametrize("keep", [_parquet, _with_nan, _tags, _mlflow])
+def test_histories_as_others_keep_them(
+    keep: Callable[[Path, list[dict[str, float]]], None], tmp_path: Path
+) -> None:
+    rows = [{"_step": t.step, **written.verl_values(t)} for t in written.run()]
+    keep(tmp_path, rows)
+    log = read_log([tmp_path])
+    assert log.stack == "verl"
+    for column, of in (("generation_s", "generation_s"), ("mean_new_tokens", "mean")):
+        assert log.steps[column].tolist() == [getattr(t, of) for t in written.run()]
 
 
 def test_settings_by_their_surest_source(tmp_path: Path) -> None:

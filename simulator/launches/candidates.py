@@ -94,6 +94,8 @@ def best(candidates: Sequence[Candidate], name: str, told: bool) -> Candidate:
         raise ScenarioError(
             name, "no launch of a known stack was found in it; give --stack if there is one"
         )
+    if not ordered[0].weight:  # of whose flags a program of another's has some, too
+        ordered.sort(key=lambda one: not (one.weight and one.other[1]))
     first, *others = ordered
     keys, own = len({item.key for item in first.found}), known_keys(first.stack, first.found)
     share = _SHARE if first.entry or own < _MANY else _SHARE_OF_MANY

@@ -141,12 +141,15 @@ def _merges(known: Settings) -> bool:
     return bool(whole(known, "run.lora_rank")) and value(known, "run.merges_adapters") is True
 
 
+_ON = {"veomni": "fsdp2"}
+"""Trainers that split and step weights as a backend that is known."""
 _WHOLE = 10**12  # weights that ZeRO-3 steps at once: more than a GPU's part of any model
 
 
 def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     """How the weights are trained and split."""
     strategy, backends = value(known, "run.strategy"), backends_of(preset)
+    strategy = _ON.get(str(strategy), strategy)
     if strategy in backends and _can_be(known, backends[strategy].splits):
         yield _said(known, "run.strategy", f"{TRAINER}.backend", strategy)
     for key, ours, kind in _SAME:

@@ -201,6 +201,14 @@ OTHERS = {
     "program, and trains nothing by itself": (
         "python -m openrlhf.cli.serve_rm --reward_pretrain m --port 5000 --bf16\n"
     ),
+    "run.sh, line 1: starts skyrl_train.inference_engines.vllm.vllm_server, which trains nothing": (
+        "uv run -m skyrl_train.inference_engines.vllm.vllm_server --model Qwen/Qwen3-8B "
+        "--tensor-parallel-size 4 --max-model-len 4096 --enable-prefix-caching --dtype bfloat16 "
+        "--seed 42 --gpu-memory-utilization 0.9 --trust-remote-code --max-num-seqs 1024\n"
+    ),
+    "run.sh, line 1: starts scripts.print_cfg, which trains nothing": (
+        "python3 scripts/print_cfg.py --cfg job --config-name=ppo_trainer data.train_batch_size=4\n"
+    ),
     "run.sh, line 2: starts batch_inference, which generates, or scores, for another "
     "program, and trains nothing by itself": (
         "read -r -d '' WORDS <<EOF\n../batch_inference.py --pretrain $P --rollout_batch_size 64 "

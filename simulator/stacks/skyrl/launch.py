@@ -16,13 +16,18 @@ def implied(settings: Settings) -> Iterable[Setting]:
         yield settings["run.gpus_per_node"].implies("cluster.trainer_gpus", nodes * gpus)
     if colocated is None or colocated.value is True:
         return
-    engines = whole(settings, "cluster.replicas")
+    servers, engines = settings.get("run.engine_servers"), whole(settings, "cluster.replicas")
+    if servers is not None and isinstance(servers.value, list) and servers.value:
+        engines = len(servers.value)
+        yield servers.implies("cluster.replicas", engines)
     if engines:
         per = (whole(settings, "cluster.tensor_parallel") or 1) * (
             whole(settings, "run.engine_pipeline_parallel") or 1
         )
         total = engines * per * (whole(settings, "run.data_parallel") or 1)
-        yield settings["cluster.replicas"].implies("run.rollout_gpus", total)
+        cause = settings.get("cluster.replicas") or servers
+        if cause is not None:
+            yield cause.implies("run.rollout_gpus", total)
     if value(settings, "run.share_reference") is False:
         own = whole(settings, "run.reference_gpus_per_node")
         if own:

@@ -67,25 +67,27 @@ def forecast(
     """A run's phases over ``steps`` of each of ``seeds`` (None: `STEPS`, or more where steps
     overlap), and over draws of its costs and of what the source leaves open. effects: of its stack,
     by group; none: as the roofline has it."""
+    # effects are fitted beside draws of one width, and narrowed with them
+    known = effects is not None and not run.unknown
     effects = dict.fromkeys(GROUP.values(), AS_IT_IS) if effects is None else effects
     steps = steps or (OVERLAPPED_STEPS if run.scenario["policy"] else STEPS)
     found: dict[str, float] = defaultdict(float)
     bounds = []
     for seed in range(seeds):
         keys = {**run.keys(), "steps": steps, "seed": seed}
-        summary = simulated(with_effects(keys, effects))
+        summary = simulated(with_effects(keys, effects, known))
         bounds.append(str(summary["bound_by"]))
         for phase, seconds in phases_s(summary).items():
             found[phase] += seconds / seeds
     still = _small(run, {}, seed_of_draws)
-    base = phases_s(simulated(with_effects(still, effects))) if draws else {}
+    base = phases_s(simulated(with_effects(still, effects, known))) if draws else {}
     drawn = []
     for number in range(draws):
         rng = np.random.default_rng([seed_of_draws, number])
         chosen = {
             key: guesses[int(rng.integers(len(guesses)))] for key, guesses in run.unknown.items()
         }
-        changed = with_effects(_small(run, chosen, seed_of_draws), effects)
+        changed = with_effects(_small(run, chosen, seed_of_draws), effects, known)
         small = phases_s(simulated(changed, (number, draws)))
         phases = {p: found[p] * small.get(p, 0.0) / base[p] for p in found if base.get(p)}
         drawn.append({**phases, "step": step_s(run, phases, found)})
@@ -124,9 +126,12 @@ def phases_s(summary: Mapping[str, Any]) -> dict[str, float]:
     return {**found, "step": summary["step_s"]}
 
 
-def with_effects(keys: Mapping[str, Any], effects: Effects) -> dict[str, Any]:
+def with_effects(
+    keys: Mapping[str, Any], effects: Effects, settings_known: bool = False
+) -> dict[str, Any]:
     """The scenario with these effects on its phases."""
     content = copy.deepcopy(dict(keys))
+    put(content, "cost.roofline.settings_known", settings_known)
     for group, effect in effects.items():
         for key in FACTORS[group]:
             put(content, f"cost.roofline.phase_factors.{key}", effect.factor)

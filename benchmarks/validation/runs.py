@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from zlib import crc32
@@ -23,12 +23,12 @@ from benchmarks.validation.published_runs import (
     published_sources,
 )
 from benchmarks.validation.run_phases import GROUP, STEPS, Effects, Forecast, forecast
-from benchmarks.validation.stack_effects import Effect, Observed, StackEffects, fit
+from benchmarks.validation.stack_effects import INSIDE, Effect, Observed, StackEffects, fit
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs.backends import unsaid_options
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
-from rollcast.simulator.costs.roofline.draws import unusual
+from rollcast.simulator.costs.roofline.draws import narrowing, unusual
 from rollcast.simulator.costs.stacks import FOLDERS, UNKNOWN
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.results.phases import SIDES, STEP_PHASES, Side
@@ -88,6 +88,14 @@ class Row:
         """Whether its source leaves several keys open: it says little of others, too."""
         return len(self.run.unknown) >= OPEN
 
+    def effect(self, group: str, fitted: StackEffects) -> Effect:
+        """Of its stack on a group of phases, as wide as a scenario of the run draws it."""
+        its = fitted.of(
+            self.pooled(group), unusual=self.unusual, assumed=self.assumed, open=self.open
+        )
+        narrowed = narrowing(self.run.stack, not self.run.unknown and group != "sync")
+        return replace(its, sd=narrowed * its.sd)
+
 
 def group_of(figure: str) -> str | None:
     """The group of a measured figure; None where it mixes several, or belongs to none."""
@@ -132,12 +140,7 @@ def left_out(
     fits = each(partial(_without, rows, found), sources)
     of_source: dict[str, dict[str, StackEffects]] = dict(zip(sources, fits, strict=True))
     return [
-        {
-            group: fitted.of(
-                row.pooled(group), unusual=row.unusual, assumed=row.assumed, open=row.open
-            )
-            for group, fitted in of_source[row.source].items()
-        }
+        {group: row.effect(group, fitted) for group, fitted in of_source[row.source].items()}
         for row in rows
     ]
 
@@ -230,7 +233,12 @@ def judge(rows: Sequence[Row]) -> Judged:
     judged += [Case("ratio of steps", *ratio[:1], "", *ratio[1:]) for ratio in ratios]
     return Judged(
         judged,
-        [*checks(judged), *ratio_checks(ratios), *bound_checks(known, found)],
+        [
+            *checks(judged),
+            *ratio_checks(ratios),
+            *bound_checks(known, found),
+            *width_checks(known, judged),
+        ],
         [*notes, *more],
         facts={"stacks": "; ".join(stack_texts(all_effects(rows, bare)))},
     )
@@ -333,6 +341,30 @@ def bound_checks(rows: Sequence[Row], found: Sequence[Forecast]) -> Iterator[Che
         wrong = [f"{name}: {told}, not {true}" for name, true, told in known if told != true]
         share = len(wrong) / len(known)
         yield Check("what bounds a step, wrong", share, 0.1, len(known), "; ".join(wrong))
+
+
+def width_checks(rows: Sequence[Row], judged: Sequence[Case]) -> Iterator[Check]:
+    """Of runs that leave nothing open, of which intervals are narrowed by one figure for all phases
+    but syncs: how much wider their logs' would have to be to hold nine of ten. Sources count as in
+    `benchmarks.validation.stack_effects`."""
+    known = {row.name: row.source for row in rows if not row.run.unknown}
+    needed, counts = [], []
+    groups = by((case for case in judged if case.low), lambda case: case.group)
+    for group in sorted(groups.keys() & TARGETS.keys()):
+        cases = [case for case in groups[group] if case.name.rpartition(", ")[0] in known]
+        of_source = by(cases, lambda case: known[case.name.rpartition(", ")[0]])
+        for case in cases:
+            end = case.high if case.measured > case.forecast else case.low
+            log = math.log((end or math.inf) / case.forecast)
+            needed.append(math.log(case.measured / case.forecast) / log)
+            counts.append(len(of_source[known[case.name.rpartition(", ")[0]]]) ** -0.5)
+    if needed:
+        order = np.argsort(needed)
+        cumulated = np.cumsum(np.array(counts)[order])
+        place = int(np.searchsorted(cumulated, INSIDE * cumulated[-1]))
+        more = needed[order[place]] - 1
+        name = "nothing left open, how much wider intervals should be"
+        yield Check(name, more, 0.15, len(needed), signed=True)
 
 
 def main() -> None:

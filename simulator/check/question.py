@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.launches.draft import Asked, Drafted, asks_for, drafted
+from rollcast.simulator.launches.draft import Asked, Drafted, asks_for, drafted, unresolved
 from rollcast.simulator.launches.engine_defaults import priced_engine
 from rollcast.simulator.launches.launched import Launched, Unresolved
 from rollcast.simulator.launches.overrides import overrides, strategy_of
@@ -17,7 +17,7 @@ from rollcast.simulator.launches.parts import HOST_MEMORY, Part, missing, replac
 from rollcast.simulator.scenario.file import RawScenario, override
 from rollcast.simulator.scenario.ledger import roofline_of
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.stacks.settings import Place, Setting, meanings
+from rollcast.simulator.stacks.settings import Place, Setting
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.stacks.syntax.json_text import nested
 
@@ -75,9 +75,8 @@ class Question:
 
     @property
     def unresolved(self) -> list[Unresolved]:
-        """What no value was found for, of the settings that a forecast has a use for."""
-        used = set(meanings()) - {"run.dataset"}
-        return [item for item in self.launch.unresolved if asks_for(self.launch, item) in used]
+        """Of the launch, as `draft.unresolved` has it."""
+        return unresolved(self.launch)
 
     @property
     def stack(self) -> str | None:

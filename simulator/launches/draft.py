@@ -28,7 +28,15 @@ from rollcast.simulator.launches.run_parts import (
 )
 from rollcast.simulator.launches.turned import turn_parts
 from rollcast.simulator.stacks.launch import ENTRY, Given
-from rollcast.simulator.stacks.settings import Place, Setting, Settings, value, whole, whole_number
+from rollcast.simulator.stacks.settings import (
+    Place,
+    Setting,
+    Settings,
+    meanings,
+    value,
+    whole,
+    whole_number,
+)
 from rollcast.simulator.stacks.stack import all_stacks
 from rollcast.simulator.values.words import short
 
@@ -56,6 +64,7 @@ _SIZES = frozenset(
 )
 """Settings that are whole numbers or, by a word, 0 or -1, left to the stack."""
 _SHARES = frozenset({"run.gpu_memory_share", "run.cpu_optimizer_share"})
+_KNOWN = "cost.roofline.settings_known"
 _LEFT = frozenset({"auto", "none", "null", "max", "max_length"})
 NODE_GPUS = 8
 WHAT = "launch"
@@ -134,9 +143,11 @@ def drafted(launch: Launched, asked: Asked | None = None) -> Drafted:
         *cost_parts(known, preset, step, gpu),
         *share_part(known, preset, gpu),
         *shared_parts(known),
-        Part("seed", 0, "assumed", True),
     ]
     said = replaced(parts, asked.parts)
+    if not unresolved(launch) and not any(part.assumed or part.value is None for part in said):
+        said = (*said, Part(_KNOWN, True, f"the {WHAT} and its flags leave nothing open"))
+    said = (*said, Part("seed", 0, "assumed", True))
     if longest is not None:
         said = tuple(_extended(part, longest, longest + int(cap.value)) for part in said)
     planned = whole(known, "run.steps")
@@ -322,6 +333,12 @@ def _model(launch: Launched, known: Settings) -> Part:
         source=f"{item.key} is {item.text} in {item.place}, and {item.why}; give --model, a preset "
         "or a folder with its config.json",
     )
+
+
+def unresolved(launch: Launched) -> list[Unresolved]:
+    """What no value was found for, of the settings that a forecast has a use for."""
+    used = meanings().keys() - {"run.dataset"}
+    return [item for item in launch.unresolved if asks_for(launch, item) in used]
 
 
 def asks_for(launch: Launched, item: Unresolved) -> str | None:

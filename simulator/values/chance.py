@@ -7,7 +7,7 @@ draws all of them, draws one source's, or puts one at its 5 % and 95 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -45,6 +45,27 @@ class Drawn:
         """See `Chance.normals`."""
         zeros = np.zeros(len(covariance))
         return self._rng.multivariate_normal(zeros, covariance, check_valid="ignore")
+
+
+class Narrowed:
+    """As ``inner``, but for the ranges of factors, which are so many times as wide in their logs;
+    those of the ``kept`` sources are not."""
+
+    def __init__(self, inner: Chance, times: float, kept: Container[str] = ()) -> None:
+        self._inner, self._times, self._kept = inner, times, kept
+
+    def normal(self, name: str) -> float:
+        """See `Chance.normal`."""
+        return self._inner.normal(name)
+
+    def factor(self, name: str, low: float, high: float) -> float:
+        """See `Chance.factor`."""
+        times = 1.0 if name.partition("/")[0] in self._kept else self._times
+        return self._inner.factor(name, low**times, high**times)
+
+    def normals(self, name: str, covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See `Chance.normals`."""
+        return self._inner.normals(name, covariance)
 
 
 class Levels:

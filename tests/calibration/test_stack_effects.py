@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ import yaml
 
 from benchmarks import run_tables
 from benchmarks.runner import ROOT
-from benchmarks.validation.published_runs import PublishedRun
+from benchmarks.validation import run_phases
+from benchmarks.validation.published_runs import PublishedRun, put
 from benchmarks.validation.run_phases import Forecast
 from benchmarks.validation.runs import (
     ADDED,
@@ -25,10 +27,15 @@ from benchmarks.validation.runs import (
     measured_bound,
     observed,
 )
-from benchmarks.validation.stack_effects import Observed, fit
+from benchmarks.validation.stack_effects import Effect, Observed, fit
+from rollcast.simulator.costs import CostModel, TrainLoad
+from rollcast.simulator.costs.phase_figures import PhaseFactors
 from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.costs.stacks import FOLDERS, STACKS, told_of
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.scenario.file import RawScenario
+from rollcast.simulator.studies.simulate import from_raw
+from rollcast.simulator.values.chance import Levels
 
 RESULTS = ROOT / "benchmarks" / "results" / "validation" / "validation.json"
 STACK_SD, SOURCE_SD, RUN_SD, OWN_SD = 0.4, 0.15, 0.1, 0.1
@@ -189,6 +196,29 @@ def test_effects_for_a_source_do_not_know_what_it_measured() -> None:
     assert all(x["update"] != y["update"] for x, y in zip(after[1:], before[1:], strict=True))
 
 
+SCENARIO = """
+model: qwen3-8b
+gpu: h100-sxm
+cluster: {replicas: 2, placement: colocated}
+workload:
+  {batch_groups: 4, group_size: 2, prompt_tokens: 100, max_new_tokens: 2048,
+    lengths: {mean_tokens: 500}}
+policy: []
+cost: {roofline: {stack: verl}}
+"""
+SUMMARY = {"bound_by": "generation", "step_s": 1.0, "phases": {"generation": {"s": 1.0}}}
+
+
+def preset_effect(factors: PhaseFactors, key: str) -> Effect:
+    return Effect(factors.of(key), getattr(factors, f"{key}_sd"))
+
+
+def times(cost: CostModel) -> tuple[float, float, float]:
+    """Of decoding, an update, and a sync."""
+    update = cost.train(TrainLoad([(100, [500] * 8)]))
+    return cost.decode_curve(16).seconds(16_000), update.total_s, cost.sync_s
+
+
 KEYS = {"generation": "decode", "log_prob": "log_prob", "update": "update", "sync": "sync"}
 
 
@@ -209,6 +239,37 @@ def test_presets_of_stacks_have_what_was_fitted_to_all_sources() -> None:
                 its = preset.factors_on("megatron" if effects.startswith(MEGATRON) else "fsdp")
                 assert its.of(KEYS[group]) == pytest.approx(float(factor), rel=0.1), text
                 assert getattr(its, f"{KEYS[group]}_sd") == pytest.approx(float(sd), rel=0.25), text
+
+
+def test_users_draws_are_those_that_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a scenario whose stack has the figures of its preset: those of runs that leave nothing
+    open are narrower, but for syncs."""
+    its, drawn = STACKS["verl"].factors_on("fsdp"), []
+    monkeypatch.setattr(run_phases, "simulated", lambda keys, *_: drawn.append(keys) or SUMMARY)
+    widths = []
+    for known in (True, False):
+        keys = yaml.safe_load(SCENARIO)
+        unknown = {} if known else {"workload.lengths.mean_tokens": [500]}
+        run = PublishedRun(keys, {"update": 10.0}, unknown)
+        effects = {
+            group: Row("page", "run", run).effect(
+                group, SimpleNamespace(of=lambda *_, key=key, **__: preset_effect(its, key))
+            )
+            for group, key in KEYS.items()
+        }
+        run_phases.forecast(run, effects, draws=1, seeds=1)
+        put(keys, "cost.roofline.settings_known", known)
+        judged, user = (from_raw(RawScenario(one)).cost for one in (drawn[-1], keys))
+        asked = Levels()
+        user.drawn(asked)
+        logs = []
+        for name in asked.names:
+            mine, other = (times(cost.drawn(Levels({name: 1.0}))) for cost in (user, judged))
+            assert mine == pytest.approx(other), name
+            logs.append(np.log(np.array(mine) / times(user)))
+        widths.append(np.sqrt(np.sum(np.square(logs), axis=0)))
+    narrowed = read_presets("spreads.yaml")["settings_known"]
+    assert widths[0] / widths[1] == pytest.approx([narrowed, narrowed, 1.0], rel=0.08)
 
 
 def test_far_off_phases_are_those_of_the_results() -> None:

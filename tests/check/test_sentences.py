@@ -209,14 +209,19 @@ def test_the_ends_of_lengths_that_nobody_says(small: Question) -> None:
 
 
 def test_what_the_assumed_length_adds_to_the_interval_is_said(small: Question) -> None:
-    """The rest of the interval is that of the same lengths, given; and nothing is said of those."""
+    """The rest of the interval is that of the same lengths, if something else is open; where they
+    are given nothing is, so that it is narrower, and nothing is said of lengths."""
     rough = forecasts.forecast(small, True)
     assumed = float(small.value(forecasts.MEAN_TOKENS))
     given = asked(mean_tokens=assumed, prompt_tokens=200)
     sure = forecasts.forecast(question(launched({**VERL, "data.train_batch_size": 8}), given), True)
-    assert rough.known_length == sure.step
+    known, settings = rough.known_length, ("cost.roofline.settings_known=false",)
+    launch = launched({**VERL, "data.train_batch_size": 8})
+    assert known == forecasts.forecast(question(launch, given, settings), True).step
     assert sure.known_length is None
-    assert rough.step.low < sure.step.low < sure.step.high < rough.step.high
+    assert (
+        rough.step.low < known.low < sure.step.low < sure.step.high < known.high < rough.step.high
+    )
     ledger = short_ledger(small, 0.5)
     texts = [" ".join(sentences(Answer(small, ledger, found))) for found in (rough, sure)]
     assert [f"assumed {assumed:,.0f} tokens" in text for text in texts] == [True, False]

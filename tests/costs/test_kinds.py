@@ -14,9 +14,9 @@ from rollcast.simulator.costs.presets.provenance import Kind, read_presets
 from rollcast.simulator.costs.roofline.draws import (
     case_errors,
     model_errors,
+    of_the_case,
     residual_spreads,
     spreads,
-    with_unusual,
 )
 from rollcast.simulator.costs.stacks import STACKS
 from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
@@ -97,14 +97,14 @@ def test_unusual_models_and_gpus_add_to_the_spread_of_their_stack(
     """But not to one that is given."""
     model, its, added = load_model(name), load_gpu(gpu), read_presets("spreads.yaml")["unusual"]
     own = STACKS["verl"].phase_factors
-    wider = with_unusual(own, "verl", model, its)
+    wider = of_the_case(own, "verl", model, its)
     for key in ("decode", "log_prob", "update"):
         more = added[kind][key] if kind else 0.0
         stacks = getattr(own, f"{key}_sd")
         assert getattr(wider, f"{key}_sd") == pytest.approx(math.hypot(stacks, more))
         given = replace(own, **{f"{key}_sd": 0.011})
-        assert getattr(with_unusual(given, "verl", model, its), f"{key}_sd") == 0.011
-    assert with_unusual(own, None, model, its) == own
+        assert getattr(of_the_case(given, "verl", model, its), f"{key}_sd") == 0.011
+    assert of_the_case(own, None, model, its) == own
     cost = RooflineCost(model, its, 2, trainer_gpus=8, stack="verl", cuda_graphs=True)
     rng = np.random.default_rng(0)
     logs = np.log([cost.drawn(Drawn(rng)).factors["update"] for _ in range(300)])

@@ -39,6 +39,7 @@ from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.roofline import warnings
 from rollcast.simulator.costs.roofline.draws import (
+    SYNCS,
     case_errors,
     cost_spreads,
     drawn_errors,
@@ -47,12 +48,13 @@ from rollcast.simulator.costs.roofline.draws import (
     drawn_links,
     drawn_speculative,
     moved,
+    narrowing,
+    of_the_case,
     residual_spreads,
     spreads,
     stack_spreads,
     times,
     trainer_spreads,
-    with_unusual,
 )
 from rollcast.simulator.costs.roofline.options import (
     FIELD,
@@ -68,7 +70,7 @@ from rollcast.simulator.costs.trainer.trainer import RooflineTrainer
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.phases import GRADES
 from rollcast.simulator.values import AtLeast, choice, given, whole
-from rollcast.simulator.values.chance import Chance
+from rollcast.simulator.values.chance import Chance, Narrowed
 
 Placement = Literal["colocated", "disaggregated"]
 _NARROW = 1.8  # bytes a weight, below which the trainer's 16 bit weights are quantised for engines
@@ -595,17 +597,17 @@ class RooflineCost(RooflineOptions, CostModel):
     def drawn(self, chance: Chance) -> ScaledCost:
         """The costs drawn anew: their figures (:meth:`with_figures_drawn`), and beyond them what
         the roofline is off by for such a model."""
-        inner = self.with_figures_drawn(chance)
+        narrowed, backend = narrowing(self.stack, self.settings_known), self.trainer_of.backend
+        inner = self.with_figures_drawn(Narrowed(chance, narrowed, SYNCS))
         errors = residual_spreads(
             self.model,
-            with_unusual(
-                self.phase_factors, self.stack, self.model, self.gpu, self.trainer_of.backend
-            ),
+            of_the_case(self.phase_factors, self.stack, self.model, self.gpu, backend, narrowed),
             speculates=self.speculative is not None,
             several_gpus=self.engine_gpus > 1,
+            narrowed=narrowed,
         )
         drawn = drawn_errors(errors, chance)
-        sd_apart = case_errors()["apart"]
+        sd_apart = narrowed * case_errors()["apart"]
         for phase in ("decode", "update"):
             apart = math.exp(sd_apart * chance.normal(f"{SOURCES[phase]}/{phase}, GPUs apart"))
             drawn[phase] *= apart if self.placement == "disaggregated" else 1.0

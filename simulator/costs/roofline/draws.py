@@ -19,7 +19,7 @@ from rollcast.simulator.costs.phase_figures import FixedSeconds, PhaseFactors
 from rollcast.simulator.costs.presets.gpus import Gpu
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.presets.provenance import figures, read_presets
-from rollcast.simulator.costs.scaled import SOURCES
+from rollcast.simulator.costs.scaled import PHASES, SOURCES
 from rollcast.simulator.costs.stacks import STACKS, Stack, loop_of
 from rollcast.simulator.costs.sync.sleep import Sleep
 from rollcast.simulator.costs.trainer.step_options import Kernels
@@ -29,6 +29,8 @@ from rollcast.simulator.values.chance import Chance
 SMALL_PARAMETERS = 2.5e9
 FOUR_BIT = frozenset({"int4", "mxfp4", "nvfp4"})
 EIGHT_BIT = frozenset({"fp8", "fp8_block", "int8"})
+SYNCS = frozenset({"sync", "switch"})
+"""Sources of uncertainty that are as wide where all settings are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,25 +205,35 @@ def model_errors(model: Model) -> Mapping[str, float]:
     return errors
 
 
-def with_unusual(
-    factors: PhaseFactors, stack: Stack | None, model: Model, gpu: Gpu, backend: str | None = None
+def narrowing(stack: Stack | None, settings_known: bool) -> float:
+    """Of the logs of what is drawn of a stack's run, but of its syncs."""
+    factor: float = read_presets("spreads.yaml")["settings_known"]
+    return factor if stack is not None and settings_known else 1.0
+
+
+def of_the_case(
+    factors: PhaseFactors,
+    stack: Stack | None,
+    model: Model,
+    gpu: Gpu,
+    backend: str | None = None,
+    narrowed: float = 1.0,
 ) -> PhaseFactors:
-    """With what an unusual model, and a GPU whose figures are assumed, add to the standard
-    deviations of their stack; one that was given in the place of the stack's is taken to be known.
-    backend: of the trainer."""
+    """With the standard deviations of their stack as they are for such a model, of which unusual
+    ones and a GPU whose figures are assumed have more, and ``narrowed`` (`narrowing`); one that was
+    given in the place of the stack's is taken to be known. backend: of the trainer."""
+    if stack is None:
+        return factors
     kinds = {(True, False): "models", (False, True): "gpus", (True, True): "both"}
     kind = kinds.get((unusual(model), gpu.assumed))
-    if stack is None or kind is None:
-        return factors
-    added: Mapping[str, float] = read_presets("spreads.yaml")["unusual"][kind]
-    own, keys = STACKS[stack].factors_on(backend), [f"{phase}_sd" for phase in added]
-    sds = [(key, getattr(factors, key)) for key in keys]
-    wider = {
-        key: math.hypot(sd, more)
-        for (key, sd), more in zip(sds, added.values(), strict=True)
-        if sd is not None and sd == getattr(own, key)
-    }
-    return replace(factors, **wider)
+    added: Mapping[str, float] = read_presets("spreads.yaml")["unusual"].get(kind, {})
+    own, changed = STACKS[stack].factors_on(backend), {}
+    for phase in PHASES:
+        sd: float | None = getattr(factors, f"{phase}_sd", None)
+        if sd is not None and sd == getattr(own, f"{phase}_sd"):
+            times = 1.0 if SOURCES[phase] in SYNCS else narrowed
+            changed[f"{phase}_sd"] = times * math.hypot(sd, added.get(phase, 0.0))
+    return replace(factors, **changed)
 
 
 def residual_spreads(
@@ -230,14 +242,18 @@ def residual_spreads(
     *,
     speculates: bool = False,
     several_gpus: bool = False,
+    narrowed: float = 1.0,
 ) -> dict[str, float]:
     """By phase of `simulator.costs.scaled`: standard deviation of the log.
 
     factors: of the stack; its deviations add to decoding's and prefill's, take the place of the
     trainer's, and are all there is of the other phases'. speculates: whether tokens are drafted.
-    several_gpus: whether a replica has more than one.
+    several_gpus: whether a replica has more than one. narrowed: factor on all but the stack's.
     """
-    own, case = model_errors(model), case_errors()
+    own, case = (
+        {name: narrowed * sd for name, sd in errors.items()}
+        for errors in (model_errors(model), case_errors())
+    )
     stack = factors or PhaseFactors()
     parts = (
         own["decode"],

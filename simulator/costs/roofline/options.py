@@ -72,6 +72,13 @@ class RooflineOptions(Options):
             source="rollcast presets stacks",
         ),
     ] = None
+    settings_known: Annotated[
+        bool,
+        Doc(
+            "whether every setting of the scenario is the run's own and none a guess: intervals "
+            "of a stack's phases, but syncs, are narrower then"
+        ),
+    ] = False
     engine: Annotated[
         Engine | None,
         Doc(

@@ -41,10 +41,11 @@ _LEAST = 2
 _SHARE = 1 / 3
 """The least share of such a launch's keys that its stack must have; of own entries of stacks' users
 it has 0.44 to 0.74, of other stacks' at most 0.26."""
-_MANY = 6
+_MANY, _ENOUGH = 6, 20
 _SHARE_OF_MANY = 0.1
 """The same of a configuration by itself with that many keys of a stack: whole configurations have
-hundreds that are not read (of verl's and RLinf's 0.18 to 0.45 are)."""
+hundreds that are not read (of verl's and RLinf's 0.18 to 0.45 are), and ROLL's with many
+environments 0.09; with enough keys none is asked."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def best(candidates: Sequence[Candidate], name: str, told: bool) -> Candidate:
         ordered.sort(key=lambda one: not (one.weight and one.other[1]))
     first, *others = ordered
     keys, own = len({item.key for item in first.found}), known_keys(first.stack, first.found)
-    share = _SHARE if first.entry or own < _MANY else _SHARE_OF_MANY
+    share = _SHARE if first.entry or own < _MANY else _SHARE_OF_MANY * (own < _ENOUGH)
     where, what = first.other
     if not told and not first.weight and own < share * keys and (first.entry or not what):
         raise ScenarioError(

@@ -234,9 +234,7 @@ class Configs:
         tree = self._read(found, place)
         steps = [part for part in inside.strip("/").split("/") if part not in ("", "..", ".")]
         home = ".".join(steps) if inside.startswith("/") else _below(package, ".".join(steps))
-        if target:
-            home = _below(package, target)
-        home = _package(tree, home)
+        home = _below(package, target) if target else _package(tree, home)
         return self._with_defaults(tree, home, there, folders, found, depth + 1)
 
 

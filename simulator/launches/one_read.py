@@ -57,9 +57,14 @@ class OneRead:
         self.notes: list[str] = []
 
     def of_file(self, path: Path) -> list[Given]:
-        """A configuration and its parents."""
+        """A configuration and its parents, or all parts of it that lie in one folder."""
         configs = Configs(self._sources, self._stack.launch.shipped)
-        tree = configs.composed(path, None)
+        parts = parts_of(self._stack, path)
+        tree: Tree = {}
+        for key, part in parts.items():
+            put(tree, [key], configs.composed(part, None))
+        if not parts:
+            tree = configs.composed(path, None)
         self.notes.extend(configs.notes)
         self.on_shipped = configs.on_shipped
         return self.of_tree(tree, [])
@@ -275,6 +280,19 @@ class OneRead:
             self.notes.append(f"{place}: {shown(text)} is not read: {why}")
             return
         raise ScenarioError(str(place), f"calls another file that is not there: {shown(text)}")
+
+
+def parts_of(stack: Stack, path: Path) -> Mapping[str, Path]:
+    """The files of a configuration in parts of which one is named, by key; none of another."""
+    parts = stack.launch.parts
+    if not any(path.name in names for names in parts.values()):
+        return {}
+    there = {
+        key: next((path.with_name(name) for name in names if path.with_name(name).is_file()), path)
+        for key, names in parts.items()
+    }
+    found = {key: file for key, file in there.items() if file.name in parts[key]}
+    return found if len(found) > 1 else {}
 
 
 def _shipped(name: re.Match[str], place: Place) -> Iterator[Given]:

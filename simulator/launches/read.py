@@ -11,6 +11,7 @@ from rollcast.simulator.launches import around
 from rollcast.simulator.launches.candidates import Candidate, Reader, best
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.manifests import manifest
+from rollcast.simulator.launches.one_read import parts_of
 from rollcast.simulator.launches.pieces import Text, known
 from rollcast.simulator.launches.python.notebook import SCRIPTS, SUFFIX, shell_of
 from rollcast.simulator.launches.python.script import Shipped
@@ -206,7 +207,8 @@ def launch_in(path: Path) -> Path:
 
 
 def _only(path: Path, files: list[Path]) -> Path:
-    if len(files) == 1:
+    parts = [parts_of(stack, files[0]).values() for stack in all_stacks().values()]
+    if len(files) == 1 or any(set(files) <= set(some) for some in parts):
         return files[0]
     names = ", ".join(file.name for file in files[:6]) + (" ..." if len(files) > 6 else "")
     raise ScenarioError(str(path), f"several files could be the launch: {names}; name one")

@@ -76,8 +76,9 @@ class Launch:
     classes, constants: what the stack gives to scripts of Python that launch it. implies: rules of
     what follows from settings. deals: batches that it refuses. packages: its names where packages,
     images and repositories are named. versions: files of its own sources that say their version.
-    harmless: patterns of keys that change neither memory nor time. others: what it starts that is
-    no RL loop that is known."""
+    harmless: patterns of keys that change neither memory nor time. parts: names of files that
+    lie in one folder, each a part of the configuration, by the key below which it stands. others:
+    what it starts that is no RL loop that is known."""
 
     form: Form
     keys: Mapping[str, tuple[Key, ...]]
@@ -95,6 +96,7 @@ class Launch:
     packages: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     harmless: tuple[str, ...] = ()
+    parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     others: tuple[Other, ...] = ()
 
     def ignores(self, theirs: str) -> bool:

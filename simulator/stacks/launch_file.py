@@ -39,6 +39,7 @@
     classes: {"*TrainConfig": {num_nodes: 1}}    # that scripts inherit from: fields, defaults
     constants: {"*GPUS_OF": {H100: 8}}           # of its modules
     harmless: [report_to, "*_name"]              # keys that change neither memory nor time
+    parts: {trainer: [train.toml]}               # files of one folder, by the key they are below
     others:                    # what it starts that is no RL loop that is known, and what that does
       trains on given answers: {programs: ["*sft*"], calls: ["*SFTTrainer"], keys: {task: [sft]}}
 
@@ -101,7 +102,7 @@ def load_launch(path: Path) -> Launch:
         for name in ("entries", "shipped", "packages", "versions", "harmless")
     }
     tables: dict[str, Any] = {
-        name: data.get(name, {}) for name in ("calls", "starts", "classes", "constants")
+        name: data.get(name, {}) for name in ("calls", "starts", "classes", "constants", "parts")
     }
     implies = rules(data.get("implies", {}), where)
     dealt = deals(data.get("deals", ()), where)

@@ -186,6 +186,16 @@ def test_gpus_beyond_the_trainers_processes_are_the_servers(tmp_path: Path) -> N
 
 GIVEN = "trains on given answers, without rollouts: it is no RL loop"
 OTHERS = {
+    "run.sh, line 1: starts training.main_sft, which " + GIVEN: (
+        "python3 training/main_sft.py n_nodes=1 gconfig.max_new_tokens=9 rollout.queue_size=4\n"
+    ),
+    "run.sh, line 1: it has load-debug-rollout-data: such a launch trains on rollouts of a "
+    "file, and generates none": (
+        "python3 train.py --rollout-batch-size 4 --load-debug-rollout-data d --colocate\n"
+    ),
+    "run.yaml: a launch without actor_train.* trains nothing": (
+        "rollout_batch_size: 4\nresponse_length: 64\npretrain: m\n"
+    ),
     "run.sh, line 1: starts openrlhf.cli.train_dpo, which " + GIVEN: (
         "deepspeed --module openrlhf.cli.train_dpo --max_len 8192 --zero_stage 3\n"
     ),

@@ -405,7 +405,9 @@ def test_hydra_overrides_what_a_list_further_in_chooses(tmp_path: Path) -> None:
     )
     for name in ("dp", "mega", "other"):
         written(config, f"engine/{name}.yaml", f"# @package _global_\nmodel_engine: {name}\n")
-        written(config, f"actor/{name}_actor.yaml", f"strategy: {name}\nppo_epochs: 2\n")
+        written(
+            config, f"actor/{name}_actor.yaml", f"# @package x.y\nstrategy: {name}\nppo_epochs: 2\n"
+        )
     script = f"{VERL} --config-path=$PWD/config data.train_batch_size=8 --config-name="
     for name, more, wanted in [
         ("outer", "", "mega"),
@@ -894,6 +896,24 @@ def test_a_whole_configuration_is_its_stacks_though_most_of_its_keys_are_not_rea
     (tmp_path / "config.yaml").write_text(known + "".join(f"own_{n}: 1\n" for n in range(80)))
     with pytest.raises(ScenarioError, match="verl is most like it, with 6 of its 86 keys"):
         read_launch(tmp_path / "config.yaml")
+    many = nested(dict.fromkeys(list(all_stacks()["verl"].launch.ours)[:20], 1))
+    many |= {f"own_{n}": 1 for n in range(400)}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(many))
+    assert read_launch(tmp_path / "config.yaml").stack == "verl"
+
+
+def test_parts_of_a_configuration_in_one_folder_are_read_together(tmp_path: Path) -> None:
+    """As prime-rl's trainer, orchestrator and engines are configured."""
+    written(tmp_path, "orch.toml", "batch_size = 64\nrollouts_per_example = 8\nseq_len = 4096\n")
+    written(tmp_path, "train.toml", '[model]\nname = "Qwen/Qwen3-4B"\n[model.ac]\n')
+    written(tmp_path, "infer.toml", "[parallel]\ndp = 3\ntp = 2\n")
+    for path in (tmp_path, tmp_path / "orch.toml", tmp_path / "train.toml"):
+        said = values(read_launch(path))
+        assert said["model"] == "Qwen/Qwen3-4B"
+        assert (said["run.rollout_gpus"], said["workload.group_size"]) == (6, 8)
+    (tmp_path / "train.toml").unlink()
+    (tmp_path / "infer.toml").unlink()
+    assert values(read_launch(tmp_path / "orch.toml"))["run.batch_rollouts"] == 64
 
 
 def test_a_configuration_with_few_keys_of_a_stack_may_still_be_another_loop_of_it(

@@ -37,6 +37,11 @@ def _placed(settings: Settings) -> Iterable[Setting]:
     for one, key in zip(lists, ("run.rollout_gpus", "cluster.trainer_gpus"), strict=True):
         if one is not None and isinstance(one.value, list):
             yield one.implies(key, len(one.value))
+    said, several = settings.get("run.rollout_gpus"), settings.get("run.data_parallel")
+    if several is not None and lists[0] is None and (said is None or said.unsaid):
+        each = whole(settings, "cluster.tensor_parallel") or 1
+        if copies := whole(settings, "run.data_parallel"):
+            yield several.implies("run.rollout_gpus", copies * each)
     per = whole(settings, "run.gpus_per_node") or _GPUS
     copies = whole(settings, "run.rollout_copies") or 1
     for nodes, key, times in (

@@ -5,8 +5,10 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.scenarios import TINY
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "from_python.py"
+APRIL = ROOT / "examples" / "april.yaml"
 HEAVY = {"pandas", "matplotlib", "scipy", "torch", "vllm"}
 
 
@@ -45,6 +48,28 @@ def test_every_name_is_the_object_that_its_package_has() -> None:
         assert getattr(rollcast, name) is getattr(import_module(place), name)
     with pytest.raises(AttributeError, match="no attribute 'simulte'"):
         _ = rollcast.simulte
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda s: rollcast.load(None), "path: must be the path of a scenario file, got None"),
+        (lambda s: rollcast.load(APRIL, {"steps": 2}), "settings: must be text such as 'steps=20'"),
+        (lambda s: rollcast.simulate("a.yaml"), "scenario: must be a scenario, as load returns it"),
+        (lambda s: rollcast.simulate(s, on_step=3), "on_step: must be a function of a step's rec"),
+        (lambda s: rollcast.compare(s), "scenarios: must be a list, each a scenario, as load"),
+        (lambda s: rollcast.compare(["sync", "april"]), "scenarios: must be a list, each a scen"),
+        (lambda s: rollcast.plan(3), "scenario: must be a scenario, as load returns it, or its"),
+        (lambda s: rollcast.plan(s, "hours=3"), "plan: must be a mapping of keys to values"),
+        (lambda s: s.with_policy(None), "policy: must be a policy, or text such as 'april+pods"),
+        (lambda s: rollcast.chain("april"), "policy: must be a policy, such as APRIL(); parse_"),
+        (lambda s: rollcast.spell("april"), "policy: must be a policy, such as APRIL(), got 'ap"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(call: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises(rollcast.ScenarioError) as caught:
+        call(rollcast.load(APRIL))
+    assert str(caught.value).startswith(said)
 
 
 def test_its_import_brings_nothing_and_its_names_nothing_heavy() -> None:

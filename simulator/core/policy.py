@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from rollcast.simulator.core.plan import StepPlan
 from rollcast.simulator.values import Options
+from rollcast.simulator.values.words import require
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,5 +140,6 @@ def chain(*policies: Policy) -> Chain:
     """Policies applied left to right; chains flatten, and ``chain()`` is synchronous RL."""
     flat: list[Policy] = []
     for policy in policies:
+        require(Policy, policy, "policy", "a policy, such as APRIL(); parse_policy reads text")
         flat.extend(policy.policies if isinstance(policy, Chain) else (policy,))
     return Chain(tuple(flat))

@@ -21,7 +21,9 @@ from rollcast.simulator.policies import label
 from rollcast.simulator.scenario.file import RawScenario, read_scenario
 from rollcast.simulator.scenario.plan_section import PlanSection
 from rollcast.simulator.scenario.scenario import Scenario
+from rollcast.simulator.studies.simulate import A_SCENARIO
 from rollcast.simulator.values import read
+from rollcast.simulator.values.words import A_MAPPING, require
 
 
 def plan(
@@ -41,6 +43,10 @@ def plan(
 
     Raises ScenarioError for an invalid question, or if no choice can run.
     """
+    require((Scenario, str, Path), scenario, "scenario", f"{A_SCENARIO}, or its file")
+    if section is not None:
+        require((PlanSection, Mapping), section, PlanSection.FIELD, A_MAPPING)
+    require(Sequence, policies, "policies", "a list of policies")
     if isinstance(section, Mapping):
         section = read(PlanSection, section, PlanSection.FIELD)
     texts = [policy if isinstance(policy, str) else label(policy) for policy in policies]

@@ -26,6 +26,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import decisions, outside
 from rollcast.simulator.policies.registry import SYNCHRONOUS, find, is_named, kind_of, name_of
 from rollcast.simulator.values import declared, join, read, short
+from rollcast.simulator.values.words import require
 
 LONGEST = 4000
 EXAMPLE = "write name(parameter=value)+name, such as april(over_sampling=2)+pods(keep=4)"
@@ -259,6 +260,7 @@ def spell(policy: Policy, always: Container[str] = ()) -> str:
     """The shortest text that `parse_policy` reads as this policy, with the parameters that differ
     from their defaults, and those of the names ``always``. Raises ValueError for a policy whose
     class has no name."""
+    require(Policy, policy, "policy", "a policy, such as APRIL()")
     if isinstance(policy, Chain):
         return "+".join(spell(member, always) for member in policy.policies) or SYNCHRONOUS
     if not is_named(policy):

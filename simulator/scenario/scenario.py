@@ -35,7 +35,7 @@ from rollcast.simulator.scenario.sections import (
     base_plan,
     validate,
 )
-from rollcast.simulator.values.words import visible
+from rollcast.simulator.values.words import require, visible
 from rollcast.simulator.workload.base import Workload, longest_context
 from rollcast.simulator.workload.section import MAX_ROLLOUTS, WorkloadSection, build_workload
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
@@ -131,6 +131,7 @@ class Scenario:
         if isinstance(policy, Policy):
             name, parsed = label(policy), chain(policy)
         else:
+            require(str, policy, "policy", "a policy, or text such as 'april+pods(keep=4)'")
             name, parsed = parse_labelled(policy, seed=self.seed, folder=self.raw.modules)
         warnings = (*self.whatever, *_check_policy(parsed, self.plan, self.shape))
         return replace(self, policy=parsed, policy_name=visible(name), warnings=warnings)
@@ -302,7 +303,8 @@ def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> list[st
     if shape.colocated and name is not None:
         raise ScenarioError(
             f"policy.{name}",
-            "overlaps training with rollout, which needs cluster.placement: disaggregated",
+            "overlaps training with rollout, which needs cluster.placement: disaggregated "
+            "(rollcast plan finds the split of the GPUs)",
         )
     return warnings
 

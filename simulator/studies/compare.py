@@ -22,7 +22,8 @@ from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.ranking import Ranking
 from rollcast.simulator.studies.sampling_error import TOO_FEW
-from rollcast.simulator.studies.simulate import Result, simulate
+from rollcast.simulator.studies.simulate import A_SCENARIO, Result, simulate
+from rollcast.simulator.values.words import require
 
 SAME = 0.01
 """Policies whose steps train on numbers of rollouts no further apart than this share are alike."""
@@ -36,6 +37,9 @@ def compare(
 
     Raises as `run_each`.
     """
+    require(Sequence, scenarios, "scenarios", f"a list, each {A_SCENARIO}")
+    for scenario in scenarios:
+        require(Scenario, scenario, "scenarios", f"a list, each {A_SCENARIO}")
     results = run_each(scenarios, on_step)
     for name, result in results.items():
         for text in short(result.run):

@@ -18,7 +18,10 @@ from rollcast.simulator.scenario.file import RawScenario, Trust, override, read_
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.reacting import reacted
+from rollcast.simulator.values.words import require
 from rollcast.simulator.workload.solved import solved_lengths
+
+A_SCENARIO = "a scenario, as load returns it"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,9 @@ def load(
 ) -> Scenario:
     """The scenario in a file, with ``key=value`` settings. trust_modules: whether to import
     policies that the file names, which runs their code. Raises ScenarioError."""
+    require((str, Path), path, "path", "the path of a scenario file")
+    for setting in settings:
+        require(str, setting, "settings", "text such as 'steps=20'")
     return from_raw(read_scenario(Path(path), trust_modules), *settings, seed=seed)
 
 
@@ -55,6 +61,9 @@ def simulate(
 
     Raises ScenarioError or RunError if it cannot run to its end.
     """
+    require(Scenario, scenario, "scenario", A_SCENARIO)
+    if on_step is not None:
+        require(Callable, on_step, "on_step", "a function of a step's record")
     world = scenario.world()
     try:
         result = drive(scenario, world, scenario.steps, on_step)

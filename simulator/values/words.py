@@ -47,6 +47,12 @@ def wrong(field: str, wanted: str, value: object) -> ScenarioError:
     return ScenarioError(field, f"must be {wanted}, got {short(value)}")
 
 
+def require(kind: Any, value: object, field: str, wanted: str) -> None:
+    """Raises ScenarioError for an argument of another type. kind: as `isinstance` takes it."""
+    if not isinstance(value, kind):
+        raise wrong(field, wanted, value)
+
+
 def short(value: object) -> str:
     """A value as it is shown in an error."""
     try:

@@ -93,9 +93,10 @@ def settled(
 
 def _filtered(read: Settings) -> Iterator[str]:
     """What no launch says of groups that are filtered: how many others a step launches for them."""
-    own, more = read.get("run.filter_groups"), read.get("run.over_sampling_groups")
+    own = read.get("run.filter_groups")
     if own is None or own.value in (None, False, "", "none"):
         return
+    more = read.get("run.over_sampling_groups") or read.get("run.over_sampling_share")
     launched = f" ({more.theirs} is {more.value})" if more is not None and more.value else ""
     yield (
         f"{own.place}: groups are filtered ({own.theirs}); prompts that a step launches beyond its "

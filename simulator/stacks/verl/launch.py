@@ -9,6 +9,13 @@ from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 _COLOCATED = {"sync": True, "colocate_async": True, "separate_async": False}
 _MEGATRON = "actor_rollout_ref.actor.megatron."
+_AS_A_CRITIC = {
+    "run.critic_model": "run.reward_model",
+    "run.critic_packing": "run.reward_packing",
+    "run.critic_micro_rollouts": "run.reward_micro_rollouts",
+    "run.offload_critic": "run.offload_reward",
+    "run.offload_critic_parameters": "run.offload_reward_parameters",
+}
 _GROUPS = 16  # of a server in fully_async_rollouter.py
 
 
@@ -96,6 +103,10 @@ def _models(settings: Settings) -> Iterable[Setting]:
     nodes, gpus = whole(settings, "run.reward_model_nodes"), whole(settings, each)
     if apart is not None and apart.value is True and nodes and gpus:
         yield apart.implies("run.reward_model_gpus", nodes * gpus)
+    if value(settings, "run.trains_reward") is True:  # which takes what a critic of its size does
+        for critic, reward in _AS_A_CRITIC.items():
+            if reward in settings:
+                yield settings[reward].implies(critic, settings[reward].value)
 
 
 def _logits(settings: Settings) -> Iterable[Setting]:

@@ -313,6 +313,24 @@ def test_a_mean_far_above_the_others_is_of_runaways(figures: dict[str, float]) -
         )
 
 
+@pytest.mark.parametrize(
+    "figures", [{"p50": 1200, "mean_tokens": 1000}, {"p25": 1000, "mean_tokens": 900}]
+)
+def test_a_percentile_above_the_mean_is_of_lengths_skewed_to_the_left(
+    figures: dict[str, float],
+) -> None:
+    """Short ones are far shorter than a lognormal's, and above it the spread is a usual one."""
+    table = (found := solved(figures, 2048)).lengths.model().marginal(2048)
+    assert found.mean_tokens == pytest.approx(figures["mean_tokens"], rel=1e-3)
+    [key] = figures.keys() - {"mean_tokens"}
+    share = int(key[1:]) / 100
+    assert table.ppf(share) == pytest.approx(figures[key], abs=1)
+    assert table.ppf(share / 2) < 0.8 * figures[key]
+    assert 0.0 < found.cut_share < 0.1
+    with pytest.raises(ScenarioError, match=r"the mean lies between [\d,]+ and 1,[\d]+ tokens"):
+        solved({**figures, "mean_tokens": 400}, 2048)
+
+
 def test_figures_at_another_cap_say_what_this_one_cuts() -> None:
     known = {"mean_tokens": 3000, "cut_share": 0.2, "cap_tokens": 8192}
     short, long = (solved(known, cap).lengths.model() for cap in (4096, 16_384))

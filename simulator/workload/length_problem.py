@@ -154,8 +154,8 @@ class _Problem:
 
     def along_quantiles(self) -> SolvedLengths:
         """Lengths through the percentiles, the cut share and the longest response that are known.
-        Raises ScenarioError where these are fewer than two, a spread is known too, or the mean is
-        one that they cannot have."""
+        Raises ScenarioError where these are fewer than two and no percentile with a mean, a spread
+        is known too, or the mean is one that they cannot have."""
         known, cap = self.known, self.cap
         fixed_top = bool(known.cut_share) or known.max_tokens is not None
         ranges = self._range_between()
@@ -164,6 +164,10 @@ class _Problem:
             runaway = self._assumed_runaway()
             ranges["runaway"] = (0.0, runaway, 2 * runaway)
         points = self._quantiles(runaway)
+        mean = math.inf if known.mean_tokens is None else math.log(known.mean_tokens)
+        if len(points) == 1 and not fixed_top and points[0][1] > mean:
+            (score, log), nearby = points[0], 1e-6  # skewed to the left, of the usual spread there
+            points.append((score + nearby, log + nearby * ASSUMED_SD))
         rises = all(low < high for (_, low), (_, high) in pairwise(points))
         if len(points) < 2 or not rises or known.sd is not None or self.least > 0:
             raise self._too_many() if self.too_many else self._impossible()
@@ -318,7 +322,7 @@ class _Problem:
             raise self._refuse(
                 key,
                 f"is the cap of {self._cut_at}, which only says that responses are cut; give "
-                "cut_share, the share of them that reach it, in its place",
+                "cut_share, the share of them that reach it, in its place, or leave it out",
             )
         if cut and known.max_tokens is not None:
             raise self._refuse(

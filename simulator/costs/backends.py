@@ -102,6 +102,8 @@ def _that_contradict(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> I
     batching = given.get("batching") or defaults.get("batching", "packed")
     if not str(batching).startswith("padded"):
         yield "microbatch_rollouts"
+    if given.get("traffic_per_logit") is not None:  # other kernels than the stack's
+        yield "graded_traffic_per_logit"
     if given.get("recompute_layers"):
         yield "recompute"
 

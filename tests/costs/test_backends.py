@@ -82,6 +82,9 @@ def test_a_default_that_contradicts_what_is_given_is_left_out() -> None:
     padded = trainer(stack="trl", trainer={"batching": "padded"})
     assert (padded.batching, padded.microbatch_rollouts) == ("padded", 8)
     assert trainer(stack="nemo-rl").recompute == "none"
+    assert trainer(stack="verl", trainer={"backend": "megatron"}).graded_traffic_per_logit == 48.0
+    fused = trainer(stack="verl", trainer={"backend": "megatron", "traffic_per_logit": 8.7})
+    assert fused.graded_traffic_per_logit is None
     some = trainer(stack="nemo-rl", trainer={"recompute_layers": 4})
     assert (some.recompute, some.recompute_layers) == ("full", 4)
 

@@ -163,7 +163,8 @@ def times(
     for spread in known:
         name = f"{spread.cause}/{spread.names[0]}{whose}"
         factor = chance.factor(name, spread.low, spread.high)
-        drawn.update({name: factor * getattr(holder, name) for name in spread.names})
+        of = {name: getattr(holder, name) for name in spread.names}
+        drawn.update({name: factor * value for name, value in of.items() if value is not None})
     return drawn
 
 

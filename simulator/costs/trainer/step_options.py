@@ -288,7 +288,7 @@ class StepOptions(Options):
     graded_traffic_per_logit: Annotated[
         Traffic | None,
         Doc(
-            "traffic_per_logit of passes without gradients, at most that; null: the same",
+            "traffic_per_logit of passes without gradients; null: the same",
             unit="bytes",
         ),
     ] = None

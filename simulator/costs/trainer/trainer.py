@@ -246,9 +246,10 @@ class RooflineTrainer(TrainerRoom):
 
     @property
     def _ungraded_traffic(self) -> float:
-        """Bytes per logit that a pass without gradients saves."""
+        """Bytes per logit that a pass without gradients saves; negative where it moves more than a
+        third of an update's, whose backward has fewer kernels."""
         graded, traffic = self.graded_traffic_per_logit, self.traffic_per_logit
-        return 0.0 if graded is None else max(traffic - graded, 0.0)
+        return 0.0 if graded is None else traffic - graded
 
     def _logits_s(self, microbatches: Sequence[Work], bytes_each: float) -> float:
         """Seconds in which so many bytes of every logit are moved."""

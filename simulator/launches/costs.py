@@ -40,6 +40,7 @@ _SAME: tuple[tuple[str, str, type], ...] = (
     ("run.merges_at_once", "gathers_to_merge", bool),
     ("run.gathers_to_score", "gathers_to_score", bool),
     ("run.splits_tied_head", "split_tied_head", bool),
+    ("run.splits_recurrent", "split_recurrent", bool),
     ("run.foreach_optimizer", "foreach_optimizer", bool),
     ("run.overlap_comm", "overlap_comm", bool),
     ("run.expandable_segments", "expandable_segments", bool),

@@ -88,9 +88,11 @@ def test_slime_does_so_by_context_parallel_alone() -> None:
     [
         ([], "cost.roofline.data_parallel_attention", None),
         (["--sglang-enable-dp-attention"], "cost.roofline.data_parallel_attention", True),
+        (["--megatron-to-hf-mode", "bridge"], f"{TRAINER}.split_recurrent", True),
+        (["--megatron-to-hf-mode", "raw"], f"{TRAINER}.split_recurrent", False),
     ],
 )
-def test_each_gpu_of_an_engine_may_attend_for_itself(
+def test_slime_says_which_gpus_attend_for_themselves(
     flags: list[str], key: str, wanted: Any
 ) -> None:
     assert asked(SLIME, *flags).value(key) is wanted

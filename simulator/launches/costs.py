@@ -160,6 +160,10 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
     if rank := whole(known, "run.lora_rank"):
         yield _said(known, "run.lora_rank", f"{TRAINER}.weights", "lora")
         yield _said(known, "run.lora_rank", f"{TRAINER}.lora_rank", rank)
+        if strategy == "fsdp" and value(known, "run.reentrant_checkpoints") is True:
+            yield _said(
+                known, "run.reentrant_checkpoints", f"{TRAINER}.reentrant_checkpoints", True
+            )
         if bits := _BASE_BITS.get(str(value(known, "run.quantized_base"))):
             yield _said(known, "run.quantized_base", f"{TRAINER}.base_bits", bits)
             if value(known, "run.fp32_norms") is True:

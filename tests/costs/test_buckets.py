@@ -76,6 +76,25 @@ def test_fp32_norms_beside_a_quantised_base_widen_what_checkpoints_keep(
     assert wide._activations.kept == wider * narrow._activations.kept
 
 
+def test_fsdp1_keeps_inputs_and_gradients_of_frozen_layers_checkpointed_reentrantly() -> None:
+    known = {"backend": "fsdp", "working_copy": False, "recompute": "full", "weights": "lora"}
+    use = Use(32768, 1)
+    one, other = (
+        sum(trainer(**known, reentrant_checkpoints=said).phases(use)["update"]["trainer"].values())
+        for said in (True, False)
+    )
+    kept = trainer(**known)._activations.kept * use.tokens
+    assert one - other == pytest.approx(kept, rel=0.15)  # the other's peak is at the first layer
+    for others in ({"backend": "fsdp2"}, {"weights": "full"}, {"recompute": "none"}):
+        assert trainer(**(known | others), reentrant_checkpoints=True)._held_inputs == 0
+
+
+def test_layers_of_a_quantised_base_are_gathered_as_they_are_stored() -> None:
+    known = {"backend": "fsdp", "working_copy": False, "recompute": "full", "weights": "lora"}
+    wide, narrow = (trainer(**known, base_bits=bits)._gathered(0.0) for bits in (16, 4))
+    assert narrow - trainer(**known, base_bits=4)._dequantised_bytes == pytest.approx(wide / 4)
+
+
 @settings(max_examples=examples(80), deadline=None)
 @given(layer=st.integers(10**7, 4 * 10**9))
 def test_megatron_s_fsdp_lets_gradients_of_layers_wait(layer: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from frozen_layers import LAYERS, peak_inputs
 from memory_proof import proved
 from rank_processes import imported
 
@@ -30,6 +31,16 @@ def test_a_rank_holds_its_shards_and_one_layer() -> None:
     assert states < found["optimizer"] < 1.4 * states
     assert found["passes"] < 0.28
     assert found["passes_forecast"] == pytest.approx(found["passes"], rel=0.1)
+
+
+def test_fsdp1_keeps_inputs_and_gradients_of_frozen_layers_checkpointed_reentrantly() -> None:
+    """As many as there are layers, twice, at the end of the backward; without either once."""
+    found = {}
+    for frozen, reentrant in ((True, True), (True, False), (False, True)):
+        with ProcessPoolExecutor(1, imported()) as process:
+            found[frozen, reentrant] = process.submit(peak_inputs, frozen, reentrant).result()
+    more = found.pop((True, True)) - max(found.values())
+    assert LAYERS - 3 < more <= LAYERS
 
 
 SLOW = pytest.mark.skipif(not os.environ.get("ROLLCAST_MEMORY_PROOF"), reason="make memory-proof")

@@ -283,6 +283,29 @@ def test_norms_beside_a_quantised_base_are_wide_in_some_releases_of_trl() -> Non
         assert trainer.get("fp32_norms", False) is casts
 
 
+@pytest.mark.parametrize(
+    ("release", "said", "reentrant"),
+    [("0.26", {}, True), ("0.27", {}, False), ("0.26", {"use_reentrant": False}, False)],
+)
+def test_checkpoints_of_trl_are_reentrant_before_0_27(
+    release: str, said: dict[str, object], reentrant: bool
+) -> None:
+    """And count with FSDP1 and adapters alone."""
+    for version in (1, 2):
+        run = LaunchCase(
+            "trl",
+            {"model_name_or_path": "Qwen/Qwen2.5-7B", "use_peft": True, "lora_r": 16}
+            | {f"gradient_checkpointing_kwargs.{key}": value for key, value in said.items()}
+            | {"accelerate.distributed_type": "FSDP", "accelerate.num_processes": 2}
+            | {"accelerate.fsdp_config.fsdp_version": version},
+            "a100-80gb",
+            2,
+            release,
+        )
+        trainer = run.question().scenario.raw.data["cost"]["roofline"]["trainer"]
+        assert trainer.get("reentrant_checkpoints", False) is (reentrant and version == 1)
+
+
 def test_values_are_the_same_however_they_are_spelt() -> None:
     for theirs in (True, "True", "true"):
         assert VERL.read([Given(CHECKPOINTING, theirs, HERE)])["run.recompute"].value == "full"

@@ -307,21 +307,22 @@ class TrainerMemory(TrainerOptions):
             return 0.0
         return self._head_parameters * (1 if self.model.tied_embeddings else 2)
 
-    def _gathered(self, units: float) -> float:
-        """Bytes of 16 bit weights beside the states while layers (one is prefetched) and ``units``
-        further weights are at work."""
+    def _gathered(self, units: float, at_work: int = 1) -> float:
+        """Bytes of weights beside the states while ``at_work`` layers (one more is prefetched) and
+        ``units`` weights of embeddings and head are at work."""
         sharded = self.kept in ("fsdp", "hybrid")
-        two = self._layer_parameters + self._fetched_parameters
+        layers = at_work * self._layer_parameters + self._fetched_parameters
         wide = {"lora": self.base_bits == 16, "full": self.master_dtype == "bf16"}
         if wide[self.weights] and self._alone and not self.states_on_host:
             return 0.0
+        quantised = self.weights == "lora" and self.base_bits < 16
         if sharded and not self.reshard_after_forward:
-            return self.compute_bytes * self._whole_parameters
-        if sharded:
-            return self.compute_bytes * (two + units)
-        if self.weights == "lora" and self.base_bits < 16:
-            return self._dequantised_bytes
-        return 0.0  # of autocast's casts see `_casts`
+            each = self.base_bytes_each if quantised else self.compute_bytes
+            return each * self._whole_parameters
+        if quantised:  # layers are gathered as they are stored, embeddings and head in 16 bit
+            stored = sharded * (self.base_bits / 8 * layers + self.compute_bytes * units)
+            return stored + self._dequantised_bytes
+        return sharded * self.compute_bytes * (layers + units)  # of autocast's casts see `_casts`
 
     @property
     def _dequantised_bytes(self) -> float:
@@ -397,7 +398,7 @@ class TrainerMemory(TrainerOptions):
             "gradients": gradients,
             "activations": kept / self.pipeline_parallel,
             "logits": self._logit_bytes(use, self.logit_bytes),
-            "gathered_weights": self._gathered(max(head, root) - layer) + casts.graph + beside,
+            "gathered_weights": self._gathered(max(head, root), 0) + casts.graph + beside,
         }
         logits: Parts = {
             **loss,
@@ -427,7 +428,8 @@ class TrainerMemory(TrainerOptions):
             **states,
             "gradients": states.get("gradients", 0.0) + graded * (layer + waits),
             "activations": max(working, (made.image_kept + made.image_working) * images)
-            + beside_bytes,
+            + beside_bytes
+            + self._held_inputs * made.kept * use.tokens,
             "gathered_weights": self._gathered(root) + casts.layer + beside,
             "communication": reduced * layer,
         }
@@ -458,6 +460,15 @@ class TrainerMemory(TrainerOptions):
             for parts in after:
                 parts["communication"] = copied
         return max(before + after, key=lambda parts: math.fsum(parts.values()))
+
+    @property
+    def _held_inputs(self) -> int:
+        """Copies of what checkpoints keep that are still there when the last layer's backward runs:
+        inputs and their gradients, where FSDP1 waits for these to reshard a frozen layer
+        (_runtime_utils.py, _register_post_backward_reshard_only_hook) and each is a leaf."""
+        frozen = self.weights == "lora" and self.recompute == "full"
+        sharded = self.backend == "fsdp" and self.kept in ("fsdp", "hybrid")
+        return 2 * (frozen and sharded and self.reentrant_checkpoints)
 
     def _embedded(self, use: Use) -> int:
         """Bytes of a weight that a dense gradient of the embeddings takes before it is added to

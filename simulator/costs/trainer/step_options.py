@@ -162,6 +162,14 @@ class StepOptions(Options):
             "peft's prepare_model_for_kbit_training leaves them. It changes memory alone"
         ),
     ] = False
+    reentrant_checkpoints: Annotated[
+        bool,
+        Doc(
+            "whether layers are checkpointed with use_reentrant, as transformers' Trainer does "
+            "unless told otherwise: FSDP1 then keeps the input of each frozen layer, and that "
+            "input's gradient, until the backward ends. It changes memory alone"
+        ),
+    ] = False
     gathers_to_merge: Annotated[
         bool,
         Doc(

@@ -6,22 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
 pytest.importorskip("peft", reason="peft is not installed (rollcast[lora])")
 
-from saves import read_tensors, saved  # noqa: E402
-from tiny_models import adapt, build, make_groups, response_log_probs  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
+from saves import read_tensors, saved
+from tiny_models import adapt, build, make_groups, response_log_probs, weights
+from transformers import AutoModelForCausalLM
 
-from rollcast.engine.adapter_options import LoraConfig  # noqa: E402
-from rollcast.engine.config import trainer_config  # noqa: E402
-from rollcast.engine.options import GRPO, TrainerConfig  # noqa: E402
-from rollcast.engine.trainer.adapters import inject, without  # noqa: E402
-from rollcast.engine.trainer.reference import of_its_own  # noqa: E402
-from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
-from tests.refusals import refuses  # noqa: E402
+from rollcast.engine.adapter_options import LoraConfig
+from rollcast.engine.config import trainer_config
+from rollcast.engine.options import GRPO, TrainerConfig
+from rollcast.engine.trainer.adapters import inject, without
+from rollcast.engine.trainer.reference import of_its_own
+from rollcast.engine.trainer.trainer import Trainer
+from tests.refusals import refuses
 
 GROUPS = make_groups([(5, [4, 6, 2]), (3, [5, 3])])
 LORA = LoraConfig(rank=3)
@@ -81,7 +80,7 @@ def test_the_gradient_is_that_of_the_merged_weights() -> None:
     adapt(model, LORA)
     trainer = Trainer(model, config)
     plain.load_state_dict({n: t.clone() for n, t in trainer.weights().items()})
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    before = weights(model)
     ours = watched(trainer)
     whole = watched(Trainer(plain, dataclasses.replace(config, lora=None)))
     layer = "model.layers.1.mlp.up_proj"

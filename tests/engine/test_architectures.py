@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-import transformers  # noqa: E402
-
-from rollcast.engine.config import build_run  # noqa: E402
-from rollcast.engine.run import run_scenario  # noqa: E402
-from rollcast.engine.tasks import tokenizer  # noqa: E402
-from rollcast.simulator.scenario.file import RawScenario  # noqa: E402
+from rollcast.engine.config import build_run
+from rollcast.engine.run import run_scenario
+from rollcast.engine.tasks import tokenizer
+from rollcast.simulator.scenario.file import RawScenario
 
 COMMON: dict[str, Any] = {
     "vocab_size": len(tokenizer.VOCABULARY),

@@ -9,31 +9,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
-from hypothesis import HealthCheck, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
-
-from rollcast.engine import checkpoint  # noqa: E402
-from rollcast.engine.actors.updates import Snapshot  # noqa: E402
-from rollcast.engine.checkpoint_read import damaged, load  # noqa: E402
-from rollcast.engine.edges import TrainerSave  # noqa: E402
-from rollcast.engine.log import EngineLog  # noqa: E402
-from rollcast.engine.responses import Tokens  # noqa: E402
-from rollcast.engine.saving import Saver, pack, read, unpack  # noqa: E402
-from rollcast.engine.trainer.shard_files import require_files, saved_file  # noqa: E402
-from rollcast.engine.world_parts import WorldState  # noqa: E402
-from rollcast.simulator.core.plan import Batch, StepPlan  # noqa: E402
-from rollcast.simulator.errors import RunError, ScenarioError  # noqa: E402
-from rollcast.simulator.loop.loop import Loop  # noqa: E402
-from rollcast.simulator.loop.recorded import Entry, RecordedWorld  # noqa: E402
-from rollcast.simulator.policies import parse_policy  # noqa: E402
-from rollcast.simulator.scenario.file import parse_scenario  # noqa: E402
-from rollcast.simulator.studies.simulate import from_raw  # noqa: E402
-from tests.laws import examples  # noqa: E402
+from rollcast.engine import checkpoint
+from rollcast.engine.actors.updates import Snapshot
+from rollcast.engine.checkpoint_read import damaged, load
+from rollcast.engine.edges import TrainerSave
+from rollcast.engine.log import EngineLog
+from rollcast.engine.responses import Tokens
+from rollcast.engine.saving import Saver, pack, read, unpack
+from rollcast.engine.trainer.shard_files import require_files, saved_file
+from rollcast.engine.world_parts import WorldState
+from rollcast.simulator.core.plan import Batch, StepPlan
+from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.loop.loop import Loop
+from rollcast.simulator.loop.recorded import Entry, RecordedWorld
+from rollcast.simulator.policies import parse_policy
+from rollcast.simulator.scenario.file import parse_scenario
+from rollcast.simulator.studies.simulate import from_raw
+from tests.laws import examples
 
 SCENARIO = """
 engine: {kv_tokens: 65536}

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed (rollcast[hf])")
-
 from rollcast.engine.config import RunSpec, build_run
 from rollcast.engine.doctor import child, devices, doctor, engine, packages, training
 from rollcast.engine.doctor.findings import Finding, exit_code, show, to_json

@@ -2,10 +2,6 @@
 
 from typing import Any
 
-import pytest
-
-pytest.importorskip("transformers", reason="transformers is not installed (rollcast[hf])")
-
 import torch
 
 from benchmarks.gpu import updates

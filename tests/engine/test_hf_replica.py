@@ -7,9 +7,6 @@ from random import Random
 from typing import Any
 
 import pytest
-
-pytest.importorskip("transformers", reason="transformers is not installed (rollcast[hf])")
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st

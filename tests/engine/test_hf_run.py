@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed (rollcast[hf])")
-
 from rollcast.engine.config import RunSpec, build_run
 from rollcast.engine.doctor.doctor import OWN
 from rollcast.engine.doctor.training import model_in

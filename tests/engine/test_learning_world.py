@@ -5,18 +5,17 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from benchmarks.learning import campaign  # noqa: E402
-from benchmarks.learning.arms import ARMS, Arm, Setup, setups  # noqa: E402
-from benchmarks.learning.learner import Learner  # noqa: E402
-from benchmarks.learning.model import Decoder, encode  # noqa: E402
-from benchmarks.learning.sampling import Row, Sampler  # noqa: E402
-from benchmarks.learning.tasks import TASKS  # noqa: E402
-from benchmarks.learning.warm import new_model  # noqa: E402
-from benchmarks.learning.world import LearningWorld  # noqa: E402
-from rollcast.testing import Trial, try_on  # noqa: E402
+from benchmarks.learning import campaign
+from benchmarks.learning.arms import ARMS, Arm, Setup, setups
+from benchmarks.learning.learner import Learner
+from benchmarks.learning.model import Decoder, encode
+from benchmarks.learning.sampling import Row, Sampler
+from benchmarks.learning.tasks import TASKS
+from benchmarks.learning.warm import new_model
+from benchmarks.learning.world import LearningWorld
+from rollcast.testing import Trial, try_on
 
 
 def tried(

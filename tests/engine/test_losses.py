@@ -5,18 +5,15 @@ import math
 import random
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from rollcast.engine.options import GRPO, LOSSES, LossConfig  # noqa: E402
-from rollcast.engine.trainer.advantages import group_advantages  # noqa: E402
-from rollcast.engine.trainer.batch import Example  # noqa: E402
-from rollcast.engine.trainer.losses import LossTotals, importance_weights, policy_loss  # noqa: E402
-from tests.laws import examples  # noqa: E402
+from rollcast.engine.options import GRPO, LOSSES, LossConfig
+from rollcast.engine.trainer.advantages import group_advantages
+from rollcast.engine.trainer.batch import Example
+from rollcast.engine.trainer.losses import LossTotals, importance_weights, policy_loss
+from tests.laws import examples
 
 CONFIGS = {**LOSSES, "grpo_token_mean": LossConfig(aggregation="token_mean")}
 

@@ -7,10 +7,6 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from frozen_layers import LAYERS, peak_inputs
 from memory_proof import proved
 from rank_processes import imported

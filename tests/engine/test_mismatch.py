@@ -4,21 +4,18 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import build, make_groups
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from tiny_models import build, make_groups  # noqa: E402
-
-from rollcast.engine.errors import EngineError  # noqa: E402
-from rollcast.engine.options import TrainerConfig  # noqa: E402
-from rollcast.engine.sync_check import require_close  # noqa: E402
-from rollcast.engine.trainer.mismatch import compared, figures  # noqa: E402
-from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
-from tests.laws import examples  # noqa: E402
-from tests.refusals import refuses  # noqa: E402
+from rollcast.engine.errors import EngineError
+from rollcast.engine.options import TrainerConfig
+from rollcast.engine.sync_check import require_close
+from rollcast.engine.trainer.mismatch import compared, figures
+from rollcast.engine.trainer.trainer import Trainer
+from tests.laws import examples
+from tests.refusals import refuses
 
 _TOKEN = st.tuples(st.floats(-20, -1e-3), st.floats(-3, 3), st.booleans())
 

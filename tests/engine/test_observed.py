@@ -5,14 +5,11 @@ import random
 from typing import Any
 
 import pytest
+import torch
+from tiny_models import build, gradients, make_groups, naive_log_probs, relative_error
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from tiny_models import build, gradients, make_groups, naive_log_probs, relative_error  # noqa: E402
-
-from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig  # noqa: E402
-from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
+from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig
+from rollcast.engine.trainer.trainer import Trainer
 
 torch.set_num_threads(1)
 

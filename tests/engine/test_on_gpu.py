@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers", reason="transformers is not installed (rollcast[hf])")
-
 from benchmarks import on_gpu
 from benchmarks.on_gpu import RUNS, Campaign, Line, StageError
 from rollcast.engine.config import build_run

@@ -5,25 +5,22 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import build, gradients, make_groups, relative_error
+from transformers import AttentionInterface
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from tiny_models import build, gradients, make_groups, relative_error  # noqa: E402
-from transformers import AttentionInterface  # noqa: E402
-
-from rollcast.engine.errors import UnsupportedModelError  # noqa: E402
-from rollcast.engine.options import DAPO, TrainerConfig  # noqa: E402
-from rollcast.engine.trainer import packed  # noqa: E402
-from rollcast.engine.trainer.batch import Example  # noqa: E402
-from rollcast.engine.trainer.microbatch import dense_width, pack_rows, plan_packing  # noqa: E402
-from rollcast.engine.trainer.packed import Segments  # noqa: E402
-from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
-from rollcast.simulator.costs.base import TrainLoad  # noqa: E402
-from rollcast.simulator.costs.fitted import Packing  # noqa: E402
-from tests.laws import examples  # noqa: E402
+from rollcast.engine.errors import UnsupportedModelError
+from rollcast.engine.options import DAPO, TrainerConfig
+from rollcast.engine.trainer import packed
+from rollcast.engine.trainer.batch import Example
+from rollcast.engine.trainer.microbatch import dense_width, pack_rows, plan_packing
+from rollcast.engine.trainer.packed import Segments
+from rollcast.engine.trainer.trainer import Trainer
+from rollcast.simulator.costs.base import TrainLoad
+from rollcast.simulator.costs.fitted import Packing
+from tests.laws import examples
 
 SHAPES = [(9, [5, 1, 7, 3, 4]), (2, [14, 6]), (1, [3, 2]), (12, [5])]
 KINDS = {

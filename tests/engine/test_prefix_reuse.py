@@ -9,13 +9,10 @@ neither is the other's truth. Log-probabilities: 1e-12, 2e-5 and 0.3 (measured: 
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from hypothesis import example, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from tiny_models import (  # noqa: E402
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tiny_models import (
     KINDS,
     MOE_KINDS,
     build,
@@ -24,17 +21,18 @@ from tiny_models import (  # noqa: E402
     naive_log_probs,
     relative_error,
     response_log_probs,
+    weights,
 )
 
-from rollcast.engine.errors import UnsupportedModelError  # noqa: E402
-from rollcast.engine.options import GRPO, TrainerConfig  # noqa: E402
-from rollcast.engine.trainer import attention as shared_attention  # noqa: E402
-from rollcast.engine.trainer import kernels, prefix_reuse  # noqa: E402
-from rollcast.engine.trainer.losses import LossTotals, policy_loss  # noqa: E402
-from rollcast.engine.trainer.model import LogProbModel  # noqa: E402
-from rollcast.engine.trainer.moe import Router, RouterBalance  # noqa: E402
-from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
-from tests.laws import examples  # noqa: E402
+from rollcast.engine.errors import UnsupportedModelError
+from rollcast.engine.options import GRPO, TrainerConfig
+from rollcast.engine.trainer import attention as shared_attention
+from rollcast.engine.trainer import kernels, prefix_reuse
+from rollcast.engine.trainer.losses import LossTotals, policy_loss
+from rollcast.engine.trainer.model import LogProbModel
+from rollcast.engine.trainer.moe import Router, RouterBalance
+from rollcast.engine.trainer.trainer import Trainer
+from tests.laws import examples
 
 torch.set_num_threads(1)
 
@@ -329,7 +327,7 @@ def test_frozen_parts_stay_frozen(trained):
     model = build("qwen3", torch.float32)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trained in name)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    before = weights(model)
     trainer = Trainer(model, config(learning_rate=1e-2))
     trainer.step(GROUPS, shared_prefix=True, version=9)
     for name, parameter in model.named_parameters():

@@ -10,22 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from rank_cases import Case, Found, carried, drift, export, fail, looks, lose, train
+from rank_processes import RankProcesses
+from transformers import AutoModelForCausalLM
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from rank_cases import Case, Found, carried, drift, export, fail, looks, lose, train  # noqa: E402
-from rank_processes import RankProcesses  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
-
-from rollcast.engine.adapter_options import LoraConfig  # noqa: E402
-from rollcast.engine.edges import TrainerSave  # noqa: E402
-from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig  # noqa: E402
-from rollcast.engine.trainer.batch import Example  # noqa: E402
-from rollcast.engine.trainer.microbatch import shares  # noqa: E402
-from tests.laws import examples  # noqa: E402
+from rollcast.engine.adapter_options import LoraConfig
+from rollcast.engine.edges import TrainerSave
+from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig
+from rollcast.engine.trainer.batch import Example
+from rollcast.engine.trainer.microbatch import shares
+from tests.laws import examples
 
 torch.set_num_threads(1)
 

@@ -16,9 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("transformers", reason="the engine's requirements are not installed")
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -3,16 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("safetensors")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
-
-from rollcast.engine import tensor_files  # noqa: E402
-from tests.laws import examples  # noqa: E402
+from rollcast.engine import tensor_files
+from tests.laws import examples
 
 TYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool]
 

@@ -7,40 +7,34 @@ import math
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from safetensors.torch import load_file  # noqa: E402
-from saves import read_tensors, rewritten, saved  # noqa: E402
-from tiny_models import (  # noqa: E402
+import torch
+from safetensors.torch import load_file
+from saves import read_tensors, rewritten, saved
+from tiny_models import (
     build,
     gradients,
     make_groups,
     naive_log_probs,
     relative_error,
     response_log_probs,
+    weights,
 )
-from transformers import AutoModelForCausalLM  # noqa: E402
+from transformers import AutoModelForCausalLM
 
-from rollcast.engine.edges import SampledGroup, SampledRollout  # noqa: E402
-from rollcast.engine.errors import NonFiniteLoss  # noqa: E402
-from rollcast.engine.options import DAPO, GRPO, GSPO, LossConfig, TrainerConfig  # noqa: E402
-from rollcast.engine.trainer.adapters import published  # noqa: E402
-from rollcast.engine.trainer.microbatch import dense_width, pack, plan_packing  # noqa: E402
-from rollcast.engine.trainer.reference import of_its_own  # noqa: E402
-from rollcast.engine.trainer.shards import Gathered  # noqa: E402
-from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
-from rollcast.simulator.errors import RunError, ScenarioError  # noqa: E402
+from rollcast.engine.edges import SampledGroup, SampledRollout
+from rollcast.engine.errors import NonFiniteLoss
+from rollcast.engine.options import DAPO, GRPO, GSPO, LossConfig, TrainerConfig
+from rollcast.engine.trainer.adapters import published
+from rollcast.engine.trainer.microbatch import dense_width, pack, plan_packing
+from rollcast.engine.trainer.reference import of_its_own
+from rollcast.engine.trainer.shards import Gathered
+from rollcast.engine.trainer.trainer import Trainer
+from rollcast.simulator.errors import RunError, ScenarioError
 
 torch.set_num_threads(1)
 
 GROUPS = make_groups([(6, [5, 1, 8, 3]), (11, [2, 7, 4]), (3, [6, 6])], seed=2)
 LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": dataclasses.replace(GSPO, clip_low=0.2, clip_high=9)}
-
-
-def weights(model: Any) -> dict[str, Any]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def same(a: dict[str, Any], b: dict[str, Any]) -> bool:

@@ -5,16 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from saves import saved
+from tiny_models import build, make_groups, weights
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from saves import saved  # noqa: E402
-from tiny_models import build, make_groups  # noqa: E402
-
-from rollcast.engine.errors import NonFiniteLoss  # noqa: E402
-from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig  # noqa: E402
-from rollcast.engine.trainer.trainer import Trainer  # noqa: E402
+from rollcast.engine.errors import NonFiniteLoss
+from rollcast.engine.options import DAPO, GRPO, GSPO, TrainerConfig
+from rollcast.engine.trainer.trainer import Trainer
 
 GROUPS = make_groups([(6, [5, 1, 8, 3]), (11, [2, 7, 4]), (3, [6, 6]), (5, [9, 2])], seed=2)
 LOSSES = {"grpo": GRPO, "dapo": DAPO, "gspo": dataclasses.replace(GSPO, clip_low=0.2, clip_high=9)}
@@ -34,10 +31,6 @@ def trained(config: TrainerConfig, parts: list[Any], shared: bool = False) -> tu
     trainer = Trainer(build("llama"), config)
     metrics = feed(trainer, parts, shared)
     return weights(trainer.model), metrics
-
-
-def weights(model: Any) -> dict[str, Any]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def largest_difference(a: Any, b: Any) -> float:

@@ -111,6 +111,10 @@ def make_groups(
     return groups
 
 
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
 def gradients(
     model: nn.Module,
     groups: Sequence[SampledGroup],
@@ -128,7 +132,7 @@ def gradients(
             found.setdefault(name, parameter.grad.detach().clone())
 
     trainer._optimizer.register_step_pre_hook(keep)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    before = weights(model)
     trainer.step(
         groups, shared_prefix=shared_prefix, version=9, mask_before_version=mask_before_version
     )

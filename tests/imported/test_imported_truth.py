@@ -1,6 +1,7 @@
 """A run whose truth is known, written by each stack: its parameters and its ranking come back."""
 
 import math
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -26,24 +27,28 @@ DUMPED = [name for name, form in truth.FORMS.items() if form.level > 1]
 BARE = [name for name in truth.FORMS if name not in DUMPED]
 RANKED = ("verl", "openrlhf")  # with dumps, and from steps without a longest one
 SIMULATED = (*RANKED, "areal", "prime_rl", "trl")  # and each way in which runs are laid out
-_FOUND: dict[str, tuple[RunLog, Outcome]] = {}
+Reading = Callable[[str], tuple[RunLog, Outcome]]
 
 
-def _found(stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RunLog, Outcome]:
-    if stack not in _FOUND:
-        folder = truth.write(stack, tmp_path, monkeypatch)
-        log = read_log([folder])
-        parts = draft(log, given(truth.MODEL, truth.FORMS[stack].gpu))
-        _FOUND[stack] = log, outcomes.outcome(log, parts, "freeze", advised=stack in RANKED)
-    return _FOUND[stack]
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reading]:
+    """The run as a stack logs it, read and fitted: once."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        @cache
+        def found(stack: str) -> tuple[RunLog, Outcome]:
+            if stack == "trl":
+                pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
+            log = read_log([truth.write(stack, tmp_path_factory.mktemp(stack), patch)])
+            parts = draft(log, given(truth.MODEL, truth.FORMS[stack].gpu))
+            return log, outcomes.outcome(log, parts, "freeze", advised=stack in RANKED)
+
+        yield found
 
 
 @pytest.mark.parametrize("stack", list(truth.FORMS))
-def test_the_level_and_the_replay(
-    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("pyarrow" if stack == "trl" else "json", reason="parquet needs pyarrow")
-    log, found = _found(stack, tmp_path, monkeypatch)
+def test_the_level_and_the_replay(stack: str, read: Reading) -> None:
+    log, found = read(stack)
     form = truth.FORMS[stack]
     assert (log.stack, log.overlapped) == (stack, form.variant == "overlapped")
     assert (log.level, log.unread) == (form.level, 0)
@@ -62,11 +67,8 @@ def test_the_level_and_the_replay(
 
 
 @pytest.mark.parametrize("stack", list(truth.FORMS))
-def test_the_step_that_is_printed_is_the_file_s(
-    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("pyarrow" if stack == "trl" else "json", reason="parquet needs pyarrow")
-    log, found = _found(stack, tmp_path, monkeypatch)
+def test_the_step_that_is_printed_is_the_file_s(stack: str, read: Reading, tmp_path: Path) -> None:
+    log, found = read(stack)
     # the truth's own: without noise, and to go on as it was
     measured_s = float(np.median(found.used.whole_s[found.used.quiet]))
     assert found.step.low_s <= measured_s <= found.step.high_s
@@ -78,10 +80,8 @@ def test_the_step_that_is_printed_is_the_file_s(
 
 
 @pytest.mark.parametrize("stack", [name for name in truth.FORMS if truth.FORMS[name].gpu])
-def test_every_cost_lies_in_its_interval(
-    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, found = _found(stack, tmp_path, monkeypatch)
+def test_every_cost_lies_in_its_interval(stack: str, read: Reading) -> None:
+    _, found = read(stack)
     assert found.fit.shape == "roofline"
     levels = found.fit.levels
     for phase in truth.FORMS[stack].known:  # without prompts in a log, spreads hold an assumed one
@@ -95,12 +95,9 @@ def test_every_cost_lies_in_its_interval(
 TOLD_APART = ("slime", "nemo_rl", "roll")
 
 
-def test_every_coefficient_lies_in_its_interval(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_coefficient_lies_in_its_interval(read: Reading) -> None:
     """TRL's run, on a board that nobody names: its own straight lines come back."""
-    pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
-    _, found = _found("trl", tmp_path, monkeypatch)
+    _, found = read("trl")
     assert found.fit.shape == "linear"
     assert found.fit.cost["linear"]["padded"] is True
     own, spreads = found.fit.coefficients, found.fit.levels.spreads
@@ -116,10 +113,8 @@ def test_every_coefficient_lies_in_its_interval(
 
 
 @pytest.mark.parametrize("stack", DUMPED)
-def test_every_length_lies_in_its_interval(
-    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, found = _found(stack, tmp_path, monkeypatch)
+def test_every_length_lies_in_its_interval(stack: str, read: Reading) -> None:
+    _, found = read(stack)
     own, errors = (found.fit.rollouts.lengths[k] for k in ("lengths", "standard_errors"))
     for key, true in truth.LENGTHS.items():
         assert abs(own[key] - true) < 1.96 * errors[key] + 0.005 * true, (key, own[key])
@@ -131,10 +126,8 @@ def test_every_length_lies_in_its_interval(
 
 
 @pytest.mark.parametrize("stack", BARE)
-def test_lengths_from_steps_alone_lie_in_their_intervals(
-    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, found = _found(stack, tmp_path, monkeypatch)
+def test_lengths_from_steps_alone_lie_in_their_intervals(stack: str, read: Reading) -> None:
+    _, found = read(stack)
     errors = found.fit.few.errors()
     own = found.fit.few.lengths()
     assert abs(own["median_tokens"] - 600) < 1.96 * errors["median_tokens"]
@@ -162,10 +155,8 @@ def _true_speedups() -> dict[str, float]:
 
 
 @pytest.mark.parametrize("stack", RANKED)
-def test_policies_rank_as_by_the_truth(
-    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, found = _found(stack, tmp_path, monkeypatch)
+def test_policies_rank_as_by_the_truth(stack: str, read: Reading) -> None:
+    _, found = read(stack)
     own = {each.key: each for each in found.advice.answers}
     true = _true_speedups()
     assert own.keys() == true.keys()
@@ -182,10 +173,8 @@ def test_policies_rank_as_by_the_truth(
 
 
 @pytest.mark.parametrize("stack", ["table", "skyrl"])
-def test_what_is_written_runs_as_it_is(
-    stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, found = _found(stack, tmp_path, monkeypatch)
+def test_what_is_written_runs_as_it_is(stack: str, read: Reading, tmp_path: Path) -> None:
+    log, found = read(stack)
     out = tmp_path / "mine"
     write.write(out, log, found.parts, False, to_json(log, found), page(log, found))
     scenario = load(out / "scenario.yaml")

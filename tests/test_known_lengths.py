@@ -251,6 +251,15 @@ def test_the_spread_that_a_mean_leaves_open_is_in_the_interval(mean: float) -> N
     )
 
 
+def test_a_mean_that_is_a_guess_is_drawn_between_its_ends() -> None:
+    known = section({"mean_tokens": 900, "mean_low": 300, "mean_high": 1800}, 8192)
+    assert isinstance(known.lengths, KnownLengths)
+    for z, mean in ((-9, 300), (-1.645, 300), (-0.8225, 520), (0, 900), (0.8225, 1273), (9, 1800)):
+        levels = Levels({"lengths/mean_tokens": z})
+        other = length_problem.drawn(known.lengths, levels, known.sampled)
+        assert other.mean_tokens == pytest.approx(mean, abs=1)
+
+
 def test_what_is_said_is_not_drawn() -> None:
     known = {"mean_tokens": 900, "sd": 0.5, "between_share": 0.2, "runaway": 0.01}
     asked = Levels()
@@ -365,6 +374,9 @@ REFUSED = [
     ),
     ({"mean_tokens": 8192}, "mean_tokens", "lies below 8192"),
     ({"mean_tokens": 7900, "cut_share": 0}, "mean_tokens", "lies between 1 and 5,92"),
+    ({"mean_tokens": 900, "mean_low": 200}, "mean_low", "give all"),
+    ({"p50": 900, "mean_low": 200, "mean_high": 999}, "mean_low", "give all"),
+    ({"mean_tokens": 900, "mean_low": 901, "mean_high": 999}, "mean_tokens", "901 is above 900"),
     ({"mean_tokens": 2000, "cut_share": 0.9}, "mean_tokens", "lies between 7,373 and 8,1"),
     ({"mean_tokens": 4000, "cut_share": 0.01, "sd": 0.9}, "mean_tokens", "sd 0.9 and a cap"),
     ({"p50": 5000, "p90": 3000}, "p90", "is 3000, and p50 is 5000"),

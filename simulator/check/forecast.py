@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rollcast.simulator.check.question import Question
+from rollcast.simulator.check.question import CAP, MEAN_TOKENS, Question
 from rollcast.simulator.core.spans import StepRecord
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.costs.presets.provenance import figures
@@ -27,9 +27,7 @@ OnStep = Callable[[StepRecord], None] | None
 _S = dict[str, float]  # seconds of a step, and of its phases by name
 LAST = 0.03  # share of a step's responses whose wait is told
 ROUNDING = 1e-9  # share of a step that is no phase
-MEAN_TOKENS = "workload.lengths.mean_tokens"
 RUNAWAY = "workload.lengths.runaway"
-CAP = "workload.max_new_tokens"
 _HALVINGS = 6  # of the logarithm of a range of eight times: to 4 %
 _LEAST_OF_CAP = 1 / 64  # of the longest responses that are tried
 _ABOVE_MEAN = 1.25  # times a mean length that somebody says, the shortest of these
@@ -163,7 +161,7 @@ def _at_the_ends(
     question: Question, keys: Mapping[str, Any], part: Part | None, on_step: OnStep
 ) -> list[_S]:
     """Seconds of a step and of its phases at the ends of what the mean length may be."""
-    ends = [{**keys, MEAN_TOKENS: tokens} for tokens in _open_lengths(question)]
+    ends = [{**keys, MEAN_TOKENS: tokens} for tokens in question.open_lengths]
     if part is not None:
         return [part.seconds(question, end, on_step) for end in ends]
     return [_seconds(simulate(question.with_keys(end), on_step).summary) for end in ends]
@@ -203,7 +201,7 @@ def over_lengths(question: Question, ledger: Ledger) -> Ledger:
     of the answer: over their mean length, of a median and the ends of a 90 % interval (Keefer and
     Bodily, 1983), and, where they do not fit, over whether any comes near its cap: it is as likely
     as not at most, where one at the cap does not fit."""
-    ends = [question.with_mean(tokens).scenario.ledger for tokens in _open_lengths(question)]
+    ends = [question.with_mean(tokens).scenario.ledger for tokens in question.open_lengths]
     chances = [one.fits_probability for one in (ledger, *ends) if one is not None]
     short = None if ledger.fits else _short(question)
     if len(chances) < len(_WEIGHTS) and short is None:
@@ -232,7 +230,7 @@ def _short(question: Question) -> Ledger | None:
 def fits_below(question: Question) -> int | None:
     """The mean length of responses up to which a question more likely fits than not, in tokens, to
     two digits; None where somebody says the mean, or where it decides nothing."""
-    ends = _open_lengths(question)
+    ends = question.open_lengths
     if not ends:
         return None
 
@@ -296,15 +294,6 @@ def _most(fits: Callable[[int], bool], low: int, high: int) -> int | None:
             high = middle
     unit: int = 10 ** max(0, len(str(low)) - 2)
     return low // unit * unit
-
-
-def _open_lengths(question: Question) -> list[int]:
-    """Ends of the mean length of responses where nobody says it: those of published runs."""
-    lengths = next((part for part in question.parts if part.key == MEAN_TOKENS), None)
-    if lengths is None or not lengths.assumed:
-        return []
-    own, cap = figures("launches"), question.value(CAP)
-    return [max(round(share * cap), 1) for share in (own.least_mean_of_cap, own.most_mean_of_cap)]
 
 
 def _wider(figure: Seconds, ends: Sequence[float]) -> Seconds:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.draft import Asked, Drafted, asks_for, drafted, unresolved
 from rollcast.simulator.launches.engine_defaults import priced_engine
@@ -25,6 +26,7 @@ STEPS = 4
 """Of a run that answers for the whole: batches are drawn anew in each."""
 ENOUGH_ROLLOUTS = 8192
 """Of all steps of such a run, which has fewer steps if they are this large."""
+CAP, MEAN_TOKENS = "workload.max_new_tokens", "workload.lengths.mean_tokens"
 _CHANGED = Place("a change")
 _SET = "given by --set"
 _FLAGS = {
@@ -63,10 +65,25 @@ class Question:
 
     @property
     def written(self) -> tuple[Part, ...]:
-        """The parts, and the steps that were simulated: with them ``simulate`` says the same."""
-        if self.value("steps") is not None:
-            return self.parts
-        return (*self.parts, Part("steps", self.scenario.steps, "simulated for this answer"))
+        """The parts, the steps that were simulated, and what the mean length may be where nobody
+        says it: with them ``simulate`` says the same."""
+        parts = list(self.parts)
+        for key, tokens in zip(("mean_low", "mean_high"), self.open_lengths, strict=False):
+            why = "assumed: of published runs nine of ten lie from mean_low to mean_high"
+            parts.append(Part(f"workload.lengths.{key}", tokens, why, True))
+        if self.value("steps") is None:
+            parts.append(Part("steps", self.scenario.steps, "simulated for this answer"))
+        return tuple(parts)
+
+    @property
+    def open_lengths(self) -> list[int]:
+        """Ends of the mean length of responses where nobody says it: those of published runs."""
+        mean = next((part for part in self.parts if part.key == MEAN_TOKENS), None)
+        if mean is None or not mean.assumed:
+            return []
+        own, cap = figures("launches"), self.value(CAP)
+        shares = own.least_mean_of_cap, own.most_mean_of_cap
+        return [max(round(share * cap), 1) for share in shares]
 
     @property
     def name(self) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from rollcast.simulator.check.answer import Answer, Priced
-from rollcast.simulator.check.forecast import CAP, MEAN_TOKENS, Seconds
+from rollcast.simulator.check.forecast import Seconds
+from rollcast.simulator.check.question import CAP, MEAN_TOKENS
 from rollcast.simulator.check.search import MOST_CHANGES
 from rollcast.simulator.costs.memory.ledger import ALWAYS_ON_HOST, ENGINE_SHARE
 from rollcast.simulator.launches.parts import HOST_MEMORY

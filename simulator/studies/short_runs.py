@@ -25,6 +25,8 @@ FloatArray = NDArray[np.float64]
 OnStep = Callable[[StepRecord], None] | None
 
 LEVEL = 1.5  # standard deviations by which an input of the lengths is varied
+MEAN = "lengths/mean_tokens"
+"""The input that is no small change, on either side: a mean that is a guess."""
 Kind = Literal["alone", "carried", "beside"]
 """Of steps: independent; carrying work over; or overlapping."""
 
@@ -177,11 +179,10 @@ def respond(
     inputs = length_inputs(scenario)
     kind = alike or kind_of(records)
     per_step = max(rollouts_of(records), 1)
-    levels: tuple[float, ...] = (-LEVEL, LEVEL)
     least = LEAST_STEPS[kind]
-    if per_step * least * 2 * len(inputs) > rollouts:
-        levels = (LEVEL,)
-    tries = len(levels) * len(inputs)
+    few = per_step * least * 2 * len(inputs) > rollouts
+    levels = {name: (LEVEL,) if few and name != MEAN else (-LEVEL, LEVEL) for name in inputs}
+    tries = sum(map(len, levels.values()))
     if not tries:
         return Responses({})
     steps = max(min(rollouts // (per_step * tries), len(records)), least)
@@ -200,7 +201,7 @@ def respond(
     lengths = {}
     for name in inputs:
         low, high = (
-            tried(name, partial(longer, scenario, name, z)) if z in levels else None
+            tried(name, partial(longer, scenario, name, z)) if z in levels[name] else None
             for z in (-LEVEL, LEVEL)
         )
         lengths[name] = Quadratic.through(low, high)
@@ -209,7 +210,7 @@ def respond(
 
 def least_work(records: Sequence[StepRecord], inputs: Sequence[str], kind: Kind) -> int:
     """The least rollouts that `respond` takes."""
-    tries = len(inputs) + (kind == "beside" and bool(inputs))
+    tries = len(inputs) + (MEAN in inputs) + (kind == "beside" and bool(inputs))
     return rollouts_of(records) * LEAST_STEPS[kind] * tries
 
 

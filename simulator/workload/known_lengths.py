@@ -113,6 +113,14 @@ class KnownLengths(Options):
         _TOKENS,
         Doc("mean of the responses as they are after the cut at the cap, cut ones included"),
     ] = None
+    mean_low: Annotated[
+        float | None,
+        _TOKENS,
+        Doc("least that the mean may be, where mean_tokens is a guess: intervals hold it"),
+    ] = None
+    mean_high: Annotated[
+        float | None, _TOKENS, Doc("most that the mean may be, where mean_tokens is a guess")
+    ] = None
     cut_share: Annotated[
         float | None,
         Between(0, 1, below=True),
@@ -178,6 +186,14 @@ class KnownLengths(Options):
             raise self.refuse(
                 "mean_tokens", f"missing; {' and '.join(figures)} alone fixes no length; add it"
             )
+        ends = self.mean_low, self.mean_tokens, self.mean_high
+        if ends.count(None) in (1, 2) and ends != (None, self.mean_tokens, None):
+            raise self.refuse("mean_low", "mean_low and mean_high are of a mean_tokens; give all")
+        for low, high in pairwise(end for end in ends if end is not None):
+            if low > high:
+                raise self.refuse(
+                    "mean_tokens", f"{low:g} is above {high:g}; it lies from mean_low to mean_high"
+                )
         known = [(key, figures[key]) for key in PERCENTILES if key in figures]
         for (lower, few), (upper, many) in pairwise(known):
             if few >= many:

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from rollcast.simulator.values.chance import Chance
 
 
+_MIDDLE_90 = 1.645  # of a normal, in standard deviations
+
+
 def solved(known: KnownLengths, sampled: Sampled) -> SolvedLengths:
     """The lengths that have the figures. Raises ScenarioError for figures that contradict one
     another or the cap, saying what is possible."""
@@ -70,13 +73,17 @@ def _solved(known: KnownLengths, sampled: Sampled) -> SolvedLengths:
 
 def drawn(known: KnownLengths, chance: Chance, sampled: Sampled) -> KnownLengths:
     """The lengths with what the figures leave open drawn, each evenly over its range on either
-    side of the central case (the share between prompts: its logit normal)."""
+    side of the central case (the share between prompts: its logit normal; the mean: its log)."""
     changed: dict[str, Any] = {}
     for key, (low, central, high) in solved(known, sampled).ranges.items():
         z = chance.normal(f"lengths/{key}")
         if key == "between_share":
             logit = LOGIT_BETWEEN + LOGIT_BETWEEN_SD * z
             changed[key] = 1.0 / (1.0 + math.exp(-logit))
+            continue
+        if key == "mean_tokens":  # its log normal, of which nine of ten lie between the ends
+            end, part = high if z > 0 else low, min(abs(z) / _MIDDLE_90, 1.0)
+            changed[key] = central * (end / central) ** part
             continue
         place = math.erf(z / math.sqrt(2.0))  # -1 to 1
         changed[key] = central + place * (high - central if place > 0 else central - low)
@@ -158,7 +165,7 @@ class _Problem:
         is known too, or the mean is one that they cannot have."""
         known, cap = self.known, self.cap
         fixed_top = bool(known.cut_share) or known.max_tokens is not None
-        ranges = self._range_between()
+        ranges = self._given_ranges()
         runaway = self.runaway or 0.0
         if self.runaway is None and not fixed_top:
             runaway = self._assumed_runaway()
@@ -248,19 +255,23 @@ class _Problem:
                 sd,
                 max(min(MOST_ASSUMED_SD, high), min(sd, high)),
             )
-        ranges |= self._range_between()
+        ranges |= self._given_ranges()
         solved = assumes or len(self.rest) > (self.known.sd is None)
         if self.cut is None and self.runaway is None and not solved and runaway:
             most = 2 * runaway if self._has_sd(2 * runaway, sd) else runaway
             ranges["runaway"] = (0.0, runaway, most)
         return ranges
 
-    def _range_between(self) -> dict[str, tuple[float, float, float]]:
-        if self.known.between_share is not None:
-            return {}
-        ends = (LOGIT_BETWEEN + side * 1.645 * LOGIT_BETWEEN_SD for side in (-1, 1))
-        low, high = (1.0 / (1.0 + math.exp(-end)) for end in ends)
-        return {"between_share": (low, self.between, high)}
+    def _given_ranges(self) -> dict[str, tuple[float, float, float]]:
+        """Of the share between prompts, and of a mean that is a guess."""
+        known, ranges = self.known, {}
+        if known.between_share is None:
+            ends = (LOGIT_BETWEEN + side * _MIDDLE_90 * LOGIT_BETWEEN_SD for side in (-1, 1))
+            low, high = (1.0 / (1.0 + math.exp(-end)) for end in ends)
+            ranges["between_share"] = (low, self.between, high)
+        if known.mean_low and known.mean_tokens and known.mean_high:
+            ranges["mean_tokens"] = (known.mean_low, known.mean_tokens, known.mean_high)
+        return ranges
 
     def _given(self, key: str) -> bool:
         return getattr(self.known, key) is not None

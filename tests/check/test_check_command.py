@@ -1,6 +1,7 @@
 """``rollcast check`` as its users call it, and the pages that show it."""
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable
@@ -128,6 +129,19 @@ def test_the_written_scenario_is_the_one_that_was_checked(call: Call, tmp_path: 
     assert plain["scenario"]["workload"]["group_size"] == 4
     assert "workload.lengths.mean_tokens" not in [one["key"] for one in plain["assumed"]]
     assert "group_size: 4  # given by --set" in (out / "scenario.yaml").read_text()
+
+
+def test_the_written_scenario_leaves_open_what_the_launch_does(call: Call, tmp_path: Path) -> None:
+    """The mean length, by far the most of the interval, on both sides."""
+    out = tmp_path / "checked"
+    words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--out", out, "--json")
+    step = json.loads(call(*words)[1])["step_s"]
+    again = json.loads(call("simulate", out / "scenario.yaml", "--json")[1])
+    low, high = again["intervals"]["step_s"]
+    assert again["step_s"] == pytest.approx(step["median"])
+    for mine, end in ((low, step["low"]), (high, step["high"])):
+        logs = [math.log(seconds / step["median"]) for seconds in (mine, end)]
+        assert logs[0] == pytest.approx(logs[1], rel=0.35)
 
 
 def test_a_strategy_and_an_engine_without_costs_are_told(call: Call) -> None:

@@ -157,6 +157,7 @@ def test_what_is_searched_for(small: Question, monkeypatch: pytest.MonkeyPatch) 
             scenario=scenario,
             draft=SimpleNamespace(settings={}),
             parts=(),
+            open_lengths=(),
             with_keys=base.append,
             as_if_it_fit=lambda: {"gpu": "large"},
         )
@@ -196,16 +197,16 @@ def test_an_open_input_widens_both_ends() -> None:
 
 
 def test_the_ends_of_lengths_that_nobody_says(small: Question) -> None:
-    least, most = forecasts._open_lengths(small)
+    least, most = small.open_lengths
     assert 0 < least < 1024 < most < 2048
     said = replace(small, settings=("workload.lengths.mean_tokens=900",))
     parts = [replace(p, value=900) for p in small.parts if p.key == "workload.lengths.mean_tokens"]
     known = replace(said, draft=replace(small.draft, parts=(*parts, *small.parts)))
-    assert forecasts._open_lengths(known) == [least, most]  # still nobody's in the launch
+    assert known.open_lengths == [least, most]  # still nobody's in the launch
     told = question(
         launched({**VERL, "data.train_batch_size": 8}), asked(mean_tokens=900.0, prompt_tokens=200)
     )
-    assert forecasts._open_lengths(told) == []
+    assert told.open_lengths == []
 
 
 def test_what_the_assumed_length_adds_to_the_interval_is_said(small: Question) -> None:

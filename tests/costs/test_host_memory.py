@@ -111,7 +111,7 @@ def test_a_release_before_all_that_are_known_is_as_the_oldest() -> None:
     assert preset_of("openrlhf", "0.12") == "openrlhf-0.11"
     assert preset_of("openrlhf", None) == "openrlhf"
     assert preset_of("nemo_rl", "0.1") == "nemo-rl-0.3"
-    assert preset_of("slime", "0.1") == "slime"
+    assert preset_of("roll", "0.1") == "roll"
 
 
 def test_a_model_is_whole_in_each_process_while_zero_2_flattens_it() -> None:

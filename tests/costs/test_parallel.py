@@ -14,6 +14,7 @@ from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.presets.routing import busiest_share
+from rollcast.simulator.costs.trainer.options import LOADED_SHARE
 from rollcast.simulator.costs.trainer.packing import Work, pad
 from rollcast.simulator.errors import ScenarioError
 from tests.laws import examples
@@ -244,33 +245,39 @@ def test_states_on_the_host_leave_the_gpu_and_come_over_its_link() -> None:
     here, away = trainer(8), trainer(8, states_on_host=True)
     assert state_bytes(away) == 0 < state_bytes(here)
     assert away.copies_s() == (0.0, 0.0)
+    away_too = {"backend": "fsdp", "states_on_host": True, "host_memory_bytes_per_s": 1e29}
     fast = replace(ROOMY, host_link_bytes_per_s=1e29)
     slow = replace(ROOMY, host_link_bytes_per_s=ROOMY.host_link_bytes_per_s / 2)
-    free, half = (
-        phases(trainer(8, gpu=gpu, states_on_host=True, host_memory_bytes_per_s=1e29))
-        for gpu in (fast, slow)
-    )
-    near = phases(trainer(8, states_on_host=True, host_memory_bytes_per_s=1e29))
+    free, half = (phases(trainer(8, gpu=gpu, **away_too)) for gpu in (fast, slow))
+    near = phases(trainer(8, **away_too))
     plain = phases(here)
     for phase in ("log_prob", "forward", "backward", "gradient_exchange"):
         assert free[phase] == pytest.approx(plain[phase])
         assert half[phase] - free[phase] == pytest.approx(2 * (near[phase] - free[phase]))
     link = ROOMY.host_link_bytes_per_s
     passes = trainer(8).train(LOAD).microbatches
-    loaded = 4 * QWEN.parameters / 8 / link * passes
+    loaded = 4 * QWEN.parameters / 8 / (LOADED_SHARE * link) * passes
     assert near["log_prob"] - free["log_prob"] == pytest.approx(loaded)
 
 
 def test_a_backward_waits_for_gradients_that_are_added_on_the_host() -> None:
-    """All but a step's first microbatch, whatever else of the exchange is hidden; by hand."""
-    hidden = trainer(8, states_on_host=True, overlap=1.0, host_memory_bytes_per_s=1e12)
+    """All but a step's first microbatch, whatever else of the exchange is hidden; by hand. FSDP2's
+    come to new memory where a parameter's shard is of more than 32 MiB: here the embeddings and the
+    LM head, of 311 MB, and of MLPs, of 24 MiB, no matrix."""
+    host = {"states_on_host": True, "host_memory_bytes_per_s": 1e12}
+    hidden = trainer(8, backend="fsdp", overlap=1.0, **host)
+    second = replace(hidden, backend="fsdp2")
     first, several = TrainLoad([(500, [3500] * 8)]), TrainLoad([(500, [3500] * 40)])
-    each_s = 4 * QWEN.parameters / 8 / ROOMY.host_link_bytes_per_s
-    each_s += 12 * QWEN.parameters / 1e12
+    shard, added_s = 4 * QWEN.parameters / 8, 12 * QWEN.parameters / 1e12
+    each_s = shard / ROOMY.host_link_bytes_per_s + added_s
+    new = 4 * 2 * QWEN.vocab * QWEN.hidden / 8
+    slow_s = new / 2.1e9 + (shard - new) / 13.8e9 + added_s
     once = replace(hidden, reduce_every_microbatch=False)
     for one, load, seconds in (
         (hidden, first, 0.0),
         (hidden, several, 4 * each_s),
+        (second, first, 0.0),
+        (second, several, 4 * slow_s),
         (once, several, 0.0),
     ):
         found = dict(one.train(load).phases_s)

@@ -428,6 +428,16 @@ def test_megatron_fuses_activations_where_its_stack_does() -> None:
         "nemo-rl-0.5",
         "nemo-rl-0.7",
     ]
+    assert [preset_of("slime", release) for release in ("0.1.0", "0.3.1")] == [
+        "slime-0.1",
+        "slime-0.2",
+    ]
+
+
+def test_slime_kept_the_pinned_memory_of_offloaded_states_until_v0_2() -> None:
+    slimes = ("slime-0.1", "slime-0.2", "slime")
+    copies = {name: backends_of(name)["megatron"].options["state_copies"] for name in slimes}
+    assert copies == {"slime-0.1": "pinned", "slime-0.2": "pageable", "slime": "pageable"}
 
 
 @pytest.mark.parametrize(
@@ -438,7 +448,7 @@ def test_megatron_fuses_activations_where_its_stack_does() -> None:
             "verl-1.2",
             ("versions of verl are verl-0.2, verl-0.3, verl-0.4", "verl is its newest"),
         ),
-        ("slime-0.4", ("not told apart: give slime;",)),
+        ("roll-0.4", ("not told apart: give roll;",)),
         ("SkyRL", ("did you mean skyrl",)),
         ("xyz", ("valid: areal", "stack: unknown")),
     ],

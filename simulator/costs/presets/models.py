@@ -204,6 +204,18 @@ class Model(ModelOptions):
         """All parameters, embeddings once if they are tied."""
         return self._total(self.experts)
 
+    def share_of_matrices(self, more_than: float) -> float:
+        """Share of all parameters in matrices of more than so many: of the embeddings and the LM
+        head, of MLPs, of experts one by one, and of attention by the size of its queries'."""
+        head, all_ = self.head_parameters, self.parameters
+        sizes = (
+            (head, head * (1 if self.tied_embeddings else 2)),
+            (self.hidden * self.intermediate, self.dense_mlp_parameters),
+            (self.hidden * self.moe_intermediate, self.routed_parameters),
+            (self.hidden * self.heads * self.head_dim, self.attention_parameters),
+        )
+        return sum(total for each, total in sizes if each > more_than) / all_
+
     @property
     def active_parameters(self) -> int:
         """Parameters that one token uses: all but the experts it is not routed to."""

@@ -29,6 +29,18 @@ def copy_bytes_per_s(
     )
 
 
+MAPPED_BYTES = 32 * 2**20
+"""Of a block for which glibc's malloc maps new memory each time (DEFAULT_MMAP_THRESHOLD_MAX)."""
+
+
+def tensor_down_bytes_per_s(gpu: Gpu, new_share: float) -> float:
+    """Bytes a second to memory that malloc gives for one tensor after the other, of which a share
+    in blocks of more than `MAPPED_BYTES`, new ones."""
+    down, trainer = copy_bytes_per_s(False, gpu)[0], figures("trainer")
+    again: float = min(gpu.host_link_bytes_per_s, trainer.rewritten_down_bytes_per_s)
+    return 1 / (new_share / down + (1 - new_share) / again)
+
+
 def listed() -> str:
     """Where the rates are from, in words."""
     pinned = "offload_bytes_per_s, no more than the GPU's host link"

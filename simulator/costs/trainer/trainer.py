@@ -18,6 +18,7 @@ from rollcast.simulator.costs.base import TrainCost, TrainLoad
 from rollcast.simulator.costs.memory.training import ACTIVATION_BYTES, layer_bytes
 from rollcast.simulator.costs.presets.one_layer import mtp_layer
 from rollcast.simulator.costs.presets.provenance import figures
+from rollcast.simulator.costs.sync.state_copies import MAPPED_BYTES, tensor_down_bytes_per_s
 from rollcast.simulator.costs.trainer.dealing import Dealing, shares
 from rollcast.simulator.costs.trainer.microbatch_room import TrainerRoom
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, LOADED_SHARE, MASTER_BYTES
@@ -109,10 +110,13 @@ class RooflineTrainer(TrainerRoom):
 
     @cached_property
     def _loaded_s(self) -> float:
-        """A GPU's fp32 shard of the weights, from host memory for one pass."""
+        """A GPU's fp32 shard of the weights, from host memory for one pass: FSDP's comes as its
+        reference's does."""
         if not self.states_on_host:
             return 0.0
-        return MASTER_BYTES * self.layout.owned_parameters / self.gpu.host_link_bytes_per_s
+        share = 1.0 if self.backend == "deepspeed" else LOADED_SHARE
+        rate = share * self.gpu.host_link_bytes_per_s
+        return MASTER_BYTES * self.layout.owned_parameters / rate
 
     @property
     def _reference_loaded_s(self) -> float:
@@ -126,12 +130,24 @@ class RooflineTrainer(TrainerRoom):
 
     @cached_property
     def _unloaded_s(self) -> float:
-        """Its shard of the gradients, to host memory and added to those that are there. After a
-        step's first microbatch the backward waits for it: FSDP2 copies without blocking only where
-        nothing is added (torch.distributed.fsdp, foreach_reduce)."""
+        """Its shard of the gradients, to host memory."""
         if not self.states_on_host:
             return 0.0
-        moved_s = GRADIENT_BYTES * self.layout.owned_parameters / self.gpu.host_link_bytes_per_s
+        return GRADIENT_BYTES * self.layout.owned_parameters / self.gpu.host_link_bytes_per_s
+
+    @cached_property
+    def _added_s(self) -> float:
+        """The same, added to those that are there, for which the backward waits: FSDP2 copies
+        without blocking, to pinned memory, only where nothing is added (torch.distributed.fsdp,
+        foreach_reduce), else each parameter's to memory of malloc."""
+        if not self.states_on_host:
+            return 0.0
+        moved_s = self._unloaded_s
+        if self.backend not in ("deepspeed", "fsdp"):  # which have buffers for them
+            shard = self.layout.owned_parameters / self.model.parameters
+            new = self.model.share_of_matrices(MAPPED_BYTES / GRADIENT_BYTES / shard)
+            rate = self.copies_scale * tensor_down_bytes_per_s(self.gpu, new)
+            moved_s = GRADIENT_BYTES * self.layout.owned_parameters / rate
         return moved_s + self._host_memory_s(3 * GRADIENT_BYTES)
 
     @property
@@ -403,7 +419,7 @@ class RooflineTrainer(TrainerRoom):
         added = 0.0
         if self.weights == "full":
             exchange = layout.exchange_s(count) + self._unloaded_s
-            added = self._unloaded_s * (count - 1 if self.reduce_every_microbatch and count else 0)
+            added = self._added_s * (count - 1 if self.reduce_every_microbatch and count else 0)
         if self.recompute == "full":
             # Layers are checkpointed, the LM head is not; logits in chunks are made again.
             chunked = self.logits_chunk_tokens is not None

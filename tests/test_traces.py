@@ -101,6 +101,19 @@ USAGE = '{"id": 1, "response": {"body": {"usage": {"prompt_tokens": %d, "complet
         '{"id": 0, "response": null, "error": {"code": "batch_expired"}}\n'
         + "\n".join(USAGE % pair for pair in ((10, 5), (20, 6), (30, 7)))
         + '\n{"id": 4, "response": {"body": {"error": {"code": 400}}}}',
+        # Gemini's usage, Ollama's and llama.cpp's
+        "\n".join(
+            f'{{"usageMetadata": {{"promptTokenCount": {p}, "candidatesTokenCount": {n}}}}}'
+            for p, n in ((10, 5), (20, 6), (30, 7))
+        ),
+        "\n".join(
+            f'{{"prompt_eval_count": {p}, "eval_count": {n}, "prompt_eval_duration": 1}}'
+            for p, n in ((10, 5), (20, 6), (30, 7))
+        ),
+        "\n".join(
+            f'{{"tokens_evaluated": {p}, "tokens_predicted": {n}, "truncated": false}}'
+            for p, n in ((10, 5), (20, 6), (30, 7))
+        ),
         # Bailian's traces number the turns of a conversation, each of which is a request
         '{"chat_id": 1, "turn": 1, "input_length": 10, "output_length": 5}\n'
         '{"chat_id": 1, "turn": 2, "input_length": 20, "output_length": 6}\n'

@@ -58,7 +58,8 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
         (
             *("prompt_tokens", "prompt_length", "prompt_len", "input_tokens", "input_length"),
             *("input_len", "ContextTokens", "Request tokens", "num_prefill_tokens"),
-            *("prefill_tokens", "request_num_prefill_tokens"),
+            *("prefill_tokens", "request_num_prefill_tokens", "input_token_count"),
+            *("promptTokenCount", "prompt_eval_count", "tokens_evaluated", "tokens_prompt"),
             *("num_prompt_tokens", "num_input_tokens", "number_input_tokens"),
             *("input_sequence_length", "isl"),
         ),
@@ -69,6 +70,8 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
             *("completion_tokens", "completion_length", "output_tokens", "output_length"),
             *("output_len", "GeneratedTokens", "num_decode_tokens", "num_generated_tokens"),
             *("generation_tokens", "decode_tokens", "request_num_decode_tokens"),
+            *("num_generation_tokens", "output_token_count", "candidatesTokenCount", "eval_count"),
+            *("tokens_predicted", "tokens_completion"),
             *("num_output_tokens", "number_output_tokens", "output_sequence_length"),
             *("resp_len", "resp_length", "osl"),
         ),

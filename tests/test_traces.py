@@ -180,6 +180,14 @@ def test_groups_too_small_for_the_run_are_left_out_and_said(write):
     assert trace.dealt(4) is trace
 
 
+def test_groups_of_one_response_each_are_requests(write):
+    trace = read_trace(write("uid,tokens,reward\na,5,1\nb,6,0\nc,7,1\nd,8,1\n"))
+    assert trace.dealt(1).has_rewards
+    pairs = trace.prompted(9).dealt(2)
+    assert [group.new_tokens for group in pairs.groups] == [(5, 6), (7, 8)]
+    assert "its 4 requests were dealt into 2 groups of 2" in pairs.warnings[0]
+
+
 def test_failed_requests_are_left_out_and_counted(write):
     trace = read_trace(write(FLAT["BurstGPT"] + "9,GPT-4,40,0,40,API log\n"))
     assert len(trace.groups) == 3

@@ -108,10 +108,12 @@ class Trace:
         The group's prompt is that of its first row; rows too few for a last group are left out.
         The rows are different requests, so a group spreads as wide as the whole trace;
         ``within_sd`` builds groups with a spread of their own instead. Of a trace with groups,
-        those of fewer rollouts are left out, unless all are. Raises ScenarioError on fewer than
+        those of fewer rollouts are left out, unless all are; where each has a single one, as where
+        every request has a number of its own, they are requests. Raises ScenarioError on fewer than
         ``group_size`` rows.
         """
-        if self.grouped:
+        single = all(len(group.rollouts) == 1 for group in self.groups)
+        if self.grouped and not (single and group_size > 1):
             return self._of_size(group_size)
         rows = self.groups
         if len(rows) < group_size:

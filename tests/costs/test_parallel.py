@@ -320,6 +320,22 @@ def test_overlap_hides_what_computation_covers(one: float, other: float) -> None
     assert more["forward"] >= bare["forward"] * (1 - 1e-12)
 
 
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("full", 3)])
+def test_a_backward_hides_gathers_and_gradients_behind_its_passes_once(
+    recompute: str, passes: int
+) -> None:
+    """They share links: what hides one does not hide the other."""
+    free = phases(trainer(8, gpu=FREE, recompute=recompute))
+    for bytes_per_s in (9e11, 5e10, 2.5e10, 1e10):
+        slow = replace(ROOMY, interconnect_bytes_per_s=bytes_per_s, all_reduce_floor_s=0.0)
+        one = trainer(8, gpu=slow, recompute=recompute, overlap=1.0)
+        count = one.train(LOAD).microbatches
+        sent_s = one.layout.gather_s * count + one.layout.exchange_s(count)
+        found = phases(one)
+        more_s = found["backward"] + found.get("gradient_exchange", 0.0) - free["backward"]
+        assert more_s == pytest.approx(max(0.0, sent_s - passes * free["forward"]), abs=1e-9)
+
+
 def test_a_published_recipe_without_recomputation_fits() -> None:
     """NeMo-RL's grpo-llama3.3-70b-instruct-4n8g: 32 H100, tensor parallel 4, eight stages, packed
     to 4,096 tokens; and its 16k variant, which computes activations again."""

@@ -432,12 +432,15 @@ class RooflineTrainer(TrainerRoom):
         behind = (2 * forward + talk + between + again - saved) * idle
         behind += 0.0 if frozen else patches_s
         gathered_again = gather if self.reshard_after_forward else 0.0
-        hidden = self.overlap
+        hidden, passes = self.overlap, 3 if self.recompute == "full" else 2
+        room = passes * forward - min(
+            hidden * gathered_again, passes * forward
+        )  # one link for both
         return {
             "log_prob": ahead + _seen(gather, hidden, forward),
             "forward": ahead + offload + _seen(gather, hidden, forward),
-            "backward": behind + offload + _seen(gathered_again, hidden, 2 * forward),
-            "gradient_exchange": _seen(exchange, hidden, 2 * forward) + added,
+            "backward": behind + offload + _seen(gathered_again, hidden, passes * forward),
+            "gradient_exchange": _seen(exchange, hidden, room) + added,
             "optimizer": self._optimizer_s + self.step_fixed_s,
         }
 

@@ -127,18 +127,11 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     check_alike(runs)
     speed = MachineSpeed.of_runs(runs)
     pulses = [_pulses(run, speed) for run in runs]
-    probed = None if probe is None else read_probe(probe, runs[0], speed)
+    probed = Probed() if probe is None else read_probe(probe, runs[0], speed)
     samples = iterations.collect(runs, pulses)
-    bursts, shapes = (None, None) if probed is None else (probed.iterations, probed.updates)
-    of_iterations = iterations.fit_iterations(samples, bursts)
+    of_iterations = iterations.fit_iterations(samples, probed.iterations)
     done = updates.collect(runs, pulses)
-    dense = updates.fit_updates(done, False, shapes)
-    shared = updates.fit_updates(done, True, shapes, 1.0 if dense is None else dense.ratio)
-    if dense is None:
-        raise ScenarioError(
-            "RUN_DIR",
-            f"fewer than {updates.MIN_UPDATES} dense updates; add a run without prefix_reuse",
-        )
+    dense, shared = _layouts(done, probed.updates)
     rest = updates.overheads(runs, pulses)
     ratios = _step_ratios(runs, of_iterations, done, dense, shared, rest)
     typical = np.exp(np.log(run_levels(ratios)).mean(axis=0))
@@ -149,8 +142,7 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     middle = {name: of_rest * float(np.median(seconds)) for name, seconds in rest.items()}
     apart, apart_errors = None, None
     if runs[0].of_actors:
-        slower = {} if probed is None else probed.slower
-        apart, apart_errors = actors.costs(runs, rest, pulses, slower)
+        apart, apart_errors = actors.costs(runs, rest, pulses, probed.slower)
     cost = {
         "iteration": scaled(of_iterations.cost(), of_rollout),
         "dense": scaled(dense.cost(), of_update),
@@ -191,6 +183,19 @@ def calibrate(folders: Sequence[Path], probe: Path | None = None) -> Fitted:
     )
 
 
+def _layouts(
+    done: updates.Updates, shapes: updates.Updates | None
+) -> tuple[updates.UpdateFit, updates.UpdateFit | None]:
+    """What an update costs, dense and with a shared prefix. shapes: of a probe."""
+    dense = updates.fit_updates(done, False, shapes)
+    if dense is None:
+        raise ScenarioError(
+            "RUN_DIR",
+            f"fewer than {updates.MIN_UPDATES} dense updates; add a run without prefix_reuse",
+        )
+    return dense, updates.fit_updates(done, True, shapes, dense.ratio)
+
+
 def _pulses(run: RunFolder, speed: MachineSpeed | None) -> FloatArray:
     pulses = None if speed is None else speed.of(run)
     return steady(len(run.steps["step"])) if pulses is None else pulses
@@ -215,11 +220,11 @@ def _covered(
     samples: iterations.Samples,
     done: updates.Updates,
     collected: responses.Responses,
-    probed: Probed | None,
+    probed: Probed,
 ) -> dict[str, list[int]]:
     """The least and the most of each quantity in runs and probe."""
     measured, trained = [samples], [done]
-    if probed is not None and probed.iterations is not None and probed.updates is not None:
+    if probed.iterations is not None and probed.updates is not None:
         measured, trained = [samples, probed.iterations], [done, probed.updates]
     names = ("rollouts", "context_tokens", "prefill_tokens")
     ranges = {n: np.concatenate([sample.counts[n] for sample in measured]) for n in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,13 @@ _ENGINE = ("model", "device", "dtype", "trainer", "max_seqs", "max_batched_token
 @dataclass(frozen=True)
 class Probed:
     """What a probe measured, at the reference speed: updates of the trainer, and iterations of the
-    engine, whose ``step`` numbers the bursts; None of one that asked for neither. slower: where
-    replica and trainer had processes of their own, how much slower each is beside the other."""
+    engine, whose ``step`` numbers the bursts; None of one that asked for neither, and without one.
+    slower: where replica and trainer had processes of their own, how much slower each is beside the
+    other."""
 
-    updates: Updates | None
-    iterations: Samples | None
-    slower: Mapping[str, FloatArray]
+    updates: Updates | None = None
+    iterations: Samples | None = None
+    slower: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
 def read_probe(path: Path, run: RunFolder, speed: MachineSpeed | None) -> Probed:
@@ -59,7 +60,7 @@ def read_probe(path: Path, run: RunFolder, speed: MachineSpeed | None) -> Probed
     slower = {} if beside is None else slowdowns(beside)
     updates, bursts = content["updates"], content["bursts"]
     if slower and not updates and not bursts:
-        return Probed(None, None, slower)
+        return Probed(slower=slower)
     packed = packing(run, updates)
     assert packed is not None
     for key, rows in (("updates", updates), ("bursts", bursts)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,12 +125,6 @@ def gathered(
     """The run in files that were read. Raises LogError as `read_log` does."""
     stack = wanted or _only_stack(scanned)
     settings, notes = _settings(scanned, stack)
-    filtered = settings.get("run.filter_groups")
-    if filtered is not None and filtered.value:
-        notes.append(
-            f"groups are filtered ({filtered.theirs}): lengths are those of what was trained on, "
-            "generation's time is that of all"
-        )
     parts = _parts(scanned, stack, settings)
     whole = overlay.merged(stack, parts) if parts else None
     if whole is not None and CAP not in settings and (cap := _cap_seen(stack, whole)) is not None:
@@ -138,38 +132,17 @@ def gathered(
     size = setting(settings, "workload.group_size")
     dumped = dumps.of(stack)
     rollouts, requests, again = dumped.tables(size)
-    if again:
-        notes.append(f"{again} dumps repeat the rollouts of the step before: counted once")
     raws = [step.values for _, step in sorted(whole.steps.items())] if whole else []
     overlaps = stack.overlaps(raws, settings)
     overlapped = overlaps is not False
     rows: list[tuple[Row, Raw]] = []
     if whole is not None:
-        if overlaps is None:
-            notes.append(
-                "the log does not say whether rollouts overlapped training: it is assumed "
-                "that they did, since generation_s is then a wait"
-            )
         rows = _rows(stack, whole, settings, overlapped, _counts(rollouts))
-        if whole.again:
-            held = f"{min(whole.again)} to {max(whole.again)}"
-            notes.append(
-                f"steps logged more than once: {len(whole.again)} ({held}); the later counts"
-            )
     steps = _steps(rows, rollouts)
     if steps.empty:
         raise _nothing(scanned, stack)
-    if not stack.logs_apart and steps[list(_OF_A_LOOP)].isna().all(axis=None):
-        place = Place(str(steps["file"].iloc[0]), int(steps["line"].iloc[0]))
-        raise NoStepsError(
-            f"{place}: no step has rollouts, lengths or rewards: the log is of no RL loop, or of "
-            "one that trains on given answers"
-        )
-    if len(steps) > _LEAST_ALIKE and steps["step_s"].nunique() == 1 and steps["step_s"].all():
-        notes.append(
-            f"every step has the same time, {seconds(steps['step_s'].iloc[0])}, a mean of the run "
-            "with its start and validations: what a step's time depends on is not known"
-        )
+    _check_loop(stack, steps)
+    notes += _remarks(settings, again, whole, overlaps, steps)
     steps, paused = without_pauses(steps)
     if paused:
         notes.append(paused)
@@ -202,6 +175,47 @@ def gathered(
         pads=stack.pads or pads_by(settings),
         fully_async=stack.fully_async,
     )
+
+
+def _check_loop(stack: StackLog, steps: pd.DataFrame) -> None:
+    """Raises NoStepsError where nothing in the steps is of a loop of RL."""
+    if not stack.logs_apart and steps[list(_OF_A_LOOP)].isna().all(axis=None):
+        place = Place(str(steps["file"].iloc[0]), int(steps["line"].iloc[0]))
+        raise NoStepsError(
+            f"{place}: no step has rollouts, lengths or rewards: the log is of no RL loop, or of "
+            "one that trains on given answers"
+        )
+
+
+def _remarks(
+    settings: Settings,
+    again: int,
+    whole: overlay.Series | None,
+    overlaps: bool | None,
+    steps: pd.DataFrame,
+) -> Iterator[str]:
+    """What is odd in what was read. again: dumps that repeat others."""
+    filtered = settings.get("run.filter_groups")
+    if filtered is not None and filtered.value:
+        yield (
+            f"groups are filtered ({filtered.theirs}): lengths are those of what was trained on, "
+            "generation's time is that of all"
+        )
+    if again:
+        yield f"{again} dumps repeat the rollouts of the step before: counted once"
+    if whole is not None and overlaps is None:
+        yield (
+            "the log does not say whether rollouts overlapped training: it is assumed "
+            "that they did, since generation_s is then a wait"
+        )
+    if whole is not None and whole.again:
+        held = f"{min(whole.again)} to {max(whole.again)}"
+        yield f"steps logged more than once: {len(whole.again)} ({held}); the later counts"
+    if len(steps) > _LEAST_ALIKE and steps["step_s"].nunique() == 1 and steps["step_s"].all():
+        yield (
+            f"every step has the same time, {seconds(steps['step_s'].iloc[0])}, a mean of the run "
+            "with its start and validations: what a step's time depends on is not known"
+        )
 
 
 def _unread(stack: StackLog, steps: pd.DataFrame) -> str:

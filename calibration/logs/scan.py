@@ -22,6 +22,7 @@ from rollcast.calibration.logs.formats import (
     sqlite,
     torch_file,
     trackio,
+    wandb_file,
 )
 from rollcast.calibration.logs.formats.configs import Given, NotConfigError
 from rollcast.calibration.logs.opened import LogFile, Reached
@@ -38,7 +39,7 @@ from rollcast.calibration.logs.scanned import (
 )
 from rollcast.simulator.results import parquet
 from rollcast.simulator.stacks.log_format import Metrics
-from rollcast.simulator.stacks.syntax.json_text import NotJsonError, parse
+from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
 
 _DUMP = re.compile(r"(?i)(?:[\w.-]*rollout[\w.-]*|[a-z]{0,8}[_-]?\d+)\.pth?")
 """Names of dumped rollouts; checkpoints, of which folders are full, have others."""
@@ -80,6 +81,8 @@ def _begin(scanned: Scanned, take: Take) -> Reader | None:
         _records(scanned, parquet.rows, take)
     elif start.startswith(sqlite.MAGIC):
         _database(scanned)
+    elif start.startswith(wandb_file.MAGIC):
+        _kept_run(scanned, take)
     elif events.is_events(start):
         return _Events(scanned, take)
     elif why := _not_read(start, file.inner):
@@ -159,6 +162,22 @@ def _database(scanned: Scanned) -> None:
         steps = sorted(run.steps.items())
         scanned.add_recognised(Metrics(step, values, at) for step, (at, values) in steps)
         scanned.settings.extend((RESOLVED, given) for given in run.config)
+
+
+def _kept_run(scanned: Scanned, take: Take) -> None:
+    records = json_rows.Records(scanned, take)
+    try:
+        for number, settings, values in wandb_file.read(scanned.file.content()):
+            scanned.tally.lines = number
+            if settings:
+                given = (Given(key, value, 0) for key, value in flatten(values).items())
+                scanned.settings.extend((RESOLVED, one) for one in given)
+            else:
+                records.record(values, number)
+    except events.DamagedError as error:
+        scanned.tally.lines = error.record
+        scanned.tally.skip(error.record, str(error))
+    records.close()
 
 
 class _Events(Reader):

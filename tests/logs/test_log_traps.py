@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from rollcast.calibration.logs.draft import draft
+from rollcast.calibration.logs.errors import LogError
 from rollcast.calibration.logs.gather import read_log
 from rollcast.simulator.stacks.settings import value
 from tests.logs import written
@@ -461,7 +462,11 @@ def _mlflow(folder: Path, rows: list[dict[str, float]]) -> None:
         path.write_text("".join(lines))
 
 
-@pytest.mark.parametrize("keep", [_parquet, _with_nan, _tags, _mlflow])
+def _wandb(folder: Path, rows: list[dict[str, float]]) -> None:
+    written.wandb_run(folder / "run-5f.wandb", rows, {})
+
+
+@pytest.mark.parametrize("keep", [_parquet, _with_nan, _tags, _mlflow, _wandb])
 def test_histories_as_others_keep_them(
     keep: Callable[[Path, list[dict[str, float]]], None], tmp_path: Path
 ) -> None:
@@ -471,6 +476,21 @@ def test_histories_as_others_keep_them(
     assert log.stack == "verl"
     for column, of in (("generation_s", "generation_s"), ("mean_new_tokens", "mean")):
         assert log.steps[column].tolist() == [getattr(t, of) for t in written.run()]
+
+
+def test_a_run_of_weights_and_biases_and_one_that_breaks_off(tmp_path: Path) -> None:
+    rows = [{"_step": t.step, **written.verl_values(t)} for t in written.run()]
+    config = {"trainer": {"n_gpus_per_node": 4, "nnodes": 2}, "data": {"train_batch_size": GROUPS}}
+    path = written.wandb_run(tmp_path / "run-5f.wandb", rows, config)
+    log = read_log([path])
+    assert value(log.settings, "run.gpus_per_node") == 4
+    assert value(log.settings, "workload.batch_groups") == GROUPS
+    path.write_bytes(path.read_bytes()[:-30_000])
+    log = read_log([path])
+    assert (len(log.steps), log.unread) == (3, 1)
+    path.write_bytes(path.read_bytes()[:7] + b"\xff" * 9000)
+    with pytest.raises(LogError, match="it breaks off within a record; no step could be read"):
+        read_log([path])
 
 
 def test_settings_by_their_surest_source(tmp_path: Path) -> None:

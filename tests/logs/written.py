@@ -552,6 +552,41 @@ def roll_dump(folder: Path, truth: Sequence[Truth]) -> Path:
     return folder
 
 
+def wandb_run(path: Path, rows: Sequence[Mapping[str, float]], config: Mapping[str, Any]) -> Path:
+    """As Weights & Biases keeps a run; longer records are in parts, which end with their block."""
+
+    def field(number: int, data: bytes) -> bytes:
+        return varint(number << 3 | 2) + varint(len(data)) + data
+
+    def varint(value: int) -> bytes:
+        low = bytes([value & 0x7F | (0x80 if value > 0x7F else 0)])
+        return low + varint(value >> 7) if value > 0x7F else low
+
+    def item(key: str, value: Any, number: int) -> bytes:
+        return field(1, field(number, key.encode()) + field(16, json.dumps(value).encode()))
+
+    run = b"".join(item(key, value, 1) for key, value in config.items())
+    records = [field(21, b"\n\x03any"), field(17, field(1, b"id") + field(4, run))]
+    for row in rows:
+        items = [item(key, value, 2) for key, value in row.items()]
+        records.append(field(2, b"".join([*items, item("table", "x" * 20_000, 2)])))
+    content = b":W&B\xe1\xbe\x00"
+    for record in records:
+        kind = 1
+        while True:
+            left = 32 * 1024 - len(content) % (32 * 1024)
+            if left < 7:
+                content += bytes(left)
+                continue
+            part, record = record[: left - 7], record[left - 7 :]
+            kind = ({1: 2, 2: 3, 3: 3} if record else {1: 1, 2: 4, 3: 4})[kind]
+            content += bytes(4) + len(part).to_bytes(2, "little") + bytes([kind]) + part
+            if not record:
+                break
+    path.write_bytes(content)
+    return path
+
+
 def tensorboard(folder: Path, rows: Mapping[int, Mapping[str, float]]) -> Path:
     """Event files of TensorBoard's own protocol buffers, by tensorboardX's writer."""
     from tensorboardX import SummaryWriter

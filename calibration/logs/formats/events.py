@@ -76,7 +76,7 @@ def events(file: IO[bytes], record: int = 0) -> Iterator[Event]:
 
 def _event(data: bytes, record: int) -> Iterator[Event]:
     wall_s, step, summaries = 0.0, 0, []
-    for number, kind, value in _fields(data):
+    for number, kind, value in fields(data):
         if number == 1 and kind == _64:
             wall_s = struct.unpack("<d", value)[0]
         elif number == 2 and kind == _VARINT:
@@ -84,7 +84,7 @@ def _event(data: bytes, record: int) -> Iterator[Event]:
         elif number == 5 and kind == _BYTES:
             summaries.append(value)
     for summary in summaries:
-        for number, kind, value in _fields(summary):
+        for number, kind, value in fields(summary):
             if number == 1 and kind == _BYTES:
                 tag, scalar = _value(value)
                 if scalar is not None:
@@ -93,7 +93,7 @@ def _event(data: bytes, record: int) -> Iterator[Event]:
 
 def _value(data: bytes) -> tuple[str, float | str | None]:
     tag, scalar = "", None
-    for number, kind, value in _fields(data):
+    for number, kind, value in fields(data):
         if number == 1 and kind == _BYTES:
             tag = value.decode("utf-8")
         elif number == 2 and kind == _32:
@@ -110,7 +110,7 @@ _CONTENT = {1: "<f", 2: "<d", 3: "<i", 9: "<q"}
 def _tensor(data: bytes) -> float | str | None:
     """A tensor of one number or one text; None for others."""
     dtype, content, single = 0, b"", None
-    for number, kind, value in _fields(data):
+    for number, kind, value in fields(data):
         if number == 1 and kind == _VARINT:
             dtype = value
         elif number == 4 and kind == _BYTES:
@@ -128,7 +128,7 @@ def _tensor(data: bytes) -> float | str | None:
     return single
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
+def fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
     """Number, wire type and value of each field. Raises IndexError for what is no message."""
     at, end = 0, len(data)
     while at < end:

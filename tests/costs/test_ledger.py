@@ -1062,7 +1062,7 @@ def test_states_under_deepspeed_are_less_sure() -> None:
 
 @pytest.mark.parametrize("weights", ["full", "lora"])
 def test_deepspeed_leaves_a_share_of_its_states_unused(weights: str) -> None:
-    """In every phase of training, whatever comes and goes beside them."""
+    """In every phase of training, whatever comes and goes beside them; with adapters none."""
 
     def phases(backend: str) -> Mapping[str, Any]:
         one = RooflineTrainer(
@@ -1081,7 +1081,8 @@ def test_deepspeed_leaves_a_share_of_its_states_unused(weights: str) -> None:
         dynamic = sum(parts.get(name, 0.0) for parts in roles.values() for name in coming)
         waste = roles["trainer"]["fragmentation"]
         comes = max(0.06 * dynamic, figures("memory").stuck_bytes)
-        assert 0.03 * held <= waste <= 0.03 * held + comes + 1
+        share = figures("memory").stuck_share_of_states * (weights == "full")
+        assert share * held <= waste <= share * held + comes + 1
     left = phases("fsdp")["optimizer_step"]["trainer"]["fragmentation"]
     assert left == figures("memory").stuck_bytes
 

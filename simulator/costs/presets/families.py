@@ -206,6 +206,7 @@ def tower_keys(config: Config, kind: str, hidden: int, field: str) -> Keys:
         "hidden": width,
         "intermediate": 4 * width if older else get(config, "intermediate_size", field),
         "output": hidden,
+        "heads": whole(config.get("num_heads") or 16, field),
         "gated_mlp": gated,
         "patch_elements": 3 * frames * patch * patch,
         "positions": get(config, "num_position_embeddings", field) if newer else 0,

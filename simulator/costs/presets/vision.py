@@ -24,6 +24,7 @@ class VisionTower(Options):
     hidden: Annotated[Some, Doc("width of the residual stream", unit="elements")]
     intermediate: Annotated[Some, Doc("MLP width", unit="elements")]
     output: Annotated[Some, Doc("width of an image token: the language model's", unit="elements")]
+    heads: Annotated[Some, Doc("attention heads of a layer", unit="heads")] = 16
     gated_mlp: Annotated[bool, Doc("whether MLPs are gated")] = False
     patch_elements: Annotated[
         Some, Doc("numbers of a patch: colours x frames x pixels", unit="elements")

@@ -28,6 +28,9 @@ INPUTS_CAST = 5  # under autocast: those of queries, keys and values, of gate an
 SCORES_KEPT = 6  # its probability in 32 and in 16 bit
 SCORES_GRADED = 8  # gradients of both and of the score
 SCORES_MADE = 8  # the score, its probability in 32 and in 16 bit
+# bytes of those of PyTorch's unfused scaled_dot_product_attention, which is in fp32 throughout:
+TOWER_SCORES_KEPT = 4  # the probability
+TOWER_SCORES_MADE = 8  # score and probability in a forward, gradients of both in a backward
 WIDTHS_AT_WORK = 0.75  # of what an MLP keeps, as gradients: of its gate, its values, their product
 
 
@@ -77,6 +80,15 @@ class KeptLayer(NamedTuple):
     def at_work(self) -> float:
         """Bytes of the gradients of activations while the layer's backward runs."""
         return self.graded + 4 * self.entry
+
+
+class TowerScoresHeld(NamedTuple):
+    """Bytes of scores of all pairs of patches that a vision tower's attention has: until its
+    backward, in the layer whose backward runs, in that of a forward without gradients."""
+
+    kept: float
+    working: float
+    forward: float
 
 
 def kept_layer(
@@ -321,13 +333,32 @@ class ActivationMemory:
     def image_kept(self) -> float:
         """Of one image token, what stays until the backward of the vision tower."""
         tower = self.model.vision
-        if tower is None or self.options.freeze_tower:
+        if tower is None or self._tower_is_frozen:
             return 0.0
         each = tower_layer_bytes(tower)
         if self.options.recompute == "full":
             each = 2 * tower.hidden
         kept = tower.patches_per_token * tower.layers * each / self.options.tensor_parallel
         return self._wide * kept
+
+    @property
+    def _tower_is_frozen(self) -> bool:
+        return self.options.freeze_tower or self.options.weights == "lora"
+
+    def tower_scores(self, image_tokens: float) -> TowerScoresHeld:
+        """Of so many image tokens at once."""
+        tower, of = self.model.vision, self.options.tower_scores
+        if tower is None or of == "none":
+            return TowerScoresHeld(0.0, 0.0, 0.0)
+        beside = min(image_tokens, self.model.image_tokens) if of == "image" else image_tokens
+        pairs = image_tokens * beside * tower.patches_per_token**2
+        each = pairs * tower.heads / self.options.tensor_parallel
+        kept, made = TOWER_SCORES_KEPT * each, TOWER_SCORES_MADE * each
+        if self._tower_is_frozen:
+            return TowerScoresHeld(0.0, made, made)
+        if self.options.recompute == "full":
+            return TowerScoresHeld(0.0, kept + made, made)
+        return TowerScoresHeld(tower.layers * kept, made, made)
 
     @cached_property
     def image_working(self) -> float:

@@ -381,7 +381,8 @@ class TrainerMemory(TrainerOptions):
         made, images = self._activations, use.image_share * use.tokens
         pairs = use.tokens * use.row_tokens * self.whole_scores
         kept = made.kept * use.tokens + beside_bytes + made.image_kept * images
-        kept += made.scores_kept * pairs
+        seen = made.tower_scores(images)
+        kept += made.scores_kept * pairs + seen.kept
         working = made.working * use.tokens + made.scores_working * pairs
         layer, head = self._layer_parameters, self._head_parameters if self.logits else 0.0
         root, waits = self._root_parameters, head * bool(self._root_parameters)
@@ -427,7 +428,10 @@ class TrainerMemory(TrainerOptions):
         last: Parts = {
             **states,
             "gradients": states.get("gradients", 0.0) + graded * (layer + waits),
-            "activations": max(working, (made.image_kept + made.image_working) * images)
+            "activations": max(
+                working,
+                (made.image_kept + made.image_working) * images + seen.kept + seen.working,
+            )
             + beside_bytes
             + self._held_inputs * made.kept * use.tokens,
             "gathered_weights": self._gathered(root) + casts.layer + beside,
@@ -513,8 +517,10 @@ class TrainerMemory(TrainerOptions):
             ungraded += ENTROPY_BYTES if self.entropy_traffic_per_logit else 0
         head = max(self._root_parameters, self._head_parameters if self.logits else 0.0)
         held = self._resting if self.states_in_log_probs or not away else self._read
+        images = use.image_share * scored.tokens
+        seen = made.image_working * images + made.tower_scores(images).forward
         forward = held | {
-            "activations": max(made.forward, made.image_working * use.image_share) * scored.tokens
+            "activations": max(made.forward * scored.tokens, seen)
             + made.scores_forward * scored.tokens * use.row_tokens * self.whole_scores,
             "logits": self._logit_bytes(scored, ungraded),
             "gathered_weights": self._gathered_to_score(head) + self._casts.whole,
@@ -567,7 +573,7 @@ class TrainerMemory(TrainerOptions):
             phases[phase]["trainer"]["fragmentation"] = self._fragmentation(most, left)
             if phase == "optimizer_step" and not has_working_copy(self):
                 phases[phase]["trainer"]["fragmentation"] += self._left_by(phases["update"])
-            if self.backend == "deepspeed":
+            if self.backend == "deepspeed" and self.weights == "full":
                 phases[phase]["trainer"]["fragmentation"] += self._stuck(most)
         return phases
 

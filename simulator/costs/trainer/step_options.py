@@ -20,6 +20,8 @@ Kernels = Literal["eager", "fused"]
 LaunchOverlap = Literal["full", "partial"]
 Batching = Literal["packed", "padded", "padded_to_batch", "padded_to_cap", "one_sequence"]
 
+TowerScores = Literal["none", "image", "microbatch"]
+
 Traffic = Annotated[float, Between(0, 1e6)]
 Passes = Annotated[int, Between(0, 1000)]
 
@@ -334,6 +336,14 @@ class StepOptions(Options):
             "never trains it). It changes time and its activations alone"
         ),
     ] = False
+    tower_scores: Annotated[
+        TowerScores,
+        Doc(
+            "pairs of patches whose scores the vision tower's attention has in memory: none with "
+            "flash attention; without it transformers 4.45 to 4.51 has those of a whole "
+            "microbatch (Qwen2-VL, Qwen2.5-VL), 4.52 those of each image. It changes memory alone"
+        ),
+    ] = "none"
     batching: Annotated[
         Batching,
         Doc(

@@ -165,6 +165,13 @@ def test_a_pipe_is_no_fitted_file(cli: Cli, tmp_path: Path) -> None:
         (["simulate"], "SCENARIO.yaml"),
         (["simulate", "a.yaml", "--nope"], "--nope"),
         (["simulate", "a.yaml", "--seed", "x"], "--seed"),
+        (["simulate", "a.yaml", "--policy", "x"], "No such option: --policy; give --set policy=V"),
+        (["compare", "a.yaml", "--group-size=4"], "give --set workload.group_size=VALUE; see"),
+        (["plan", "a.yaml", "--steps", "4"], "No such option: --steps; give --run steps=N; see"),
+        (
+            ["presets", "--steps", "4"],
+            "No such option: --steps (Possible options: --help); see rollcast p",
+        ),
         (["simulate", "a.yaml", "--out"], "--out"),
         (["presets", "gpu"], "did you mean gpus"),
         (["presets", "gpus", "h100"], "h100-sxm"),

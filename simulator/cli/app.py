@@ -511,6 +511,8 @@ def _run(argv: Sequence[str] | None) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "rollcast"
         message = cast(Any, error).format_message().rstrip(".")
+        if key := _meant_key(getattr(error, "option_name", ""), context):
+            message = f"{message.partition(' (')[0]}; give {key}"
         return _fail(f"{message}{' See' if message.endswith('?') else '; see'} {command} --help")
     except MemoryError:
         return _fail("out of memory; make steps or workload smaller")
@@ -522,6 +524,23 @@ def _run(argv: Sequence[str] | None) -> int:
     except Stopped as stop:
         print("interrupted; no output folder was written", file=sys.stderr)
         return 128 + stop.number
+
+
+def _meant_key(option: str, context: Any) -> str:
+    """The words that set the key of the scenario that an unknown option is called like; '' where no
+    key is, or several are."""
+    from rollcast.simulator.scenario.reference import reference
+
+    taken = {word for param in context.command.params for word in param.opts} if context else set()
+    name = option.lstrip("-").replace("-", "_")
+    if name == "steps" and "--run" in taken:
+        return "--run steps=N"
+    if not name or "--set" not in taken:
+        return ""
+    keys = {entry.key for entry in reference() if f".{entry.key}".endswith(f".{name}")}
+    top = min((key.count(".") for key in keys), default=0)
+    meant = [key for key in keys if key.count(".") == top]
+    return f"--set {meant[0]}=VALUE" if len(meant) == 1 else ""
 
 
 def _with_addresses(arguments: Sequence[str]) -> list[str]:

@@ -55,7 +55,11 @@ def main(arguments: list[str]) -> int:
             try:
                 ignored = [f"--ignore={tests}" for tests in ENGINES]
                 # behind the engines, which would end last: three so nice get one core of the two
-                others = ["nice", "-n", "5", *pytest, *rest, *asked[1], *ignored]
+                nicely = ["nice", "-n", "5", *pytest, *ignored]
+                if not any(Path("tests/__pycache__").glob("*-pytest-*.pyc")):
+                    # each of the three would rewrite all assertions by itself, at once
+                    subprocess.run([*nicely, "--collect-only"], stdout=subprocess.DEVNULL)
+                others = [*nicely, *rest, *asked[1]]
                 codes = [subprocess.run(others, check=False).returncode]
                 codes.append(engines.wait())
             except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.values.options import read
+from rollcast.simulator.workload import traces
 from rollcast.simulator.workload.section import WorkloadSection, build_workload
 from rollcast.simulator.workload.traces import TraceGroup, read_trace
 from tests.laws import examples, scratch
@@ -419,6 +420,30 @@ def test_rows_that_are_read_hold_lengths_and_others_are_refused(tmp_path_factory
     for group in trace.groups:
         assert group.prompt_tokens >= 1
         assert min(group.new_tokens) >= 1
+
+
+CELL = st.sampled_from(["0", "1", "2", "7", "7", "7.0", "", "x"])
+
+
+@given(rows=st.lists(st.tuples(*[CELL] * 5), min_size=1, max_size=6), grouped=st.booleans())
+@settings(max_examples=examples(60), deadline=None)
+def test_columns_are_read_as_rows_are(tmp_path_factory, rows, grouped):
+    head = "group,index,prompt_tokens,new_tokens,reward" if grouped else "id,at,isl,osl,x"
+    if grouped:  # most of them whole
+        rows = [(str(n // 2), str(n % 2), "7", *row[3:]) for n, row in enumerate(rows)]
+    file = scratch(tmp_path_factory) / "trace.csv"
+    file.write_text("\n".join([head, *(",".join(row) for row in rows)]) + "\n")
+    said = []
+    for quick in (True, False):
+        traces._parsed.cache_clear()
+        with pytest.MonkeyPatch.context() as patch:
+            if not quick:
+                patch.setattr(traces, "_of_columns", lambda *_: None)
+            try:
+                said.append(read_trace(file))
+            except ScenarioError as error:
+                said.append(str(error))
+    assert said[0] == said[1]
 
 
 def test_what_never_ends_is_not_read():

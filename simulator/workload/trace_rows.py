@@ -202,7 +202,7 @@ def _csv_rows(text: str, file: Path) -> Iterator[tuple[str, list[str]]]:
     width = 0
     try:
         for row in reader:
-            if not any(cell.strip() for cell in row) or (not width and _is_comment(row[0])):
+            if not "".join(row).strip() or (not width and _is_comment(row[0])):
                 continue
             if width and len(row) != width:
                 fail(f"{file}, line {reader.line_num} has {len(row)} cells; the header has {width}")
@@ -216,7 +216,7 @@ def of_csv(
     names: Sequence[str], rows: Iterator[tuple[str, list[str]]], file: Path
 ) -> Iterator[Row]:
     """The responses of a CSV table."""
-    roles = _roles(names, str(file))
+    roles = roles_of(names, str(file))
     at = {role: names.index(name) for role, name in roles.items()}
     return (
         Row(where, roles, **{role: cells[i] for role, i in at.items()}) for where, cells in rows
@@ -236,7 +236,7 @@ def of_objects(objects: Iterator[tuple[str, object]]) -> Iterator[Row]:
             continue
         if roles is None:
             _refuse_totals(cells, where)
-            roles = _roles(list(cells), where)
+            roles = roles_of(list(cells), where)
         for name in roles.values():
             if name not in cells:
                 fail(f"{where} lacks {name}; {ACCEPTED}")
@@ -380,7 +380,7 @@ def lines_of(text: str, file: Path) -> Iterator[tuple[str, object]]:
             fail(f"{where} is not valid JSON; {ACCEPTED}")
 
 
-def _roles(names: Sequence[str], where: str) -> dict[str, str]:
+def roles_of(names: Sequence[str], where: str) -> dict[str, str]:
     """The file's name for each role that it has. Raises ScenarioError if responses have none, or a
     role has several."""
     roles = {}

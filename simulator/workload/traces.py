@@ -25,9 +25,11 @@ share. ``environment_s`` is what the environment took after the turn; after the 
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -37,7 +39,7 @@ from typing import NamedTuple, TypeVar
 from rollcast.simulator.results import parquet
 from rollcast.simulator.results.columns import LARGEST_TOKENS
 from rollcast.simulator.results.read import NotJsonError, parse_json
-from rollcast.simulator.workload import trace_rows
+from rollcast.simulator.workload import trace_columns, trace_rows
 from rollcast.simulator.workload.seconds import LARGEST_S
 from rollcast.simulator.workload.trace_rows import ACCEPTED, FIELD, Row, fail, shown
 
@@ -173,9 +175,50 @@ def _parsed(content: bytes, file: Path) -> Trace:
         return _of_rows(numbers, file)
     trace_rows.refuse_metrics(text, file)
     names, rows = trace_rows.csv_table(text, file)
-    if _has_turns(names) or {"group", "index"}.issubset(names):
+    numbered = {"group", "index"}.issubset(names)
+    if not _has_turns(names):
+        with _uncollected():
+            quick = _of_columns(names, rows, file, numbered)
+        if quick is not None:
+            return quick
+        names, rows = trace_rows.csv_table(text, file)
+    if _has_turns(names) or numbered:
         return _of_table(names, rows, file)
     return _of_rows(trace_rows.of_csv(names, rows, file), file)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector of cycles, which would go through millions of tuples that have none,
+    again and again."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _of_columns(
+    names: Sequence[str], rows: Iterable[tuple[str, list[str]]], file: Path, numbered: bool
+) -> Trace | None:
+    """As `_of_table` and `_of_rows` read it, of whole numbers; None of any other table."""
+    if numbered:
+        found = trace_columns.grouped(names, rows, trace_rows.GROUPED)
+        if found is None:
+            return None
+        groups = tuple(
+            TraceGroup(prompt, tuple(_after(prompt, new) for new in of_group), rewards)
+            for prompt, of_group, rewards in found
+        )
+        return Trace(file.name, "rollcast", groups, grouped=True)
+    roles = trace_rows.roles_of(names, str(file))
+    read = trace_columns.requests(names, rows, roles)
+    if read is None:
+        return None
+    alone = tuple(TraceGroup(prompt, (_after(prompt, new),)) for prompt, new in read[0])
+    return _of_requests(alone, read[1], "prompt" in roles, file)
 
 
 def _tokens(cell: str, where: str, least: int = 1) -> int:
@@ -244,6 +287,12 @@ def _of_rows(rows: Iterable[Row], file: Path) -> Trace:
         return Trace(file.name, "groups", made, grouped=True, has_prompts=has_prompts)
     if not requests:
         fail(f"{file} has {failed} responses, all of 0 tokens; a response has at least 1")
+    return _of_requests(tuple(requests), failed, has_prompts, file)
+
+
+def _of_requests(
+    requests: tuple[TraceGroup, ...], failed: int, has_prompts: bool, file: Path
+) -> Trace:
     note = (
         f"{file.name}: {failed} responses have 0 tokens, as failed requests do, or an error: they "
         "are left out"
@@ -251,7 +300,7 @@ def _of_rows(rows: Iterable[Row], file: Path) -> Trace:
     return Trace(
         file.name,
         "requests" if has_prompts else "responses",
-        tuple(requests),
+        requests,
         grouped=False,
         warnings=(note,) if failed else (),
         has_prompts=has_prompts,

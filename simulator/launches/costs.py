@@ -12,7 +12,7 @@ from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.stacks import FOLDERS, STACKS
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES
-from rollcast.simulator.costs.trainer.step_options import MasterDtype, Optimizer
+from rollcast.simulator.costs.trainer.step_options import MATRICES, MasterDtype, Optimizer
 from rollcast.simulator.launches.parts import HOST_MEMORY, Part
 from rollcast.simulator.launches.run_parts import shape_of
 from rollcast.simulator.stacks.settings import Settings, value, whole
@@ -164,6 +164,8 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
             yield _said(
                 known, "run.reentrant_checkpoints", f"{TRAINER}.reentrant_checkpoints", True
             )
+        if some := _adapted(value(known, "run.lora_targets")):
+            yield _said(known, "run.lora_targets", f"{TRAINER}.lora_matrices", some)
         if bits := _BASE_BITS.get(str(value(known, "run.quantized_base"))):
             yield _said(known, "run.quantized_base", f"{TRAINER}.base_bits", bits)
             if value(known, "run.fp32_norms") is True:
@@ -226,6 +228,26 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         yield _said(known, "run.step_group", f"{TRAINER}.step_group", int(min(group, _WHOLE)))
     if (precision := value(known, "run.precision")) in ("fp8", "fp32"):
         yield _said(known, "run.precision", f"{TRAINER}.precision", precision)
+
+
+_FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+_MEGATRON_S = {
+    **{"linear_qkv": ("q", "k", "v"), "linear_proj": ("o",)},
+    **{"linear_fc1": ("gate", "up"), "linear_fc2": ("down",)},
+}
+"""Matrices that are one, by their names in transformers and in Megatron."""
+
+
+def _adapted(targets: Any) -> str | None:
+    """The matrices that names or a pattern of modules adapt; None for all, and for names that are
+    not known."""
+    text = " ".join(map(str, targets)) if isinstance(targets, list) else str(targets)
+    names = re.findall(r"(?<![a-z_])(qkv|gate_up|q|k|v|o|gate|up|down)_proj\b", text)
+    chosen = {one for name in names for one in _FUSED.get(name, (name,))}
+    for name, several in _MEGATRON_S.items():
+        chosen |= set(several) if name in text else set()
+    some = [name for name in MATRICES if name in chosen]
+    return "+".join(some) if some and len(some) < len(MATRICES) else None
 
 
 def _kept_between_steps(known: Settings) -> Iterator[Part]:

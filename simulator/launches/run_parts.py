@@ -137,9 +137,15 @@ def _exported(known: Settings) -> Part | None:
     return Part("policy", [] if text == SYNCHRONOUS else text, source)
 
 
+_PROMPTS = "run.in_flight_prompts"
+
+
 def _in_flight(known: Settings, rules: Mapping[str, Any]) -> dict[str, float]:
     """Batches in flight, where nothing else limits what is started, or verl's fully asynchronous
     servers have so many prompts each."""
+    prompts, batch = (whole(known, key) for key in (_PROMPTS, "workload.batch_groups"))
+    if prompts and batch:
+        return {"in_flight": max(round(prompts / batch, 4), 1.0)}
     if rules["exceeded"] != "window" and "run.staleness_share" not in known:
         return {}
     sizes = [whole(known, key) for key in ("workload.batch_groups", "workload.group_size")]

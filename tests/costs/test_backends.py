@@ -132,7 +132,7 @@ def test_a_scenario_and_its_tables_take_them() -> None:
         (
             {"stack": "verl", "trainer": {"backend": "dtensor"}},
             "trainer.backend",
-            ("verl has no trainer on dtensor", "fsdp, fsdp2, megatron", "stack: unknown"),
+            ("verl has no trainer on dtensor", "fsdp, megatron, fsdp2", "stack: unknown"),
         ),
         (
             {"stack": "openrlhf", "trainer": {"backend": "megatron"}},

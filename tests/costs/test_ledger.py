@@ -362,6 +362,8 @@ def test_adapters_have_two_matrices_a_projection() -> None:
     counted = model.layers * sum(32 * (rows + columns) for rows, columns in linear_shapes(model))
     assert adapter_parameters(model, 32) == counted
     assert counted == pytest.approx(80.7e6, rel=1e-3)
+    assert adapter_parameters(model, 8, "q+v") == 2_523_136  # as peft prints of it
+    assert adapter_parameters(model, 32, "q+k+v+o+gate+up+down") == counted
 
 
 QUANTISED_GB = {

@@ -75,7 +75,7 @@ def test_each_stack_runs_its_own_rule(stack: str) -> None:
 def test_what_is_in_flight_is_counted_in_batches(flights: int, expected: float) -> None:
     sizes = {"workload.batch_groups": 16, "workload.group_size": 8}
     assert policy("trl", **sizes, **{"run.in_flight_rollouts": flights})["in_flight"] == expected
-    capacity = policy("areal", **sizes, **{"run.in_flight_rollouts": flights})
-    assert "in_flight" not in capacity  # it counts something else there
+    capacity = policy("areal", **sizes, **{"run.in_flight_prompts": flights})
+    assert capacity.get("in_flight") == (max(flights / 16, 1.0) if flights else None)
     counted = {**sizes, "run.in_flight_rollouts": flights, "run.staleness_share": 0.5}
     assert policy("verl", **counted).get("in_flight") == (expected if flights else None)

@@ -163,7 +163,8 @@ def _adapter_optimizer_bytes(trainer: RooflineTrainer) -> float:
     split = trainer.tensor_parallel * trainer.pipeline_parallel
     sharded = trainer.kept in ("fsdp", "hybrid")
     split *= trainer.layout.sharers(trainer.layout.parts[0][1]) if sharded else 1
-    total = _states_bytes(trainer, adapter_parameters(trainer.model, trainer.lora_rank) / split)
+    own = adapter_parameters(trainer.model, trainer.lora_rank, trainer.lora_matrices)
+    total = _states_bytes(trainer, own / split)
     if trainer.states_on_host:
         each = trainer.base_bytes_each
         size = each * math.fsum(

@@ -20,6 +20,7 @@ from rollcast.simulator.costs.presets.vision import VisionTower
 from rollcast.simulator.costs.trainer.casts import autocasts, casts_for_adapters
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, TrainerOptions
 from rollcast.simulator.costs.trainer.parallel import Layout
+from rollcast.simulator.costs.trainer.step_options import ALL_MATRICES, matrices_of
 
 NORM_BYTES = 6  # of an element of an eager norm: its input in fp32, its normalised output in 16 bit
 SCALED_BYTES = 8
@@ -102,6 +103,7 @@ def kept_layer(
     inputs: int = 1,
     adapters: Literal["16 bit", "cast"] | None = None,
     base_bits: int = 16,
+    adapted: str = ALL_MATRICES,
     repeats_kv: bool = False,
 ) -> KeptLayer:
     """Of a model whose elementwise operations run one by one, or fused. scaled_in_fp32: whether
@@ -110,7 +112,8 @@ def kept_layer(
     busiest: tokens of the GPU whose experts get most, over the mean. stream: what the
     residual stream is in: as the products, in fp32 between those of 16 bit, or in fp32 as they are,
     of which bytes are counted as if all were in 16 bit. inputs: as in `KeptLayer`. adapters: on
-    each matrix, whose frozen weights have base_bits each: in 16 bit, or casting its input.
+    each of the matrices ``adapted`` (``lora_matrices``), in 16 bit, or casting its input; frozen
+    weights have base_bits each.
     repeats_kv: whether attention gets keys and values copied for each of its heads."""
     made = layer_bytes(model)
     hidden = ACTIVATION_BYTES * model.hidden
@@ -140,7 +143,7 @@ def kept_layer(
     if model.experts and scaled_in_fp32:  # before and after
         mlp += busiest * sparse * model.experts_per_token * SCALED_BYTES * model.hidden
     graded = WIDTHS_AT_WORK * mlp
-    again, again_of_mlp = _adapted_inputs(model, adapters, base_bits)
+    again, again_of_mlp = _adapted_inputs(model, adapters, base_bits, adapted)
     attention += again
     mlp += again_of_mlp
     sent = busiest * sparse * model.experts_per_token
@@ -159,26 +162,39 @@ def kept_layer(
 
 
 def _adapted_inputs(
-    model: Model, adapters: Literal["16 bit", "cast"] | None, base_bits: int
+    model: Model, adapters: Literal["16 bit", "cast"] | None, base_bits: int, adapted: str
 ) -> tuple[float, float]:
     """Bytes of one token in a mean layer that inputs of adapted matrices take beside those that are
     kept anyway, of attention and of dense MLPs. Each adapter keeps its cast; a frozen 16 bit matrix
     keeps no input, one of 4 or 8 bits does (bitsandbytes, autograd/_functions.py), of 8 bits the
     quantised one too."""
-    attending = model.attention_layers / model.layers
-    dense, entered = model.dense_layers / model.layers, model.mlp_matrices - 1
-    of_attention = attending * (3 * model.hidden + model.heads * model.head_dim)
-    of_mlp = dense * (entered * model.hidden + model.intermediate)
-    each = float(ACTIVATION_BYTES) if adapters == "cast" else 0.0
     if adapters is None or model.kv_lora_rank:
         return 0.0, 0.0
+    attention, mlp = _inputs_of(model, adapted)
+    each = float(ACTIVATION_BYTES) if adapters == "cast" else 0.0
     if base_bits < 16:
-        each += base_bits == 8
-        return each * of_attention, each * of_mlp
-    return (
-        each * (of_attention - attending * model.hidden),
-        each * (of_mlp - dense * (model.hidden + model.intermediate)),
+        quantised = float(base_bits == 8)
+        of_attention, of_mlp = _inputs_of(model, ALL_MATRICES)
+        return each * attention + quantised * of_attention, each * mlp + quantised * of_mlp
+    attending, dense = model.attention_layers / model.layers, model.dense_layers / model.layers
+    kept = dense * (
+        model.hidden * (mlp > 0) + model.intermediate * ("down" in matrices_of(adapted))
     )
+    return (
+        each * max(attention - attending * model.hidden, 0.0),
+        each * max(mlp - kept, 0.0),
+    )
+
+
+def _inputs_of(model: Model, adapted: str) -> tuple[float, float]:
+    """Elements of the inputs of these matrices in a mean layer, of attention and of dense MLPs."""
+    chosen = matrices_of(adapted)
+    attending, dense = model.attention_layers / model.layers, model.dense_layers / model.layers
+    entered = sum(name in chosen for name in ("gate", "up")[3 - model.mlp_matrices :])
+    of_attention = sum(name in chosen for name in ("q", "k", "v")) * model.hidden
+    of_attention += ("o" in chosen) * model.heads * model.head_dim
+    of_mlp = entered * model.hidden + ("down" in chosen) * model.intermediate
+    return attending * of_attention, dense * of_mlp
 
 
 def tower_layer_bytes(tower: VisionTower) -> float:
@@ -220,6 +236,7 @@ class ActivationMemory:
             inputs=self.options.checkpointed_inputs,
             adapters=self._adapters,
             base_bits=self.options.base_bits,
+            adapted=self.options.lora_matrices,
             repeats_kv=self.options.repeats_kv,
         )
 

@@ -180,7 +180,7 @@ class TrainerMemory(TrainerOptions):
             split = self.tensor_parallel * self.pipeline_parallel
             if self.kept in ("fsdp", "hybrid"):
                 split *= self.layout.sharers(self.layout.parts[0][1])
-            own = adapter_parameters(self.model, self.lora_rank) / split
+            own = self._adapter_parameters / split
             parts["master_weights"] = master_bytes(self) * own
             parts["gradients"] = gradient_bytes(self) * own
             parts["optimizer"] = moment_bytes(self) * own
@@ -209,7 +209,11 @@ class TrainerMemory(TrainerOptions):
     def _trained_parameters(self) -> float:
         if self.weights == "full":
             return self._whole_parameters
-        return adapter_parameters(self.model, self.lora_rank) if self.adapted else 0.0
+        return self._adapter_parameters if self.adapted else 0.0
+
+    @property
+    def _adapter_parameters(self) -> float:
+        return adapter_parameters(self.model, self.lora_rank, self.lora_matrices)
 
     @property
     def _whole_parameters(self) -> float:

@@ -10,7 +10,12 @@ from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.ranges import Gpus, Rate, Share
 from rollcast.simulator.costs.sync.state_copies import StateCopies
 from rollcast.simulator.costs.sync.state_copies import listed as listed_copies
-from rollcast.simulator.costs.trainer.step_options import Batching, Passes, StepOptions
+from rollcast.simulator.costs.trainer.step_options import (
+    Batching,
+    Passes,
+    StepOptions,
+    matrices_of,
+)
 from rollcast.simulator.values import Between, Doc
 
 Sharding = Literal["fsdp", "hybrid", "zero2", "zero1", "none"]
@@ -330,6 +335,10 @@ class TrainerOptions(StepOptions):
 
     def agree(self) -> None:
         """Options that only make sense together."""
+        try:
+            matrices_of(self.lora_matrices)
+        except ValueError as error:
+            raise self.refuse("lora_matrices", f"is {self.lora_matrices}, but {error}") from None
         if not self.shard and self.sharding not in (None, "none"):
             raise self.refuse(
                 "sharding", f"is {self.sharding}, but shard is false; leave shard out"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, MASTER_BYTES, TrainerOptions
 from rollcast.simulator.costs.trainer.parallel import GRADIENT_BYTES, Layout
-from rollcast.simulator.costs.trainer.step_options import Optimizer
+from rollcast.simulator.costs.trainer.step_options import ALL_MATRICES, Optimizer, matrices_of
 
 MOMENTS: Mapping[Optimizer, int] = {
     "adamw": 2,
@@ -103,13 +103,16 @@ def base_bytes_each(model: Model, base_bits: int) -> float:
     return share * COMPUTE_BYTES + (1 - share) * (base_bits + SCALE_BITS) / 8
 
 
-def adapter_parameters(model: Model, rank: int) -> float:
-    """Parameters of adapters on all projections of all layers: ``rank`` x (inputs + outputs) of
-    each (LoRA, arXiv 2106.09685); of latent attention as of grouped queries with as many heads."""
+def adapter_parameters(model: Model, rank: int, adapted: str = ALL_MATRICES) -> float:
+    """Parameters of adapters on some projections of all layers: ``rank`` x (inputs + outputs) of
+    each (LoRA, arXiv 2106.09685); of latent attention as of grouped queries with as many heads.
+    adapted: as ``lora_matrices``."""
     hidden, wide = model.hidden, model.heads * model.head_dim
     narrow = model.kv_heads * model.head_dim
-    attention = 2 * (hidden + wide) + 2 * (hidden + narrow)
-    matrices = model.mlp_matrices
+    outputs = {"q": wide, "k": narrow, "v": narrow, "o": wide}
+    chosen = matrices_of(adapted)
+    attention = sum(hidden + outputs[name] for name in chosen if name in outputs)
+    matrices = sum(name in chosen for name in ("gate", "up", "down")[3 - model.mlp_matrices :])
     dense = model.dense_layers * matrices * (hidden + model.intermediate)
     shared = matrices * (hidden + model.shared_expert_intermediate)
     shared *= bool(model.shared_expert_intermediate)

@@ -21,6 +21,8 @@ LaunchOverlap = Literal["full", "partial"]
 Batching = Literal["packed", "padded", "padded_to_batch", "padded_to_cap", "one_sequence"]
 
 TowerScores = Literal["none", "image", "microbatch"]
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+ALL_MATRICES = "all"
 
 Traffic = Annotated[float, Between(0, 1e6)]
 Passes = Annotated[int, Between(0, 1000)]
@@ -29,6 +31,14 @@ FIELD = "cost.roofline.trainer"
 STEP_BYTES_PER_PARAMETER = 28  # Adam reads weight, gradient, two moments; writes three (fp32)
 _F = figures("trainer")
 FUSED_SHARE: float = _F.fused_share  # of what elementwise kernels move, by fused ones
+
+
+def matrices_of(adapted: str) -> tuple[str, ...]:
+    """Of ``lora_matrices``. Raises ValueError for a name that there is not."""
+    names = MATRICES if adapted == ALL_MATRICES else tuple(adapted.split("+"))
+    if unknown := set(names) - set(MATRICES):
+        raise ValueError(f"{min(unknown) or 'nothing'} is none of {', '.join(MATRICES)}")
+    return tuple(name for name in MATRICES if name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +271,13 @@ class StepOptions(Options):
     lora_rank: Annotated[
         int, Between(1, 100_000), Doc("rank of adapters (weights: lora)", unit="elements")
     ] = 32
+    lora_matrices: Annotated[
+        str,
+        Doc(
+            "matrices of a layer that have adapters (weights: lora): all, or some of "
+            f"{', '.join(MATRICES)} with + between them"
+        ),
+    ] = ALL_MATRICES
     traffic_per_activation_byte: Annotated[
         Traffic,
         Doc(

@@ -32,6 +32,10 @@ def implied(settings: Settings) -> Iterable[Setting]:
     sharded = value(settings, "run.zero_stage") == 3 or value(settings, "run.strategy") in shards
     if norms is not None and sharded:  # is_sharded_qlora of trl/models/utils.py
         yield norms.implies("run.fp32_norms", False)
+    rank = settings.get("run.lora_rank")
+    own = {"run.patched", "run.fork", "run.lora_targets"} & settings.keys()
+    if rank is not None and rank.value and not own:  # peft/utils/constants.py, of its usual models
+        yield rank.implies("run.lora_targets", ["q_proj", "v_proj"])
     batches, adapters = settings.get("run.sync_batches"), settings.get("run.sends_adapters")
     if (whole(settings, "run.sync_batches") or 1) > 1 and batches is not None:
         yield batches.implies("run.merges_at_once", False)

@@ -161,3 +161,17 @@ def test_passes_without_gradients_move_what_is_said_for_a_logit(
     )
     assert graded["log_prob"] < whole["log_prob"] < more["log_prob"]
     assert graded["forward"] == whole["forward"] == more["forward"]
+
+
+@pytest.mark.parametrize(("batching", "scored"), [("packed", 4000), ("padded", 1000)])
+def test_prompts_are_scored_unless_rows_are_padded(batching: str, scored: int) -> None:
+    load = TrainLoad([(3000, [1000])])
+    moved, fused = (
+        dict(one.train(load).phases_s)["forward"]
+        for one in (
+            trainer(1, batching=batching, scores_prompts=True, traffic_per_logit=each)
+            for each in (50.0, 0.0)
+        )
+    )
+    each_s = 50 * trainer(1).model.vocab * trainer(1)._moved_s_per_byte
+    assert (moved - fused) / each_s == pytest.approx(scored)

@@ -458,7 +458,9 @@ def test_a_shared_prefix_pays_on_a_gpu_where_prompts_are_long(stack: str | None)
         dense, shared = (cost.trainer_of.train(TrainLoad(load, s)).total_s for s in (False, True))
         return dense / shared
 
-    assert gain(512, 8, 2) < 1 < gain(512, 8, 16, together=None)
+    # NeMo-RL's dense passes take a log-softmax of prompts, too, kernel by kernel.
+    assert gain(512, 8, 2) < 1 or stack == "nemo-rl"
+    assert gain(512, 8, 16, together=None) > 1
     assert 2 < gain(2048, 16, 1) < gain(4096, 16, 1)
 
 

@@ -137,6 +137,14 @@ class StepOptions(Options):
             "alone"
         ),
     ] = True
+    scores_prompts: Annotated[
+        bool,
+        Doc(
+            "whether log-probabilities (and entropy) are computed of all packed tokens, of which "
+            "those of responses are chosen afterwards; rows with padding never are. It changes "
+            "time alone"
+        ),
+    ] = False
     gathers_to_score: Annotated[
         bool,
         Doc(

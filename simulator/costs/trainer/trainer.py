@@ -72,8 +72,9 @@ class RooflineTrainer(TrainerRoom):
     takes two forwards, and what is computed again. ``weights="lora"`` saves states, gradient
     exchange, optimiser, and of a backward the products that would give gradients of frozen weights.
     ``log_prob_passes`` forwards over the whole batch run first, then ``minibatches`` optimiser
-    steps, each over its share of the groups. Log-softmax runs on response tokens, and the LM head
-    on all unless ``logits_of_prompts`` is false.
+    steps, each over its share of the groups. Log-softmax runs on response tokens, with
+    ``scores_prompts`` on all that are packed, and the LM head on all unless ``logits_of_prompts``
+    is false.
 
     Weights are gathered for each pass of each microbatch where states are sharded, with
     ``states_on_host`` over the host link first. Communication is not overlapped with computation,
@@ -219,10 +220,8 @@ class RooflineTrainer(TrainerRoom):
         touched = self._experts_touched(work.tokens) if self.model.experts else 0.0
         products_s = work.tokens * seconds_each.token + self._head_product_s(work)
         read_s = seconds_each.weights + touched * seconds_each.expert
-        moved_s = (
-            work.tokens * seconds_each.moved_token
-            + (work.head_tokens + work.padding) * seconds_each.moved_head_token
-        )
+        moved_s = work.tokens * seconds_each.moved_token
+        moved_s += self._moved_positions(work) * seconds_each.moved_head_token
         others_s = moved_s + touched * seconds_each.launched_expert + self._tower_s(work)
         return max(products_s, read_s) + others_s, self._attention_s(work)
 
@@ -252,13 +251,19 @@ class RooflineTrainer(TrainerRoom):
 
     def _head_s(self, work: Work) -> float:
         """The part of a forward that is the LM head's."""
-        moved = work.head_tokens + work.padding
-        return self._head_product_s(work) + moved * self._unit_times.moved_head_token
+        moved_s = self._moved_positions(work) * self._unit_times.moved_head_token
+        return self._head_product_s(work) + moved_s
 
     def _head_product_s(self, work: Work) -> float:
         """The LM head's product: over a pass's every token, or over responses alone."""
         every = self.logits_of_prompts and work.head_tokens
         return (work.tokens if every else work.head_tokens) * self._unit_times.head_token
+
+    def _moved_positions(self, work: Work) -> int:
+        """Positions whose logits kernels move."""
+        responses = work.head_tokens + work.padding
+        every = self.scores_prompts and work.head_tokens and not self._dealing.pads
+        return max(work.tokens, responses) if every else responses
 
     @property
     def _ungraded_traffic(self) -> float:
@@ -271,7 +276,7 @@ class RooflineTrainer(TrainerRoom):
         """Seconds in which so many bytes of every logit are moved."""
         if not bytes_each or not self.logits:
             return 0.0
-        positions = sum(work.head_tokens + work.padding for work in microbatches)
+        positions = sum(map(self._moved_positions, microbatches))
         moved_bytes = positions * self.model.vocab * bytes_each
         return moved_bytes * self._moved_s_per_byte / self.layout.share
 

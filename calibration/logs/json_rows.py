@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ _STEPS = (
 )
 _OF_ALL = ("global_step/max_steps", "iteration")
 """Keys of ms-swift, whose value is the text ``12/500``."""
+_DECIMAL = re.compile(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?", re.ASCII)
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+", re.ASCII)
 _CLOCKS = ("_timestamp", "time", "timestamp")
 
 
@@ -236,7 +239,8 @@ def table(scanned: Scanned, take: Take) -> None:
             if cells:
                 tally.skip(line, f"{len(cells)} cells; the header has {len(header)}")
         else:
-            records.record(dict(zip(header, map(_cell, cells), strict=True)), line)
+            read = [_cell(cell, delimiter == ";") for cell in cells]
+            records.record(dict(zip(header, read, strict=True)), line)
     records.close()
     if charted and not scanned.rows:
         scanned.charted = records.rows
@@ -292,10 +296,13 @@ def _whole(line: bytes, header: list[str], delimiter: str) -> bool:
     return line.count(between) + 1 >= len(header) and not line.endswith(between)
 
 
-def _cell(text: str) -> object:
+def _cell(text: str, commas: bool) -> object:
+    """commas: whether a comma is decimal, even before three digits."""
     if not text:
         return None
     value = number(text)
+    if value is None and _DECIMAL.fullmatch(text) and (commas or not _THOUSANDS.fullmatch(text)):
+        value = number(text.replace(",", "."))
     if value is None:
         return text
     return int(value) if value == value and abs(value) < 1e15 and value == int(value) else value

@@ -40,6 +40,7 @@ def _sentence(error: Exception) -> None:
         ("", None),
         ("x", None),
         ("1 2", None),
+        ("34,19", None),
         ("np.float64()", None),
         ("True", None),
         ("[1.0]", None),

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import math
+import re
 import sqlite3
 import zipfile
 from collections.abc import Callable
@@ -430,6 +431,11 @@ def test_a_spreadsheets_separators(between: str, tmp_path: Path) -> None:
     assert log.steps["generation_s"].tolist() == [t.generation_s for t in written.run()]
     (tmp_path / "h.csv").write_text("\n".join(lines)[:-30])
     assert (read_log([tmp_path / "h.csv"]).unread, len(log.steps)) == (1, 5)
+    decimals = [re.sub(r"(\d)\.(\d)", r"\1,\2", line) for line in lines[1:]]
+    (tmp_path / "h.csv").write_text("\n".join([lines[0], *decimals]) + "\n")
+    if between == ";":
+        steps = read_log([tmp_path / "h.csv"]).steps
+        assert steps["generation_s"].tolist() == [t.generation_s for t in written.run()]
     (tmp_path / "h.csv").write_text("\n".join([f"sep={between}", *lines]) + "\n")
     assert read_log([tmp_path / "h.csv"]).steps["line"].tolist() == [3, 4, 5, 6, 7]
 

@@ -11,7 +11,7 @@ SPELT = rf"(?:(?:np|numpy|torch|jnp)\.)?[A-Za-z_]\w*\(\s*{PLAIN}(?:\s*,[^()]*)?\
 VALUE = rf"(?:{SPELT}|{PLAIN})"
 """``np.float64(2.0)``, ``np.int32(2)``, ``tensor(0.5, device='cuda:0')`` and plain numbers."""
 
-_WHOLE = re.compile(rf"\s*(?:[\w.]+\(\s*)?({PLAIN})(?:\s*,[^()]*)?\)?\s*")
+_WHOLE = re.compile(rf"\s*(?:[\w.]+\(\s*({PLAIN})(?:\s*,[^()]*)?\)?|({PLAIN})\)?)\s*")
 _LONGEST = 200
 
 
@@ -23,7 +23,7 @@ def number(text: str) -> float | None:
     if match is None:
         return None
     try:
-        return float(match[1])
+        return float(match[1] or match[2])
     except ValueError:
         return None
 

@@ -29,8 +29,9 @@ from rollcast.simulator.values.chance import Chance
 SMALL_PARAMETERS = 2.5e9
 FOUR_BIT = frozenset({"int4", "mxfp4", "nvfp4"})
 EIGHT_BIT = frozenset({"fp8", "fp8_block", "int8"})
-SYNCS = frozenset({"sync", "switch"})
-"""Sources of uncertainty that are as wide where all settings are known."""
+SYNCS = frozenset({"sync", "switch", "rest"})
+"""Sources of uncertainty that are as wide where all settings are known; fixed seconds, of syncs as
+of others, are of the rest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -299,6 +299,14 @@ G = "group,index,prompt_tokens,new_tokens,reward\n"
         ('{"conversations": [], "id": 1}', "the text of responses .conversations. and not their"),
         ("12,34\n56,78\n", "no header that is known .*"),
         (b"\x28\xb5\x2f\xfdrest", "is packed by zstd; unpack it"),
+        (
+            '{"choices": [{"index": 0}, {"index": 1}], "usage": {"completion_tokens": 30}}',
+            "has 2 choices and one completion_tokens of all of them",
+        ),
+        (
+            "step,num_tokens,completions/mean_length\n1,5000,200\n2,10000,210\n",
+            "is of a trainer's metrics, whose num_tokens are .* rollcast import reads it",
+        ),
         ("tokens;n\n1,000;2\n", "line 2, tokens is '1,000'"),
         ('{"completed": 4, "total_output_tokens": 30}', "lengths: {mean_tokens: 8}"),
         (

@@ -240,6 +240,12 @@ def of_objects(objects: Iterator[tuple[str, object]]) -> Iterator[Row]:
         for name in roles.values():
             if name not in cells:
                 fail(f"{where} lacks {name}; {ACCEPTED}")
+        choices, several = cells.get("choices"), isinstance(cells[roles["response"]], list)
+        if isinstance(choices, list) and len(choices) > 1 and not several:
+            fail(
+                f"{where} has {len(choices)} choices and one {roles['response']} of all of them; "
+                "give the length of each response"
+            )
         yield from _of_object(where, {role: cells[name] for role, name in roles.items()}, roles)
 
 
@@ -393,6 +399,11 @@ def roles_of(names: Sequence[str], where: str) -> dict[str, str]:
                     f"{where} has {len(have)} columns for the {role} ({', '.join(have)}); keep one"
                 )
             if have:
+                if role == "response" and known is lists[-1] and any("/" in n for n in names):
+                    fail(
+                        f"{where} is of a trainer's metrics, whose {have[0]} are those of a whole "
+                        "step or more; rollcast import reads it"
+                    )
                 roles[role] = have[0]
                 break
     if "response" not in roles:

@@ -22,6 +22,8 @@ from tests.conftest import Cli
 from tests.refusals import ran, refused, refuses
 from tests.scenarios import COST
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 PLAN = StepPlan(Batch(4, 4))
 SCENARIO = f"""
 {COST}engine: {{kv_tokens: 100000}}

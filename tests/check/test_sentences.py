@@ -27,6 +27,8 @@ from rollcast.simulator.launches.parts import Part
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 SUMMARY = {
     "warnings": [],
     "preemptions": 0,

@@ -24,6 +24,8 @@ from tests.conftest import Cli
 from tests.learning.worlds import anywhere, written
 from tests.refusals import refused
 
+pytestmark = pytest.mark.usefixtures("quick_intervals")
+
 POLICIES = ("sync", "april", "pods(keep=2)")
 
 

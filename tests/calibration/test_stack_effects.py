@@ -15,6 +15,7 @@ import yaml
 from benchmarks import run_tables
 from benchmarks.runner import ROOT
 from benchmarks.validation import run_phases
+from benchmarks.validation.case import Case
 from benchmarks.validation.published_runs import PublishedRun, put
 from benchmarks.validation.run_phases import Forecast
 from benchmarks.validation.runs import (
@@ -26,6 +27,7 @@ from benchmarks.validation.runs import (
     left_out,
     measured_bound,
     observed,
+    width_checks,
 )
 from benchmarks.validation.stack_effects import Effect, Observed, fit
 from rollcast.simulator.costs import CostModel, TrainLoad
@@ -272,6 +274,21 @@ def test_users_draws_are_those_that_are_judged(monkeypatch: pytest.MonkeyPatch) 
     *others, of_sync = widths[0] / widths[1]
     assert others == pytest.approx([narrowed] * 2, rel=0.08)
     assert of_sync == pytest.approx(1.0, abs=0.003)
+
+
+def test_how_wide_intervals_of_what_is_known_should_be_is_counted() -> None:
+    """Of ten sources the ninth needs 0.6 of its interval's log; what is open does not count."""
+    rows = [row("verl", f"page {n}", 10.0) for n in range(11)]
+    rows[10] = replace(rows[10], run=replace(rows[10].run, unknown={"gpu": ["h200"]}))
+    rows = [replace(one, name=f"run {n}") for n, one in enumerate(rows)]
+    needed = [0.1, -0.2, 0.3, 0.2, -0.1, 0.1, 0.5, -0.4, 0.6, 0.95, 3.0]
+    judged = [
+        Case("update", f"{one.name}, update", "s", 4.0**part, 1.0, low=0.25, high=4.0)
+        for one, part in zip(rows, needed, strict=True)
+    ]
+    [check] = width_checks(rows, judged)
+    assert (check.value, check.cases) == (pytest.approx(0.6 - 1), 10)
+    assert not list(width_checks(rows[10:], judged[10:]))
 
 
 def test_far_off_phases_are_those_of_the_results() -> None:

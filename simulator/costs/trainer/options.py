@@ -11,6 +11,7 @@ from rollcast.simulator.costs.ranges import Gpus, Rate, Share
 from rollcast.simulator.costs.sync.state_copies import StateCopies
 from rollcast.simulator.costs.sync.state_copies import listed as listed_copies
 from rollcast.simulator.costs.trainer.step_options import (
+    ALL_MATRICES,
     Batching,
     Passes,
     StepOptions,
@@ -336,7 +337,8 @@ class TrainerOptions(StepOptions):
     def agree(self) -> None:
         """Options that only make sense together."""
         try:
-            matrices_of(self.lora_matrices)
+            if self.lora_matrices != ALL_MATRICES:
+                matrices_of(self.lora_matrices)
         except ValueError as error:
             raise self.refuse("lora_matrices", f"is {self.lora_matrices}, but {error}") from None
         if not self.shard and self.sharding not in (None, "none"):

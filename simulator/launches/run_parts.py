@@ -175,6 +175,8 @@ def model_part(settings: Settings, what: str) -> Part:
     if (Path(path) / "config.json").is_file():
         return Part("model", str(Path(path).resolve()), said)
     found = shape_of(path)
+    if found is None and (shape := _told_shape(settings, path)) is not None:
+        return Part("model", shape, f"{said}, of the shape that {settings[_LAYERS].source} begins")
     if found is None:
         return Part(
             "model",
@@ -186,6 +188,32 @@ def model_part(settings: Settings, what: str) -> Part:
     return Part("model", preset, said if name == preset else f"{said}, of the shape of {preset}")
 
 
+_LAYERS = "model.layers"
+_WIDTHS = ("layers", "hidden", "heads", "intermediate", "vocab")
+
+
+def _told_shape(settings: Settings, path: str) -> Mapping[str, Any] | None:
+    """The shape of a dense model of which the launch gives the widths; None of any other."""
+    widths = {name: whole(settings, f"model.{name}") for name in _WIDTHS}
+    others = any(whole(settings, f"model.{name}") for name in ("experts", "kv_lora_rank"))
+    heads, hidden = widths["heads"], widths["hidden"]
+    if others or not all(widths.values()) or heads is None or hidden is None:
+        return None
+    flags = {
+        name: value(settings, f"model.{name}") is True
+        for name in ("tied_embeddings", "qkv_bias", "qk_norm")
+    }
+    if "model.tied_embeddings" not in settings:  # Megatron's own
+        flags["tied_embeddings"] = True
+    return {
+        "name": path.rstrip("/").rpartition("/")[2],
+        **widths,
+        "kv_heads": whole(settings, "model.kv_heads") or heads,
+        "head_dim": whole(settings, "model.head_dim") or hidden // heads,
+        **flags,
+    }
+
+
 def shape_of(path: str) -> tuple[str, str] | None:
     """A name in a path, and the preset of the same shape: of the last folder that names any, the
     longest name. None where nothing does, or where the name says that the shape was changed."""
@@ -193,7 +221,7 @@ def shape_of(path: str) -> tuple[str, str] | None:
     folders = [cached[1]] if cached else [part for part in path.split("/") if part]
     for folder in reversed(folders):
         spelt = re.sub(r"(\d)_(\d)", r"\1.\2", folder.lower()).replace("_", "-")
-        spelt = re.sub(r"qwen-(?=(?:2|2\.5|3)-)", "qwen", spelt)
+        spelt = re.sub(r"qwen-(?=(?:2|2\.5|3)-)", "qwen", spelt).replace("qwen25-", "qwen2.5-")
         for name, preset in _names().items():
             if name not in spelt:  # quickly: there are more names than `re` keeps patterns
                 continue

@@ -11,6 +11,8 @@ from rollcast.simulator.launches import run_parts
 from rollcast.simulator.stacks.settings import Place, Setting
 
 NAMED = {
+    "m/qwen25-7b-agent/qwen25-7b/": "qwen2.5-7b",
+    "allenai/tulu-2-13b": "llama-2-13b",
     "Qwen/Qwen2.5-7B-Instruct": "qwen2.5-7b",
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": "qwen2.5-7b",
     "deepseek-ai/DeepSeek-R1": "deepseek-r1",

@@ -376,6 +376,10 @@ def _batch(known: Settings, size: int) -> Part:
     if rollouts:
         source = f"{known['run.batch_rollouts'].source}, over the group's size"
         return Part(key, max(rollouts // size, 1), source)
+    for stepped, each in (("run.mini_batch_groups", 1), ("run.mini_batch_rollouts", size)):
+        if (of_a_step := whole(known, stepped)) and not known[stepped].unsaid:
+            source = f"assumed: those of one optimiser step, {known[stepped].source}"
+            return Part(key, max(of_a_step // each, 1), source, True)
     return Part(key, _ASSUMED_GROUPS, f"assumed: not in the {WHAT}", True)
 
 

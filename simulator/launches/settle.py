@@ -23,8 +23,9 @@ COMMAND_LINE = "the command line"
 
 def spelt(launch: Launch, key: str) -> str:
     """A key as the table of a stack spells it, where it is there in another spelling."""
+    role, dot, rest = key.partition(".")
     other = key.replace("-", "_")
-    spellings = [key, other]
+    spellings = [key, other, f"{launch.renamed.get(role, role)}{dot}{rest}"]
     if launch.form == "--key value":  # argparse takes what a flag begins with
         spellings += [f"{key}s", f"{other}s"]
     return next((one for one in spellings if one in launch.ours), key)

@@ -77,7 +77,8 @@ class Launch:
     what follows from settings. deals: batches that it refuses. packages: its names where packages,
     images and repositories are named. versions: files of its own sources that say their version.
     harmless: patterns of keys that change neither memory nor time. parts: names of files that
-    lie in one folder, each a part of the configuration, by the key below which it stands. others:
+    lie in one folder, each a part of the configuration, by the key below which it stands. renamed:
+    roles by other names that they have in some of its loops, as keys begin. others:
     what it starts that is no RL loop that is known."""
 
     form: Form
@@ -97,6 +98,7 @@ class Launch:
     versions: tuple[str, ...] = ()
     harmless: tuple[str, ...] = ()
     parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     others: tuple[Other, ...] = ()
 
     def ignores(self, theirs: str) -> bool:

@@ -40,6 +40,7 @@
     constants: {"*GPUS_OF": {H100: 8}}           # of its modules
     harmless: [report_to, "*_name"]              # keys that change neither memory nor time
     parts: {trainer: [train.toml]}               # files of one folder, by the key they are below
+    renamed: {student: actor}                    # what keys of one of its loops begin with
     others:                    # what it starts that is no RL loop that is known, and what that does
       trains on given answers: {programs: ["*sft*"], calls: ["*SFTTrainer"], keys: {task: [sft]}}
 
@@ -102,7 +103,8 @@ def load_launch(path: Path) -> Launch:
         for name in ("entries", "shipped", "packages", "versions", "harmless")
     }
     tables: dict[str, Any] = {
-        name: data.get(name, {}) for name in ("calls", "starts", "classes", "constants", "parts")
+        name: data.get(name, {})
+        for name in ("calls", "starts", "classes", "constants", "parts", "renamed")
     }
     implies = rules(data.get("implies", {}), where)
     dealt = deals(data.get("deals", ()), where)

@@ -193,7 +193,7 @@ OTHERS = {
     "file, and generates none": (
         "python3 train.py --rollout-batch-size 4 --load-debug-rollout-data d --colocate\n"
     ),
-    "run.yaml: a launch without actor_train.* trains nothing": (
+    "run.yaml: a launch without actor_train.* and student_train.* trains nothing": (
         "rollout_batch_size: 4\nresponse_length: 64\npretrain: m\n"
     ),
     "run.sh, line 1: starts openrlhf.cli.train_dpo, which " + GIVEN: (

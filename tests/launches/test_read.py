@@ -902,6 +902,22 @@ def test_a_whole_configuration_is_its_stacks_though_most_of_its_keys_are_not_rea
     assert read_launch(tmp_path / "config.yaml").stack == "verl"
 
 
+def test_roles_have_other_names_where_a_teacher_is_followed(tmp_path: Path) -> None:
+    """ROLL's on-policy distillation (configs/base_config.py)."""
+    devices = "device_mapping: 'list(range(0,16))'"
+    path = written(
+        tmp_path,
+        "run.yaml",
+        "pretrain: Qwen/Qwen3-8B\nrollout_batch_size: 64\nnum_return_sequences_in_group: 4\n"
+        f"student_train: {{{devices}, strategy_args: {{strategy_name: megatron_train}}}}\n"
+        f"student_infer: {{{devices}}}\n"
+        f"teacher: {{{devices}, model_args: {{model_name_or_path: Qwen/Qwen3-32B}}}}\n",
+    )
+    said = values(read_launch(path))
+    assert (said["cluster.trainer_gpus"], said["run.strategy"]) == (16, "megatron")
+    assert said["run.reference_model"] == "Qwen/Qwen3-32B"
+
+
 def test_parts_of_a_configuration_in_one_folder_are_read_together(tmp_path: Path) -> None:
     """As prime-rl's trainer, orchestrator and engines are configured."""
     written(tmp_path, "orch.toml", "batch_size = 64\nrollouts_per_example = 8\nseq_len = 4096\n")

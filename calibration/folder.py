@@ -31,7 +31,10 @@ from rollcast.simulator.workload.recorded_turns import (
 Table = dict[str, NDArray[Any]]
 
 FIELD = "RUN_DIR"
-_GIVE = "give the folder of a finished run, as rollcast run --out writes it"
+_GIVE = (
+    "give the folder of a finished run, as rollcast run --out writes it (rollcast import reads the "
+    "logs of other trainers)"
+)
 SAME = ("python", "versions", "processor", "cores", "torch_threads", "gpu")
 _ROUNDING_S = 2e-6  # tables may be kept to the microsecond
 _CAP = Option(whole=True, bounds=Between(1, LARGEST_TOKENS))

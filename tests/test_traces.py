@@ -159,6 +159,14 @@ def test_json_of_engines_and_their_benchmarks(write, text):
             True,
         ),
         ("[[5, 6], [7]]", False),
+        ('{"b": [5, 6], "a": [7]}', False),
+        (
+            "\n".join(
+                json.dumps({"prompt_id": g, "prompt_ids": [0] * p, "completion_ids": [1] * n})
+                for g, p, n in (("b", 9, 5), ("a", 8, 7), ("b", 9, 6))
+            ),
+            False,
+        ),
     ],
 )
 def test_groups_are_kept_wherever_a_file_tells_them(write, text, rewards):
@@ -179,6 +187,11 @@ def test_groups_too_small_for_the_run_are_left_out_and_said(write):
     assert "1 of 3 groups" in said
     assert "fewer than 2 rollouts" in said
     assert trace.dealt(4) is trace
+
+
+def test_a_histogram_has_as_many_responses_as_it_counts(write):
+    trace = read_trace(write("count,tokens\n2,5\n0,6\n1,7\n"))
+    assert [group.new_tokens for group in trace.groups] == [(5,), (5,), (7,)]
 
 
 def test_groups_of_one_response_each_are_requests(write):
@@ -298,6 +311,8 @@ G = "group,index,prompt_tokens,new_tokens,reward\n"
         (gzip.compress(FLAT["Azure"].encode())[:-12], "cannot be read"),
         ('{"conversations": [], "id": 1}', "the text of responses .conversations. and not their"),
         ("12,34\n56,78\n", "no header that is known .*"),
+        ("percentile,tokens\n50,300\n", "has percentiles and not the length of each response; gi"),
+        ("tokens,count\n5,x\n", "line 2, count is 'x'; give a whole number of responses"),
         (b"\x28\xb5\x2f\xfdrest", "is packed by zstd; unpack it"),
         (
             '{"choices": [{"index": 0}, {"index": 1}], "usage": {"completion_tokens": 30}}',

@@ -35,6 +35,7 @@ _UNPACKED: Mapping[bytes, Callable[[IO[bytes]], object]] = {
 _NOT_UNPACKED = {b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _NUMBERS = re.compile(r"\s*[0-9][0-9.]*(\s+[0-9][0-9.]*)*\s*", re.ASCII)
+_MOST_ALIKE = 10_000_000
 _SEPARATORS = ",;\t|"
 _METRICS = re.compile(
     r"^\S*generation_tokens(?:_histogram)?_(sum|count)(?:\{[^}\n]*\})? ([0-9.]+(?:e[+-]?[0-9]+)?)$",
@@ -85,6 +86,16 @@ _NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     ),
     "reward": (("reward",), ("score",)),
 }
+_IDS: Mapping[str, tuple[str, ...]] = {
+    "prompt": ("prompt_ids", "prompt_token_ids"),
+    "response": (
+        *("completion_ids", "completion_token_ids", "response_ids", "response_token_ids"),
+        *("output_ids", "output_token_ids"),
+    ),
+}
+"""Keys of lists of token ids, which are counted where no key of the role has the length."""
+_PERCENTILES = {"percentile", "quantile"}
+_COUNTS = {"count", "frequency", "freq"}
 _RESPONSES = {plain(name) for names in _NAMES["response"] for name in names}
 _TEXTS = {"conversation", "message", "response", "output", "completion", "generatedtext", "text"}
 ACCEPTED = (
@@ -223,6 +234,24 @@ def of_csv(
     )
 
 
+def is_histogram(names: Sequence[str]) -> bool:
+    """Whether a table has the number of responses of each length."""
+    return len(names) == 2 and any(plain(name) in _COUNTS for name in names)
+
+
+def of_histogram(
+    names: Sequence[str], rows: Iterator[tuple[str, list[str]]], file: Path
+) -> Iterator[Row]:
+    """As many responses of a length as the table counts."""
+    response = roles_of(names, str(file))["response"]
+    at = names.index(response)
+    for where, cells in rows:
+        count = cells[1 - at].strip()
+        if not count.isdecimal() or int(count) > _MOST_ALIKE:
+            fail(f"{where}, {names[1 - at]} is {shown(count)}; give a whole number of responses")
+        yield from [Row(where, {"response": response}, cells[at])] * int(count)
+
+
 def of_objects(objects: Iterator[tuple[str, object]]) -> Iterator[Row]:
     """The responses of JSON objects, each one response or, where the response's length is a list,
     several: of one group, or of single requests if the prompts are a list too."""
@@ -230,7 +259,7 @@ def of_objects(objects: Iterator[tuple[str, object]]) -> Iterator[Row]:
     for where, item in objects:
         if not isinstance(item, dict):
             fail(f"{where} is not a JSON object; {ACCEPTED}")
-        cells = _flat(item)
+        cells = _counted(_flat(item))
         if _failed(item) and not any(plain(name) in _RESPONSES for name in cells):
             yield Row(where, {}, "0")
             continue
@@ -249,6 +278,18 @@ def of_objects(objects: Iterator[tuple[str, object]]) -> Iterator[Row]:
         yield from _of_object(where, {role: cells[name] for role, name in roles.items()}, roles)
 
 
+def is_of_prompts(whole: Mapping[str, object]) -> bool:
+    """Whether an object has, of each prompt, the lengths of its responses."""
+    known = {plain(name) for lists in _NAMES.values() for names in lists for name in names}
+    return len(whole) > 1 and all(
+        plain(name) not in known
+        and isinstance(lengths, list)
+        and lengths
+        and all(isinstance(one, int) for one in lengths)
+        for name, lengths in whole.items()
+    )
+
+
 def of_lists(entries: Sequence[tuple[str, object]]) -> Iterator[Row]:
     """Lengths of responses: of single ones, or a list for each group."""
     for where, entry in entries:
@@ -262,6 +303,18 @@ def of_lists(entries: Sequence[tuple[str, object]]) -> Iterator[Row]:
 def request(where: str, prompt: object, response: object) -> Row:
     """A single request."""
     return Row(where, {}, _text(response), _text(prompt))
+
+
+def _counted(cells: dict[str, object]) -> dict[str, object]:
+    """With the number of token ids, where nothing else says the length; of several lists, each."""
+    for role, keys in _IDS.items():
+        lists = [cells.pop(key) for key in keys if isinstance(cells.get(key), list)]
+        names = {plain(name) for names in _NAMES[role] for name in names}
+        if lists and not any(plain(name) in names for name in cells):
+            ids = cast(list[object], lists[0])
+            each = [len(one) for one in ids if isinstance(one, list)]
+            cells[_NAMES[role][0][0]] = each if each and len(each) == len(ids) else len(ids)
+    return cells
 
 
 def _failed(item: Mapping[str, object]) -> bool:
@@ -389,6 +442,11 @@ def lines_of(text: str, file: Path) -> Iterator[tuple[str, object]]:
 def roles_of(names: Sequence[str], where: str) -> dict[str, str]:
     """The file's name for each role that it has. Raises ScenarioError if responses have none, or a
     role has several."""
+    if any(plain(name) in _PERCENTILES for name in names):
+        fail(
+            f"{where} has percentiles and not the length of each response; give them as "
+            "workload.lengths: {p50: ..., p90: ...}"
+        )
     roles = {}
     for role, lists in _NAMES.items():
         for known in lists:

@@ -175,6 +175,8 @@ def _parsed(content: bytes, file: Path) -> Trace:
         return _of_rows(numbers, file)
     trace_rows.refuse_metrics(text, file)
     names, rows = trace_rows.csv_table(text, file)
+    if trace_rows.is_histogram(names):
+        return _of_rows(trace_rows.of_histogram(names, rows, file), file)
     numbered = {"group", "index"}.issubset(names)
     if not _has_turns(names):
         with _uncollected():
@@ -431,6 +433,9 @@ def _of_json(text: str, file: Path) -> Trace:
             return _of_rows(_plain(whole["prompt"], whole["out"], file), file)
         if requests := trace_rows.benchmarked(whole, file):
             return _of_rows(trace_rows.of_objects(iter(requests)), file)
+        if trace_rows.is_of_prompts(whole):
+            groups = [(f"{file}, {prompt}", lengths) for prompt, lengths in whole.items()]
+            return _of_rows(trace_rows.of_lists(groups), file)
         return _of_rows(_ungrouped(trace_rows.of_objects(iter([(str(file), whole)]))), file)
     if not isinstance(whole, list) or not whole:
         fail(f"{file} holds no response; {ACCEPTED}")

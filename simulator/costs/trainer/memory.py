@@ -577,7 +577,8 @@ class TrainerMemory(TrainerOptions):
             phases[phase]["trainer"]["fragmentation"] = self._fragmentation(most, left)
             if phase == "optimizer_step" and not has_working_copy(self):
                 phases[phase]["trainer"]["fragmentation"] += self._left_by(phases["update"])
-            if self.backend == "deepspeed" and self.weights == "full":
+            copies = self.weights == "full" and self.foreach_optimizer
+            if self.backend == "deepspeed" and copies:
                 phases[phase]["trainer"]["fragmentation"] += self._stuck(most)
         return phases
 

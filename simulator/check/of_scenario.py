@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rollcast.simulator.check.question import Question
 from rollcast.simulator.launches.draft import Asked, Drafted
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.parts import Part
 from rollcast.simulator.scenario.file import RawScenario, with_values
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
+from rollcast.simulator.stacks.syntax.yaml_text import spelt
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class ScenarioQuestion(Question):
 
     def lines(self, settings: Mapping[str, Any]) -> Sequence[str]:
         """As on the command line."""
-        return [f"--set {key}={_spelt(value)}" for key, value in settings.items()]
+        return [f"--set {key}={spelt(value)}" for key, value in settings.items()]
 
     def with_settings(self, changes: Mapping[str, Any]) -> ScenarioQuestion:
         """The scenario with other values of some keys. Raises ScenarioError."""
@@ -69,7 +68,3 @@ def _parts(raw: RawScenario, tree: Mapping[str, Any], above: str) -> Iterator[Pa
             line = raw.lines.get(key)
             source = f"{raw.name}, line {line}" if line else raw.overridden.get(key, "changed")
             yield Part(key, value, source)
-
-
-def _spelt(value: Any) -> str:
-    return yaml.safe_dump(value).removesuffix("\n").removesuffix("\n...").strip()

@@ -23,6 +23,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import outside, registry
 from rollcast.simulator.policies.described import Description, describe
 from rollcast.simulator.results.write import plain
+from rollcast.simulator.stacks.syntax.yaml_text import spelt
 from rollcast.simulator.values import Option, nearest
 from rollcast.simulator.workload.length_specs import length_presets
 from rollcast.simulator.workload.turn_presets import TurnPreset, turn_presets
@@ -355,7 +356,7 @@ def show_policy(name: str) -> None:
 
 def _heading(parameter: dict[str, Any]) -> str:
     default = parameter.get("default", _NONE)
-    given = "required" if default is _NONE else f"default {_spelt(default)}"
+    given = "required" if default is _NONE else f"default {spelt(default)}"
     unit = f" ({parameter['unit']})" if parameter["unit"] else ""
     return f"{parameter['name']}: {parameter['must be']}{unit}; {given}"
 
@@ -363,21 +364,8 @@ def _heading(parameter: dict[str, Any]) -> str:
 _NONE = object()
 
 
-def _spelt(value: Any) -> str:
-    """As a scenario would write it."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_spelt, value))}]"
-    return str(value)
-
-
 def _say(screen: Console, text: str, lead: str = "", style: str = "") -> None:
     """A paragraph, whose later lines stand below its first."""
-    import textwrap
-
     width = min(screen.width, _WIDEST)
     after = " " * len(lead)
     for line in textwrap.wrap(

@@ -16,6 +16,7 @@ from typing import Any
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.stacks.settings import Settings, whole
 from rollcast.simulator.stacks.syntax.json_text import nested
+from rollcast.simulator.stacks.syntax.yaml_text import spelt
 from rollcast.simulator.values.words import short
 
 HOST_MEMORY = "cost.roofline.host_memory_bytes"
@@ -132,15 +133,7 @@ def _lines(tree: Mapping[str, Any], depth: int) -> Iterable[str]:
             if item.value is None:
                 yield f"{indent}# {key}: {source}"
             else:
-                yield f"{indent}{key}: {_spelt(item.value)}  # {source}"
+                yield f"{indent}{key}: {spelt(item.value)}  # {source}"
         else:
             yield f"{indent}{key}:"
             yield from _lines(item, depth + 1)
-
-
-def _spelt(item: Any) -> str:
-    """A value on one line of YAML."""
-    import yaml
-
-    text = yaml.safe_dump(item, default_flow_style=True, width=1e6, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...").strip()

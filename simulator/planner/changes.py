@@ -18,6 +18,7 @@ from rollcast.simulator.planner.question import Question
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.knobs import Knob, knobs_of
 from rollcast.simulator.scenario.scenario import outline
+from rollcast.simulator.stacks.syntax.yaml_text import spelt
 from rollcast.simulator.values import read
 from rollcast.simulator.workload.length_specs import LARGEST_SD, DrawnLengths, PresetLengths
 from rollcast.simulator.workload.solved import solved_lengths
@@ -104,14 +105,10 @@ def _knobs(search: Simulator, asked: Question, best: Row) -> list[str]:
         less = 1 - result.step_s / base.step_s
         if less > WORTH:
             sentences.append(
-                f"{knob.key}: {_written(value)} would take {less:.0%} less time, if the stack has "
+                f"{knob.key}: {spelt(value)} would take {less:.0%} less time, if the stack has "
                 f"it ({knob.words})."
             )
     return sentences
-
-
-def _written(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _limits(asked: Question, best: Row, rows: Sequence[Row]) -> list[str]:

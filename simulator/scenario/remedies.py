@@ -13,6 +13,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.costs import FUSED_CHUNK_TOKENS
 from rollcast.simulator.scenario.knobs import Knob, knobs_of
 from rollcast.simulator.scenario.ledger import Sized, batch_of, ledger_of_batch, roofline_of
+from rollcast.simulator.stacks.syntax.yaml_text import spelt
 
 if TYPE_CHECKING:
     from rollcast.simulator.costs.roofline.cost import RooflineCost
@@ -57,11 +58,7 @@ class Remedy:
     def __str__(self) -> str:
         if self.keys == (_GPUS,):
             return f"{self.changes[0][1]} trainer GPUs"
-        return " with ".join(f"{key}: {_spelt(value)}" for key, value in self.changes)
-
-
-def _spelt(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        return " with ".join(f"{key}: {spelt(value)}" for key, value in self.changes)
 
 
 def remedies(scenario: Sized, most: int = MOST) -> tuple[Remedy, ...]:

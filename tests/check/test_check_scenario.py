@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rollcast.simulator.check.of_scenario import of_scenario
 from rollcast.simulator.cli.app import main
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.scenario.scenario import build_scenario
@@ -63,6 +64,11 @@ def test_it_says_what_the_scenario_says(call: Call, path: Path) -> None:
     assert said["hours"] == pytest.approx(simulated["step_s"] * 300 / 3600)
     assert json.loads(call("check", path, "--no-changes", "--json", "--steps", 7)[1])["steps"] == 7
     assert said["scenario"] == parse_scenario(TEXT).data
+
+
+def test_a_change_is_on_one_line() -> None:
+    lines = of_scenario(parse_scenario(TEXT)).lines({"policy": ["april", "sagc"], "seed": None})
+    assert lines == ["--set policy=[april, sagc]", "--set seed=null"]
 
 
 def test_its_changes_are_keys_that_make_it_fit(call: Call, path: Path, tmp_path: Path) -> None:

@@ -57,3 +57,9 @@ def word(text: str) -> Any:
         except ValueError:
             return value
     return value if isinstance(value, int | float | bool) or value is None else text
+
+
+def spelt(value: Any) -> str:
+    """A value on one line of YAML."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=1e6, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...").strip()

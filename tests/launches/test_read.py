@@ -461,12 +461,22 @@ def test_a_job_takes_its_command_from_a_variable(tmp_path: Path, script: str) ->
         f'N=2\n{command} \\\nMOUNTS="$PWD:$PWD" {submit}',
         f"N=2\n{command}\n{submit}",
         f"{here}COMMAND=$COMMAND \\\n{submit}",
+        f"N=2\n{command.replace('uv run', 'date ; X=1 uv run')}\n{submit}",
     ):
         launch = launched(tmp_path, text)
         assert launch.stack == "nemo_rl"
         assert values(launch)["run.nodes"] == 2
         assert launch.settings["run.nodes"].place.line == 2
         assert values(launch)["workload.batch_groups"] == 64
+
+
+def test_a_job_takes_its_program_and_its_words_apart(tmp_path: Path) -> None:
+    """As ROLL's examples are submitted."""
+    written(tmp_path, "examples/demo/c.yaml", "rollout_batch_size: 64\nactor_train: {a: 1}\n")
+    words = "--config_name c --config_path examples/demo"
+    text = f'nebulactl run mdl --user_params="{words}" --entry=examples/start_rlvr_pipeline.py\n'
+    launch = launched(tmp_path, text)
+    assert (launch.stack, values(launch)["workload.batch_groups"]) == ("roll", 64)
 
 
 def test_the_environment_says_the_gpus_of_a_node(tmp_path: Path) -> None:

@@ -32,7 +32,10 @@ _LAUNCHED = r"\s.*\b(?:python3?|torchrun|accelerate|deepspeed|ray)\s|^(?:python3
 _FED = re.compile(r"(?:^|[ /])(?:bash|sh|zsh|dash|ksh)(?: -(?:s|-|[eilux]+))*$")
 """A command that ends in a shell without a script, which reads its input."""
 _SUBMITS = {"sbatch", "qsub", "bsub"}
-_STARTED = r"(?m)^\s*(?:\w+=\S+\s+)*(?:uv\s+run|python3?|torchrun|accelerate|deepspeed|ray\s+job)\s"
+_STARTED = (
+    r"(?m)(?:^|[;&|])\s*(?:\w+=\S+\s+)*"
+    r"(?:uv\s+run|python3?|torchrun|accelerate|deepspeed|ray\s+job)\s"
+)
 _LAUNCHERS = {
     "srun",
     "ssh",
@@ -88,6 +91,9 @@ def other(
         line = place_of(fields[-1], place).line
         session.apart(partial(session.inner, shown(fields[-1]), line))
         return Status.RAN
+    if name == _NEBULA and (started := _entered(fields, place)):
+        session.apart(partial(session.inner, started, command.line))
+        return Status.RAN
     if name in _SUBMITS:
         for key, text, given_at in options(fields, place):
             if key == "wrap":
@@ -95,6 +101,17 @@ def other(
                 return Status.RAN
         session.apart(partial(_submitted, session, command))
     return external(session, fields, command, missing)
+
+
+_NEBULA = "nebulactl"
+
+
+def _entered(fields: list[Text], place: Place) -> str:
+    """The command of ``nebulactl run``, which ROLL's examples are submitted by; empty where it
+    names none."""
+    said = {key: shown(text) for key, text, _ in options(fields, place)}
+    entry = said.get("entry", "")
+    return f"python3 {entry} {said.get('user_params', '')}" if entry.endswith(".py") else ""
 
 
 _KEYS = {"c-m", "c-j", "enter", "kpenter"}

@@ -29,6 +29,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks.claims.prefix_reuse import bound as token_bound
 from benchmarks.runner import parser, write_json
 from rollcast.engine.edges import SampledGroup, SampledRollout
 from rollcast.engine.options import Checkpoint, TrainerConfig
@@ -165,10 +166,6 @@ def peak_bytes(model: Any, plan: Plan, shape: Shape, groups: Sequence[SampledGro
         trainer.step(groups, shared_prefix=plan.shared, version=0)
     gradients = sum(p.numel() * p.element_size() for p in model.parameters())
     return int(live.peak - gradients)
-
-
-def token_bound(prompt: int, response: int, rollouts: int) -> float:
-    return rollouts * (prompt + response) / (prompt + rollouts * response)
 
 
 def work_bound(prompt: int, response: int, rollouts: int) -> float:

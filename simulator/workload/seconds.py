@@ -70,19 +70,25 @@ class DrawnSeconds(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class PresetSeconds(Options):
-    """Seconds of a preset, times a factor."""
-
-    FIELD = "environment.turn_s"
+class OfTurnPreset(Options):
+    """What is as in a preset of turns."""
 
     preset: Annotated[str, Doc("name of a preset of turns (rollcast presets turns)")]
-    times: Annotated[float, Above(0, 1e6), Doc("factor on the preset's times", unit="times")] = 1.0
 
     def agree(self) -> None:
         """The preset is one."""
         if self.preset not in turn_presets():
             hint = nearest(self.preset, turn_presets())
             raise self.refuse("preset", f"unknown preset {self.preset!r}; {hint}")
+
+
+@dataclass(frozen=True, slots=True)
+class PresetSeconds(OfTurnPreset):
+    """Seconds of a preset, times a factor."""
+
+    FIELD = "environment.turn_s"
+
+    times: Annotated[float, Above(0, 1e6), Doc("factor on the preset's times", unit="times")] = 1.0
 
     def model(self) -> SecondsModel:
         """As they are drawn."""

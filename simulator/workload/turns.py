@@ -18,7 +18,7 @@ import numpy as np
 
 from rollcast.simulator.core.rollout import CUT, FAILED, Ending
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.values import SHARE, Above, Between, Doc, Options, nearest
+from rollcast.simulator.values import SHARE, Above, Between, Doc, Options
 from rollcast.simulator.workload.base import (
     INDICES_PER_LANE,
     AddressedWorkload,
@@ -33,7 +33,7 @@ from rollcast.simulator.workload.environment import EnvironmentSection
 from rollcast.simulator.workload.length_specs import SPREAD, Family
 from rollcast.simulator.workload.lengths import LARGEST_CAP, Component, LengthModel, whole_tokens
 from rollcast.simulator.workload.rewards import correlated
-from rollcast.simulator.workload.seconds import SecondsModel, seconds_model
+from rollcast.simulator.workload.seconds import OfTurnPreset, SecondsModel, seconds_model
 from rollcast.simulator.workload.synthetic import PromptTokens, SyntheticWorkload
 from rollcast.simulator.workload.turn_presets import turn_presets
 
@@ -104,12 +104,11 @@ class DrawnTurns(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class PresetTurns(Options):
+class PresetTurns(OfTurnPreset):
     """Turns of a preset, of which further keys override what they name."""
 
     FIELD = FIELD
 
-    preset: Annotated[str, Doc("name of a preset of turns (rollcast presets turns)")]
     median: Annotated[float | None, Above(0, MAX_TURNS), _MEDIAN] = None
     between_sd: Annotated[float | None, SPREAD, _BETWEEN] = None
     within_sd: Annotated[float | None, SPREAD, _WITHIN] = None
@@ -118,12 +117,6 @@ class PresetTurns(Options):
     length_sd: Annotated[float | None, SPREAD, _LENGTH_SD] = None
     difficulty_correlation: Annotated[float | None, _CORRELATION, _DIFFICULTY] = None
     runaway: Annotated[float | None, SHARE, _RUNAWAY] = None
-
-    def agree(self) -> None:
-        """The preset is one."""
-        if self.preset not in turn_presets():
-            hint = nearest(self.preset, turn_presets())
-            raise self.refuse("preset", f"unknown preset {self.preset!r}; {hint}")
 
     @property
     def drawn(self) -> DrawnTurns:

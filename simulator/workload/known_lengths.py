@@ -116,10 +116,15 @@ class KnownLengths(Options):
     mean_low: Annotated[
         float | None,
         _TOKENS,
-        Doc("least that the mean may be, where mean_tokens is a guess: intervals hold it"),
+        Doc(
+            "least that the mean may be, where mean_tokens is a guess: intervals hold it",
+            unit="tokens",
+        ),
     ] = None
     mean_high: Annotated[
-        float | None, _TOKENS, Doc("most that the mean may be, where mean_tokens is a guess")
+        float | None,
+        _TOKENS,
+        Doc("most that the mean may be, where mean_tokens is a guess", unit="tokens"),
     ] = None
     cut_share: Annotated[
         float | None,

@@ -106,7 +106,7 @@ class GrowingLog:
         known = self._known.get(file.name)
         if known is None:
             scanned, reader = begun(file, self._dumps.take)
-            if reader is not None and not file.plain:
+            if reader is not None and not scanned.file.plain:
                 reader.read(Reached(), whole=False)
                 reader.close()
                 reader = None

@@ -84,6 +84,11 @@ class Records:
         self._scanned.add_recognised(self.rows)
 
 
+def has_step(value: Mapping[str, Any]) -> bool:
+    """Whether a record may be a row of metrics."""
+    return any(key in value for key in (*_STEPS, *_OF_ALL))
+
+
 def _figures(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """The figures of a record: itself, or a mapping beside its step, or several, whose names are
     the first parts of their keys."""
@@ -172,6 +177,8 @@ def document(scanned: Scanned, take: Take) -> Reader | None:
         tally.skip(0, str(error))
         return None
     history = value.get("log_history") if isinstance(value, dict) else value
+    if history is None:
+        history = _of_frame(value)
     if not isinstance(history, list):
         tally.lines = 1
         if isinstance(value, dict) and len(content) <= configs.MOST_TEXT:
@@ -192,6 +199,17 @@ def document(scanned: Scanned, take: Take) -> Reader | None:
         records.record(entry, lines[at] if len(lines) >= len(history) else 1)
     records.close()
     return None
+
+
+def _of_frame(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The rows of a table that pandas wrote (``to_json``) by columns, or split from their names."""
+    columns, data = value.get("columns"), value.get("data")
+    if isinstance(columns, list) and isinstance(data, list):
+        return [dict(zip(columns, row, strict=False)) for row in data if isinstance(row, list)]
+    step = next((value[key] for key in _STEPS if isinstance(value.get(key), dict)), None)
+    if step is None or not all(isinstance(column, dict) for column in value.values()):
+        return None
+    return [{name: column.get(row) for name, column in value.items()} for row in step]
 
 
 def _line_of(content: bytes, key: str) -> int:

@@ -7,12 +7,15 @@ stacks' formats.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
-from rollcast.calibration.logs import json_rows
+from rollcast.calibration.logs import json_rows, recognise
 from rollcast.calibration.logs.console_lines import ConsoleLines
 from rollcast.calibration.logs.errors import LogError, Tally, TooLargeError
 from rollcast.calibration.logs.formats import (
@@ -25,7 +28,7 @@ from rollcast.calibration.logs.formats import (
     wandb_file,
 )
 from rollcast.calibration.logs.formats.configs import Given, NotConfigError
-from rollcast.calibration.logs.opened import LogFile, Reached
+from rollcast.calibration.logs.opened import LONGEST_LINE, LogFile, Reached
 from rollcast.calibration.logs.scanned import (
     COMMAND,
     DATABASE,
@@ -258,6 +261,9 @@ def _text(scanned: Scanned, start: bytes, take: Take) -> Reader | None:
         json_rows.table(scanned, take)
     elif _JSON.match(stripped):
         first = stripped.split(b"\n", 1)[0]
+        if key := _wrapped(first):
+            scanned.file = _Unwrapped(scanned.file.path, scanned.file.member, key)
+            return ConsoleLines(scanned, take)
         if name.endswith(".json") or not _complete(first, name):
             return json_rows.document(scanned, take)
         return json_rows.JsonLines(scanned, take)
@@ -266,6 +272,62 @@ def _text(scanned: Scanned, start: bytes, take: Take) -> Reader | None:
     else:
         return ConsoleLines(scanned, take)
     return None
+
+
+_MESSAGES = ("log", "textPayload", "message", "msg")
+"""Where containers' logs, cloud services and loggers of JSON keep a line of a console."""
+
+
+def _wrapped(first: bytes) -> str:
+    """The key under which a line of JSON has a line of a console; '' where it has figures."""
+    try:
+        value = parse(first)
+    except NotJsonError:
+        return ""
+    if not isinstance(value, dict) or json_rows.has_step(value) or recognise.by_record(value):
+        return ""
+    return next((key for key in _MESSAGES if isinstance(value.get(key), str)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Unwrapped(LogFile):
+    """A console whose lines are each in a line of JSON, under a key."""
+
+    key: str = ""
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Its lines as they were printed. Raises LogError."""
+        with LogFile.open(self) as file:
+            yield cast(IO[bytes], io.BufferedReader(_Messages(file, self.key)))
+
+
+class _Messages(io.RawIOBase):
+    """The lines under a key of lines of JSON; an empty one for a line that has none."""
+
+    def __init__(self, file: IO[bytes], key: str) -> None:
+        self._file, self._key = file, key
+        self._left = b""
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """As the file below."""
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        while not self._left and (line := self._file.readline(LONGEST_LINE)):
+            self._left = self._message(line) + (b"\n" if line.endswith(b"\n") else b"")
+        chunk, self._left = self._left[: len(view)], self._left[len(view) :]
+        view[: len(chunk)] = chunk
+        return len(chunk)
+
+    def _message(self, line: bytes) -> bytes:
+        try:
+            text = parse(line).get(self._key)
+        except (NotJsonError, AttributeError):
+            return b""
+        return text.encode(errors="replace").strip(b"\r\n") if isinstance(text, str) else b""
 
 
 def _complete(first: bytes, name: str) -> bool:

@@ -422,6 +422,16 @@ def test_what_powershell_redirects(form: str, tmp_path: Path) -> None:
     assert log.steps["line"].tolist() == [2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("key", ["log", "textPayload", "message"])
+def test_consoles_in_lines_of_json(key: str, tmp_path: Path) -> None:
+    """As Docker keeps them, cloud services export them and Ray's logger writes them."""
+    texts = ["größer →", *map(written.verl_line, written.run())]
+    lines = [{"time": "2026-03-01T00:00:00Z", key: f"{text}\n"} for text in texts]
+    log = read_log([written.lines(tmp_path / "run.log", lines)])
+    assert log.steps["generation_s"].tolist() == [t.generation_s for t in written.run()]
+    assert log.steps["line"].tolist() == [2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("between", [",", ";", "\t"])
 def test_a_spreadsheets_separators(between: str, tmp_path: Path) -> None:
     rows = [{"_step": t.step, **written.verl_values(t)} for t in written.run()]
@@ -452,6 +462,14 @@ def _with_nan(folder: Path, rows: list[dict[str, float]]) -> None:
     written.lines(folder / "history.jsonl", [validation, *rows])
 
 
+def _frame(folder: Path, rows: list[dict[str, float]]) -> None:
+    pd.DataFrame(rows).to_json(folder / "history.json")
+
+
+def _split_frame(folder: Path, rows: list[dict[str, float]]) -> None:
+    pd.DataFrame(rows).to_json(folder / "history.json", orient="split")
+
+
 def _tags(folder: Path, rows: list[dict[str, float]]) -> None:
     """As TensorBoard's page exports them."""
     for key in list(rows[0])[1:]:
@@ -472,7 +490,9 @@ def _wandb(folder: Path, rows: list[dict[str, float]]) -> None:
     written.wandb_run(folder / "run-5f.wandb", rows, {})
 
 
-@pytest.mark.parametrize("keep", [_parquet, _with_nan, _tags, _mlflow, _wandb])
+@pytest.mark.parametrize(
+    "keep", [_parquet, _with_nan, _frame, _split_frame, _tags, _mlflow, _wandb]
+)
 def test_histories_as_others_keep_them(
     keep: Callable[[Path, list[dict[str, float]]], None], tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ def implied(settings: Settings) -> Iterable[Setting]:
     if nodes and gpus:
         yield settings["run.nodes"].implies("cluster.trainer_gpus", nodes * gpus)
     yield from _staged(settings)
+    yield from _ahead(settings)
     yield from _batch(settings)
     yield from _recomputed(settings)
     yield from _logits(settings)
@@ -25,6 +26,19 @@ def implied(settings: Settings) -> Iterable[Setting]:
         yield weight.implies("run.reference", bool(weight.value))
     elif divergence is not None:
         yield divergence.implies("run.reference", False)
+
+
+_QUEUE = 1000  # groups
+
+
+def _ahead(settings: Settings) -> Iterable[Setting]:
+    """Of examples/fully_async: a batch of groups is always in flight, and whole ones wait in a
+    queue; they are trained on however old they are."""
+    own, batch = settings.get("run.rollout_function"), whole(settings, "workload.batch_groups")
+    if own is None or "fully_async" not in str(own.value) or not batch:
+        return
+    bound = {"max_staleness": max(_QUEUE // batch, 1), "exceeded": "capacity", "refill": "group"}
+    yield own.implies("policy", [{"fully_async": bound}])
 
 
 def _staged(settings: Settings) -> Iterable[Setting]:

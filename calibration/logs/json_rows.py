@@ -205,7 +205,8 @@ def _of_frame(value: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     """The rows of a table that pandas wrote (``to_json``) by columns, or split from their names."""
     columns, data = value.get("columns"), value.get("data")
     if isinstance(columns, list) and isinstance(data, list):
-        return [dict(zip(columns, row, strict=False)) for row in data if isinstance(row, list)]
+        names = [str(column) for column in columns]
+        return [dict(zip(names, row, strict=False)) for row in data if isinstance(row, list)]
     step = next((value[key] for key in _STEPS if isinstance(value.get(key), dict)), None)
     if step is None or not all(isinstance(column, dict) for column in value.values()):
         return None

@@ -64,7 +64,7 @@ def test_logs_of_another_kind(tmp_path: Path) -> None:
     _refused(path, said="is no log: neither text nor a kind of file")
     path = tmp_path / "table.json"
     path.write_text('{"columns": [[1], {}], "data": [[1, 2], 3, {}]}')
-    _refused(path, said=r"table\.json, line 3: the file ends without a single step")
+    _refused(path, said=r"table\.json, line 1: the file ends without a single step")
     path = tmp_path / "history.csv"
     path.write_text("Relative Time (Process),a - timing_s/gen\n1,2\n")
     _refused(path, said=r"first column is 'Relative Time \(Process\)'; export it over steps")

@@ -41,6 +41,7 @@ FLAT = {
     "LMCache": ",prompt_tokens,generation_tokens,ttft\n0,10,5,1\n1,20,6,1\n2,30,7,1\n",
     "Vidur's results": "Request Id,request_num_prefill_tokens,request_num_decode_tokens\n"
     "0,10,5\n1,20,6\n2,30,7\n",
+    "a name twice": "prompt_tokens,new_tokens,usage.new_tokens\n10,5,1\n20,6,1\n30,7,1\n",
     "a frame of nested JSON": "id,usage.prompt_tokens,usage.completion_tokens,"
     "usage.completion_tokens_details.reasoning_tokens\n0,10,5,1\n1,20,6,1\n2,30,7,1\n",
 }

@@ -452,6 +452,7 @@ def roles_of(names: Sequence[str], where: str) -> dict[str, str]:
         for known in lists:
             wanted = {plain(name) for name in known}
             have = [name for name in names if plain(name) in wanted]
+            have = [name for name in have if "." not in name] or have
             if len(have) > 1:
                 fail(
                     f"{where} has {len(have)} columns for the {role} ({', '.join(have)}); keep one"

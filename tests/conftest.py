@@ -57,7 +57,6 @@ FEWER = {
     "judge.hold_out._MOST": 16,
     "judge.hold_out._MOST_DRAWN": 30_000,
     "judge.hold_out._MOST_SIMULATED": 5,
-    "judge.hold_out._NOISE": 8,
     "judge.hold_out._RUNS": 5,
     "judge.pace._ROUNDS": 5,
     "judge.pace._STEPS": 6,

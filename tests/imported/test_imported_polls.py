@@ -71,7 +71,6 @@ def logged(folder: Path, raw: RawScenario, monkeypatch: pytest.MonkeyPatch) -> P
 def test_other_sizes_of_a_polled_run(
     iteration_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rollcast.calibration.judge.hold_out._NOISE", 20)  # polls make few of it
     log = read_log([logged(tmp_path, scenario(iteration_s), monkeypatch)])
     found = outcome(log, draft(log), advised=False)
     data: dict[str, Any] = mapping(found.parts)

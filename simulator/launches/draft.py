@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,6 +64,8 @@ _SIZES = frozenset(
     }
 )
 """Settings that are whole numbers or, by a word, 0 or -1, left to the stack."""
+_MAPPING, _NO_LIST = ".device_mapping", re.compile(r"\d+(?:-\d+)?")
+"""ROLL's, which is Python: of a number, or of one less another, its own list cannot be made."""
 _SHARES = frozenset({"run.gpu_memory_share", "run.cpu_optimizer_share"})
 _KNOWN = "cost.roofline.settings_known"
 _LEFT = frozenset({"auto", "none", "null", "max", "max_length"})
@@ -192,6 +195,9 @@ def _check_counts(launch: Launched, gpus: int | None) -> None:
     in the place of nodes and their GPUs."""
     for key, setting in launch.settings.items():
         wanted = _wanted(key, setting.value, gpus)
+        mapped = setting.theirs.endswith(_MAPPING) and not setting.implied
+        if mapped and _NO_LIST.fullmatch(str(setting.value)):
+            wanted = "a list of GPUs by number is wanted, such as list(range(0,8))"
         if wanted:
             raise ScenarioError(setting.source, f"is {short(setting.value)}; {wanted}")
 

@@ -89,6 +89,13 @@ def test_a_number_that_is_none_is_refused_with_its_place(
             _values({key: value})
 
 
+@pytest.mark.parametrize("devices", [2, "0-7"])
+def test_devices_that_are_no_list_are_refused(devices: object) -> None:
+    said = {"actor_train.device_mapping": devices, "rollout_batch_size": 8}
+    with refuses("actor_train.device_mapping in run.sh, line 1", "such as list\\(range"):
+        drafted(launched(said, "roll"), asked(gpus=8))
+
+
 def test_lengths_that_nobody_says_are_assumed_and_told() -> None:
     draft = drafted(launched(), asked())
     assumed = {part.key: part.source for part in draft.assumed}

@@ -33,9 +33,10 @@ _FED = re.compile(r"(?:^|[ /])(?:bash|sh|zsh|dash|ksh)(?: -(?:s|-|[eilux]+))*$")
 """A command that ends in a shell without a script, which reads its input."""
 _SUBMITS = {"sbatch", "qsub", "bsub"}
 _STARTED = (
-    r"(?m)(?:^|[;&|])\s*(?:\w+=\S+\s+)*"
+    r"(?m)(?:^|[;&|])\s{0,99}(?:\w{1,99}=\S{1,999}\s{1,99})*"
     r"(?:uv\s+run|python3?|torchrun|accelerate|deepspeed|ray\s+job)\s"
 )
+_LONGEST = 100_000
 _LAUNCHERS = {
     "srun",
     "ssh",
@@ -135,7 +136,7 @@ def _typed(fields: list[Text], place: Place) -> tuple[str, Text] | None:
 def _submitted(session: Session, command: Simple) -> None:
     """Follows commands that a job's script finds in its variables, as NeMo-RL's ray.sub does."""
     for value in _environment(session, command).values():
-        if isinstance(value, tuple) and re.search(_STARTED, shown(value)):
+        if isinstance(value, tuple) and re.search(_STARTED, shown(value)[:_LONGEST]):
             line = place_of(value, Place(session.file, command.line)).line
             session.inner(shown(value), line)
 

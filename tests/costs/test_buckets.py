@@ -44,6 +44,15 @@ def test_zero_3_keeps_a_gigabyte_and_copies_it_to_reduce() -> None:
     assert 1e9 - 1 <= grown <= 2e9 + 1
 
 
+def test_paged_moments_take_no_room() -> None:
+    one, paged = trainer(), trainer(pages_moments=True)
+    for phase in ("update", "optimizer_step"):
+        lighter = held(one, phase) - held(paged, phase)
+        assert lighter == pytest.approx(8 * MODEL.parameters / 8, rel=1e-3)
+    adapted = trainer(pages_moments=True, weights="lora").phases(USE)["update"]["trainer"]
+    assert not adapted["optimizer"]
+
+
 def test_zero_2_makes_buckets_in_the_backward_alone() -> None:
     one, none = trainer(sharding="zero2"), trainer(sharding="zero2", reduce_bucket=1)
     two = trainer(sharding="zero2", overlap_comm=True)

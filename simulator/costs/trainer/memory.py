@@ -52,7 +52,7 @@ from rollcast.simulator.costs.trainer.states import (
     gradient_bytes,
     has_working_copy,
     master_bytes,
-    moment_bytes,
+    resident_moment_bytes,
     state_parts,
 )
 from rollcast.simulator.costs.trainer.step_options import FIELD
@@ -183,7 +183,7 @@ class TrainerMemory(TrainerOptions):
             own = self._adapter_parameters / split
             parts["master_weights"] = master_bytes(self) * own
             parts["gradients"] = gradient_bytes(self) * own
-            parts["optimizer"] = moment_bytes(self) * own
+            parts["optimizer"] = resident_moment_bytes(self) * own
         return parts
 
     @cached_property

@@ -36,6 +36,12 @@ def moment_bytes(options: TrainerOptions) -> int:
     return MOMENTS[options.optimizer] * each
 
 
+def resident_moment_bytes(options: TrainerOptions) -> int:
+    """Bytes of a parameter's moments that its GPU must hold: of paged ones none, which CUDA moves
+    to the host before an allocation fails (bitsandbytes' documentation of paged optimisers)."""
+    return 0 if options.pages_moments else moment_bytes(options)
+
+
 def master_bytes(options: TrainerOptions) -> int:
     """Bytes of a weight that the optimiser updates."""
     return COMPUTE_BYTES if options.master_dtype == "bf16" else MASTER_BYTES
@@ -75,7 +81,7 @@ def state_parts(layout: Layout, options: TrainerOptions) -> dict[str, float]:
             name = "weights" if alone else "master_weights"
             parts[name] += master_bytes(options) * states
         if here:
-            parts["optimizer"] += moment_bytes(options) * states
+            parts["optimizer"] += resident_moment_bytes(options) * states
         if here or not (options.working_copy and options.kept in _SHARDED_GRADIENTS):
             split = options.kept in _SHARDED_GRADIENTS and options.reduce_every_microbatch
             parts["gradients"] += gradient_bytes(options) * (weights / shared if split else weights)

@@ -263,6 +263,14 @@ class StepOptions(Options):
         bool,
         Doc("whether the optimiser steps a layer in its backward and frees its gradients there"),
     ] = False
+    pages_moments: Annotated[
+        bool,
+        Doc(
+            "whether moments are in CUDA's unified memory (bitsandbytes' paged optimisers): they "
+            "leave a GPU that is full for the host, so they take no room there; needs more host "
+            "memory, which is not counted"
+        ),
+    ] = False
     foreach_optimizer: Annotated[
         bool,
         Doc(

@@ -118,10 +118,12 @@ def test_chances_are_held_against_what_came() -> None:
     assert reliability(cases) == [(0.05, 0, 1), (0.75, 3, 4)]
     everything = on_gpus(*(part for part in PARTS if part not in ("newest", "last")))
     assert brier(everything) < 0.11
-    # as far apart as chance makes it: of those of 0.3 to 0.5, most are of threads of people who ask
-    # because a run failed, and those that ran were read again at their source
+    # As far apart as chance makes it; of those said not to fit fewer ran than said: these were read
+    # again at their source, while most of the others are threads of people whose runs failed.
     for said, fits, of in reliability(everything):
-        assert abs(fits - of * said) < 1 + 3 * math.sqrt(of * said * (1 - said)), said
+        room = 1 + 2.6 * math.sqrt(of * said * (1 - said))
+        assert fits - of * said < room, said
+        assert fits - of * said > -room or said < 0.5, said
 
 
 def test_no_run_that_ran_is_said_not_to_fit() -> None:

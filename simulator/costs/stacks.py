@@ -63,7 +63,8 @@ class StackPreset:
     each of them copies there to save a checkpoint.
     swaps_reference: whether the policy's weights wait there too where the reference's are swapped
     in. always_sleeps: whether a colocated engine sleeps whatever the launch says. wakes_whole:
-    whether an engine that slept has its KV pool again while weights are sent. beside_trainer:
+    whether an engine that slept has its KV pool again while weights are sent. sleeps_late: whether
+    a trainer takes its states back while its engine may not have freed anything. beside_trainer:
     whether a colocated engine's share for KV is of what weights, its own and the trainer's, leave,
     and these stay while it generates. starts_last: whether a colocated engine starts beside the
     trainer's weights, which leave less of a share of what is free.
@@ -108,6 +109,7 @@ class StackPreset:
     gathers_base: bool = False
     swaps_reference: bool = False
     wakes_whole: bool = False
+    sleeps_late: bool = False
     starts_last: bool = False
     beside_trainer: bool = False
     always_sleeps: bool = False

@@ -1002,6 +1002,13 @@ def test_an_engine_that_wakes_at_once_has_its_pool_during_a_sync(stack: str, who
     assert ("kv_pool" in synced) == whole
 
 
+@pytest.mark.parametrize(("stack", "late"), [("slime", False), ("slime-0.1", True)])
+def test_a_trainer_that_does_not_wait_is_back_beside_the_pool(stack: str, late: bool) -> None:
+    keys = {"backend": "megatron", "sharding": "zero1"}
+    assert ("kv_pool" in between(keys, "switch", "engine", stack=stack)) == late
+    assert ("gradients" in between(keys, "switch", "trainer", stack=stack)) == late
+
+
 def test_an_engine_beside_a_loaded_trainer_takes_a_share_of_what_that_leaves() -> None:
     """By hand, of a GPU: verl 0.2's fp32 weights stay while it generates, even of one that
     offloads; of what is left beside them, context, the engine's weights and its workspace KV

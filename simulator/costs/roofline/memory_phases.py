@@ -217,7 +217,8 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
         at_once = not stays and _wakes_whole(cost)
         for phase in ("log_prob", "update", "optimizer_step"):
             yield _holding(phase, "engine", pool, slept)
-        yield _holding("switch", "engine", pool, woken)
+        late = not stays and _sleeps_late(cost)
+        yield _holding("switch", "engine", pool, generating if late else woken)
         yield _holding("sync", "engine", pool, generating if at_once else woken)
     else:
         yield _holding("sync", "engine", pool, generating)
@@ -225,6 +226,10 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
 
 def _wakes_whole(cost: RooflineCost) -> bool:
     return cost.stack is not None and STACKS[cost.stack].wakes_whole
+
+
+def _sleeps_late(cost: RooflineCost) -> bool:
+    return cost.stack is not None and STACKS[cost.stack].sleeps_late
 
 
 def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -> Iterator[Holding]:
@@ -243,7 +248,7 @@ def _trainer(cost: RooflineCost, batch: Batch, pool: str, beside_bytes: float) -
     if colocated:
         for role, parts in _started(cost).items():
             yield _holding("start", role, pool, parts)
-        for role, parts in resting.items():
+        for role, parts in (trainer.resting() if _sleeps_late(cost) else resting).items():
             yield _holding("switch", role, pool, parts)
     sent: dict[str, Parts] = resting
     if away and not trainer.keeps_weights:

@@ -159,10 +159,11 @@ def _fit_trainer(
 
 
 def _forward_s(work: _Work, coefficients: Mapping[str, float]) -> float:
-    """Seconds a token of a forward pass of the trainer: a third of an update's, if not timed."""
+    """Seconds a token of a forward pass of the trainer: a third of an update's, or what all passes
+    over the log-probabilities take, which may be several and load weights, if that is less."""
     per_rollout = coefficients["train_per_rollout_s"] * work.rollouts.sum() / work.tokens.sum()
-    whole = coefficients["train_per_token_s"] + per_rollout
-    return coefficients["log_prob_per_token_s"] or whole / 3
+    update = coefficients["train_per_token_s"] + per_rollout
+    return min(filter(None, (update / 3, coefficients["log_prob_per_token_s"])), default=0.0)
 
 
 def _sampled_s(seconds: FloatArray, running: FloatArray, quiet: Flags) -> float:

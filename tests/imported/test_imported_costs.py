@@ -168,8 +168,14 @@ def test_what_an_update_takes_whatever_its_tokens() -> None:
 
 
 @settings(max_examples=examples(10), deadline=None)
-@given(iteration=st.floats(1e-3, 3e-2), each=st.floats(1e-5, 5e-4), seed=st.integers(0, 1000))
-def test_coefficients_come_back(iteration: float, each: float, seed: int) -> None:
+@given(
+    iteration=st.floats(1e-3, 3e-2),
+    each=st.floats(1e-5, 5e-4),
+    passes=st.sampled_from((0.5, 6.0)),
+    seed=st.integers(0, 1000),
+)
+def test_coefficients_come_back(iteration: float, each: float, passes: float, seed: int) -> None:
+    """passes: forwards that log-probabilities take, of a third of an update's."""
     rng = np.random.default_rng(seed)
     engines = Engines(2, 256, 8192, None, True)
     batches = []
@@ -193,9 +199,12 @@ def test_coefficients_come_back(iteration: float, each: float, seed: int) -> Non
         (
             Figure("generation_s", ("decode", "prefill"), made),
             Figure("update_s", ("update",), update),
+            Figure("log_prob_s", ("log_prob",), passes * update / 3),
         ),
         np.ones(30, dtype=bool),
     )
+    a_forward = min(passes, 1.0) * 2e-5 / 3
+    assert found.coefficients["per_prefill_token_s"] == pytest.approx(a_forward, rel=0.03)
     values = {k: v for k, v in found.coefficients.items() if k in COST}
     fitted = LinearCost(**{**COST, **values})
     again = np.array([sum(generation_s(fitted, engines, 20, b.groups)) for b in batches])

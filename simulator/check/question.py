@@ -167,13 +167,17 @@ def question(launch: Launched, asked: Asked, settings: Iterable[str] = ()) -> Qu
 
 
 def _taken_notes(draft: Drafted, scenario: Scenario) -> Iterator[str]:
-    """That the launch splits its trainer, or generates, in a way that is not known here."""
+    """That the launch splits its trainer, steps or generates in a way that is not known here."""
     cost, parts = roofline_of(scenario.cost), {part.key for part in draft.parts}
     if cost is None:
         return
-    strategy, engine = (_said(draft, key) for key in ("run.strategy", "run.engine"))
+    strategy, optimizer, engine = (
+        _said(draft, key) for key in ("run.strategy", "run.optimizer", "run.engine")
+    )
     if strategy is not None and "cost.roofline.trainer.backend" not in parts:
         yield _taken(strategy, cost.trainer_of.backend)
+    if optimizer is not None and "cost.roofline.trainer.optimizer" not in parts:
+        yield _taken(optimizer, cost.trainer_of.optimizer)
     if engine is not None and isinstance(engine.value, str) and priced_engine(engine.value) is None:
         yield _taken(engine, cost.engine)
 

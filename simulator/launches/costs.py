@@ -42,6 +42,7 @@ _SAME: tuple[tuple[str, str, type], ...] = (
     ("run.splits_tied_head", "split_tied_head", bool),
     ("run.splits_recurrent", "split_recurrent", bool),
     ("run.foreach_optimizer", "foreach_optimizer", bool),
+    ("run.pages_moments", "pages_moments", bool),
     ("run.overlap_comm", "overlap_comm", bool),
     ("run.expandable_segments", "expandable_segments", bool),
     ("cost.roofline.trainer.tensor_parallel", "tensor_parallel", int),

@@ -144,11 +144,13 @@ def test_the_written_scenario_leaves_open_what_the_launch_does(call: Call, tmp_p
         assert logs[0] == pytest.approx(logs[1], rel=0.35)
 
 
-def test_a_strategy_and_an_engine_without_costs_are_told(call: Call) -> None:
+def test_a_strategy_an_optimiser_and_an_engine_without_costs_are_told(call: Call) -> None:
     words = ("check", SMALL, "--gpu", "h100-sxm", "--no-changes", "--json", "--")
     for key, value, told in (
         ("actor.strategy", "fsdp3", True),
         ("actor.strategy", "fsdp2", False),
+        ("actor.optim.optimizer", "Lion", True),
+        ("actor.optim.optimizer", "AdamW", False),
         ("rollout.name", "mlx", True),
         ("rollout.name", "sglang_async", False),
     ):

@@ -7,15 +7,11 @@ up where they grow beyond reason.
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import gzip
 import io
-import lzma
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,6 +19,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from rollcast.calibration.logs.errors import LogError, NoStepsError, Tally, TooLargeError
+from rollcast.simulator.results.file_starts import UNPACKERS, UTF_16, WHILE_UNPACKING, ZIP
 
 MOST_FILES = 50_000
 LONGEST_LINE = 64 * 2**20
@@ -36,14 +33,7 @@ MOST_TIMES, ALWAYS_FINE = 100, 64 * 2**20
 """A packed file may unpack to so many times its size, or to so many bytes. Consoles of genuine runs
 shrink 5 to 20 times; gzip's most is 1,030."""
 
-_ZIP = b"PK\x03\x04"
-_UNPACKED: dict[bytes, Callable[[IO[bytes]], object]] = {
-    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
-    b"BZh": bz2.BZ2File,
-    b"\xfd7zXZ\x00": lzma.LZMAFile,
-}
-_WHILE_UNPACKING = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_WHILE_UNPACKING = (*WHILE_UNPACKING, zipfile.BadZipFile)
 _BROKEN = "is not packed whole"
 _PASSED_OVER = {".git", "__pycache__", "node_modules"}
 
@@ -104,11 +94,11 @@ class LogFile:
             return _bounded(inside, info.compress_size, self.name)
         magic = file.read(6)
         file.seek(0)
-        for packed, unpack in _UNPACKED.items():
+        for packed, unpack in UNPACKERS.items():
             if magic.startswith(packed):
                 inside = stack.enter_context(cast(IO[bytes], unpack(file)))
                 return _bounded(inside, os.fstat(file.fileno()).st_size, self.name)
-        if magic.startswith(_UTF_16):  # as PowerShell redirects text
+        if magic.startswith(UTF_16):  # as PowerShell redirects text
             return cast(IO[bytes], codecs.EncodedFile(file, "utf-8", "utf-16", "replace"))
         return file
 
@@ -329,7 +319,7 @@ def _one(path: Path) -> Iterator[LogFile]:
             magic = file.read(4)
     except OSError as error:
         raise LogError(f"cannot read {path}: {error.strerror}") from None
-    if magic != _ZIP or path.suffix != ".zip":  # torch's own files are zip archives as well
+    if magic != ZIP or path.suffix != ".zip":  # torch's own files are zip archives as well
         yield LogFile(path)
         return
     try:

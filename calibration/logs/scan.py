@@ -41,6 +41,7 @@ from rollcast.calibration.logs.scanned import (
     Take,
 )
 from rollcast.simulator.results import parquet
+from rollcast.simulator.results.file_starts import ZSTD
 from rollcast.simulator.stacks.log_format import Metrics
 from rollcast.simulator.stacks.syntax.json_text import NotJsonError, flatten, parse
 
@@ -50,7 +51,6 @@ _JSON = re.compile(rb"\{(?!')|\[\s*[\[{\]]")
 """How a file of mappings begins; ``[2026-03-01 ...`` is a console's clock."""
 _KEPT = re.compile(rb"\d{12,14} \S+ \d+\s")
 """How a metric that MLflow keeps begins."""
-_ZSTD = b"\x28\xb5\x2f\xfd"
 _CONTROLS = bytes({*range(9), *range(14, 27), *range(28, 32)})
 _MOST_CONTROLS = 0.02
 """Share of a text: a machine that stopped leaves zero bytes in its logs."""
@@ -115,7 +115,7 @@ def _controls(text: bytes) -> float:
 
 def _not_read(start: bytes, name: str) -> str:
     """What would have to be done with a file before it can be read; '' for others."""
-    if start.startswith(_ZSTD):
+    if start.startswith(ZSTD):
         return "it is packed by zstd; unpack it"
     if start[257:262] == b"ustar":
         return "it is a tar archive; unpack it and give its folder"

@@ -7,33 +7,23 @@ are one.
 
 from __future__ import annotations
 
-import bz2
-import codecs
 import csv
-import gzip
 import io
 import json
-import lzma
 import re
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, NoReturn, cast
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results import parquet
+from rollcast.simulator.results.file_starts import UNPACKERS, UTF_16, WHILE_UNPACKING, ZIP, ZSTD
 from rollcast.simulator.results.read import NotJsonError, parse_json
 
 FIELD = "workload.lengths.trace"
 
 _MOST_BYTES = 512 << 20
-_UNPACKED: Mapping[bytes, Callable[[IO[bytes]], object]] = {
-    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
-    b"BZh": bz2.BZ2File,
-    b"\xfd7zXZ\x00": lzma.LZMAFile,
-}
-_NOT_UNPACKED = {b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_NOT_UNPACKED = {ZSTD: "zstd", ZIP: "zip"}
 _NUMBERS = re.compile(r"\s*[0-9][0-9.]*(\s+[0-9][0-9.]*)*\s*", re.ASCII)
 _MOST_ALIKE = 10_000_000
 _SEPARATORS = ",;\t|"
@@ -145,12 +135,12 @@ def content_of(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
             content = opened.read(_MOST_BYTES + 1)
-        for magic, unpack in _UNPACKED.items():
+        for magic, unpack in UNPACKERS.items():
             if content.startswith(magic):
                 with cast(IO[bytes], unpack(io.BytesIO(content))) as packed:
                     content = packed.read(_MOST_BYTES + 1)
                 break
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except WHILE_UNPACKING as error:
         fail(f"{file} cannot be read ({getattr(error, 'strerror', None) or error})")
     if len(content) > _MOST_BYTES:
         fail(f"{file} holds over {_MOST_BYTES >> 20} MiB; give a sample of its rows")
@@ -162,7 +152,7 @@ def text_of(content: bytes, file: Path) -> str:
     for magic, packer in _NOT_UNPACKED.items():
         if content.startswith(magic):
             fail(f"{file} is packed by {packer}; unpack it, or pack it by gzip, bzip2 or xz")
-    encoding = "utf-16" if content.startswith(_UTF_16) else "utf-8-sig"
+    encoding = "utf-16" if content.startswith(UTF_16) else "utf-8-sig"
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:

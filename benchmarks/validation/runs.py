@@ -23,7 +23,7 @@ from benchmarks.validation.published_runs import (
     published_sources,
 )
 from benchmarks.validation.run_phases import GROUP, STEPS, Effects, Forecast, forecast
-from benchmarks.validation.stack_effects import INSIDE, Effect, Observed, StackEffects, fit
+from benchmarks.validation.stack_effects import Effect, Observed, StackEffects, fit, holding
 from benchmarks.validation.suite import Judged
 from rollcast.simulator.costs.backends import unsaid_options
 from rollcast.simulator.costs.presets.gpus import load_gpu
@@ -359,12 +359,8 @@ def width_checks(rows: Sequence[Row], judged: Sequence[Case]) -> Iterator[Check]
             needed.append(math.log(case.measured / case.forecast) / log)
             counts.append(len(of_source[known[case.name.rpartition(", ")[0]]]) ** -0.5)
     if needed:
-        order = np.argsort(needed)
-        cumulated = np.cumsum(np.array(counts)[order])
-        place = int(np.searchsorted(cumulated, INSIDE * cumulated[-1]))
-        more = needed[order[place]] - 1
         name = "nothing left open, how much wider intervals should be"
-        yield Check(name, more, 0.15, len(needed), signed=True)
+        yield Check(name, holding(needed, counts) - 1, 0.15, len(needed), signed=True)
 
 
 def main() -> None:

@@ -134,11 +134,16 @@ class StackEffects:
                 wanted = max(off**2 - one.sd**2 - left, 0.0)
                 needed.append(math.sqrt(wanted) / self.scale(one.kinds))
                 counts.append(own.sum() ** -0.5)
-        order = np.argsort(needed)
-        cumulated = np.cumsum(np.array(counts)[order])
-        following = INSIDE * (cumulated[-1] + np.mean(counts))  # one more may lie anywhere
-        place = min(int(np.searchsorted(cumulated, following)), len(needed) - 1)
-        return max(float(needed[order[place]]), _LEAST_WIDENED)
+        one_more = float(np.mean(counts))  # which may lie anywhere
+        return max(holding(needed, counts, one_more), _LEAST_WIDENED)
+
+
+def holding(needed: Sequence[float], counts: Sequence[float], more: float = 0.0) -> float:
+    """The least of the needed that holds `INSIDE` of what they count, and of ``more`` above all."""
+    order = np.argsort(needed)
+    cumulated = np.cumsum(np.array(counts)[order])
+    place = int(np.searchsorted(cumulated, INSIDE * (cumulated[-1] + more)))
+    return float(needed[order[min(place, len(needed) - 1)]])
 
 
 def fit(observed: Sequence[Observed], *, differ: bool = False) -> StackEffects:

@@ -273,8 +273,7 @@ def _up_to(question: Question, tokens: int, cap: int | None = None) -> Ledger | 
     """The ledger with another cap of responses, and their mean as much of it where it is assumed;
     None where such a scenario cannot be. cap: of the longest one, if it is not that."""
     keys: dict[str, Any] = {CAP: cap or tokens}
-    mean = next((part for part in question.parts if part.key == MEAN_TOKENS), None)
-    if mean is not None and mean.assumed:
+    if question.open_lengths:
         keys[MEAN_TOKENS] = max(round(figures("launches").mean_of_cap * tokens), 1)
     try:
         return question.with_keys(keys).ledger

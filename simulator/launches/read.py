@@ -207,8 +207,10 @@ def launch_in(path: Path) -> Path:
 
 
 def _only(path: Path, files: list[Path]) -> Path:
-    parts = [parts_of(stack, files[0]).values() for stack in all_stacks().values()]
-    if len(files) == 1 or any(set(files) <= set(some) for some in parts):
-        return files[0]
+    first = files[0]
+    if len(files) == 1:
+        return first
+    if any(set(files) <= set(parts_of(one, first).values()) for one in all_stacks().values()):
+        return first
     names = ", ".join(file.name for file in files[:6]) + (" ..." if len(files) > 6 else "")
     raise ScenarioError(str(path), f"several files could be the launch: {names}; name one")

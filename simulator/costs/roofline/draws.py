@@ -233,8 +233,8 @@ def of_the_case(
     for phase in PHASES:
         sd: float | None = getattr(factors, f"{phase}_sd", None)
         if sd is not None and sd == getattr(own, f"{phase}_sd"):
-            times = 1.0 if SOURCES[phase] in SYNCS else narrowed
-            changed[f"{phase}_sd"] = times * math.hypot(sd, added.get(phase, 0.0))
+            factor = 1.0 if SOURCES[phase] in SYNCS else narrowed
+            changed[f"{phase}_sd"] = factor * math.hypot(sd, added.get(phase, 0.0))
     return replace(factors, **changed)
 
 

@@ -438,9 +438,7 @@ class RooflineTrainer(TrainerRoom):
         behind += 0.0 if frozen else patches_s
         gathered_again = gather if self.reshard_after_forward else 0.0
         hidden, passes = self.overlap, 3 if self.recompute == "full" else 2
-        room = passes * forward - min(
-            hidden * gathered_again, passes * forward
-        )  # one link for both
+        room = max(passes * forward - hidden * gathered_again, 0.0)  # one link for both
         return {
             "log_prob": ahead + _seen(gather, hidden, forward),
             "forward": ahead + offload + _seen(gather, hidden, forward),

@@ -1,273 +1,167 @@
-"""The command ``rollcast plan``: its flags, put into the scenario's section ``plan``, and its
-answer on the terminal."""
+"""``rollcast plan``: which set-up for a whole run, asked and answered."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollcast.simulator.cli.console import console, fitted, named_column, one_line
-from rollcast.simulator.cli.tables import show_phases
+import typer
+
+from rollcast.simulator.cli import arguments as args
+from rollcast.simulator.cli.arguments import TrustModules, trust
+from rollcast.simulator.cli.console import print_where
+from rollcast.simulator.cli.stopping import keep_on, stages
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.planner import words
-from rollcast.simulator.planner.answer import Planned, Row
-from rollcast.simulator.planner.write import document
-from rollcast.simulator.results.figures import NAMED
-from rollcast.simulator.results.text import hours, memory_said
-from rollcast.simulator.results.write import plain
-from rollcast.simulator.scenario.file import RawScenario, read_value
-from rollcast.simulator.values.readers import in_their_units
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
+    from rollcast.simulator.planner.answer import Planned
+    from rollcast.simulator.planner.question import Check
+    from rollcast.simulator.scenario.file import RawScenario
     from rollcast.simulator.studies.tornado import Bar
 
-
-def with_flags(
-    raw: RawScenario,
-    run: str | None = None,
-    choose: Sequence[str] = (),
-    limits: Sequence[str] = (),
-    objective: str | None = None,
-    quality: Sequence[str] = (),
-    gpus: Sequence[int | str] = (),
-    target: str | None = None,
-) -> RawScenario:
-    """The scenario with its section ``plan`` changed by the flags. gpus: of ``--gpus``. Raises
-    ScenarioError naming the flag."""
-    section = raw.data.get("plan")
-    if section is not None and not isinstance(section, Mapping):
-        return raw  # an error when it is read
-    asked: dict[str, tuple[str, Any]] = {}
-    if run is not None:
-        example = "steps=500, or prompts=40000,epochs=2"
-        asked["run"] = "--run", _pairs(run.split(","), "--run", example)
-    if target is not None:
-        if run is not None:
-            raise ScenarioError("--target", "says how long the run is, as --run; give one of them")
-        found = _pairs([target], "--target", "accuracy=0.7")
-        if set(found) != {"accuracy"}:
-            raise ScenarioError("--target", f"takes accuracy=0.7 alone, got {target!r}")
-        asked["run"] = "--target", found
-    if limits:
-        asked["limits"] = "--limit", _pairs(limits, "--limit", "hours=120")
-    if quality:
-        asked["quality"] = "--quality", _pairs(quality, "--quality", "april=1.05")
-    if choose:
-        asked["choose"] = "--choose", parse_choose(choose)
-    if gpus:
-        _, others = asked.get("choose", ("", {}))
-        if "gpus" in others:
-            raise ScenarioError("--gpus", "is the same as --choose gpus; give one of them")
-        asked["choose"] = "--gpus", {**others, "gpus": list(gpus)}
-    if objective is not None:
-        asked["objective"] = "--objective", objective
-    plan, flags = dict(section or {}), dict[str, str]()
-    for name, (flag, value) in asked.items():
-        if name in ("limits", "quality", "choose"):
-            flags |= {f"plan.{name}.{key}": flag for key in value}
-            plan[name] = {**_mapping(plan.get(name)), **value}
-        else:
-            flags[f"plan.{name}"] = flag
-            plan[name] = value
-    if not asked:
-        return raw
-    data = {**raw.data, "plan": plan}
-    return replace(raw, data=data, overridden={**raw.overridden, **flags})
+NOTHING_MEETS = 3
+"""Exit code of a plan whose limits nothing meets."""
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
-def _pairs(texts: Sequence[str], flag: str, example: str) -> dict[str, Any]:
-    """``key=value`` each, the value read as YAML."""
-    pairs: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        key = key.strip()
-        if not equals or not key:
-            raise ScenarioError(flag, f"{text!r} is not of the form key=value, such as {example}")
-        if key in pairs:
-            raise ScenarioError(flag, f"{key} is given twice")
-        if not value.strip():
-            raise ScenarioError(flag, f"{key} has no value; give one, such as {example}")
-        pairs[key] = _value(value, flag)
-    return pairs
-
-
-def parse_choose(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Values by key of ``key=value,value`` and ``key=key=value,value``, read as YAML. Raises
-    ScenarioError (``--choose``)."""
-    flag, choices = "--choose", dict[str, list[Any]]()
-    for text in texts:
-        *keys, values = text.split("=")
-        key = "=".join(part.strip() for part in keys)
-        if not all(key.split("=")):
-            raise ScenarioError(flag, f"{text!r} is not of the form key=value,value")
-        if key in choices:
-            raise ScenarioError(flag, f"{key} is given twice")
-        if "policy" in key.split("="):
-            raise ScenarioError(flag, "give each policy with a --policy of its own")
-        listed = in_their_units(_value(f"[{values}]", flag), key)
-        if not isinstance(listed, list) or not listed:
-            raise ScenarioError(flag, f"{key} has no values")
-        choices[key] = listed
-    return choices
-
-
-def _value(text: str, flag: str) -> Any:
-    try:
-        return read_value(text, flag)
-    except ScenarioError:
-        raise ScenarioError(flag, f"cannot read {text!r}") from None
-
-
-_FIGURES = ("hours", "cost", "break_even", "staleness_max", "bubble_fraction", "simulated_steps")
-_HEADINGS = {
-    "front": "front",
-    "GPUs": "GPUs",
-    "split": "split",
-    **{name: NAMED[name].heading for name in _FIGURES[:2]},
-    "chance": "meets\nlimits",
-    **{name: NAMED[name].heading for name in _FIGURES[2:]},
-}
-_FIRST_TO_GO = (*reversed(_FIGURES[3:]), "break_even", "front", "split")
-_MOST_ROWS = 16
-_MOST_CAUSES = 5
-_WIDE = 4.0
-"""An interval that ends at more times its figure is shown by its ends."""
-
-
-def show_plan(
-    planned: Planned,
-    as_json: bool = False,
-    bars: Sequence[Bar] | None = None,
-    lines: Sequence[str] = (),
+def plan(
+    scenario: args.ScenarioOrLaunch,
+    run: args.PlanRun = None,
+    target: args.PlanTarget = None,
+    choose: args.Choose = None,
+    policy: args.Policies = None,
+    limit: args.Limits = None,
+    objective: args.PlanObjective = None,
+    quality: args.Quality = None,
+    workers: args.Workers = None,
+    ray: args.Ray = None,
+    out: args.PlanOut = None,
+    settings: args.Settings = None,
+    seed: args.Seed = None,
+    trust_modules: TrustModules = False,
+    force: args.Force = False,
+    as_json: args.Json = False,
+    intervals: args.Intervals = True,
+    tornado: args.Tornado = False,
+    gpu: args.LaunchGpu = None,
+    gpus: args.PlanGpus = None,
+    host_memory: args.HostMemory = None,
+    model: args.LaunchModel = None,
+    mean_tokens: args.MeanTokens = None,
+    prompt_tokens: args.PromptTokens = None,
+    turns: args.LaunchTurns = None,
+    stack: args.LaunchStack = None,
+    environment: args.Variables = None,
 ) -> None:
-    """Prints the answer in sentences, a row per notable choice, and causes of impossible ones.
+    """Find the GPUs, their split and the policy for a whole run.
 
-    bars: the tornado of the recommended choice. lines: of a launch, which make that fit its memory.
+    Takes a scenario, or a launch as rollcast check does, with the options of one (--gpu, --model to
+    --env).
+
+    The question is the scenario's section plan, changed by these options; what neither says gets a
+    sensible default. Exits with 3 if no choice meets the limits, and names the nearest one.
     """
-    if as_json:
-        added = {} if bars is None else {"tornado": [asdict(bar) for bar in bars]}
-        print(json.dumps(plain({**document(planned), **added}), indent=1))
-        return
-    screen = console()
-    if planned.narrowed:
-        screen.print(planned.narrowed, markup=False)
-    for sentence in planned.sentences:
-        screen.print(sentence, markup=False, style="bold" if planned.recommended else "yellow")
-    if lines:
-        screen.print("In the launch:", markup=False)
-        for line in lines:
-            screen.print(f"    {line}", markup=False)
-    screen.print()
-    shown = planned.notable(_MOST_ROWS // 2)[:_MOST_ROWS]
-    known = {
-        "break_even": planned.baseline is not None,
-        "chance": any(row.chances for row in shown),
-    }
-    columns = [name for name in _HEADINGS if known.get(name, True)]
-    grid, left_out = fitted(
-        screen, columns, _FIRST_TO_GO, lambda kept: _table(shown, kept, screen.width)
+    from rollcast.simulator.cli.launching import (
+        LaunchOptions,
+        batch_note,
+        gpus_to_choose,
+        lines_of,
+        scenario_or_launch,
     )
-    screen.print(grid)
-    _notes(screen, planned, shown, left_out)
-    show_phases(
-        screen,
-        [f"{row.choice.policy}, {words.split(row)}" for row in shown],
-        [row.measured.said for row in shown],
+    from rollcast.simulator.cli.plan_flags import with_flags
+    from rollcast.simulator.cli.plan_table import show_plan
+    from rollcast.simulator.results.folder import check_target
+    from rollcast.simulator.scenario.file import override
+
+    if out is not None:
+        check_target(out, force)
+    options = LaunchOptions(
+        *(gpu, None, model, mean_tokens, prompt_tokens, None, stack),
+        *(environment or (), host_memory, turns),
     )
-    if planned.chosen is not None and planned.chosen.measured.memory is not None:
-        screen.print(memory_said({"memory": planned.chosen.measured.memory}), markup=False)
-    for sentence in planned.changes:
-        screen.print(f"- {sentence}", markup=False)
-    if bars is not None:
-        from rollcast.simulator.cli.tornado_table import show_tornado
+    held = gpus_to_choose(gpus)
+    found, dealt, launch = scenario_or_launch(scenario, options, held, trust(trust_modules))
+    if launch is not None:
+        for note in filter(None, (*launch.launch.notes, batch_note(launch, held))):
+            print(f"note: {note}", file=sys.stderr)
+    raw = override(found, settings or (), seed)
+    raw = with_flags(raw, run, choose or (), limit or (), objective, quality or (), held, target)
+    planned = _answer(raw, policy or (), dealt, intervals, workers, ray, out)
+    bars = _tornado(planned, raw) if tornado else None
+    if out is not None:
+        _write(planned, raw, out, force, policy or (), bars or ())
+    best = planned.chosen
+    lines = () if launch is None or best is None else lines_of(launch, best.choice.unasked)
+    show_plan(planned, as_json, bars, lines)
+    print_where(out)
+    if planned.recommended is None:
+        raise typer.Exit(NOTHING_MEETS)
 
-        show_tornado(bars)
-    for warning in () if planned.chosen is None else planned.chosen.measured.warnings:
-        screen.print(f"warning: {warning}", style="yellow", markup=False)
-    for group in planned.impossible[:_MOST_CAUSES]:
-        count, first = len(group.choices), group.choices[0]
-        others = f"{count} choices, such as {first}" if count > 1 else first
-        screen.print(f"impossible: {group.problem} ({others})", style="yellow", markup=False)
-    if len(planned.impossible) > _MOST_CAUSES:
-        more = sum(len(group.choices) for group in planned.impossible[_MOST_CAUSES:])
-        screen.print(f"{more} more, for other causes, are in plan.json.", style="dim")
+
+def _answer(
+    raw: RawScenario,
+    policies: Sequence[str],
+    dealt: Check | None,
+    intervals: bool,
+    workers: int | None,
+    ray: str | None,
+    out: Path | None,
+) -> Planned:
+    """The plan. Raises ScenarioError for it, and for ``--workers``."""
+    from rollcast.simulator.planner import planner
+    from rollcast.simulator.planner.workers import MOST_WORKERS
+
+    if workers is not None and (workers < 1 or (ray is None and workers > MOST_WORKERS)):
+        raise ScenarioError("--workers", f"is {workers}; give 1 to {MOST_WORKERS:,}")
+    try:
+        asked = planner.question(raw, None, policies, intervals, dealt)
+        crew: Any = workers
+        if ray is not None:
+            from rollcast.simulator.planner.on_ray import OnRay
+
+            crew = OnRay(planner.work_for(asked), ray, workers)
+        with stages() as on_progress:
+            return planner.answer(asked, crew, out=out, on_progress=on_progress)
+    except ScenarioError as error:
+        raise raw.locate(error) from None
 
 
-def _notes(
-    screen: Console, planned: Planned, shown: Sequence[Row], left_out: Sequence[str]
+def _write(
+    planned: Planned,
+    raw: RawScenario,
+    out: Path,
+    force: bool,
+    policies: Sequence[str],
+    bars: Sequence[Bar],
 ) -> None:
-    note = "* in front: no other choice takes fewer hours and costs less."
-    if any(not row.exact for row in shown):
-        note += " ~: from a short simulation."
-    if planned.baseline is not None and "break_even" not in left_out:
-        note += f" Pays up to: {NAMED['break_even'].meaning}."
-    if any(row.chances for row in shown):
-        note += " Meets limits: share of draws within the limits of hours and cost."
-    if told := words.unasked(shown):
-        note += f" {told}"
-    for told in words.alike(planned.rows, shown):
-        note += f" {told}"
-    if left_out:
-        labels = ", ".join(one_line(_HEADINGS[name]) for name in left_out)
-        note += f" For {labels}, make the terminal wider."
-    screen.print(note, style="dim", markup=False)
-    count = len(planned.rows) + len(planned.unrun)
-    screen.print(
-        f"{len(shown)} of {count} choices are shown. {planned.simulated_steps:,} "
-        "steps were simulated; all choices to the end would be "
-        f"{planned.brute_force_steps:,}.",
-        style="dim",
-        markup=False,
-    )
+    from rollcast.simulator.planner.planner import forget
+    from rollcast.simulator.planner.write import write_plan
+    from rollcast.simulator.report.plan_page import plan_page, shown
+    from rollcast.simulator.results.folder import write_folder
+    from rollcast.simulator.results.schema import REPORT
+    from rollcast.simulator.studies.tornado import write_tornado
+
+    report = plan_page(planned, shown(planned, raw), raw, policies)
+
+    def fill(folder: Path) -> None:
+        write_plan(folder, planned, raw.folder, out)
+        write_tornado(folder, bars)
+        (folder / REPORT.name).write_text(report, encoding="utf-8")
+
+    write_folder(out, fill, force)
+    forget(out)
 
 
-def _table(rows: Sequence[Row], columns: Sequence[str], width: int) -> Table:
-    from rich.table import Table
-    from rich.text import Text
+def _tornado(planned: Planned, raw: RawScenario) -> list[Bar]:
+    """The tornado of a plan's chosen row."""
+    from rollcast.simulator.studies.simulate import simulate
+    from rollcast.simulator.studies.tornado import tornado
 
-    grid = Table(padding=(0, 0, 0, 1))
-    names = [words.called(row) for row in rows]
-    named_column(grid, "policy", names, width)
-    for name in columns:
-        grid.add_column(
-            _HEADINGS[name],
-            justify="left" if name in ("split", "GPUs") else "right",
-            no_wrap=name != "split",
-            overflow="fold",
-        )
-    for name, row in zip(names, rows, strict=True):
-        cells = _cells(row, rows[0].run_cost.hours)
-        style = "dim" if row.beyond else None
-        grid.add_row(Text(name), *(Text(cells[column]) for column in columns), style=style)
-    return grid
-
-
-def _cells(row: Row, like: float) -> dict[str, str]:
-    """like: hours in whose unit all are shown."""
-    values, about = row.plain(), "" if row.exact else "~"
-    cells = {name: NAMED[name].text(values) for name in _FIGURES}
-    spread = ""
-    if row.hours is not None:
-        low, high = (end / row.run_cost.hours for end in (row.hours.low, row.hours.high))
-        spread = f" -{1 - low:.0%} +{high - 1:.0%}"
-        if high > _WIDE:
-            ends = words.between(row.hours, lambda end: hours(end, like))
-            spread = f" ({ends})"
-    return {
-        **cells,
-        "front": "*" if row.on_front else "",
-        "GPUs": f"{row.setup.gpus} {row.setup.kinds}".strip(),
-        "split": words.split(row),
-        "hours": f"{about}{hours(row.run_cost.hours, like)}{spread}",
-        "chance": words.chance(row),
-        "cost": f"{about}{cells['cost']}",
-    }
+    row = planned.chosen
+    if row is None:
+        return []
+    chosen = replace(row.choice.scenario(raw), steps=row.measured.steps)
+    result = simulate(chosen, keep_on)
+    return tornado(result.scenario, (), result=result, on_step=keep_on)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollcast.simulator.cli.launching import LaunchOptions, batch_note, scenario_or_launch
-from rollcast.simulator.cli.plan import parse_choose
+from rollcast.simulator.cli.plan_flags import parse_choose
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.planner import auto, words
 from rollcast.simulator.planner.planner import answer, plan, question

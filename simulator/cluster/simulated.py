@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import simpy
 
-from rollcast.simulator.cluster.kv import Leading, leading_blocks, shared_blocks
+from rollcast.simulator.cluster.draws import Draws
 from rollcast.simulator.cluster.machine import Machine
 from rollcast.simulator.cluster.replica import EngineSpec, Replica, check_pool
 from rollcast.simulator.cluster.request import Request
@@ -29,7 +29,7 @@ from rollcast.simulator.costs.actors import ActorCosts
 from rollcast.simulator.costs.base import CostModel, Extremes, TrainLoad
 from rollcast.simulator.costs.clock import to_seconds, to_ticks
 from rollcast.simulator.errors import RunError, ScenarioError
-from rollcast.simulator.workload.base import Sharing, Trajectory, Workload, longest_context
+from rollcast.simulator.workload.base import Workload, longest_context
 from rollcast.simulator.workload.slots import UNLIMITED, EnvironmentSpec
 
 if TYPE_CHECKING:
@@ -37,18 +37,6 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 100_000
 """Rounds of iterations that replicas may begin without the clock's moving on."""
-
-
-class Drawn(NamedTuple):
-    """What a rollout is going to do. leading, sharing: what others have in common with it."""
-
-    attempt: int
-    prompt_tokens: int
-    new_tokens: int
-    reward: float
-    leading: Leading
-    sharing: Sharing | None
-    trajectory: Trajectory | None
 
 
 class SimulatedCluster:
@@ -110,10 +98,9 @@ class SimulatedCluster:
         # Submitted while they were leaving, and those they are to be queued with.
         self._late: dict[Key, tuple[list[Rollout], Rollout]] = {}
         self._arrivals: list[tuple[list[Rollout], Placement]] = []  # of them, at this instant
-        self._drawn: dict[Key, Drawn] = {}
+        self._draws = Draws(workload, engine.block_tokens)
         self._sessions: Sessions | None = None  # once a rollout has turns
         self._environment = environment
-        self._block_tokens = engine.block_tokens
         self._updates = 0  # that the trainer has made
         self._version = 0  # of the weights that the replicas have
         self._updating: Literal["train", "sync"] | None = None
@@ -140,7 +127,7 @@ class SimulatedCluster:
 
     def forget(self, key: Key) -> None:
         """A rollout that was stopped comes back as another one, if at all."""
-        self._drawn.pop(key, None)
+        self._draws.of.pop(key, None)
 
     @property
     def updates(self) -> int:
@@ -159,7 +146,7 @@ class SimulatedCluster:
     def submit(self, rollouts: Sequence[Rollout], placement: Placement = "router") -> None:
         """Queues rollouts for their replicas' next boundary. One that is still leaving a replica is
         queued when it has left."""
-        self._draw(rollouts)
+        self._draws.draw(rollouts, self._version)
         sessions = self._sessions
         requests, late = self._requests, self._late
         for rollout in rollouts:
@@ -212,10 +199,10 @@ class SimulatedCluster:
     def _queue(self, rollouts: Sequence[Rollout], placement: Placement) -> None:
         queues = Queues[Request](self._replicas)
         cap = self._workload.max_new_tokens
-        drawn = self._drawn
+        draws = self._draws
         for rollout in rollouts:
             key = rollout.key
-            _, prompt_tokens, total_tokens, reward, leading, sharing, trajectory = drawn[key]
+            _, prompt_tokens, total_tokens, reward, leading, sharing, trajectory = draws.of[key]
             if trajectory is not None:
                 session = self._all_sessions.open(rollout, prompt_tokens, reward, trajectory)
                 session.balanced = placement == "balanced"
@@ -230,7 +217,7 @@ class SimulatedCluster:
                 number = self._router.route(rollout, queues.loads)
             version = self._replicas[number].version
             if sharing is not None:
-                leading = shared_blocks(sharing.path(rollout.index, version), self._block_tokens)
+                leading = draws.shared(sharing, rollout, version)
             request = Request(
                 rollout,
                 prompt_tokens,
@@ -264,11 +251,10 @@ class SimulatedCluster:
 
     def _take_turn(self, session: Session, queues: Queues[Request]) -> None:
         rollout, version = session.rollout, self._version
-        drawn, ending = self._drawn[rollout.key], session.turn_ending
+        drawn, ending = self._draws.of[rollout.key], session.turn_ending
         leading = drawn.leading
         if drawn.sharing is not None:
-            path = drawn.sharing.path(rollout.index, version)
-            leading = shared_blocks(path, self._block_tokens)
+            leading = self._draws.shared(drawn.sharing, rollout, version)
         request = Request(
             rollout,
             drawn.prompt_tokens,
@@ -305,39 +291,10 @@ class SimulatedCluster:
             self._flush(queues)
         return sessions.give_slots() or news is not None
 
-    def _draw(self, rollouts: Sequence[Rollout]) -> None:
-        """Draws a group at a time for rollouts not drawn yet at their attempt."""
-        sizes: dict[tuple[int, int, int, int], int] = {}
-        drawn = self._drawn
-        again = False  # whether any is drawn anew
-        for rollout in rollouts:
-            known = drawn.get(rollout.key)
-            if known is None or known[0] != rollout.attempt:
-                again |= known is not None
-                key = (rollout.group, rollout.attempt, rollout.prompt, rollout.visit)
-                sizes[key] = max(sizes.get(key, 0), rollout.index + 1)
-        asked = {rollout.key for rollout in rollouts} if again else ()
-        for (group, attempt, prompt, visit), size in sizes.items():
-            draw = self._workload.draw(group, size, attempt, self._version, prompt, visit)
-            leading = leading_blocks(prompt, draw.prompt_tokens, self._block_tokens)
-            prompt_tokens, sharing, turned = draw.prompt_tokens, draw.sharing, draw.trajectories
-            for index in range(size):
-                known = drawn.get((group, index))
-                if known is None or (known[0] != attempt and (group, index) in asked):
-                    drawn[group, index] = Drawn(
-                        attempt,
-                        prompt_tokens,
-                        draw.new_tokens[index],
-                        draw.rewards[index],
-                        leading,
-                        sharing,
-                        None if turned is None else turned[index],
-                    )
-
     def oracle_tokens(self, rollout: Rollout) -> int:
         """The length of its response."""
-        self._draw([rollout])
-        return self._drawn[rollout.key].new_tokens
+        self._draws.draw([rollout], self._version)
+        return self._draws.of[rollout.key].new_tokens
 
     def abort(self, keys: Collection[Key] | None = None, for_good: bool = False) -> list[Segment]:
         """Stops rollouts at their replicas' next boundaries; what is away from them, at once."""
@@ -391,7 +348,7 @@ class SimulatedCluster:
 
     def _never_queued(self, rollout: Rollout) -> Segment:
         """The segment of a rollout that was stopped while it was still leaving a replica."""
-        prompt_tokens = self._drawn[rollout.key][1]
+        prompt_tokens = self._draws.of[rollout.key].prompt_tokens
         key, now_s = (rollout.group, rollout.index, rollout.attempt), self.now_s
         segment = Segment(*key, 0, prompt_tokens, (), "aborted", now_s, now_s)
         session = None if self._sessions is None else self._sessions.of(rollout)
@@ -413,7 +370,7 @@ class SimulatedCluster:
         """Forgets what need not be known any more."""
         key = segment[:2]
         if segment.ending not in GOES_ON:
-            del self._drawn[key]
+            del self._draws.of[key]
         self._balance.left(key)
 
     def train(self, batch: TrainBatch, layout: Layout) -> None:

@@ -345,6 +345,9 @@ def test_figures_at_another_cap_say_what_this_one_cuts() -> None:
     short, long = (solved(known, cap).lengths.model() for cap in (4096, 16_384))
     assert short == long
     assert short.marginal(4096).mean() < 3000 < long.marginal(16_384).mean()
+    figures = section(known, 16_384).lengths
+    assert isinstance(figures, KnownLengths)
+    assert "20 % reach the cap of 8,192 tokens at" in solved(known, 16_384).note(figures)
 
 
 def test_lengths_of_turns_leave_their_own_spread_out() -> None:

@@ -206,7 +206,7 @@ def test_groups_of_one_response_each_are_requests(write):
 def test_failed_requests_are_left_out_and_counted(write):
     trace = read_trace(write(FLAT["BurstGPT"] + "9,GPT-4,40,0,40,API log\n"))
     assert len(trace.groups) == 3
-    assert "1 responses have 0 tokens" in trace.warnings[0]
+    assert "left out 1 response of 0 tokens" in trace.warnings[0]
 
 
 def test_mooncake_lines_and_plain_json(write):
@@ -290,11 +290,18 @@ def test_requests_are_dealt_into_consecutive_groups(write):
     (group,) = trace.groups
     assert (group.prompt_tokens, group.new_tokens) == (10, (5, 6))
     assert trace.grouped
-    assert "1 groups of 2 consecutive rows, 1 left over" in trace.warnings[0]
+    assert "1 group of 2 consecutive rows, 1 left over" in trace.warnings[0]
     single = read_trace(write(FLAT["Azure"])).dealt(1)
     assert [group.prompt_tokens for group in single.groups] == [10, 20, 30]
     with pytest.raises(ScenarioError, match="3 requests, too few for one group of 4"):
         read_trace(write(FLAT["Azure"])).dealt(4)
+
+
+def test_rows_in_an_order_make_groups_of_like_lengths_and_it_is_said(write):
+    sizes = [str(7 * n % 101 + 1) for n in range(100)]
+    for rows, said in ((sizes, False), (sorted(sizes, key=int), True)):
+        (note,) = read_trace(write("\n".join(rows))).dealt(5).warnings
+        assert ("neighbours are of like lengths" in note) == said
 
 
 G = "group,index,prompt_tokens,new_tokens,reward\n"

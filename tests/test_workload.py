@@ -1,6 +1,7 @@
 """Draws hang on their address alone, follow the model, and traces are replayed as they stand."""
 
 import copy
+import json
 import math
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.studies.simulate import load, simulate
 from rollcast.simulator.values import read
 from rollcast.simulator.workload.base import keyed_uniforms
 from rollcast.simulator.workload.lengths import Component, LengthModel
@@ -18,6 +20,7 @@ from rollcast.simulator.workload.section import WorkloadSection, build_workload
 from rollcast.simulator.workload.synthetic import _CACHED_LANES, PromptTokens, SyntheticWorkload
 from tests.laws import examples
 from tests.refusals import refuses
+from tests.scenarios import MINIMAL
 
 LENGTHS = {"family": "lognormal", "median_tokens": 3200, "between_sd": 0.65, "within_sd": 0.3}
 SPEC = {
@@ -266,8 +269,43 @@ def test_lengths_beyond_the_cap_are_cut_and_counted(tmp_path):
     workload = _trace(tmp_path, GROUPED, cap=21)
     assert workload.draw(2, 4).new_tokens == [21, 21, 21, 21]
     assert workload.warnings == (
-        "trace.csv: 3 of 12 responses were longer than max_new_tokens (21) and were cut to it",
+        "trace.csv: max_new_tokens (21) cuts 3 of 12 responses, which are longer",
     )
+
+
+@pytest.mark.parametrize(
+    ("share", "cap", "said"), [(30, 500, True), (30, 60, False), (0, 500, False)]
+)
+def test_a_cap_below_that_of_the_run_is_said(tmp_path, share, cap, said):
+    rows = [*range(1, 60), *[60] * share, 60]
+    text = "new_tokens\n" + "\n".join(map(str, rows))
+    (tmp_path / "trace.csv").write_text(text)
+    spec = {"batch_groups": 1, "group_size": 1, "prompt_tokens": 9, "max_new_tokens": cap}
+    workload = _read({**spec, "lengths": {"trace": "trace.csv"}}, 0, tmp_path)
+    assert any("34% of the responses have exactly 60" in w for w in workload.warnings) == said
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "said"),
+    [
+        (
+            [[10], [10], [30], [30]],
+            1,
+            ("2 of 4 groups, whose mean is 10 tokens", "file is 20"),
+        ),
+        ([[10, 30], [10, 30]], 1, ("2 of 2 groups, at most the first 1 rollout of each",)),
+        ([[10, 30], [30, 10], [20, 20]], 1, ()),
+    ],
+)
+def test_a_run_whose_part_of_a_trace_is_unlike_the_whole_says_so(tmp_path, rows, size, said):
+    (tmp_path / "t.json").write_text(json.dumps(rows))
+    workload = {**MINIMAL["workload"], "batch_groups": 2, "group_size": size}
+    workload["lengths"] = {"trace": "t.json"}
+    (tmp_path / "s.yaml").write_text(json.dumps({**MINIMAL, "steps": 1, "workload": workload}))
+    warnings = simulate(load(tmp_path / "s.yaml")).summary["warnings"]
+    about = [warning for warning in warnings if "whole file" in warning]
+    assert len(about) == bool(said)
+    assert all(part in about[0] for part in said)
 
 
 def test_a_trace_without_rewards_draws_them_by_address(tmp_path):

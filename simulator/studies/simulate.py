@@ -19,6 +19,7 @@ from rollcast.simulator.scenario.scenario import Scenario, build_scenario
 from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.reacting import reacted
 from rollcast.simulator.values.words import require
+from rollcast.simulator.workload.base import unlike_file
 from rollcast.simulator.workload.solved import solved_lengths
 
 A_SCENARIO = "a scenario, as load returns it"
@@ -72,6 +73,7 @@ def simulate(
     result.warnings.extend(scenario.warnings)
     result.warnings.extend(scenario.cost.warnings(world.extremes))
     result.warnings.extend(scenario.workload.warnings)
+    result.warnings.extend(unlike_file(scenario.workload, result.segments))
     ledger = scenario.ledger
     if ledger is not None and not ledger.fits:
         result.warnings.append(beyond_memory(ledger))

@@ -29,6 +29,11 @@ def nearest(name: str, valid: Iterable[str], listed: str = "") -> str:
     return f"{listed} lists the valid ones" if listed else f"valid: {', '.join(names)}"
 
 
+def counted(number: int, what: str) -> str:
+    """A count of things, such as "1 group" and "2,420 groups"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def check_unknown_keys(given: Mapping[Any, Any], valid: Iterable[str], field: str) -> None:
     """Raises ScenarioError for the first key of ``given`` that is not among ``valid``."""
     names = list(valid)

@@ -10,7 +10,7 @@ cost more than numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.simulator.core.rollout import FAILED, Ending
+from rollcast.simulator.core.spans import Segments
 from rollcast.simulator.errors import ScenarioError
 
 FloatArray = NDArray[np.float64]
@@ -236,6 +237,27 @@ class TracedWorkload(Workload, Protocol):
     @property
     def longest(self) -> tuple[int, int]:
         """(prompt, new tokens) of its longest rollout."""
+
+
+@runtime_checkable
+class ReplayedWorkload(Workload, Protocol):
+    """A workload that replays a file."""
+
+    def unlike_file(self, sizes: Mapping[int, int]) -> tuple[str, ...]:
+        """A warning where what a run took of the file is of another mean length than the whole.
+        sizes: how many rollouts of each prompt it took."""
+
+
+def unlike_file(workload: Workload, segments: Segments) -> tuple[str, ...]:
+    """See `ReplayedWorkload.unlike_file`; none of other workloads. segments: the run's."""
+    while isinstance(workload, DerivedWorkload):
+        workload = workload.base
+    if not isinstance(workload, ReplayedWorkload):
+        return ()
+    sizes: dict[int, int] = {}
+    for prompt, index in segments.each("prompt", "index"):
+        sizes[prompt] = max(sizes.get(prompt, 0), index + 1)
+    return workload.unlike_file(sizes)
 
 
 def longest_context(workload: Workload) -> int:

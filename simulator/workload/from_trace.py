@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
 from rollcast.simulator.core.rollout import CUT, FAILED
 from rollcast.simulator.errors import ScenarioError
+from rollcast.simulator.values.words import counted
 from rollcast.simulator.workload.base import AddressedWorkload, GroupDraw
 from rollcast.simulator.workload.environment import EnvironmentSection
 from rollcast.simulator.workload.lengths import LARGEST_CAP, LengthModel, whole_tokens
 from rollcast.simulator.workload.rewards import ConstantReward, RewardModel
 from rollcast.simulator.workload.seconds import DrawnSeconds
 from rollcast.simulator.workload.synthetic import SyntheticWorkload
-from rollcast.simulator.workload.traces import FIELD, Trace, TraceGroup
+from rollcast.simulator.workload.traces import FIELD, Trace, TracedTurn, TraceGroup
 from rollcast.simulator.workload.turns import Caps, Patience, trajectory
 
 
@@ -25,6 +29,35 @@ class _Replayed(AddressedWorkload):
         self.max_prompt_tokens = max(group.prompt_tokens for group in trace.groups)
         self.warnings = trace.warnings
         self._repeat = repeat
+
+    def unlike_file(self, sizes: Mapping[int, int]) -> tuple[str, ...]:
+        """See `ReplayedWorkload.unlike_file`; from a twentieth of the whole file's mean on."""
+        groups = self.trace.groups
+        taken: dict[int, int] = {}
+        for prompt, size in sizes.items():
+            number = prompt % len(groups)
+            taken[number] = max(taken.get(number, 0), min(size, len(groups[number].rollouts)))
+        mean = self._mean_tokens(groups[number].rollouts[:n] for number, n in taken.items())
+        whole = self._mean_tokens(group.rollouts for group in groups)
+        if not taken or abs(mean - whole) <= 0.05 * whole:
+            return ()
+        most = max(taken.values())
+        parts = [f"{len(taken):,} of {counted(len(groups), 'group')}"]
+        if any(len(groups[number].rollouts) > n for number, n in taken.items()):
+            parts.append(f"at most the first {counted(most, 'rollout')} of each")
+        return (
+            f"{self.trace.name}: the run took {', '.join(parts)}, whose mean is {mean:,.0f} "
+            f"tokens; that of the whole file is {whole:,.0f}: shuffle its rows if their order "
+            "means nothing",
+        )
+
+    def _mean_tokens(self, groups: Iterable[Iterable[Sequence[TracedTurn]]]) -> float:
+        """The mean length of rollouts whose turns are cut to the cap."""
+        cap = self.max_new_tokens
+        lengths = [
+            sum(min(t.new_tokens, cap) for t in turns) for group in groups for turns in group
+        ]
+        return sum(lengths) / max(len(lengths), 1)
 
     def _group(self, number: int, size: int) -> TraceGroup:
         """The trace's group of this number, with at least ``size`` rollouts."""
@@ -133,11 +166,23 @@ def _check_rewards(trace: Trace, rewards: RewardModel | None, spread: bool) -> N
 def _cut_warnings(trace: Trace, max_new_tokens: int) -> tuple[str, ...]:
     lengths = [tokens for group in trace.groups for tokens in group.new_tokens]
     cut = sum(tokens > max_new_tokens for tokens in lengths)
-    if not cut:
+    if cut:
+        return (
+            f"{trace.name}: max_new_tokens ({max_new_tokens}) cuts {cut} of "
+            f"{counted(len(lengths), 'response')}, which are longer",
+        )
+    counts = Counter(lengths)
+    longest = max(counts)
+    alike = counts.pop(longest)
+    if longest == max_new_tokens or len(counts) < 20 or alike < 0.01 * len(lengths):
+        return ()
+    near = max((count for tokens, count in counts.items() if tokens > longest / 2), default=0)
+    if alike < 10 * near:
         return ()
     return (
-        f"{trace.name}: {cut} of {len(lengths)} responses were longer than max_new_tokens "
-        f"({max_new_tokens}) and were cut to it",
+        f"{trace.name}: {alike / len(lengths):.0%} of the responses have exactly {longest} tokens, "
+        "the most of all, as if they had been cut there: with max_new_tokens "
+        f"({max_new_tokens}) they would be longer, and the run takes them as they are",
     )
 
 

@@ -88,9 +88,10 @@ class SolvedLengths:
         family = self.lengths
         given = ", ".join(f"{key} {value:g}" for key, value in known.figures.items())
         cut = 100 * self.cut_share
+        of = "" if known.cap_tokens is None else f" of {self.cap:,} tokens at which they were known"
         text = (
             f"median {family.median_tokens:,.0f} tokens, {family.text}, "
-            f"{cut if cut >= 0.001 else 0:.2g} % reach the cap; solved for {given}"
+            f"{cut if cut >= 0.001 else 0:.2g} % reach the cap{of}; solved for {given}"
         )
         if self.ranges:
             assumed = ", ".join(

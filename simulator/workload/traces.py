@@ -36,9 +36,13 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rollcast.simulator.results import parquet
 from rollcast.simulator.results.columns import LARGEST_TOKENS
 from rollcast.simulator.results.read import NotJsonError, parse_json
+from rollcast.simulator.values.words import counted
 from rollcast.simulator.workload import trace_columns, trace_rows
 from rollcast.simulator.workload.seconds import LARGEST_S
 from rollcast.simulator.workload.trace_rows import ACCEPTED, FIELD, Row, fail, shown
@@ -132,9 +136,12 @@ class Trace:
             for start in starts
         )
         note = (
-            f"{self.name} has no groups: its {len(rows)} requests were dealt into {len(groups)} "
-            f"groups of {group_size} consecutive rows, {len(rows) % group_size} left over"
+            f"{self.name} has no groups: its {len(rows)} requests were dealt into "
+            f"{counted(len(groups), 'group')} of {group_size} consecutive rows, "
+            f"{len(rows) % group_size} left over"
         )
+        if _in_order(np.array([group.new_tokens for group in groups])):
+            note += "; neighbours are of like lengths: shuffle the rows if groups are not so"
         return replace(self, groups=groups, grouped=True, warnings=(*self.warnings, note))
 
     def _of_size(self, group_size: int) -> Trace:
@@ -147,6 +154,14 @@ class Trace:
             "rollouts and were left out"
         )
         return replace(self, groups=whole, warnings=(*self.warnings, note))
+
+
+def _in_order(lengths: NDArray[np.int64]) -> bool:
+    """Whether lengths spread far less within a group, a row each, than over all."""
+    logs = np.log(lengths)
+    if logs.shape[0] < 10 or logs.shape[1] < 2:
+        return False
+    return bool(logs.var(axis=1, ddof=1).mean() < 0.5 * logs.var())
 
 
 def _after(prompt: int, new: int) -> tuple[TracedTurn, ...]:
@@ -296,8 +311,8 @@ def _of_requests(
     requests: tuple[TraceGroup, ...], failed: int, has_prompts: bool, file: Path
 ) -> Trace:
     note = (
-        f"{file.name}: {failed} responses have 0 tokens, as failed requests do, or an error: they "
-        "are left out"
+        f"{file.name}: left out {counted(failed, 'response')} of 0 tokens, as failed requests "
+        "have, or with an error"
     )
     return Trace(
         file.name,
@@ -396,7 +411,7 @@ class _Grouped:
         rollouts: dict[int, dict[int, tuple[TracedTurn, ...]]] = {}
         for (group, index), turns in sorted(self._turns.items()):
             of = f"{self._file}, group {group}, index {index} has {len(turns)} turns and none with"
-            rollouts.setdefault(group, {})[index] = _in_order(
+            rollouts.setdefault(group, {})[index] = _numbered(
                 turns, of, "number {}; turns count 0, 1, 2, ..."
             )
         if len(self._rewards) not in (0, len(self._turns)):
@@ -407,7 +422,7 @@ class _Grouped:
         made = []
         for group, of_group in rollouts.items():
             of = f"{self._file}, group {group} has {len(of_group)} rollouts and none with"
-            ordered = _in_order(of_group, of, "index {}; indices count 0, 1, 2, ... without gaps")
+            ordered = _numbered(of_group, of, "index {}; indices count 0, 1, 2, ... without gaps")
             rewards = None
             if self._rewards:
                 rewards = tuple(self._rewards[group, index] for index in range(len(ordered)))
@@ -415,7 +430,7 @@ class _Grouped:
         return tuple(made)
 
 
-def _in_order(items: Mapping[int, T], of: str, gap: str) -> tuple[T, ...]:
+def _numbered(items: Mapping[int, T], of: str, gap: str) -> tuple[T, ...]:
     """The items numbered 0, 1, 2, ... Raises ScenarioError for a number that is missing."""
     for number in range(len(items)):
         if number not in items:

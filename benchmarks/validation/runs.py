@@ -192,7 +192,8 @@ def measured_bound(run: PublishedRun) -> str | None:
     names, and None where it names none or two sides are within `TIED` of each other."""
     said = None if run.bound is None else _side(run.bound)
     phases = {part for name in run.judged for part in parts(name)}
-    if run.scenario["policy"] or not {"generation", "update"} <= phases:
+    beside = run.scenario["policy"] and run.scenario["cluster"]["placement"] != "colocated"
+    if beside or not {"generation", "update"} <= phases:
         return said
     seconds = dict.fromkeys(SIDES, 0.0)
     for name, measured in run.judged.items():

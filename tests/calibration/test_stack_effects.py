@@ -325,6 +325,8 @@ def test_figures_that_mix_groups_have_no_effect() -> None:
         ({"generation": 100, "update": 95, "sync": 1}, (), None, None),
         ({"generation": 100, "update": 95, "sync": 1}, (), "update", "trainer"),
         ({"wait": 1, "update": 95}, ("one_step_off",), "generation", "generation"),
+        ({"generation": 50, "update": 95, "step": 150}, ("one_step_off",), None, None),
+        ({"generation": 50, "update": 95, "step": 150}, ("april",), None, "trainer"),
         ({"generation": 100, "step": 120}, (), "generation", "generation"),
     ],
 )
@@ -332,7 +334,9 @@ def test_a_published_step_is_bound_by_its_longest_side(
     measured: dict[str, float], policy: tuple[str, ...], said: str | None, bound: str | None
 ) -> None:
     """The source's word counts where the phases do not tell."""
-    run = PublishedRun({"policy": policy}, measured, bound=said)
+    placement = "disaggregated" if "one_step_off" in policy else "colocated"
+    scenario = {"policy": policy, "cluster": {"placement": placement}}
+    run = PublishedRun(scenario, measured, bound=said)
     assert measured_bound(run) == bound
 
 

@@ -67,7 +67,8 @@ class StackPreset:
     a trainer takes its states back while its engine may not have freed anything. beside_trainer:
     whether a colocated engine's share for KV is of what weights, its own and the trainer's, leave,
     and these stay while it generates. starts_last: whether a colocated engine starts beside the
-    trainer's weights, which leave less of a share of what is free.
+    trainer's weights, which leave less of a share of what is free. starts_beside_cache: whether
+    it does so beside what sharing these weights left with the allocator, too.
     sources: of the groups of figures, and ``settings`` of engine, graphs, sleep, offload and
     sync. measured: whether any figure is from a run of the stack itself.
     """
@@ -111,6 +112,7 @@ class StackPreset:
     wakes_whole: bool = False
     sleeps_late: bool = False
     starts_last: bool = False
+    starts_beside_cache: bool = False
     beside_trainer: bool = False
     always_sleeps: bool = False
 

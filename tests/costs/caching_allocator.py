@@ -6,6 +6,7 @@ where the limit leaves none, segments without a block in use are given back firs
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -84,6 +85,20 @@ class CachingAllocator:
                 raise OutOfMemoryError
         self.reserved += size
         return Block(size)
+
+
+def left_by_sharding(units: Sequence[Sequence[int]], gpus: int) -> int:
+    """Bytes that are reserved and in use by nobody when FSDP1 has shared ``units`` of weights in
+    fp32 among ``gpus`` GPUs, one after the other: it moves each weight, makes one tensor of all,
+    and keeps a copy of its part."""
+    allocator = CachingAllocator(math.inf)
+    for weights in units:
+        moved = [allocator.take(4 * weight) for weight in weights]
+        flat = allocator.take(4 * sum(weights))
+        allocator.give(*moved)
+        allocator.take(4 * sum(weights) / gpus)
+        allocator.give(flat)
+    return allocator.reserved - allocator.allocated
 
 
 def sharded_updates(

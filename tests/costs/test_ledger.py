@@ -37,7 +37,7 @@ from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of, roofline_of
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.simulate import from_raw
-from tests.costs.caching_allocator import OutOfMemoryError, sharded_updates
+from tests.costs.caching_allocator import OutOfMemoryError, left_by_sharding, sharded_updates
 from tests.laws import examples
 from tests.scenarios import LINEAR
 
@@ -1171,20 +1171,27 @@ def test_sglang_computes_beside_its_share() -> None:
     assert sum(inside.values()) == pytest.approx(0.7 * H100.memory_bytes, rel=1e-3)
 
 
+@pytest.mark.parametrize("stack", ["verl-0.5", "verl-0.8"])
 @pytest.mark.parametrize("offload", [False, True])
-def test_a_share_of_what_is_free_is_less_beside_weights_that_are_there_first(offload: bool) -> None:
+def test_a_share_of_what_is_free_is_less_beside_weights_that_are_there_first(
+    offload: bool, stack: str
+) -> None:
     """verl builds the actor before the engine, slime the engine before the actor; an optimiser has
-    no states before its first step."""
+    no states before its first step. What FSDP1 left with the allocator verl gives back since 0.8,
+    and before with the weights that it offloads."""
     keys = {"engine": "sglang", "kv_memory_utilization": 0.7, "offload_optimizer": offload}
     alone, beside = (
-        between({}, "generation", "engine", stack=stack, **keys) for stack in ("slime", "verl-0.8")
+        between({}, "generation", "engine", stack=one, **keys) for one in ("slime", stack)
     )
-    started = ledger({"log_prob_passes": 2}, **{**OFFLOADED, "stack": "verl-0.8", **keys})
+    started = ledger({"log_prob_passes": 2}, **{**OFFLOADED, "stack": stack, **keys})
     there = [h for h in started.of("start", "colocated") if h.role != "engine"]
     assert any("master_weights" in h.bytes for h in there) is not offload
     assert not any("optimizer" in h.bytes for h in there)
     less = alone["weights"] + alone["kv_pool"] - beside["weights"] - beside["kv_pool"]
-    assert less == pytest.approx(0.7 * sum(h.total for h in there))
+    layer = [3584 * 3584, 3584 * 512, 3584 * 512, 3584 * 3584, *3 * [3584 * 18944]]
+    cached = left_by_sharding([*28 * [layer], 2 * [152064 * 3584]], 8)
+    left = cached * (stack == "verl-0.5" and not offload)
+    assert less == pytest.approx(0.7 * (sum(h.total for h in there) + left), rel=0.01)
 
 
 @pytest.mark.parametrize("copies", [1, 2])

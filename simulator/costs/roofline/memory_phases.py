@@ -197,6 +197,8 @@ def _engine(cost: RooflineCost, batch: Batch, colocated: bool) -> Iterator[Holdi
             free = usable_bytes(cost.gpu) - awake["context"]
             if colocated and cost.stack is not None and STACKS[cost.stack].starts_last:
                 free -= math.fsum(size for of in _started(cost).values() for size in of.values())
+                if STACKS[cost.stack].starts_beside_cache and not cost.offloads:
+                    free -= cost.trainer_of.cached_bytes
             kept = cost.kv_memory_utilization * free - weights
             awake["kv_pool"] = max(kv_bytes(cost, context), kept)
     else:

@@ -304,6 +304,16 @@ class TrainerMemory(TrainerOptions):
         return self.model.head_parameters / self.layout.head_split
 
     @property
+    def cached_bytes(self) -> float:
+        """What FSDP1 leaves with PyTorch's allocator once its weights are shared: of a layer and of
+        the root, which come one after the other, each weight as it was moved to the GPU and all of
+        them as one flat tensor (torch/distributed/fsdp/_init_utils.py,
+        _init_param_handle_from_module). 0 where another shares them."""
+        if not self._root_parameters or self.weights != "full":
+            return 0.0
+        return 2 * master_bytes(self) * (self._root_parameters + self._layer_parameters)
+
+    @property
     def _root_parameters(self) -> float:
         """Weights beside the layers where they are one unit, gathered until the backward ends
         (FSDP1, whose root module wraps what no layer does); 0 where they are not."""

@@ -167,7 +167,6 @@ def test_a_pipe_is_no_fitted_file(cli: Cli, tmp_path: Path) -> None:
         (["simulate", "a.yaml", "--seed", "x"], "--seed"),
         (["simulate", "a.yaml", "--policy", "x"], "No such option: --policy; give --set policy=V"),
         (["compare", "a.yaml", "--group-size=4"], "give --set workload.group_size=VALUE; see"),
-        (["plan", "a.yaml", "--steps", "4"], "No such option: --steps; give --run steps=N; see"),
         (
             ["presets", "--steps", "4"],
             "No such option: --steps (Possible options: --help); see rollcast p",
@@ -179,6 +178,14 @@ def test_a_pipe_is_no_fitted_file(cli: Cli, tmp_path: Path) -> None:
 )
 def test_wrong_usage(cli: Cli, argv: list[str], said: str) -> None:
     assert said in refused(cli(*argv))
+
+
+@pytest.mark.parametrize("name", ["run.sh", "rl.toml", "ppo.yaml"])
+def test_a_launch_in_a_scenarios_place_is_sent_to_check(
+    cli: Cli, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("defaults: [ppo_trainer]\ncluster: {n_nodes: 1}\n")
+    assert f"rollcast check {name} --out DIR" in refused(cli("compare", tmp_path / name))
 
 
 TRACE = "group,index,prompt_tokens,new_tokens\n"

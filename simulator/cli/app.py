@@ -405,8 +405,6 @@ def _meant_key(option: str, context: Any) -> str:
 
     taken = {word for param in context.command.params for word in param.opts} if context else set()
     name = option.lstrip("-").replace("-", "_")
-    if name == "steps" and "--run" in taken:
-        return "--run steps=N"
     if not name or "--set" not in taken:
         return ""
     keys = {entry.key for entry in reference() if f".{entry.key}".endswith(f".{name}")}

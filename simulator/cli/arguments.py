@@ -117,6 +117,10 @@ PlanRun = Annotated[
         " accuracy=0.7.",
     ),
 ]
+RunSteps = Annotated[
+    int | None,
+    option("--steps", "N", "Steps of the whole run, for hours and cost: as --run steps=N."),
+]
 PlanTarget = Annotated[
     str | None,
     option(

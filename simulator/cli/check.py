@@ -60,9 +60,8 @@ def check(
     mean_tokens: args.MeanTokens = None,
     prompt_tokens: args.PromptTokens = None,
     turns: args.LaunchTurns = None,
-    steps: Annotated[
-        int | None, option("--steps", "N", "Steps of the whole run, for hours and cost.")
-    ] = None,
+    steps: args.RunSteps = None,
+    run: Annotated[str | None, option("--run", "steps=N", "The same as --steps N.")] = None,
     stack: args.LaunchStack = None,
     environment: args.Variables = None,
     settings: args.Settings = None,
@@ -93,6 +92,7 @@ def check(
     from rollcast.simulator.check.of_scenario import of_scenario
     from rollcast.simulator.cli.check_table import show_answer
     from rollcast.simulator.cli.launching import LaunchOptions, asked, scenario_in
+    from rollcast.simulator.cli.plan_flags import steps_of_run
     from rollcast.simulator.cli.stopping import keep_on
     from rollcast.simulator.scenario.file import override
 
@@ -105,6 +105,7 @@ def check(
         from rollcast.simulator.results.folder import check_target
 
         check_target(out, force)
+    steps = steps_of_run(steps, run)
     options = LaunchOptions(
         *(gpu, gpus, model, mean_tokens, prompt_tokens, steps, stack),
         *(environment or (), host_memory, turns),

@@ -29,6 +29,7 @@ NOTHING_MEETS = 3
 def plan(
     scenario: args.ScenarioOrLaunch,
     run: args.PlanRun = None,
+    steps: args.RunSteps = None,
     target: args.PlanTarget = None,
     choose: args.Choose = None,
     policy: args.Policies = None,
@@ -70,7 +71,7 @@ def plan(
         lines_of,
         scenario_or_launch,
     )
-    from rollcast.simulator.cli.plan_flags import with_flags
+    from rollcast.simulator.cli.plan_flags import run_of_steps, with_flags
     from rollcast.simulator.cli.plan_table import show_plan
     from rollcast.simulator.results.folder import check_target
     from rollcast.simulator.scenario.file import override
@@ -87,7 +88,16 @@ def plan(
         for note in filter(None, (*launch.launch.notes, batch_note(launch, held))):
             print(f"note: {note}", file=sys.stderr)
     raw = override(found, settings or (), seed)
-    raw = with_flags(raw, run, choose or (), limit or (), objective, quality or (), held, target)
+    raw = with_flags(
+        raw,
+        run_of_steps(steps, run),
+        choose or (),
+        limit or (),
+        objective,
+        quality or (),
+        held,
+        target,
+    )
     planned = _answer(raw, policy or (), dealt, intervals, workers, ray, out)
     bars = _tornado(planned, raw) if tornado else None
     if out is not None:

@@ -64,6 +64,25 @@ def with_flags(
     return replace(raw, data=data, overridden={**raw.overridden, **flags})
 
 
+def run_of_steps(steps: int | None, run: str | None) -> str | None:
+    """``--run``, of which ``--steps N`` is another spelling. Raises ScenarioError for both."""
+    if steps is None:
+        return run
+    if run is not None:
+        raise ScenarioError("--steps", "says how long the run is, as --run; give one of them")
+    return f"steps={steps}"
+
+
+def steps_of_run(steps: int | None, run: str | None) -> int | None:
+    """``--steps``, of which ``--run steps=N`` is another spelling. Raises ScenarioError for both,
+    and for other lengths."""
+    text = run_of_steps(steps, run)
+    found = {} if text is None else _pairs(text.split(","), "--run", "steps=500")
+    if found.keys() - {"steps"} or not isinstance(found.get("steps", 1), int):
+        raise ScenarioError("--run", f"is {run}; give steps=500 here (rollcast plan takes others)")
+    return found.get("steps")
+
+
 def _mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 

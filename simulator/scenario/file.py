@@ -63,6 +63,11 @@ class RawScenario:
         return error
 
 
+_OF_LAUNCHES = (".sh", ".bash", ".sbatch", ".slurm", ".toml", ".py")
+_OF_SCENARIOS = {"workload", "engine", "cost", "model", "gpu", "steps", "modules"}
+"""Keys of which every scenario has one, and no launch any."""
+
+
 def read_scenario(path: Path, trust_modules: Trust = False) -> RawScenario:
     """Reads a scenario file.
 
@@ -83,10 +88,23 @@ def read_scenario(path: Path, trust_modules: Trust = False) -> RawScenario:
         raise ScenarioError("", f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ScenarioError("", f"{path} is not a text file in UTF-8") from None
+    if path.suffix in _OF_LAUNCHES:
+        raise _launch(path)
     raw = parse_scenario(text, path.name, path.parent)
+    if raw.data and not raw.data.keys() & _OF_SCENARIOS:
+        raise _launch(path)
     with raw.locating():
         require_trust(raw.data, trust_modules, path.name)
     return raw
+
+
+def _launch(path: Path) -> ScenarioError:
+    """The error of a launch in a scenario's place."""
+    return ScenarioError(
+        "",
+        f"{path.name} is no scenario, which has a section workload; rollcast check reads launches, "
+        f"and rollcast check {path.name} --out DIR writes the scenario of one, DIR/scenario.yaml",
+    )
 
 
 def parse_scenario(text: str, name: str = "scenario", folder: Path = Path()) -> RawScenario:

@@ -62,7 +62,9 @@ def test_it_says_what_the_scenario_says(call: Call, path: Path) -> None:
     assert said["step_s"]["median"] == pytest.approx(simulated["step_s"])
     assert said["steps"] == 300
     assert said["hours"] == pytest.approx(simulated["step_s"] * 300 / 3600)
-    assert json.loads(call("check", path, "--no-changes", "--json", "--steps", 7)[1])["steps"] == 7
+    for seven in (("--steps", 7), ("--run", "steps=7")):
+        assert json.loads(call("check", path, "--no-changes", "--json", *seven)[1])["steps"] == 7
+    assert "give steps=500 here" in call("check", path, "--run", "prompts=40")[2]
     assert said["scenario"] == parse_scenario(TEXT).data
 
 

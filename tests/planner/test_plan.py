@@ -474,7 +474,7 @@ def test_the_section_asks_and_flags_go_before_it(cli: Cli, path: Path) -> None:
     found = json.loads(said)
     assert found["work"] == "800 prompts"
     assert {row["gpus"] for row in found["rows"]} == {4}
-    more = ["--workers", "1", "--choose", "gpus=8", "--run", "steps=7", "--policy", "sync"]
+    more = ["--workers", "1", "--choose", "gpus=8", "--steps", "7", "--policy", "sync"]
     said = ran(cli("plan", path, "--json", "--no-intervals", *more))
     found = json.loads(said)
     assert found["work"].startswith("7 steps")
@@ -567,6 +567,7 @@ def test_what_a_section_gets_wrong(cli: Cli, path: Path, section: str, said: str
         (("--limit", "hours={"), "--limit: cannot read"),
         (("--run", ""), "--run"),
         (("--run", "steps=5,steps=6"), "--run: steps is given twice"),
+        (("--steps", "5", "--run", "steps=6"), "--steps: says how long the run is, as --run"),
         (("--choose", "gpus=8,,16"), "--choose: cannot read"),
         (("--choose", "gpus=8", "--choose", "gpus=16"), "--choose: gpus is given twice"),
         (("--policy", ""), "--policy: policy: '' names no policy"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from rollcast.simulator.cli.app import app, main
 from tests.conftest import Cli
@@ -659,3 +660,14 @@ def test_commands_of_others_are_added_once(cli: Cli) -> None:
         assert cli("import", "--help")[0] == 0
         counts.append(len(app.registered_commands))
     assert counts[0] == counts[1] == counts[2]
+
+
+def test_plain_words_need_no_pydantic(
+    cli: Cli, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which typer would ask about each, and which takes long to import."""
+    monkeypatch.setitem(sys.modules, "typer._adapters", None)
+    monkeypatch.delattr(typer, "_adapters", raising=False)
+    plain = "--seed 3 --set steps=2 --set steps=1 --draws 0 --json --out"
+    said = ran(cli("simulate", tiny, *plain.split(), tmp_path / "out"))
+    assert (json.loads(said)["seed"], json.loads(said)["steps"]) == (3, 1)

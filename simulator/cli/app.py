@@ -27,6 +27,7 @@ from rollcast.simulator.cli.stopping import (
     stoppable,
     until_stopped,
 )
+from rollcast.simulator.cli.words import PlainCommands
 from rollcast.simulator.errors import RollcastError, ScenarioError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="rollcast",
+    cls=PlainCommands,
     help="Forecast how a scheduling policy changes the speed of LLM reinforcement learning.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

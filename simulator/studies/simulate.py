@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollcast.simulator.core.spans import Run, StepRecord
 from rollcast.simulator.costs.memory.ledger import Ledger
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.learning.answer import Progress, progress_of
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.results.text import MEMORY_PHASES, gigabytes, room
 from rollcast.simulator.runs.drive import drive
 from rollcast.simulator.scenario.file import RawScenario, Trust, override, read_scenario
 from rollcast.simulator.scenario.scenario import Scenario, build_scenario
-from rollcast.simulator.studies.learned import add_learning
-from rollcast.simulator.studies.reacting import reacted
 from rollcast.simulator.values.words import require
 from rollcast.simulator.workload.base import unlike_file
 from rollcast.simulator.workload.solved import solved_lengths
+
+if TYPE_CHECKING:
+    from rollcast.simulator.learning.answer import Progress
 
 A_SCENARIO = "a scenario, as load returns it"
 
@@ -97,6 +97,10 @@ def simulate(
         summary["lengths"] = lengths
     if scenario.learning is None:
         return Result(scenario, result, summary)
+    from rollcast.simulator.learning.answer import Progress, progress_of
+    from rollcast.simulator.studies.learned import add_learning
+    from rollcast.simulator.studies.reacting import reacted
+
     progress = progress_of(result, scenario.learning, scenario.seed)
     if isinstance(progress, Progress):
         progress = reacted(scenario, result, progress)

@@ -23,7 +23,6 @@ from rollcast.simulator.costs.base import CostModel
 from rollcast.simulator.results.phases import PHASES, PhaseName
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.studies.drawn import ends
-from rollcast.simulator.studies.learned import add_learning
 from rollcast.simulator.studies.redrawn import UNCERTAIN, add_phases, from_whole_runs, whole_runs
 from rollcast.simulator.studies.sampling_error import (
     DRAWS,
@@ -179,7 +178,10 @@ def add_intervals(
         summary |= {"intervals_from": source, "intervals": quick.intervals}
         if quick.step is not None:
             add_phases(summary, quick.step.phases, quick.step.bound_by)
-    if "step_s" in quick.draws and alike is None:  # else whoever draws several alike adds it
+    learns = result.scenario.learning is not None
+    if learns and "step_s" in quick.draws and alike is None:  # who draws several alike adds it
+        from rollcast.simulator.studies.learned import add_learning
+
         factors = quick.draws["step_s"] / summary["step_s"]
         add_learning({summary["policy"]: result}, {summary["policy"]: factors})
     summary["interval_shares"] = dict(quick.shares)

@@ -525,7 +525,7 @@ def test_recurrent_layers_that_are_not_split_are_whole_on_each_gpu(name: str) ->
             trainer(split_recurrent=each, recompute=recompute)._activations
             for each in (True, False)
         )
-        made = 2 * model.recurrent_elements_per_token * (1 - 1 / tensor)
+        made = 2 * model.recurrent_elements_kept * (1 - 1 / tensor)
         layers = 1.0 if recompute == "none" else 1 / model.layers
         assert other.kept + other.working - one.kept - one.working == pytest.approx(layers * made)
     default = ledger({"tensor_parallel": 2}, model=name, stack="slime")

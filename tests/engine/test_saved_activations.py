@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations import sdpa_attention
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLVisionBlock
+from transformers.models.qwen3_next import modeling_qwen3_next
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionBlock
 
 from rollcast.simulator.costs.presets.models import Model, load_model
@@ -99,6 +100,59 @@ def test_adapters_keep_what_autograd_saves(family: str, kind: Any) -> None:
     normalised = 2 + (model.heads + model.kv_heads) * model.qk_norm
     factors = 4 * (normalised + model.heads)  # of norms and of attention's softmax, by row
     assert two - one == TOKENS * (counted + factors + 2 * 7)  # and of rank 1 in seven matrices
+
+
+class Fused(torch.autograd.Function):
+    """A kernel that keeps ``kept`` and whose output is like ``like``."""
+
+    @staticmethod
+    def forward(ctx: Any, like: torch.Tensor, *kept: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*kept)
+        return torch.empty_like(like)
+
+
+def delta_rule(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """As ChunkGatedDeltaRuleFunction: queries and keys are normalised, values made contiguous."""
+    products = torch.empty(*queries.shape[:3], 64, dtype=queries.dtype)
+    rows = [torch.empty(queries.shape[:3]) for _ in range(3)]
+    normalised = [torch.empty_like(one) for one in (queries, keys)]
+    values = values.contiguous().clone()
+    return Fused.apply(values, *normalised, values, products, *rows, beta), None  # type: ignore[no-untyped-call]
+
+
+def test_a_gated_delta_net_keeps_what_its_kernels_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = {"linear_key_heads": 2, "linear_value_heads": 4}
+    config = AutoConfig.for_model(
+        "qwen3_next", hidden_size=96, **{f"linear_num_{k[7:]}": v for k, v in heads.items()}
+    )
+    config.linear_key_head_dim = config.linear_value_head_dim = 16
+    monkeypatch.setattr(modeling_qwen3_next, "torch_chunk_gated_delta_rule", delta_rule)
+    monkeypatch.setattr(
+        modeling_qwen3_next, "causal_conv1d_fn", lambda taken, *_, **__: Fused.apply(taken, taken)
+    )
+    net = modeling_qwen3_next.Qwen3NextGatedDeltaNet(config, 0).to(torch.bfloat16)
+    monkeypatch.setattr(net.norm, "forward", lambda made, gate: Fused.apply(made, made, gate))
+    taken = torch.ones((1, TOKENS, 96), dtype=torch.bfloat16, requires_grad=True)
+    own = {one.untyped_storage().data_ptr() for one in (*net.parameters(), taken)}
+    counted: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own and tensor.numel() > 4:
+            counted[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        net(taken)
+    saved = sum(tensor.untyped_storage().nbytes() for tensor in counted.values())
+    model = replace(load_model("qwen3.5-4b"), linear_layers=1, linear_head_dim=16, **heads)
+    assert saved == 2 * TOKENS * model.recurrent_elements_kept
 
 
 @pytest.mark.parametrize("gated", [True, False])

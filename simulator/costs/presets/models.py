@@ -20,6 +20,10 @@ LINEAR_MOVED = 80
 flash-linear-attention on H20 (96 heads, 8,192 tokens: 3.20 ms; FlashKDA's benchmark) and B200 (64
 heads: 0.80 ms; FlashInfer pull request 4078). Not used: H20 with 64 heads, GB200, H100 (pull
 request 3866), met within 13 %."""
+LINEAR_KEPT = 75
+"""Elements of 16 bit that flash-linear-attention's backward of a gated delta net keeps of a head of
+values beside its vectors: products with the 64 tokens of its chunk, five in fp32 of norms and of
+what is forgotten, and one of what is written."""
 CONVOLVED_TOKENS = 3  # before one, in the short convolution of linear layers
 SMALL_BYTES = 2  # norms, biases and what is convolved: 16 bit
 
@@ -405,6 +409,18 @@ class Model(ModelOptions):
         space = self.state_space
         spaces = space.layers * space.elements_per_token if space else 0
         return self.linear_layers * (4 * keys + 4 * values) + spaces
+
+    @property
+    def recurrent_elements_kept(self) -> int:
+        """Elements of one token that backwards of all recurrent layers need: of gated delta nets
+        what their convolution takes, queries and keys copied for each head of values, values, their
+        output, its gate, and both multiplied (transformers, Qwen3NextGatedDeltaNet;
+        flash-linear-attention, ChunkGatedDeltaRuleFunction and FusedRMSNormGated)."""
+        keys, values = self._linear_widths
+        kept = 2 * keys + 7 * values + LINEAR_KEPT * self.linear_value_heads
+        return self.recurrent_elements_per_token + self.linear_layers * (
+            kept - 4 * keys - 4 * values
+        )
 
     def experts_touched(self, tokens: float) -> float:
         """Expected distinct experts of a layer that ``tokens`` tokens reach."""

@@ -120,7 +120,8 @@ def kept_layer(
     queries = ACTIVATION_BYTES * model.heads * model.head_dim
     keys = ACTIVATION_BYTES * model.kv_heads * model.head_dim
     attending = model.attention_layers / model.layers
-    attention = made.attention
+    recurrent = model.recurrent_elements_kept - model.recurrent_elements_per_token
+    attention = made.attention + ACTIVATION_BYTES * recurrent / model.layers
     if not model.kv_lora_rank:  # rotation saves nothing: one copy of queries and keys less each
         attention -= attending * (queries + 2 * keys)
     if repeats_kv and not model.kv_lora_rank:
@@ -307,7 +308,7 @@ class ActivationMemory:
     def _recurrent_again(self) -> float:
         """Of one token in a mean layer, what recurrent layers make that its GPU computes though
         others of its tensor or context parallel group do, too."""
-        made = ACTIVATION_BYTES * self.model.recurrent_elements_per_token / self.model.layers
+        made = ACTIVATION_BYTES * self.model.recurrent_elements_kept / self.model.layers
         return self._wide * self.layout.recurrent_again * made / self.layout.share
 
     @cached_property

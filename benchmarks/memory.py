@@ -109,6 +109,7 @@ ROUNDS: Mapping[str, tuple[Part, ...]] = {
     "eleventh": ("eleventh",),
     "twelfth": ("twelfth",),
     "thirteenth": ("thirteenth",),
+    "fourteenth": ("fourteenth",),
 }
 """The parts that were found after the formulas were done, by the round in which they were."""
 

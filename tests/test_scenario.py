@@ -13,6 +13,9 @@ from rollcast.simulator.cluster.simulated import SimulatedCluster
 from rollcast.simulator.core.plan import Launch, StepPlan
 from rollcast.simulator.core.policy import Policy, chain
 from rollcast.simulator.costs import LinearCost, RooflineCost
+from rollcast.simulator.costs.memory.kv_pool import workspace_bytes
+from rollcast.simulator.costs.presets.gpus import load_gpu
+from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.policies import APRIL, PODS
 from rollcast.simulator.scenario.file import RawScenario, override, parse_scenario, read_scenario
@@ -215,6 +218,22 @@ def test_a_roofline_gives_the_pool_and_needs_model_and_gpu() -> None:
         built("model=qwen3-8b", **roofline)
     with pytest.raises(ScenarioError, match=r"no room for KV.*tensor_parallel \d would fit"):
         built("model=llama-3.1-70b", "gpu=h100-sxm", **roofline).check_memory()
+
+
+@pytest.mark.parametrize(("prompt", "room"), [(100, True), (900, False)])
+def test_a_pool_that_holds_no_prompt_is_none(prompt: int, room: bool) -> None:
+    """Of 500 tokens, where an engine takes the least for itself."""
+    model, gpu = load_model("qwen3-32b"), load_gpu("h100-sxm")
+    taken = model.weight_bytes + workspace_bytes(model, 1, 2048, 64)
+    share = (taken + 500 * model.kv_bytes_per_token) / gpu.memory_bytes
+    scenario = built(
+        f"workload.prompt_tokens={prompt}",
+        f"model={model.name}",
+        "gpu=h100-sxm",
+        cost={"roofline": {"kv_memory_utilization": share}},
+        engine={"max_batched_tokens": 2048, "max_seqs": 64},
+    )
+    assert (scenario.no_pool is None) == room
 
 
 def test_a_clock_that_would_stand_still_is_refused() -> None:

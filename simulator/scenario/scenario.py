@@ -200,7 +200,7 @@ def _build(read: Outline) -> Scenario:
         padded_tokens=longest_context(workload),
     )
     section = _of_the_stack(model.engine, model.cost, read.raw)
-    engine, no_pool = _engine(section, cost, network, gpu, cluster)
+    engine, no_pool = _engine(section, cost, network, gpu, cluster, workload.max_prompt_tokens)
     if no_pool is not None:  # as large as its workload needs: `check_memory` says that it is not
         needed = longest_context(workload) * plan.batch.group_size
         engine = replace(engine, kv_tokens=needed + engine.block_tokens)
@@ -372,6 +372,7 @@ def _engine(
     network: Model | None,
     gpu: Gpu | None,
     cluster: ClusterSection,
+    prompt_tokens: int,
 ) -> tuple[EngineSpec, ScenarioError | None]:
     """The engine's limits; a KV pool that is not given follows from model and GPU memory. With why
     there is none, where weights leave no room for it."""
@@ -384,7 +385,7 @@ def _engine(
         except ScenarioError as error:
             if error.field != "cluster.tensor_parallel":
                 raise
-            kv_tokens, no_pool = _least_pool(section, cost, error)
+            kv_tokens, no_pool = _least_pool(section, cost, error, prompt_tokens)
     spec = EngineSpec(
         section.max_seqs,
         section.max_batched_tokens,
@@ -396,15 +397,17 @@ def _engine(
 
 
 def _least_pool(
-    section: EngineSection, cost: CostModel, error: ScenarioError
+    section: EngineSection, cost: CostModel, error: ScenarioError, prompt_tokens: int
 ) -> tuple[int, ScenarioError | None]:
     """The pool of an engine that needs the least for itself, where the usual reserve leaves none;
-    a block and ``error`` where there is no room for that either."""
+    a block and ``error`` where there is no room for that, or for a prompt, either."""
     roofline = roofline_of(cost)
     with suppress(ScenarioError):
         if roofline is not None:
             least = roofline.workspace_bytes(section.max_batched_tokens, section.max_seqs)
-            return roofline.pool_beside(least), None
+            pool = roofline.pool_beside(least)
+            if pool > prompt_tokens:
+                return pool, None
     return section.block_tokens, error
 
 

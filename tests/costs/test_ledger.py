@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rollcast.simulator.costs import RooflineTrainer
+from rollcast.simulator.costs.memory.kv_pool import workspace_bytes
 from rollcast.simulator.costs.memory.ledger import (
     MEMORY_PHASES,
     UNCERTAIN,
@@ -765,6 +766,14 @@ def test_an_engine_of_the_stack_reads_the_weights_of_the_trainer() -> None:
     assert 0 < generating(backend="fsdp2", sharding="fsdp")["gathered_weights"] < 0.3 * gathered
     stays = ledger({"backend": "deepspeed"}, stack="trl-transformers")
     assert all(h.role != "engine" for h in stays.of("sync", "colocated"))
+
+
+def test_a_share_has_no_room_for_cudas_context() -> None:
+    """vLLM looks what is free when the context is there (``MemorySnapshot`` in ``init_device``)."""
+    model = load_model("qwen2.5-7b")
+    stream = 2 * (3 * model.intermediate / 4 + 4 * model.hidden)
+    assert workspace_bytes(model, 4, 1000, 0) == pytest.approx(1000 * stream)
+    assert workspace_bytes(model, 4, 0, 0) == 0
 
 
 def test_the_heads_gradient_comes_when_the_loss_is_over() -> None:

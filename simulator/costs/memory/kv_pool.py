@@ -25,14 +25,14 @@ def unsaid_reserve_bytes(model: Model, engine: Engine | None) -> float:
 
 
 def workspace_bytes(model: Model, tensor_parallel: int, batched_tokens: int, seqs: int) -> float:
-    """The least that an engine needs beside weights and KV: CUDA's context, and of an iteration of
-    ``batched_tokens`` the widths of one MLP and of the stream, and ``seqs`` rollouts' logits."""
+    """The least that an engine needs of its share beside weights and KV: of an iteration of
+    ``batched_tokens`` the widths of one MLP and of the stream, and ``seqs`` rollouts' logits.
+    CUDA's context is there before vLLM looks what is free (``MemorySnapshot``, ``init_device``)."""
     width = max(model.intermediate, model.experts_per_token * model.moe_intermediate)
     mlp = model.mlp_matrices * width / tensor_parallel
     stream = ACTIVATION_BYTES * (mlp + 4 * model.hidden)
     logits = LOGIT_BYTES * model.vocab / tensor_parallel
-    context: float = figures("memory").context_bytes
-    return context + batched_tokens * stream + seqs * logits
+    return batched_tokens * stream + seqs * logits
 
 
 def weight_bytes_per_gpu(

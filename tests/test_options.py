@@ -123,7 +123,7 @@ def refused(value: Any, key: str, *words: str) -> None:
         (
             {"count": 1, "shape": {"shape": "round", "side": 1}},
             "shape.side",
-            "does not go with shape: round; set one of them to null, or give beside it only",
+            "does not go with shape: round; set one of them to null, or give beside it only radius",
         ),
         (
             {"count": 1, "shape": {"shape": "square", "side": 10}},

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
@@ -21,7 +22,9 @@ _WORDS = ("command", "cmd", "args", "entrypoint")
 """A list under these, in a mapping together, has a command's words."""
 _TEXTS = ("run", *_LINES, *_WORDS)
 _HOLDS = re.compile(rf"^[\s-]*[\"']?(?:{'|'.join(_TEXTS)})[\"']?\s*:", re.MULTILINE)
-_VARIABLES = ("env", "envs", "environment")
+_VARIABLES = ("env", "envs", "environment", "env_vars")
+_RAY = "runtimeEnvYAML"
+"""Of a RayJob: a text of YAML with ``env_vars``."""
 _MOST_CHARACTERS, _MOST_NODES, _DEEPEST = 2**20, 20_000, 60
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 _KIND = re.compile(r"([A-Za-z][\w .-]*):(\d{1,4})")
@@ -99,6 +102,11 @@ def _take(found: Manifest, pairs: Mapping[str, yaml.Node], name: str) -> None:
     for key in _VARIABLES:
         if key in pairs:
             found.variables |= dict(_variables(pairs[key]))
+    if _is_text(ray := pairs.get(_RAY)):
+        with suppress(yaml.YAMLError, RecursionError):
+            for inner in _mappings([*yaml.compose_all(ray.value, Loader)]):
+                if "env_vars" in inner:
+                    found.variables |= dict(_variables(inner["env_vars"]))
     _take_machine(found.machine, pairs, name)
 
 

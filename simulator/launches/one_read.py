@@ -59,15 +59,26 @@ class OneRead:
     def of_file(self, path: Path) -> list[Given]:
         """A configuration and its parents, or all parts of it that lie in one folder."""
         configs = Configs(self._sources, self._stack.launch.shipped)
-        parts = parts_of(self._stack, path)
-        tree: Tree = {}
-        for key, part in parts.items():
-            put(tree, [key], configs.composed(part, None))
-        if not parts:
-            tree = configs.composed(path, None)
+        tree = self._composed(configs, path, None)
+        if parts_of(self._stack, path):
+            self.notes.append(
+                f"{path.name} was read with the files of its other parts; GPUs that their command "
+                "gives to one of them are not known: give --gpus, or the command"
+            )
         self.notes.extend(configs.notes)
         self.on_shipped = configs.on_shipped
         return self.of_tree(tree, [])
+
+    def _composed(self, configs: Configs, path: Path, place: Place | None) -> Tree:
+        """A configuration and its parents, or all parts of it that lie in one folder, each below
+        its key."""
+        parts = parts_of(self._stack, path)
+        if not parts:
+            return configs.composed(path, place)
+        tree: Tree = {}
+        for key, part in parts.items():
+            put(tree, [key], configs.composed(part, place))
+        return tree
 
     def of_options(
         self, given: Sequence[Option], program: Program, script: Script | None, path: Path | None
@@ -201,7 +212,10 @@ class OneRead:
             if path is None:
                 self._not_there(option.text, option.place, option.kind == "file" and not option.key)
                 return {}
-            tree = configs.composed(path, option.place)
+            if not option.key:
+                tree = self._composed(configs, path, option.place)
+            else:
+                tree = configs.composed(path, option.place)
         self.notes.extend(configs.notes)
         if not option.key:
             return tree

@@ -167,10 +167,11 @@ class Section(Reader):
         others = [key for key in value if key not in valid]
         for key in others:
             if value[key] is not None:
+                chosen = _choice(kind, value)
+                beside = [name for name in valid if name != chosen.partition(":")[0]]
+                only = f", or give beside it only {', '.join(beside)}" if beside else ""
                 raise ScenarioError(
-                    join(field, key),
-                    f"does not go with {_choice(kind, value)}; set one of them to null, or give "
-                    f"beside it only {', '.join(valid)}",
+                    join(field, key), f"does not go with {chosen}; set one of them to null{only}"
                 )
         _check_keys(kind, {key: item for key, item in value.items() if key in valid}, field)
 

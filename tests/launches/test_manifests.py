@@ -83,6 +83,20 @@ def test_the_command_of_a_manifest_is_its_launch(
     assert str(launch.settings["workload.group_size"].place) == f"job.yaml, line {line}"
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        "env_vars: {VLLM_USE_V1: '0'}\n",
+        "runtimeEnvYAML: |\n    working_dir: .\n    env_vars:\n      VLLM_USE_V1: '0'\n",
+    ],
+)
+def test_a_ray_job_says_the_variables_of_its_runtime_environment(
+    tmp_path: Path, variables: str
+) -> None:
+    launch = read(tmp_path, RAY.replace("spec:\n", f"spec:\n  {variables}"))
+    assert str(launch.settings["run.engine_v1"].value) == "0"
+
+
 def test_gpus_that_the_launch_does_not_say_are_the_manifest_s(tmp_path: Path) -> None:
     command = "accelerate launch -m trl.scripts.grpo --model_name_or_path m --num_generations 4"
     launch = read(

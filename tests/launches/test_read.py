@@ -470,6 +470,17 @@ def test_a_job_takes_its_command_from_a_variable(tmp_path: Path, script: str) ->
         assert values(launch)["workload.batch_groups"] == 64
 
 
+def test_a_command_of_one_part_is_read_with_the_files_of_the_others(tmp_path: Path) -> None:
+    """As prime-rl is started on several nodes (docs/deployment.md)."""
+    written(tmp_path, "orch.toml", "batch_size = 64\nrollouts_per_example = 8\nseq_len = 4096\n")
+    written(tmp_path, "infer.toml", "[parallel]\ndp = 6\n")
+    written(tmp_path, "train.toml", '[model]\nname = "q"\n')
+    words = "torchrun --nproc-per-node 2 src/prime_rl/trainer/rl/train.py @ train.toml\n"
+    known = values(launched(tmp_path, words))
+    keys = ("workload.batch_groups", "run.rollout_gpus", "cluster.trainer_gpus")
+    assert [known[key] for key in keys] == [8, 6, 2]
+
+
 def test_a_job_takes_its_program_and_its_words_apart(tmp_path: Path) -> None:
     """As ROLL's examples are submitted."""
     written(tmp_path, "examples/demo/c.yaml", "rollout_batch_size: 64\nactor_train: {a: 1}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
@@ -35,21 +36,28 @@ def _placed(settings: Settings) -> Iterable[Setting]:
     """By lists of GPUs, by nodes, or by their numbers on one node."""
     lists = settings.get("run.rollout_devices"), settings.get("run.trainer_devices")
     for one, key in zip(lists, ("run.rollout_gpus", "cluster.trainer_gpus"), strict=True):
-        if one is not None and isinstance(one.value, list):
-            yield one.implies(key, len(one.value))
+        if one is not None and (devices := _devices(one.value)):
+            yield one.implies(key, devices)
     said, several = settings.get("run.rollout_gpus"), settings.get("run.data_parallel")
     if several is not None and lists[0] is None and (said is None or said.unsaid):
         each = whole(settings, "cluster.tensor_parallel") or 1
         if copies := whole(settings, "run.data_parallel"):
             yield several.implies("run.rollout_gpus", copies * each)
     per = whole(settings, "run.gpus_per_node") or _GPUS
+    trainer = settings.get("cluster.trainer_gpus")
+    processes = trainer.value if trainer and trainer.theirs.startswith("torchrun") else per
     copies = whole(settings, "run.rollout_copies") or 1
     for nodes, key, times in (
-        ("run.rollout_nodes", "run.rollout_gpus", copies),
-        ("run.nodes", "cluster.trainer_gpus", 1),
+        ("run.rollout_nodes", "run.rollout_gpus", copies * per),
+        ("run.nodes", "cluster.trainer_gpus", processes),
     ):
         if number := whole(settings, nodes):
-            yield settings[nodes].implies(key, number * times * per)
+            yield settings[nodes].implies(key, number * times)
     apart = settings.get("run.rollout_gpus") or settings.get("run.rollout_nodes") or lists[0]
     if apart is not None:
         yield apart.implies("run.colocated", False)
+
+
+def _devices(value: object) -> int:
+    """How many numbers of GPUs there are in ``[6, 7]``, ``"6,7"`` or 6."""
+    return len(value) if isinstance(value, list) else len(re.findall(r"\d+", str(value)))

@@ -301,8 +301,10 @@ def main() -> None:
     refused = Counter(one.fits for one in cases if one.refused)
     print(f"refused before a run: {refused[True]} that ran, {refused[False]} that did not")
     print(f"Brier score: {brier(cases):.3f}")
-    for said, fits, of in reliability(cases):
-        print(f"chance to fit {said:.2f} in the mean: {fits} of {of} did ({fits / of:.2f})")
+    came = [one for one in frozen(RESULTS, given.part or PARTS) if not one.case.on_host]
+    for when, those in (("now", cases), ("as they came", came)):
+        for said, fits, of in reliability(those):
+            print(f"chance to fit {said:.2f} in the mean, {when}: {fits} of {of} did")
     print(f"host memory: {_wrong(everything, host=True)} wrong")
     for kind in NOT_MEASURED:
         print(f"peaks, {kind}: {_off(cases, (kind,))}")

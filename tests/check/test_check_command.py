@@ -153,6 +153,8 @@ def test_a_strategy_an_optimiser_and_an_engine_without_costs_are_told(call: Call
         ("actor.optim.optimizer", "AdamW", False),
         ("rollout.name", "mlx", True),
         ("rollout.name", "sglang_async", False),
+        ("rollout.name", "dynamo", True),
+        ("rollout.engine_kwargs.dynamo.engine", "sglang", False),
     ):
         plain = json.loads(call(*words, f"actor_rollout_ref.{key}={value}")[1])
         note = f"actor_rollout_ref.{key} in the command line is {value}, of which no"

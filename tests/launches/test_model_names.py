@@ -21,6 +21,7 @@ NAMED = {
     "/models/Qwen3-4B_torch_dist": "qwen3-4b",
     "zai-org/GLM-4.5-Air": "glm-4.5-air",
     "zai-org/GLM-4.7-Flash": "glm-4.7-flash",
+    "PrimeIntellect/DeepSeek-V4-Flash-0731-bf16": "deepseek-v4-flash",
     "moonshotai/Kimi-K2.5": "kimi-k2-thinking",
     "/data/models--Qwen--Qwen2.5-0.5B-Instruct/snapshots/ab12/": "qwen2.5-0.5b",
     "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",

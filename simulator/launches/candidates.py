@@ -143,9 +143,9 @@ class Reader:
             str(one.place) for score, one, _ in rated_ if one is not call and score >= most / 2
         ]
         if others:
-            self.notes.append(
-                f"{call.place}: the launch that is read; another is in {', '.join(others[:3])}"
-            )
+            places = ", ".join(dict.fromkeys(others[:3]))
+            more = "another is" if len(others) == 1 else f"{len(others)} others are"
+            self.notes.append(f"{call.place}: the launch that is read; {more} in {places}")
         if call.maybe:
             self.notes.append(f"{call.place}: whether it is launched, {call.maybe}")
         return self._candidates(call, found, some)

@@ -202,12 +202,8 @@ class OneRead:
     def _file(self, option: Option) -> Tree:
         """A file that an option names, below its key."""
         configs = Configs(self._sources, self._stack.launch.shipped)
-        written = self._sources.written.get(shown(option.text))
-        if written is not None:
-            text = self._sources.as_text(written)
-            name = shown(option.text)
-            tree = parse_tree(self._sources, text, name, Path(name).suffix)
-        else:
+        tree = self._written(shown(option.text))
+        if tree is None:
             path = self._sources.find(option.text, *self._folders)
             if path is None:
                 self._not_there(option.text, option.place, option.kind == "file" and not option.key)
@@ -222,6 +218,13 @@ class OneRead:
         below: Tree = {}
         put(below, option.key.split("."), tree)
         return below
+
+    def _written(self, name: str) -> Tree | None:
+        """A file that the script itself would write; None where it writes none of this name."""
+        text = self._sources.written.get(name)
+        if text is None:
+            return None
+        return parse_tree(self._sources, self._sources.as_text(text), name, Path(name).suffix)
 
     def _primary(
         self, given: Sequence[Option], program: Program, script: Script | None, started: Path | None
@@ -246,6 +249,8 @@ class OneRead:
         ending = "" if (file or "").endswith(".yaml") else ".yaml"
         between = known("/", name.place) if start and not shown(start).endswith("/") else ()
         wanted = (*start, *between, *name.text, *known(ending, name.place))
+        if (tree := self._written(shown(wanted))) is not None:
+            return tree
         beside = [started.parent] if started else []
         if started and script is not None and script.hydra is not None and not start:
             beside.insert(0, started.parent / script.hydra[0])

@@ -10,6 +10,7 @@ from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Launched, Unresolved
+from rollcast.simulator.launches.one_read import COMMAND
 from rollcast.simulator.launches.sources import Sources
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.launch import ENTRY, Given, Launch
@@ -149,8 +150,8 @@ def _best(launch: Launch, found: Sequence[Given], notes: list[str]) -> list[Give
 
 
 def _compare(launch: Launch, had: Given, item: Given, notes: list[str]) -> None:
-    """What is said twice with equal right: an error where values differ, else a note. Words that
-    the user, or another script that calls it, adds to a script's stand over its own."""
+    """What is said twice with equal right: a note; an error where a configuration has two values.
+    Of a command's words the last hold, as Hydra's and argparse's do."""
     two = f"{item.key} is set to {_shown(had.value)} in {had.place}"
     if had.place == item.place and had.value == item.value:
         return
@@ -162,8 +163,8 @@ def _compare(launch: Launch, had: Given, item: Given, notes: list[str]) -> None:
     if had.place.file == item.place.file == COMMAND_LINE:  # which has no lines
         differ = f"{two}, and then to {_shown(item.value)}"
     both = isinstance(had.value, Unknown) or isinstance(item.value, Unknown)
-    over = had.place.file not in (item.place.file, COMMAND_LINE)  # what a script passes on by "$@"
-    if item.key in launch.ours and not both and not over:
+    words = had.sure == item.sure == COMMAND
+    if item.key in launch.ours and not both and not words:
         raise ScenarioError(str(item.place), f"{differ}; keep one")
     notes.append(f"{differ}; the last is taken")
 

@@ -171,18 +171,18 @@ def test_words_of_the_user_count_before_a_command_before_a_file(tmp_path: Path) 
     assert values(read_launch(path))["workload.batch_groups"] == 3
 
 
-def test_a_key_with_two_values_is_an_error_with_both_lines(tmp_path: Path) -> None:
+def test_of_a_key_that_a_command_says_twice_the_last_value_holds(tmp_path: Path) -> None:
+    """As Hydra and argparse have it."""
     twice = f"{VERL} data.train_batch_size=512 \\\n  data.train_batch_size=1024\n"
-    with pytest.raises(ScenarioError) as caught:
-        launched(tmp_path, twice)
-    assert str(caught.value) == (
-        "run.sh, line 2: data.train_batch_size is set to 512 in run.sh, line 1, "
-        "and to 1024 in line 2; keep one"
+    launch = launched(tmp_path, twice)
+    assert values(launch)["workload.batch_groups"] == 1024
+    said = (
+        "data.train_batch_size is set to 512 in run.sh, line 1, and to 1024 in line 2; the last is "
+        "taken"
     )
-    with pytest.raises(ScenarioError, match="and to 1024 in line 1; keep one"):
-        launched(tmp_path, twice.replace("\\\n", ""))
-    with pytest.raises(ScenarioError, match="512 in the command line, and then to 1024; keep one"):
-        read_launch(None, twice.replace("\\\n", "").split())
+    assert said in launch.notes
+    launch = read_launch(None, twice.replace("\\\n", "").split())
+    assert any("512 in the command line, and then to 1024; the" in note for note in launch.notes)
     same = launched(tmp_path, twice.replace("1024", "512"))
     assert any("and in line 2" in note for note in same.notes)
     with pytest.raises(ScenarioError, match="in line 1; keep one"):
@@ -190,16 +190,36 @@ def test_a_key_with_two_values_is_an_error_with_both_lines(tmp_path: Path) -> No
 
 
 def test_words_that_a_script_passes_on_stand_over_its_own(tmp_path: Path) -> None:
-    path = written(tmp_path, "run.sh", f"{VERL} data.train_batch_size=512 rollout.n=2 $@\n")
-    launch = read_launch(None, ["bash", str(path), "data.train_batch_size=64"])
-    assert values(launch)["workload.batch_groups"] == 64
-    assert any("64 in the command line; the last is taken" in note for note in launch.notes)
-    path = written(tmp_path, "run.sh", f"{VERL} $@ data.train_batch_size=512 rollout.n=2\n")
-    with pytest.raises(ScenarioError, match="keep one"):
-        read_launch(None, ["bash", str(path), "data.train_batch_size=64"])
+    for words, groups in (("n=2 $@", 64), ("n=2 $@ data.train_batch_size=256", 256)):
+        path = written(tmp_path, "run.sh", f"{VERL} data.train_batch_size=512 rollout.{words}\n")
+        launch = read_launch(None, ["bash", str(path), "data.train_batch_size=64"])
+        assert values(launch)["workload.batch_groups"] == groups
+        assert any("64 in the command line" in note for note in launch.notes)
     written(tmp_path, "run.sh", f"{VERL} data.train_batch_size=512 rollout.n=2 $@\n")
     caller = written(tmp_path, "caller.sh", "bash run.sh data.train_batch_size=64\n")
     assert values(read_launch(caller))["workload.batch_groups"] == 64
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "docker run --gpus all -e N=16 --env=GPUS=4 image bash run.sh",
+        "podman run --env N=16 -eGPUS=4 image bash -lc 'bash run.sh'",
+        "sbatch --export=ALL,N=16,GPUS=4 run.sh",
+        "qsub -l walltime=1:0:0 -v N=16,GPUS=4 run.sh",
+    ],
+)
+def test_a_container_or_a_job_is_given_variables(tmp_path: Path, call: str) -> None:
+    words = "actor_rollout_ref.rollout.n=$N trainer.n_gpus_per_node=$GPUS"
+    written(tmp_path, "run.sh", f"{VERL} {words}\n")
+    said = values(read_launch(written(tmp_path, "caller.sh", f"{call}\n")))
+    assert (said["workload.group_size"], said["run.gpus_per_node"]) == (16, 4)
+
+
+def test_hydra_s_configuration_may_be_one_that_the_script_writes(tmp_path: Path) -> None:
+    text = "cat > /tmp/own.yaml <<EOF\ndata: {train_batch_size: 48}\nEOF\n"
+    launch = launched(tmp_path, f"{text}{VERL} --config-path /tmp --config-name own\n")
+    assert values(launch)["workload.batch_groups"] == 48
 
 
 def test_a_configuration_of_the_stack_is_told_by_its_name(tmp_path: Path) -> None:

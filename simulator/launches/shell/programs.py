@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 from rollcast.simulator.launches.around import options
 from rollcast.simulator.launches.pieces import (
@@ -37,6 +38,7 @@ _STARTED = (
     r"(?:uv\s+run|python3?|torchrun|accelerate|deepspeed|ray\s+job)\s"
 )
 _LONGEST = 100_000
+_CONTAINERS = {"docker", "podman", "nerdctl", "apptainer", "singularity"}
 _LAUNCHERS = {
     "srun",
     "ssh",
@@ -144,7 +146,7 @@ def _submitted(session: Session, command: Simple) -> None:
 def _calls(words: Sequence[str | None], at: int) -> bool:
     """Whether a word that names a script is what is called, not an argument of a program."""
     before = {posixpath.basename(word or "") for word in words[:at]}
-    return at == 0 or bool(before & (_SHELLS | {"sbatch"})) or bool(before & _LAUNCHERS)
+    return at == 0 or bool(before & (_SHELLS | _SUBMITS)) or bool(before & _LAUNCHERS)
 
 
 def _script(session: Session, fields: list[Text], at: int, command: Simple) -> Status:
@@ -228,8 +230,8 @@ def external(
 
 def _environment(session: Session, command: Simple, words: Sequence[Text] = ()) -> dict[str, Value]:
     """The variables of a program: those of the script, and those before its name. words: before it,
-    of which those after ``env`` are such, too."""
-    before = session.state.variables
+    of which those after ``env``, and those that a container or a job is given, are such, too."""
+    before, here = session.state.variables, Place(session.file, command.line)
     session.state.variables = dict(before)
     for assignment in command.assignments:
         assign(session, assignment)
@@ -237,6 +239,16 @@ def _environment(session: Session, command: Simple, words: Sequence[Text] = ()) 
         for text in words[1:]:
             if match := re.match(r"(\w+)=", shown(text)):
                 session.state.variables[match[1]] = cut(text, match.end())[1]
+    if any(posixpath.basename(shown(text)) in _CONTAINERS for text in words):
+        for option, text in pairwise(words):
+            match = re.match(r"(?:-e|--env)?=?(\w+)=", shown(text))
+            if match and (shown(option) in ("-e", "--env") or shown(text).startswith("-")):
+                session.state.variables[match[1]] = cut(text, match.end())[1]
+    for option, text in pairwise(words):
+        listed = plain(text) or ""
+        if shown(option) == "-v" or listed.startswith("--export="):  # of PBS, of Slurm
+            for name, value in re.findall(r"(?:^|[=,])(\w+)=([^,]*)", listed):
+                session.state.variables[name] = known(value, place_of(text, here))
     variables, session.state.variables = session.state.variables, before
     return variables
 

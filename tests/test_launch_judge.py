@@ -18,7 +18,7 @@ WHOLE = """python3 -m verl.trainer.main_ppo \\
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, n in (("whole", "8"), ("asks", "$GROUP"), ("two", "8 data.train_batch_size=32")):
+    for name, n in (("whole", "8"), ("asks", "$GROUP"), ("wrong", "eight")):
         (tmp_path / f"{name}.sh").write_text(WHOLE.format(n=n))
     (tmp_path / "none.sh").write_text("echo nothing to launch\n")
     return tmp_path
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "outcome"),
-    [("whole", "unaided"), ("asks", "asks"), ("two", "failed"), ("none", "failed")],
+    [("whole", "unaided"), ("asks", "asks"), ("wrong", "failed"), ("none", "failed")],
 )
 def test_a_file_is_judged_by_what_a_user_is_asked(folder: Path, name: str, outcome: str) -> None:
     assert judged(folder, "verl", f"{name}.sh").outcome == outcome
@@ -55,7 +55,7 @@ def test_a_file_that_nobody_has_is_asked_for(folder: Path) -> None:
 
 
 def test_the_table_counts_by_stack(folder: Path) -> None:
-    cases = [judged(folder, "verl", f"{name}.sh") for name in ("whole", "asks", "two", "none")]
+    cases = [judged(folder, "verl", f"{name}.sh") for name in ("whole", "asks", "wrong", "none")]
     row = table(cases).splitlines()[2]
     assert row.startswith("| verl | 4 | 1 | 1 | 2 | 50.0 % |")
 

@@ -13,6 +13,7 @@ _AS_A_CRITIC = {
     "run.critic_model": "run.reward_model",
     "run.critic_packing": "run.reward_packing",
     "run.critic_micro_rollouts": "run.reward_micro_rollouts",
+    "run.critic_recompute": "run.recompute",  # as the policy's (prime_trainer.yaml)
     "run.offload_critic": "run.offload_reward",
     "run.offload_critic_parameters": "run.offload_reward_parameters",
 }

@@ -18,7 +18,7 @@ WHOLE = """python3 -m verl.trainer.main_ppo \\
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, n in (("whole", "8"), ("asks", "$GROUP"), ("wrong", "eight")):
+    for name, n in (("whole", "8"), ("asks", "$GROUP"), ("wrong", "'8")):
         (tmp_path / f"{name}.sh").write_text(WHOLE.format(n=n))
     (tmp_path / "none.sh").write_text("echo nothing to launch\n")
     return tmp_path

@@ -35,6 +35,7 @@ _SAME: tuple[tuple[str, str, type], ...] = (
     ("run.pinned_optimizer", "pinned_optimizer", bool),
     ("run.cpu_offload", "states_on_host", bool),
     ("run.offload_activations", "offload_activations", bool),
+    ("run.reduce_every_pass", "reduce_every_microbatch", bool),
     ("run.freezes_tower", "freeze_tower", bool),
     ("run.reshard_after_forward", "reshard_after_forward", bool),
     ("run.merges_at_once", "gathers_to_merge", bool),

@@ -768,6 +768,27 @@ def test_an_engine_of_the_stack_reads_the_weights_of_the_trainer() -> None:
     assert all(h.role != "engine" for h in stays.of("sync", "colocated"))
 
 
+@pytest.mark.parametrize(
+    ("options", "each"),
+    [
+        ({"backend": "fsdp"}, 2),
+        ({"backend": "fsdp", "states_on_host": True}, 2),
+        ({"backend": "fsdp2"}, 4),
+    ],
+)
+def test_whole_gradients_of_fsdp1_wait_as_they_were_computed(
+    options: dict[str, Any], each: int
+) -> None:
+    """Seen in PyTorch 2.13: under ``no_sync`` whole and in 16 bit, then shards in fp32."""
+    model = load_model("qwen2.5-7b")
+    trainer = RooflineTrainer(model, ROOMY, 8, reduce_every_microbatch=False, **options)
+    phases = trainer.phases(Use(4096, 4096, 0, accumulates=True))
+    waiting = phases["update"]["trainer"]["gradients"]
+    assert waiting == pytest.approx(each * model.parameters, rel=0.15)  # and the root in flight
+    shard = 0 if trainer.states_on_host else 4 * model.parameters / 8
+    assert phases["optimizer_step"]["trainer"].get("gradients", 0.0) == pytest.approx(shard)
+
+
 def test_a_share_has_no_room_for_cudas_context() -> None:
     """vLLM looks what is free when the context is there (``MemorySnapshot`` in ``init_device``)."""
     model = load_model("qwen2.5-7b")

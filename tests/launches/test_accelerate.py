@@ -80,6 +80,22 @@ def test_fsdp_of_the_command_line_is_read_as_of_a_configuration(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("launcher", "flags", "reduces"),
+    [
+        ("--use_fsdp", ("--gradient_accumulation_steps 4",), False),
+        ("--use_fsdp", ("--gradient_accumulation_steps 4", "--sync_each_batch true"), True),
+        ("--use_fsdp", ("--gradient_accumulation_steps 1",), None),
+        ("--use_deepspeed --zero_stage 3", ("--gradient_accumulation_steps 4",), None),
+    ],
+)
+def test_gradients_of_fsdp_wait_whole_for_the_last_pass(
+    tmp_path: Path, launcher: str, flags: tuple[str, ...], reduces: bool | None
+) -> None:
+    """accelerate accumulates under no_sync; `sync_each_batch` reduces after each."""
+    assert asked(tmp_path, launcher, *flags).get("reduce_every_microbatch") is reduces
+
+
+@pytest.mark.parametrize(
     "launcher",
     ["accelerate launch --num_processes 8 --multi-gpu", "torchrun --nproc_per_node 8 --standalone"],
 )

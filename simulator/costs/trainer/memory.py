@@ -514,7 +514,8 @@ class TrainerMemory(TrainerOptions):
             update = max(update, alone, key=lambda parts: math.fsum(parts.values()))
         step = dict(self._states)
         if not self.reduce_every_microbatch and self.kept in ("fsdp", "hybrid"):
-            step["gradients"] = gradient_bytes(self) * self.layout.owned_parameters
+            own = 0.0 if self.states_on_host else self.layout.owned_parameters
+            step["gradients"] = gradient_bytes(self) * own
         if not (self.optimizer_on_host or self.states_on_host or self.step_in_backward):
             step["optimizer"] = step.get("optimizer", 0.0) + self._step_bytes
         if self.step_in_backward:

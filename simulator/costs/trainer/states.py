@@ -53,6 +53,13 @@ def gradient_bytes(options: TrainerOptions) -> int:
     return COMPUTE_BYTES if narrow else GRADIENT_BYTES
 
 
+def waiting_gradient_bytes(options: TrainerOptions) -> int:
+    """Bytes of a gradient that is whole: FSDP1 leaves one that waits to be reduced as it was
+    computed (torch's ``_post_backward_hook`` returns before it casts)."""
+    waits = options.backend == "fsdp" and options.kept in _SHARDED_GRADIENTS
+    return COMPUTE_BYTES if waits else gradient_bytes(options)
+
+
 def has_working_copy(options: TrainerOptions) -> bool:
     """Whether a 16 bit weight is kept beside the one that the optimiser updates. ZeRO-1 and 2 keep
     all of the passes' weights on each GPU and update a clone of its part, in whatever precision
@@ -68,6 +75,9 @@ def state_parts(layout: Layout, options: TrainerOptions) -> dict[str, float]:
         ("weights", "master_weights", "gradients", "optimizer"), 0.0
     )
     if options.states_on_host:
+        if options.kept in _SHARDED_WEIGHTS and not options.reduce_every_microbatch:
+            whole = math.fsum(weights for weights, _ in layout.parts)
+            parts["gradients"] = waiting_gradient_bytes(options) * whole
         return parts
     copy, here = has_working_copy(options), not options.optimizer_on_host
     sharded = options.kept in _SHARDED_WEIGHTS
@@ -84,7 +94,8 @@ def state_parts(layout: Layout, options: TrainerOptions) -> dict[str, float]:
             parts["optimizer"] += resident_moment_bytes(options) * states
         if here or not (options.working_copy and options.kept in _SHARDED_GRADIENTS):
             split = options.kept in _SHARDED_GRADIENTS and options.reduce_every_microbatch
-            parts["gradients"] += gradient_bytes(options) * (weights / shared if split else weights)
+            each = gradient_bytes(options) if split else waiting_gradient_bytes(options)
+            parts["gradients"] += each * (weights / shared if split else weights)
     return parts
 
 

@@ -41,7 +41,12 @@ def implied(settings: Settings) -> Iterable[Setting]:
         yield batches.implies("run.merges_at_once", False)
     elif adapters is not None and adapters.value is True:
         yield adapters.implies("run.merges_at_once", False)
-    yield from _stepped({**settings, **{one.key: one for one in split}})
+    known = {**settings, **{one.key: one for one in split}}
+    yield from _stepped(known)
+    accumulates = (whole(settings, "run.gradient_accumulation") or 1) > 1
+    said = "run.reduce_every_pass" in settings  # else accelerate's no_sync
+    if accumulates and not said and value(known, "run.strategy") == "fsdp":
+        yield known["run.strategy"].implies("run.reduce_every_pass", False)
 
 
 def _placed(settings: Settings) -> Iterable[Setting]:

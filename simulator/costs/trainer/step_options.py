@@ -343,6 +343,10 @@ class StepOptions(Options):
             unit="bytes",
         ),
     ] = 0.0
+    packed_entropy_traffic_per_logit: Annotated[
+        Traffic | None,
+        Doc("entropy_traffic_per_logit of rows without padding; null: the same", unit="bytes"),
+    ] = None
     padded_logits: Annotated[
         bool,
         Doc(

@@ -280,6 +280,12 @@ class RooflineTrainer(TrainerRoom):
         moved_bytes = positions * self.model.vocab * bytes_each
         return moved_bytes * self._moved_s_per_byte / self.layout.share
 
+    @property
+    def _entropy_traffic(self) -> float:
+        """Bytes per logit that the policy's entropy moves."""
+        packed = None if self._dealing.pads else self.packed_entropy_traffic_per_logit
+        return self.entropy_traffic_per_logit if packed is None else packed
+
     def _stage_s(self, work: Work, *, head: bool = True) -> float:
         """A forward of one microbatch in the slowest stage, computation alone. head: with that of
         the LM head."""
@@ -352,7 +358,7 @@ class RooflineTrainer(TrainerRoom):
         # cuDNN plans once for each length (verl, pull request 6901), before a reference meets it.
         built_s = len(microbatches) * self.attention_build_s
         phases["backward"] += built_s
-        own_s = graded_s + built_s + self._logits_s(microbatches, self.entropy_traffic_per_logit)
+        own_s = graded_s + built_s + self._logits_s(microbatches, self._entropy_traffic)
         loaded_s = len(microbatches) * self._reference_loaded_s
         compared_s = graded_s
         if passes > 1 and self.adapter_gather_launch_s_per_layer:

@@ -5,6 +5,7 @@ the first part is fitted, changes of the run within it included; the rest is for
 is. A run that later becomes another one counts as a miss.
 """
 
+import math
 import warnings
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def row(path: Path, result: Judged | str) -> list[str]:
         f"{result.measured_s.mean():.3g} s",
         f"{100 * result.median_error:.1f} %",
         f"{100 * result.total_error:+.1f} %",
-        f"{100 * result.given_error:+.1f} %",
+        f"{100 * result.given_error:+.1f} %" if math.isfinite(result.given_error) else "",
         "yes" if result.total_covered else "no",
         f"{result.total_high_s / result.total_low_s:.2f}",
     ]

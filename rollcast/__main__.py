@@ -8,7 +8,7 @@ import sys
 
 def main() -> None:
     """Runs the command line on this process's arguments and exits."""
-    gc.set_threshold(100_000)  # imports leave no cycles: searching for them took a twentieth
+    gc.set_threshold(300_000)  # imports leave no cycles: searching for them took a twentieth
     try:
         from rollcast.simulator.cli.app import main as command
     except KeyboardInterrupt:  # before the command could watch for signals

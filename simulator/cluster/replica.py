@@ -273,7 +273,8 @@ class Replica:
                 "tokens cannot hold the next rollout (engine.kv_tokens)"
             )
         # What a preemption has just made room for is admitted in the next pass.
-        n = 1 if scheduler.head_fits() else scheduler.decoding.repeats(scheduler.pool.free)
+        once = prefill.preempted and scheduler.head_fits()
+        n = 1 if once else scheduler.decoding.repeats(scheduler.pool.free)
         extremes.context_tokens = max(extremes.context_tokens, context + (n - 1) * decoding)
         curve = self._curve(decoding)
         ticks = curve.total_ticks(context, decoding, n)

@@ -24,12 +24,14 @@ from rollcast.simulator.cluster.request import Request
 
 @dataclass(slots=True)
 class Prefill:
-    """What prefilling rollouts add to an iteration (`simulator.costs.base.Iteration`)."""
+    """What prefilling rollouts add to an iteration (`simulator.costs.base.Iteration`). preempted:
+    whether the pass preempted, and therefore admitted none."""
 
     context_tokens: int = 0
     rollouts: int = 0
     tokens: int = 0
     pairs: int = 0
+    preempted: bool = False
 
 
 class Scheduler:
@@ -64,10 +66,9 @@ class Scheduler:
         """One pass, at tick ``now``: takes the blocks of the next iteration."""
         decoding, pool, prefill = self.decoding, self.pool, Prefill()
         self.filling = []
-        preempted = False
         while (blocks := decoding.blocks_needed) > pool.free:
             self._preempt(next(reversed(self.running)))
-            preempted = True
+            prefill.preempted = True
         pool.take(blocks)
         if decoding.sharing:
             decoding.cache_shared(pool)
@@ -78,11 +79,11 @@ class Scheduler:
             blocks = pool.blocks_for(last.computed + tokens) - pool.blocks_for(last.computed)
             if blocks > pool.free:
                 self._preempt(last)
-                preempted = True
+                prefill.preempted = True
             else:
                 self._fill(last, tokens, blocks, prefill)
                 budget -= tokens
-        if not preempted:
+        if not prefill.preempted:
             self._admit(budget, now, prefill)
         return prefill
 

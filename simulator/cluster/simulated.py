@@ -279,7 +279,7 @@ class SimulatedCluster:
         """Does one round of sessions at this instant; whether there is anything left."""
         news = sessions.round()
         if news:
-            queues = Queues[Request](self._replicas)
+            queues: Queues[Request] | None = None
             for session in news:
                 if session.stage == "end":
                     segment = session.nothing(session.trajectory.ending, self._now)
@@ -287,8 +287,10 @@ class SimulatedCluster:
                     sessions.finished(session)
                     self._mail.append(Ended(segment))
                 elif sessions.next_stage(session) == "model":
+                    queues = queues or Queues(self._replicas)
                     self._take_turn(session, queues)
-            self._flush(queues)
+            if queues is not None:
+                self._flush(queues)
         return sessions.give_slots() or news is not None
 
     def oracle_tokens(self, rollout: Rollout) -> int:

@@ -102,6 +102,28 @@ def test_adapters_keep_what_autograd_saves(family: str, kind: Any) -> None:
     assert two - one == TOKENS * (counted + factors + 2 * 7)  # and of rank 1 in seven matrices
 
 
+@pytest.mark.parametrize("squared", [True, False])
+def test_an_mlp_without_a_gate_keeps_two_widths(squared: bool) -> None:
+    """Nemotron's squared ReLU, and GELU."""
+    model = replace(load_model("qwen3-4b"), **SHAPES, layers=1, gated_mlp=False)
+    up = torch.nn.Linear(model.hidden, model.intermediate, bias=False)
+    down = torch.nn.Linear(model.intermediate, model.hidden, bias=False)
+    taken = torch.ones((TOKENS, model.hidden), requires_grad=True)
+    own = {one.data_ptr() for one in (up.weight, down.weight, taken)}
+    counted: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.data_ptr() not in own:
+            counted[tensor.data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        made = up(taken)
+        down(made.relu().pow(2) if squared else torch.nn.functional.gelu(made))
+    saved = sum(tensor.numel() for tensor in counted.values())
+    assert 2 * saved == TOKENS * kept_layer(model).mlp
+
+
 class Fused(torch.autograd.Function):
     """A kernel that keeps ``kept`` and whose output is like ``like``."""
 

@@ -148,7 +148,7 @@ def kept_layer(
     attention += again
     mlp += again_of_mlp
     sent = busiest * sparse * model.experts_per_token
-    if kernels == "fused":
+    if kernels == "fused" or model.mlp_matrices < 3:  # those without a gate make no third one
         widths = sparse * model.shared_expert_intermediate + sent * model.moe_intermediate
         mlp -= ACTIVATION_BYTES * (widths + model.dense_layers / model.layers * model.intermediate)
     if scaled_inside:

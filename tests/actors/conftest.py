@@ -1,4 +1,4 @@
-"""One Ray for the tests of a file that need it, on this machine, with this folder on its path."""
+"""One Ray for the tests that need it, on this machine, with this folder on its path."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -16,12 +16,16 @@ if HAVE_VLLM:
     prepare()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ray_transport() -> Iterator[Any]:
+    """It counts four GPUs that are not there."""
     if not HAVE_RAY:
         pytest.skip("Ray is not installed (rollcast[ray])")
-    with ray_started() as transport:
-        yield transport
+    with pytest.MonkeyPatch.context() as patch:
+        # As where others have started Ray: it hides the GPUs from who has asked for none.
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+        with ray_started(gpus=4) as transport:
+            yield transport
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from actor_fakes import FakeTask, StartEngine, StartProcessRank, StartTrainer, kill_signed, signed
-from actor_threads import ray_started
 from ray_actors import Echo, Placed
 from running_actors import CAP, PLAN, STEPS, drive, made, make, rows
 
@@ -31,15 +30,6 @@ from rollcast.simulator.testing import Monitor, conserves, never_on_two_replicas
 from tests.running import run
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (rollcast[ray])")
-
-
-@pytest.fixture(scope="module")
-def ray_transport() -> Iterator[Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        # As where others have started Ray: it hides the GPUs from who has asked for none.
-        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
-        with ray_started(gpus=4) as transport:
-            yield transport
 
 
 @pytest.fixture

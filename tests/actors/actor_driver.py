@@ -15,6 +15,7 @@ from rollcast.engine.config import RunSpec
 from rollcast.engine.world import EngineWorld
 from rollcast.engine.world_parts import Recipes
 from rollcast.simulator.cli import app as cli
+from tests.small_ray import small_ray
 
 
 def start_actors(spec: RunSpec, address: str | None = None) -> Any:
@@ -28,4 +29,5 @@ def start_actors(spec: RunSpec, address: str | None = None) -> Any:
 if __name__ == "__main__":
     start.start_actors = start_actors  # type: ignore[assignment]
     on_ray.TEMPORARY = os.environ["RAY_FOLDERS"]
-    cli.main(["run", sys.argv[1], "--out", *sys.argv[2:], "--no-plot"])
+    with small_ray():
+        cli.main(["run", sys.argv[1], "--out", *sys.argv[2:], "--no-plot"])

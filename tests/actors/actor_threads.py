@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from rollcast.engine.actors.transport import ActorLostError, Lane, Need
+from tests.small_ray import small_ray
 
 FOLDERS = (Path(__file__).parents[2], Path(__file__).parent, Path(__file__).parents[1] / "engine")
 """What other processes have to find."""
@@ -181,6 +182,7 @@ def ray_started(**options: Any) -> Iterator[Any]:
         warnings.simplefilter("ignore")
         paths = [*map(str, FOLDERS), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        transport = RayTransport(**options)
+        with small_ray():
+            transport = RayTransport(**options)
         yield transport
         transport.close()

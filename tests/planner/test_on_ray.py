@@ -16,6 +16,7 @@ from rollcast.simulator.planner.workers import Died
 from rollcast.simulator.scenario.file import parse_scenario
 from tests.planner.test_plan import SCENARIO
 from tests.planner.test_workers import dies, fails_at_three
+from tests.small_ray import small_ray
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,13 +30,14 @@ def cluster() -> Iterator[None]:
     """One Ray for all tests: starting it takes seconds."""
     ray = pytest.importorskip("ray", reason="Ray is not installed (rollcast[ray])")
     root = Path(__file__).parents[2]
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        configure_logging=False,
-        runtime_env={"env_vars": {"PYTHONPATH": str(root)}},
-    )
+    with small_ray():
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            runtime_env={"env_vars": {"PYTHONPATH": str(root)}},
+        )
     yield
     ray.shutdown()
 

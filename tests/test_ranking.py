@@ -72,6 +72,30 @@ def test_a_speedup_is_per_rollout_and_smaller_updates_are_told() -> None:
     assert "whole on 32, half on 16, pods(keep=2) on 8" in told
 
 
+def test_a_row_of_another_model_or_split_is_drawn_by_its_own_costs_and_lengths() -> None:
+    """Its interval was that of the first row's costs, and ended at its own figure."""
+    small = ("steps=2", "workload.batch_groups=4", "policy=")
+    rows = [
+        load(EXAMPLES / "april.yaml", *small, key)
+        for key in ("seed=0", "cluster.tensor_parallel=2", "workload.max_new_tokens=2000")
+    ]
+    named = [
+        row.with_policy(f"{name} = sync")
+        for row, name in zip(rows, ["one", "two", "cut"], strict=True)
+    ]
+    results = run_each(named)
+    [told] = [text for text in warnings_of(results) if "numbers of GPUs" in text]
+    gpus = results["one"].summary["gpus"]
+    assert f"one on {gpus}, two on {results['two'].summary['gpus']}, cut on {gpus}" in told
+    whole = redraw(results, 10)
+    for ranking in (from_short_runs(results), whole):
+        for name in ("two", "cut"):
+            own = ranking.step_s[0] / ranking.step_s[ranking.names.index(name)]
+            low, high = ranking.speedup(name)
+            assert low < 0.999 * own < 1.001 * own < high
+            assert name == "cut" or high < 1.5 * low
+
+
 def test_a_preset_of_few_prompts_widens_a_speedup() -> None:
     """Its errors belong to the interval; given in full, the same lengths have none."""
     small = ("steps=3", "workload.batch_groups=8", "cluster.replicas=4", "cluster.trainer_gpus=4")

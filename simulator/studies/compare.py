@@ -81,7 +81,7 @@ def warnings_of(results: Mapping[str, Result]) -> list[str]:
                 )
             elif text not in told:
                 told.append(text)
-    return [*told, *([max(few)[1]] if few else ()), *_other_batches(results)]
+    return [*told, *([max(few)[1]] if few else ()), *_other_batches(results), *_other_gpus(results)]
 
 
 def _other_batches(results: Mapping[str, Result]) -> list[str]:
@@ -99,6 +99,18 @@ def _other_batches(results: Mapping[str, Result]) -> list[str]:
     if any(not isinstance(result.progress, Progress) for result in fewer):
         text += "; a simulation does not tell whether training on fewer learns as much"
     return [text]
+
+
+def _other_gpus(results: Mapping[str, Result]) -> list[str]:
+    """That a row has more GPUs, which its step time does not show."""
+    held = {name: result.summary["gpus"] for name, result in results.items()}
+    if len({*held.values()}) == 1:
+        return []
+    listed = ", ".join(f"{name} on {gpus}" for name, gpus in held.items())
+    return [
+        f"the rows hold different numbers of GPUs ({listed}): speed-ups compare seconds of a step, "
+        "not GPU-hours"
+    ]
 
 
 def table(results: Mapping[str, Result], ranking: Ranking | None) -> list[dict[str, Any]]:

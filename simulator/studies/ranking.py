@@ -5,7 +5,7 @@ Lengths, rewards and costs are redrawn alike for all policies, by short or whole
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -83,16 +83,21 @@ def from_short_runs(
     """The ranking of finished runs by the draws of `simulator.studies.uncertainty`, alike for all
     policies. Adds intervals to the runs' summaries (`add_intervals`, also on ``sources``)."""
     runs = list(results.values())
-    costs = cost_draws(runs[0].scenario)
+    costs = {id(result.scenario.cost): cost_draws(result.scenario) for result in _unlike(runs)}
     alike = widest(kind_of(result.run.steps) for result in runs)
-    add = partial(add_intervals, on_short_step=on_step, costs=costs, alike=alike, sources=sources)
-    drawn = [add(result).draws["step_s"] for result in runs]
+    add = partial(add_intervals, on_short_step=on_step, alike=alike, sources=sources)
+    drawn = [add(run, costs=costs[id(run.scenario.cost)]).draws["step_s"] for run in runs]
     step_s = np.array([result.summary["step_s"] for result in runs])
     alike_s = per_rollout([result.run for result in runs])
     drawn_s = np.column_stack(drawn) * alike_s
     ranking = Ranking(tuple(results), step_s * alike_s, drawn_s, "short runs")
     add_learning(results, {name: ranking.factors(name) for name in results})
     return ranking
+
+
+def _unlike(runs: Sequence[Result]) -> Iterable[Result]:
+    """The first run of each model of costs: another key than a policy may change the costs."""
+    return {id(result.scenario.cost): result for result in reversed(runs)}.values()
 
 
 def redraw(
@@ -104,15 +109,16 @@ def redraw(
     Raises ScenarioError or RunError for a run that cannot be made.
     """
     scenarios = [result.scenario for result in results.values()]
+    first = scenarios[0]
     drawn, summaries = [], []
     for draw in range(1, draws + 1):
-        alike = redrawn(scenarios[0], draw)
-        runs = [
-            simulate(
-                replace(scenario, workload=alike.workload, cost=alike.cost, learning=None), on_step
-            )
-            for scenario in scenarios
-        ]
+        alike = redrawn(first, draw)
+        runs = []
+        for scenario in scenarios:
+            of_first = scenario.cost is first.cost and scenario.workload is first.workload
+            own = alike if of_first else redrawn(scenario, draw)
+            other = replace(scenario, workload=own.workload, cost=own.cost, learning=None)
+            runs.append(simulate(other, on_step))
         drawn.append(_step_s(runs))
         summaries.append([run.summary for run in runs])
     for result, theirs in zip(results.values(), zip(*summaries, strict=True), strict=True):

@@ -21,7 +21,7 @@ from tests.small_ray import small_ray
 def start_actors(spec: RunSpec, address: str | None = None) -> Any:
     recipes = Recipes(
         [Recipe(StartEngine(8, 5e-3))] * spec.cluster.replicas,
-        [Recipe(StartTrainer(1e-4, tensors=True))],
+        [Recipe(StartTrainer(1e-4))],
     )
     return EngineWorld(RayTransport(), recipes, spec.shape, FakeTask(spec.max_new_tokens), 3)
 

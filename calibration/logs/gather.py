@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from rollcast.calibration.logs import columns, overlay, recognise
 from rollcast.calibration.logs.errors import LogError, NoStepsError
 from rollcast.calibration.logs.formats import machine
+from rollcast.calibration.logs.gaps import gaps_of, level_of
 from rollcast.calibration.logs.opened import LogFile, find
 from rollcast.calibration.logs.pauses import without_pauses
 from rollcast.calibration.logs.readers import launch_of, readers
-from rollcast.calibration.logs.rollouts import MOST_TOKENS, Rollouts
-from rollcast.calibration.logs.run_log import Gap, RunLog
+from rollcast.calibration.logs.rollouts import Rollouts
+from rollcast.calibration.logs.run_log import RunLog
 from rollcast.calibration.logs.scan import scan
 from rollcast.calibration.logs.scanned import CONSOLE, Scanned
+from rollcast.calibration.logs.step_rows import counts, rows_of, table_of
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.text import seconds
 from rollcast.simulator.stacks.keys import Key
@@ -47,8 +48,6 @@ _EVERY_STACK = {
     "run.gpus_per_node": (Key(key=machine.COUNT),),
     "run.nodes": (Key(key=machine.MACHINES),),
 }
-_OF_A_STEP = frozenset(("step_s", "mean_new_tokens", *columns.PHASES, "orchestrator_step_s"))
-"""Columns without which a row is a validation by itself, say."""
 _OF_A_LOOP = tuple(
     column.name
     for column in columns.STEPS.columns
@@ -56,14 +55,6 @@ _OF_A_LOOP = tuple(
     or column.name in ("mean_reward", "reward_sd", *columns.PHASES)
 )
 """Columns of which some row of an RL loop has one."""
-_LENGTHS = tuple(
-    f"{which}_{what}_tokens" for which in ("mean", "max", "min") for what in ("new", "prompt")
-)
-_WANTED = (
-    *("generation_s", "update_s", "mean_new_tokens", "max_new_tokens", "min_new_tokens"),
-    *("truncated_share", "mean_prompt_tokens", "rollouts", "sync_s"),
-)
-"""Columns of steps.csv whose absence is told."""
 
 
 def read_log(
@@ -137,8 +128,8 @@ def gathered(
     overlapped = overlaps is not False
     rows: list[tuple[Row, Raw]] = []
     if whole is not None:
-        rows = _rows(stack, whole, settings, overlapped, _counts(rollouts))
-    steps = _steps(rows, rollouts)
+        rows = rows_of(stack, whole, settings, overlapped, counts(rollouts))
+    steps = table_of(rows, rollouts)
     if steps.empty:
         raise _nothing(scanned, stack)
     _check_loop(stack, steps)
@@ -148,7 +139,7 @@ def gathered(
         notes.append(paused)
     if not overlapped and (unread := _unread(stack, steps)):
         notes.append(unread)
-    gaps = _gaps(stack, steps, rollouts, requests, dumped.some_unnamed and size is None)
+    gaps = gaps_of(stack, steps, rollouts, requests, dumped.some_unnamed and size is None)
     if stack.tool_tokens_inside and (steps["max_turns"] > 2).any():
         notes.append("lengths of responses hold what tools wrote (turns were more than one)")
     written_by = stack.written_by(raws)
@@ -160,7 +151,7 @@ def gathered(
         rollouts=rollouts,
         requests=requests,
         settings=settings,
-        level=_level(steps, rollouts, requests),
+        level=level_of(steps, rollouts, requests),
         gaps=gaps,
         overlapped=overlapped,
         outside=frozenset(stack.outside),
@@ -392,164 +383,3 @@ def _cap_seen(stack: StackLog, whole: overlay.Series) -> Setting | None:
         return None
     said = f"the {of} response of {times} of {len(longest)} steps"
     return Setting(CAP, int(most), said, rows[0][1], implied=True)
-
-
-def _counts(rollouts: pd.DataFrame) -> Mapping[int, int]:
-    """Dumped rollouts that were trained on, by step."""
-    if not len(rollouts):
-        return {}
-    counts = rollouts.loc[rollouts["trained"] != 0, "step"].value_counts()
-    return dict(zip(counts.index.tolist(), counts.tolist(), strict=True))
-
-
-def _rows(
-    stack: StackLog,
-    whole: overlay.Series,
-    settings: Settings,
-    overlapped: bool,
-    dumped: Mapping[int, int],
-) -> list[tuple[Row, Raw]]:
-    """Rows by our columns, checked. dumped: rollouts by step, for steps that count none."""
-    rows: list[tuple[Row, Raw]] = []
-    for number, step in sorted(whole.steps.items()):
-        row = stack.row(step.values)
-        for column in columns.SECONDS:
-            if column in row and not 0 <= row[column] < 1e12:
-                raise LogError(
-                    f"{step.place}: {column} of step {number} is {row[column]:g}; seconds are "
-                    "numbers from 0 to 1e12"
-                )
-        row = {name: item for name, item in row.items() if math.isfinite(item)}
-        for column in _LENGTHS:
-            if not 0 <= row.get(column, 0.0) <= MOST_TOKENS:
-                raise LogError(
-                    f"{step.place}: {column} of step {number} is {row[column]:g}; no "
-                    "response has so many tokens"
-                )
-        stack.complete(row, step.values, settings, overlapped)
-        if number in dumped:
-            row.setdefault("rollouts", float(dumped[number]))
-        row["overlapped"] = row.get("overlapped", float(overlapped))
-        row["first"] = float(step.first)
-        if step.logged_s is not None and math.isfinite(step.logged_s) and step.logged_s >= 0:
-            row["logged_s"] = step.logged_s
-        row["step"] = float(number)
-        row["line"] = float(step.place.line)
-        row["file"] = step.place.file  # type: ignore[assignment]
-        rows.append((row, step.values))
-    timed = [row for row, _ in rows if "step_s" in row]
-    if timed and not any(row["step_s"] for row in timed):
-        first = whole.steps[min(whole.steps)].place
-        raise LogError(f"{first}: step_s is 0 in every step; a step takes more than 0 seconds")
-    stack.follow(rows, settings)
-    rows = [(row, raw) for row, raw in rows if not _OF_A_STEP.isdisjoint(row)]
-    for row, _ in rows:
-        if "rest_s" not in row:
-            _rest(row, stack)
-    return rows
-
-
-def _rest(row: Row, stack: StackLog) -> None:
-    """What a step holds beside its phases, where the larger of them were timed."""
-    made = row.keys() & {"generation_s", "wait_s"}
-    if "step_s" not in row or "update_s" not in row or not made:
-        return
-    inside = [row.get(name, 0.0) for name in columns.PHASES if name not in stack.outside]
-    for phase in ("validation", "checkpoint"):
-        if row.get(f"{phase}_inside") == 1:
-            inside.append(row.get(f"{phase}_s", 0.0))
-    rest = row["step_s"] - sum(inside)
-    if rest > -0.02 * row["step_s"]:  # else the phases overlap each other
-        row["rest_s"] = max(rest, 0.0)
-
-
-def _steps(rows: Sequence[tuple[Row, Raw]], rollouts: pd.DataFrame) -> pd.DataFrame:
-    """steps.csv: the rows; empty cells are filled from the dumped rollouts."""
-    import numpy as np
-    import pandas as pd
-
-    said: list[Row] = [row for row, _ in rows]
-    data: dict[str, Any] = {}
-    if len(rollouts):
-        trained = rollouts[rollouts["trained"] != 0].groupby("step")
-        summed = trained.agg(
-            rollouts=("group", "size"),
-            groups=("group", "nunique"),
-            mean_new_tokens=("new_tokens", "mean"),
-            max_new_tokens=("new_tokens", "max"),
-            min_new_tokens=("new_tokens", "min"),
-            mean_prompt_tokens=("prompt_tokens", "mean"),
-            mean_tool_tokens=("tool_tokens", "mean"),
-            truncated_share=("truncated", "mean"),
-            mean_reward=("reward", "mean"),
-        )
-        said = said or [{"step": step, "first": 0.0} for step in summed.index]
-        known = summed.reindex([int(row["step"]) for row in said])
-        data = {name: known[name].to_numpy(float) for name in summed.columns}
-    for name in columns.STEPS.names:
-        if name not in ("step", "file"):  # by itself: a frame converts columns one by one
-            own = np.array([row.get(name) for row in said], dtype=float)
-            data[name] = np.where(np.isnan(own), data[name], own) if name in data else own
-    data["step"] = np.array([row["step"] for row in said], dtype=np.int64)
-    data["file"] = pd.Series([row.get("file") or "" for row in said], dtype=object)
-    table = pd.DataFrame(data, columns=list(columns.STEPS.names))
-    return table.sort_values("step", kind="stable").reset_index(drop=True)
-
-
-# Levels
-
-
-def _level(steps: pd.DataFrame, rollouts: pd.DataFrame, requests: pd.DataFrame) -> int:
-    """The highest level that is there with all below it."""
-    reached = (bool(steps["step_s"].notna().any()), _has_lengths(rollouts), len(requests) > 0)
-    return (*reached, False).index(False)
-
-
-def _has_lengths(rollouts: pd.DataFrame) -> bool:
-    known = rollouts["new_tokens"].notna() | rollouts["characters"].notna()
-    return len(rollouts) > 0 and bool(known.all())
-
-
-def _gaps(
-    stack: StackLog,
-    steps: pd.DataFrame,
-    rollouts: pd.DataFrame,
-    requests: pd.DataFrame,
-    unnamed: bool,
-) -> tuple[Gap, ...]:
-    """What is missing at each level. unnamed: whether only their order shows some groups."""
-    gaps: list[Gap] = []
-
-    def lacks(level: int, column: str, why: str) -> None:
-        gaps.append(Gap(level, column, why))
-
-    if steps["step_s"].isna().all():
-        lacks(1, "step_s", f"no step has its seconds; {stack.how.get(1, '')}")
-    missing = [name for name in _WANTED if steps[name].isna().all()]
-    if "generation_s" in missing and (steps["overlapped"] == 1).any():
-        missing.remove("generation_s")
-        why = "rollouts overlapped training: the log holds only the wait for them"
-        lacks(1, "generation_s", why)
-    if "sync_s" in missing and (steps["sync_inside_generation"] == 1).any():
-        missing.remove("sync_s")
-        lacks(1, "sync_s", "the weight sync is part of generation_s")
-    for name in missing:
-        lacks(1, name, f"not in the log: {columns.STEPS[name].meaning}")
-    if (steps["truncated_share_unsure"] == 1).any():
-        why = "it counts the longest of each batch as cut, since the cap is not in the log"
-        lacks(1, "truncated_share", why)
-    if not len(rollouts):
-        lacks(2, "rollouts", f"no single rollouts; {stack.how.get(2, '')}")
-    elif not _has_lengths(rollouts):
-        lacks(2, "new_tokens", "some rollouts have no length")
-    elif rollouts["new_tokens"].isna().any():
-        why = "only the text was dumped: its tokens need the tokenizer, or an estimate from "
-        lacks(2, "new_tokens", f"{why}characters")
-    if rollouts["reward"].isna().any():
-        lacks(2, "reward", "some rollouts have no reward")
-    if len(rollouts) and unnamed:
-        why = "groups are told by prompts that follow each other: the group's size is not in the "
-        lacks(2, "group", f"{why}log")
-    if not len(requests):
-        lacks(3, "requests", f"no times of requests; {stack.how.get(3, '')}")
-    return tuple(gaps)

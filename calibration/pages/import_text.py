@@ -15,7 +15,8 @@ from rollcast.simulator.results.text import interval, seconds, share
 
 _SHAPES = {
     "roofline": "roofline of the named model and GPU, scaled by a fitted factor per phase",
-    "linear": "linear fits to the log's own phases, as model or GPU are not known",
+    "linear": "linear fits to the log's own phases, as model or GPU are not known, or the roofline "
+    "does not take the run (a note says why)",
     "none": "not fitted: the log does not time what a step consists of",
 }
 _CURVE = 10  # logged steps with a reward
@@ -101,7 +102,7 @@ def what_if(outcome: Outcome) -> str:
     assert outcome.what_if is not None
     assert outcome.step is not None
     said, changed = outcome.what_if
-    between = f"{seconds(changed.low_s)} to {seconds(changed.high_s)}"
+    between = interval((changed.low_s, changed.high_s))
     return (
         f"with {said}: {seconds(changed.seconds)} a step (90 % interval {between}), "
         f"{changed.seconds / outcome.step.seconds:.2f} times now's {seconds(outcome.step.seconds)}"

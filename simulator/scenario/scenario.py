@@ -303,8 +303,9 @@ def _check_policy(policy: Chain, plan: StepPlan, shape: ClusterShape) -> list[st
     if shape.colocated and name is not None:
         raise ScenarioError(
             f"policy.{name}",
-            "overlaps training with rollout, which needs cluster.placement: disaggregated "
-            "(rollcast plan finds the split of the GPUs)",
+            "overlaps training with rollout, which needs cluster.placement: disaggregated; "
+            f"rollcast plan SCENARIO --gpus N --policy sync --policy {name} compares both on as "
+            "many GPUs, each with its best split",
         )
     return warnings
 

@@ -1039,6 +1039,27 @@ def test_a_trainer_that_does_not_wait_is_back_beside_the_pool(stack: str, late: 
     assert ("gradients" in between(keys, "switch", "trainer", stack=stack)) == late
 
 
+@pytest.mark.parametrize("share", [0.15, 0.7])
+def test_a_trainer_that_may_come_back_too_early_is_not_refused(share: float) -> None:
+    """It does not fit beside a large pool, and beside a small one it does."""
+    cluster = {"placement": "colocated", "replicas": 1, "tensor_parallel": 1}
+    keys = {"stack": "slime-0.1", "kv_memory_utilization": share}
+    made = scenario({"backend": "megatron"}, cluster, "qwen2.5-3b", **keys)
+    found = made.ledger
+    assert found is not None
+    switch = found.chance("switch", "colocated")
+    others = [found.chance(*at) for at in found.places if at[0] != "switch"]
+    assert found.fits == (share < 0.5)
+    if found.fits:
+        assert found.fits_probability >= 0.5
+    else:
+        assert switch < 0.01
+        assert found.fits_probability == pytest.approx(
+            min(0.49, min([0.94, *others]) / 2), abs=5e-3
+        )
+        made.check_memory()
+
+
 def test_an_engine_beside_a_loaded_trainer_takes_a_share_of_what_that_leaves() -> None:
     """By hand, of a GPU: verl 0.2's fp32 weights stay while it generates, even of one that
     offloads; of what is left beside them, context, the engine's weights and its workspace KV

@@ -139,7 +139,7 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
         pools = [pool for pool in pools if pool.name != ENGINE_SHARE]
         holdings = [holding for holding in holdings if holding.pool != ENGINE_SHARE]
     known = figures("memory")
-    return Ledger(
+    found = Ledger(
         tuple(holding for holding in holdings if holding.bytes),
         {pool.name: pool for pool in pools},
         host_bytes(cost),
@@ -150,6 +150,18 @@ def cluster_ledger(cost: RooflineCost, batch: Batch) -> Ledger:
         known.host_spread,
         cost.host_memory_bytes,
     )
+    return _by_haste(found) if colocated and _sleeps_late(cost) else found
+
+
+def _by_haste(ledger: Ledger) -> Ledger:
+    """The ledger where a trainer takes its states back while its engine may have freed its memory
+    or may not: nobody knows which, so its chance is over both, on the side of the answer."""
+    chances = [ledger.chance(*at) for at in ledger.places if at[0] != "switch"]
+    freed = ledger.of_chances([*chances, ledger.host_chance])
+    late = ledger.fits_probability
+    share: float = figures("memory").freed_in_time_share
+    chance = late + share * (freed - late)
+    return replace(ledger, likely=max(chance, 0.5) if ledger.fits else min(chance, 0.49))
 
 
 def _unforeseen(trainer: RooflineTrainer) -> float:

@@ -291,7 +291,7 @@ def trainer_gpus(known: Settings) -> int | None:
 
 def minibatches(known: Settings, rollouts: int, group_size: int) -> Part | None:
     """Optimiser steps of an update on so many rollouts; None where the settings do not say."""
-    for key, each in (("run.mini_batch_groups", group_size), ("run.mini_batch_rollouts", 1)):
+    for key, each in (("run.mini_batch_rollouts", 1), ("run.mini_batch_groups", group_size)):
         if per_step := whole(known, key):
             times = math.ceil(rollouts / (per_step * each)) * (whole(known, "run.iterations") or 1)
             source = f"the batch over {known[key].source}"

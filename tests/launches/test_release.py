@@ -213,6 +213,8 @@ DEFAULTS = [
         *("verl", "0.4", {"actor_rollout_ref.rollout.n_trajectories": 5}),
         *("workload.group_size", 5),
     ),
+    ("verl", "0.2", {"data.n_samples": 4}, "workload.group_size", 4),
+    ("verl", "0.2", {"data.n_samples": 4}, "run.mini_batch_rollouts", 256),
     ("areal", "1.0", {"actor.backend": "fsdp:d8"}, "run.trainer_dtype", "bf16"),
     ("areal", "1.0", {"actor.backend": "megatron:d8"}, "run.trainer_dtype", None),
     ("areal", "2.0", {"actor.backend": "fsdp:d8"}, "run.trainer_dtype", "fp32"),

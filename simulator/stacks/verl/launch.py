@@ -30,6 +30,9 @@ def implied(settings: Settings) -> Iterable[Setting]:
     if several := whole(settings, "run.trajectories"):
         size = several * (whole(settings, "workload.group_size") or 1)
         yield settings["run.trajectories"].implies("workload.group_size", size)
+        mini = settings.get("run.mini_batch_groups")
+        if mini is not None and settings["run.trajectories"].theirs == "data.n_samples":
+            yield mini.implies("run.mini_batch_rollouts", mini.value)  # dp_actor.py of PRIME's fork
     theirs, own = settings.get("run.offload_reference"), settings.get("run.offload_parameters")
     if theirs is not None and theirs.value is None and own is not None:
         yield own.implies("run.offload_reference", own.value)  # Megatron's, since 0.7

@@ -79,6 +79,7 @@ def test_how_many_steps_are_enough() -> None:
     found = of(simulate(scenario()))
     assert found.share > FEW
     assert "10 steps are few" in found.warning
+    assert "1 step is few" in replace(found, steps=1).warning
     assert f"about {found.enough:,} steps would bring it to 2 %" in found.warning
     exact = 10 * (found.share / 0.02) ** 2
     assert exact <= found.enough <= 1.11 * exact

@@ -200,7 +200,7 @@ def test_groups_of_one_response_each_are_requests(write):
     assert trace.dealt(1).has_rewards
     pairs = trace.prompted(9).dealt(2)
     assert [group.new_tokens for group in pairs.groups] == [(5, 6), (7, 8)]
-    assert "its 4 requests were dealt into 2 groups of 2" in pairs.warnings[0]
+    assert "its rows (4 in all) were dealt into 2 groups of 2" in pairs.warnings[0]
 
 
 def test_failed_requests_are_left_out_and_counted(write):

@@ -39,6 +39,7 @@ from rollcast.simulator.results.timeouts import (
     timeout_warnings,
     turn_summary,
 )
+from rollcast.simulator.values.words import counted_are
 
 IntArray = NDArray[np.int64]
 
@@ -350,9 +351,9 @@ def short(run: Run) -> list[str]:
     if steady.known:
         return []
     return [
-        f"{count} steps are too few to tell the start-up from the steady state, "
+        f"{counted_are(count, 'step')} too few to tell the start-up from the steady state, "
         "because work is carried over between steps: step_s is the mean of "
-        f"{steady.stop - steady.start}; simulate more steps"
+        f"{steady.stop - steady.start}; simulate more (--set steps=N)"
     ]
 
 

@@ -30,6 +30,7 @@ from rollcast.simulator.studies.short_runs import (
     settled,
     sums,
 )
+from rollcast.simulator.values.words import counted_are
 from rollcast.simulator.workload.base import DerivedWorkload, GroupDraw, Workload
 from rollcast.simulator.workload.lengths import LengthModel
 from rollcast.simulator.workload.synthetic import SyntheticWorkload
@@ -121,7 +122,7 @@ class SamplingError:
         if self.share <= FEW:
             return ""
         return (
-            f"{self.steps} steps are few, because steps differ: the sampling error of "
+            f"{counted_are(self.steps, 'step')} few, because steps differ: the sampling error of "
             f"their mean is {100 * self.share:.0f} %; about {self.enough:,} {TOO_FEW}"
         )
 

@@ -34,6 +34,11 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def counted_are(number: int, what: str) -> str:
+    """The same with its verb: "1 step is" and "10 steps are"."""
+    return f"{counted(number, what)} {'is' if number == 1 else 'are'}"
+
+
 def check_unknown_keys(given: Mapping[Any, Any], valid: Iterable[str], field: str) -> None:
     """Raises ScenarioError for the first key of ``given`` that is not among ``valid``."""
     names = list(valid)

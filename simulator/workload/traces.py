@@ -124,8 +124,8 @@ class Trace:
         rows = self.groups
         if len(rows) < group_size:
             fail(
-                f"{self.name} holds {len(rows)} requests, too few for one group of {group_size}; "
-                "lower workload.group_size or set within_sd"
+                f"{self.name} holds {counted(len(rows), 'request')}, too few for one group of "
+                f"{group_size}; lower workload.group_size or set within_sd"
             )
         starts = range(0, len(rows) - group_size + 1, group_size)
         groups = tuple(
@@ -136,7 +136,7 @@ class Trace:
             for start in starts
         )
         note = (
-            f"{self.name} has no groups: its {len(rows)} requests were dealt into "
+            f"{self.name} has no groups: its rows ({len(rows):,} in all) were dealt into "
             f"{counted(len(groups), 'group')} of {group_size} consecutive rows, "
             f"{len(rows) % group_size} left over"
         )

@@ -119,8 +119,12 @@ def test_chances_are_held_against_what_came() -> None:
     everything = on_gpus(*(part for part in PARTS if part not in ("newest", "last")))
     assert brier(everything) < 0.11
     # As far apart as chance makes it; of those said not to fit fewer ran than said: these were read
-    # again at their source, while most of the others are threads of people whose runs failed.
-    for said, fits, of in reliability(everything):
+    # again at their source, while most of the others are threads of people whose runs failed. So
+    # were those near one half that ran out; there cases are held as they came.
+    came = [one for one in frozen(RESULTS, PARTS) if not one.case.on_host]
+    bins = [one for one in reliability(came) if 0.5 <= one[0] < 0.7]
+    bins += [one for one in reliability(everything) if not 0.5 <= one[0] < 0.7]
+    for said, fits, of in bins:
         room = 1 + 2.6 * math.sqrt(of * said * (1 - said))
         assert fits - of * said < room, said
         assert fits - of * said > -room or said < 0.5, said

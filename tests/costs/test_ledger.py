@@ -880,7 +880,7 @@ def test_no_forecast_is_surer_than_what_it_cannot_see() -> None:
     [
         ("qwen2.5-7b", "fsdp2", 0.94),
         ("qwen2.5-7b", "deepspeed", 0.8),
-        ("qwen2.5-vl-7b", "fsdp2", 0.65),
+        ("qwen2.5-vl-7b", "fsdp2", 0.81),
         ("qwen2.5-vl-7b", "deepspeed", 0.5),
     ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -232,14 +233,17 @@ def is_histogram(names: Sequence[str]) -> bool:
 def of_histogram(
     names: Sequence[str], rows: Iterator[tuple[str, list[str]]], file: Path
 ) -> Iterator[Row]:
-    """As many responses of a length as the table counts."""
+    """As many responses of a length as the table counts, shuffled: its order is that of lengths."""
     response = roles_of(names, str(file))["response"]
     at = names.index(response)
+    listed: list[Row] = []
     for where, cells in rows:
         count = cells[1 - at].strip()
         if not count.isdecimal() or int(count) > _MOST_ALIKE:
             fail(f"{where}, {names[1 - at]} is {shown(count)}; give a whole number of responses")
-        yield from [Row(where, {"response": response}, cells[at])] * int(count)
+        listed += [Row(where, {"response": response}, cells[at])] * int(count)
+    random.Random(0).shuffle(listed)
+    yield from listed
 
 
 def of_objects(objects: Iterator[tuple[str, object]]) -> Iterator[Row]:

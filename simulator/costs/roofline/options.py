@@ -338,6 +338,20 @@ class RooflineOptions(Options):
         for name in unsaid:  # a cost model, which knows GPU and bytes, may still replace it
             object.__setattr__(self, name, Unsaid(getattr(self, name)))
 
+    @property
+    def with_graphs(self) -> bool:
+        """Whether the engine replays CUDA graphs; where that is unknown, as the stack does by
+        default, else yes."""
+        if self.cuda_graphs != "unknown":
+            return bool(self.cuda_graphs)
+        default = None if self.stack is None else STACKS[self.stack].cuda_graphs
+        return default is not False
+
+    @property
+    def serves_adapters(self) -> bool:
+        """Whether the engine computes adapters beside the weights; merged ones cost nothing."""
+        return self.sync is not None and self.sync.preset.of_adapters
+
     def _take_stack(self) -> None:
         """Sets what nobody gave. What its loop adds is of the same host as the engine's time."""
         factor_of_host = 1.0 if self.host_factor is None else self.host_factor

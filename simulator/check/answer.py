@@ -245,7 +245,8 @@ def odd(question: Question, found: Forecast, on_step: OnStep = None) -> Iterator
         share = summary["reprefilled_tokens"] / max(summary["generated_tokens"], 1)
         yield Odd(
             f"engines preempt responses {summary['preemptions'] / summary['steps']:,.0f} times a "
-            f"step, since the KV pool runs full; {share:.0%} of the tokens are computed twice"
+            f"step, since the KV pool runs full, and prefill again {share:.0%} as many tokens "
+            "as they sample"
         )
     if summary["truncated_share"] > 0.2:
         yield Odd(f"{summary['truncated_share']:.0%} of the responses are cut at the cap")

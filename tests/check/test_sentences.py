@@ -253,7 +253,7 @@ def test_what_is_odd(small: Question) -> None:
     full = _found(small, preemptions=40, reprefilled_tokens=500)
     [sentence] = [one.sentence for one in odd(small, full)]
     assert "preempt responses 10 times a step" in sentence
-    assert "50%" in sentence
+    assert "prefill again 50% as many tokens as they sample" in sentence
     [sentence] = [one.sentence for one in odd(small, _found(small, truncated_share=0.3))]
     assert "30% of the responses are cut" in sentence
     seqs = small.scenario.engine.max_seqs

@@ -181,6 +181,13 @@ def test_wrong_usage(cli: Cli, argv: list[str], said: str) -> None:
     assert said in refused(cli(*argv))
 
 
+def test_the_end_of_a_key_is_told_the_whole(cli: Cli, tiny: Path) -> None:
+    said = refused(cli("simulate", tiny, "--set", "group_size=8"))
+    assert said == (
+        "group_size: unknown key; did you mean workload.group_size? (from --set group_size)"
+    )
+
+
 @pytest.mark.parametrize("name", ["run.sh", "rl.toml", "ppo.yaml"])
 def test_a_launch_in_a_scenarios_place_is_sent_to_check(
     cli: Cli, tmp_path: Path, name: str

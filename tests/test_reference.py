@@ -70,7 +70,8 @@ def test_every_key_is_found_by_its_name() -> None:
     [
         ("cluster.trainers_gpus", "did you mean cluster.trainer_gpus"),
         ("policy.april.oversampling", "policy.april.over_sampling"),
-        ("over_sampling", "unknown key"),
+        ("over_sampling", "unknown key; did you mean policy.april.over_sampling or "),
+        ("mean_tokens", "unknown key; did you mean workload.lengths.mean_tokens?"),
         (
             "zzz",
             "valid: cluster, cost, engine, environment, gpu, learning, model, modules, name, plan, "

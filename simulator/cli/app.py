@@ -380,7 +380,7 @@ def _run(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except RollcastError as error:
-        return _fail(str(error))
+        return _fail(_with_whole_key(error))
     except _CLICK_ERROR as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "rollcast"
@@ -398,6 +398,21 @@ def _run(argv: Sequence[str] | None) -> int:
     except Stopped as stop:
         print("interrupted; no output folder was written", file=sys.stderr)
         return 128 + stop.number
+
+
+def _with_whole_key(error: RollcastError) -> str:
+    """The error's sentence; of the end of a key, such as group_size, with the whole one."""
+    told = str(error)
+    if not isinstance(error, ScenarioError) or not error.message.startswith("unknown key; valid:"):
+        return told
+    from rollcast.simulator.scenario.reference import find, reference
+
+    try:
+        find(error.field, reference())
+    except ScenarioError as nearer:
+        place = re.search(r" \([^()]*\)$", told)
+        return f"{nearer}{place[0] if place else ''}"
+    return told
 
 
 def _meant_key(option: str, context: Any) -> str:

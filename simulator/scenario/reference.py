@@ -91,6 +91,9 @@ def find(key: str, entries: tuple[Entry, ...]) -> list[Entry]:
     if matches:
         return matches
     names = [entry.key for entry in entries]
+    ends = sorted({name for name in names if name.endswith(f".{listed}")}, key=len)
+    if ends:
+        raise ScenarioError(key, f"unknown key; did you mean {' or '.join(ends[:3])}?")
     if not difflib.get_close_matches(listed.lower()[:100], names, n=1, cutoff=0.5):
         names = [entry.key for entry in below("", entries)]
     raise ScenarioError(key, f"unknown key; {nearest(listed, names)}")

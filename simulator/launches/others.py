@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
+from rollcast.simulator.launches.names import is_called
 from rollcast.simulator.launches.pieces import Text, plain, shown
 from rollcast.simulator.launches.python.script import Script
 from rollcast.simulator.launches.words import Program
@@ -61,7 +62,7 @@ def _loops(launch: Launch, script: Script) -> bool:
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, one) or fnmatchcase(name, f"*.{one}") for one in patterns)
+    return any(is_called(name, one) for one in patterns)
 
 
 def _tells(value: object, listed: Sequence[object]) -> bool:

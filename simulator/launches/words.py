@@ -6,9 +6,9 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
+from rollcast.simulator.launches.names import is_called
 from rollcast.simulator.launches.pieces import Text, cut, maybe, place_of, plain, shown, why
 from rollcast.simulator.launches.python.notebook import SCRIPTS
 from rollcast.simulator.launches.values import Unknown
@@ -112,11 +112,7 @@ SURE, _LIKELY = 3, 1
 def entered(launch: Launch, program: Program) -> int:
     """How much a program speaks for a stack, in keys of its: most where it is an entry with the
     name of a package, little where its name is one that others may have, 0 where it is none."""
-    matched = [
-        entry
-        for entry in launch.entries
-        if fnmatchcase(program.name, entry) or fnmatchcase(program.name, f"*.{entry}")
-    ]
+    matched = [entry for entry in launch.entries if is_called(program.name, entry)]
     return max((SURE if "." in entry else _LIKELY for entry in matched), default=0)
 
 

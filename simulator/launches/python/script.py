@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
+from rollcast.simulator.launches.names import by_name
 from rollcast.simulator.launches.pieces import Text, shown
 from rollcast.simulator.launches.values import Unknown
 from rollcast.simulator.stacks.settings import Place
@@ -111,20 +111,12 @@ class Shipped:
 
     def start(self, name: str) -> Mapping[str, str] | None:
         """How a function starts a stack, None where it does not."""
-        found: Mapping[str, str] | None = _matching(self.starts, name)
-        return found
+        return by_name(self.starts, name)
 
     def fields(self, name: str) -> Mapping[str, Any]:
         """The fields of a class, none for another's."""
-        return _matching(self.classes, name) or {}
+        return by_name(self.classes, name) or {}
 
     def constant(self, name: str) -> Any:
         """A constant of a stack's modules, None for another's."""
-        return _matching(self.constants, name)
-
-
-def _matching(table: Mapping[str, Any], name: str) -> Any:
-    for pattern, found in table.items():
-        if fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}"):
-            return found
-    return None
+        return by_name(self.constants, name)

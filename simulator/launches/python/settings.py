@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
+from rollcast.simulator.launches.names import by_name
 from rollcast.simulator.launches.python.script import Defined, Made, Parsed
 from rollcast.simulator.launches.python.texts import settled
 from rollcast.simulator.launches.values import Unknown
@@ -21,18 +21,11 @@ def settings(made: Iterable[Made], calls: Calls, sure: int) -> tuple[list[Given]
     """What calls set, and notes. Of calls that set a key again the first counts: one that is given
     to another before others."""
     taker = _Taker(calls, sure)
-    found = [one for one in made if _table(calls, one.name) is not None]
+    found = [one for one in made if by_name(calls, one.name) is not None]
     inner = {id(value) for one in found for value, _ in one.given.values()}
     for one in sorted(found, key=lambda one: id(one) in inner):
         taker.take(one)
     return list(taker.given.values()), taker.notes
-
-
-def _table(calls: Calls, name: str) -> Mapping[Any, str] | None:
-    for pattern, table in calls.items():
-        if fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}"):
-            return table
-    return None
 
 
 class _Taker:
@@ -44,7 +37,7 @@ class _Taker:
 
     def take(self, made: Made) -> None:
         """The settings of a call, after those of the calls that it is given."""
-        table = _table(self._calls, made.name)
+        table = by_name(self._calls, made.name)
         if id(made) in self._taken:
             return
         self._taken.add(id(made))
@@ -63,7 +56,7 @@ class _Taker:
             if not named or isinstance(value, Defined | Parsed):
                 continue
             if isinstance(value, Made):
-                if _table(self._calls, value.name) is None:
+                if by_name(self._calls, value.name) is None:
                     self._put(
                         named, Unknown(f"{value.name}(...)", "it is a call that is not run"), place
                     )

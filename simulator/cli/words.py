@@ -47,7 +47,8 @@ class _Plain:
             if None not in taken:
                 return taken if many else taken[0]
         param._runtime_param = None
-        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+        theirs, param._runtime_param = param.get_runtime_param(), self  # of this word alone
+        return theirs.coerce(value, param=param, ctx=ctx)
 
 
 def _text(word: object) -> str | None:

@@ -16,14 +16,8 @@ from rollcast import load
 from rollcast.simulator.core.rollout import Rollout, Segment, VersionTokens
 from rollcast.simulator.core.spans import TRAINED, PhaseSpan, Run, StepRecord
 from rollcast.simulator.core.world import ClusterShape
-from rollcast.simulator.results.metrics import (
-    CAUSES,
-    censored_mean,
-    gpu_lanes,
-    summarise,
-    underfilled_fraction,
-    underfilled_intervals,
-)
+from rollcast.simulator.results.metrics import censored_mean, summarise, underfilled_fraction
+from rollcast.simulator.results.over_time import CAUSES, gpu_lanes, underfilled_intervals
 from rollcast.simulator.results.text import interval
 from rollcast.simulator.studies.simulate import simulate
 from rollcast.simulator.testing.tables import TableCost, TableWorkload

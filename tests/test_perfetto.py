@@ -15,7 +15,7 @@ from hypothesis import given
 
 from rollcast.simulator.core.spans import PhaseSpan, Run
 from rollcast.simulator.core.world import ClusterShape
-from rollcast.simulator.results.metrics import context_over_time
+from rollcast.simulator.results.over_time import context_over_time
 from rollcast.simulator.results.perfetto import write_trace
 from tests.test_metrics import REAL, add_segment, hand_made_runs
 

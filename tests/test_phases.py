@@ -16,7 +16,8 @@ from rollcast.simulator.core.rollout import CALL_KINDS, Call
 from rollcast.simulator.core.spans import PhaseSpan, Run, StepRecord
 from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.policies import POLICIES
-from rollcast.simulator.results.metrics import UNDERFILLED_BELOW, by_phase, summarise
+from rollcast.simulator.results.metrics import by_phase, summarise
+from rollcast.simulator.results.over_time import UNDERFILLED_BELOW
 from rollcast.simulator.results.phases import (
     GRADES,
     OF_COLUMN,

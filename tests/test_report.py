@@ -15,7 +15,7 @@ from rollcast.simulator.report.plots import Axis, Point, Series, front, series
 from rollcast.simulator.report.timeline import BINS, MOST_LANES, states, timeline_of, timelines
 from rollcast.simulator.report.words import time_spent
 from rollcast.simulator.results.intervals import total_s
-from rollcast.simulator.results.metrics import gpu_lanes
+from rollcast.simulator.results.over_time import gpu_lanes
 from rollcast.simulator.results.scale import around, marks
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies import ranking

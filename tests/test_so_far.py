@@ -6,7 +6,8 @@ import pytest
 from rollcast.simulator.core.spans import Run, StepRecord
 from rollcast.simulator.loop import Loop
 from rollcast.simulator.results.intervals import total_s
-from rollcast.simulator.results.metrics import gpu_lanes, summarise
+from rollcast.simulator.results.metrics import summarise
+from rollcast.simulator.results.over_time import gpu_lanes
 from rollcast.simulator.results.so_far import Idle, IdleSoFar, idle_text
 from rollcast.simulator.scenario.file import parse_scenario
 from rollcast.simulator.studies.simulate import Scenario, from_raw

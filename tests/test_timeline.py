@@ -20,7 +20,8 @@ from rollcast.simulator.core.world import ClusterShape
 from rollcast.simulator.results import timeline
 from rollcast.simulator.results.intervals import merged
 from rollcast.simulator.results.lanes import covered, mean_running
-from rollcast.simulator.results.metrics import running_over_time, summarise
+from rollcast.simulator.results.metrics import summarise
+from rollcast.simulator.results.over_time import running_over_time
 from rollcast.simulator.results.text import share
 from rollcast.simulator.results.timeline import BINS, draw_comparison, draw_run
 from rollcast.simulator.studies.compare import table

@@ -23,7 +23,8 @@ from rollcast import load, simulate
 from rollcast.simulator.core.spans import Run
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.results.intervals import total_s
-from rollcast.simulator.results.metrics import gpu_lanes, summarise
+from rollcast.simulator.results.metrics import summarise
+from rollcast.simulator.results.over_time import gpu_lanes
 from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.virtual.trial import Tried
 

@@ -10,7 +10,12 @@ from rollcast.simulator.core.spans import Run
 from rollcast.simulator.report.page import Content, Markup, joined, tag
 from rollcast.simulator.report.parts import key
 from rollcast.simulator.results.intervals import intersection, total_s
-from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR, gpu_lanes, underfilled_intervals
+from rollcast.simulator.results.over_time import (
+    CAUSES,
+    WAITED_FOR,
+    gpu_lanes,
+    underfilled_intervals,
+)
 from rollcast.simulator.results.text import count, share
 
 USES = (

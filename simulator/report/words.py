@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR
+from rollcast.simulator.results.over_time import CAUSES, WAITED_FOR
 from rollcast.simulator.results.text import share
 from rollcast.simulator.studies.drawn import LEVEL
 from rollcast.simulator.studies.ranking import SURE, Ranking

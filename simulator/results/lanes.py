@@ -1,6 +1,6 @@
 """Timelines: the first steps of a run in bins of time, a lane per replica.
 
-Lanes are those of `simulator.results.metrics.gpu_lanes`. Painters (`simulator.results.timeline`,
+Lanes are those of `simulator.results.over_time.gpu_lanes`. Painters (`simulator.results.timeline`,
 `simulator.report.timeline`) only add colours.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from rollcast.simulator.core.spans import Run
 from rollcast.simulator.results.intervals import FloatArray, between, intersection, total_s
-from rollcast.simulator.results.metrics import (
+from rollcast.simulator.results.over_time import (
     GpuLane,
     IntArray,
     away_over_time,

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from rollcast.simulator.core.rollout import CALL_ENDS, CALL_KINDS
 from rollcast.simulator.core.spans import DROPPED, PENDING, TRAINED, PhaseSpan, Run, StepRecord
 from rollcast.simulator.results.intervals import FloatArray
-from rollcast.simulator.results.metrics import (
+from rollcast.simulator.results.over_time import (
     IntArray,
     context_over_time,
     down_intervals,

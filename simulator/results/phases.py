@@ -269,7 +269,7 @@ class ByPhase:
 
     @classmethod
     def of(cls, run: Run, few: Sequence[FloatArray] = ()) -> ByPhase:
-        """few: `simulator.results.metrics.underfilled_intervals`, whose mean is the tail; it is 0
+        """few: `simulator.results.over_time.underfilled_intervals`, whose mean is the tail; it is 0
         where they are left out.
 
         An instant at which two of the trainer's phases are under way counts for the first of them.

@@ -14,7 +14,7 @@ from typing import Any
 from rollcast.simulator.core.rollout import Rollout
 from rollcast.simulator.core.spans import PhaseSpan, Run, Segments, Table
 from rollcast.simulator.results.intervals import total_s
-from rollcast.simulator.results.metrics import CAUSES, gpu_lanes
+from rollcast.simulator.results.over_time import CAUSES, gpu_lanes
 
 
 @dataclass(frozen=True, slots=True)

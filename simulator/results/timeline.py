@@ -35,7 +35,8 @@ from rollcast.simulator.results.drawing import (
 from rollcast.simulator.results.figures import NAMED
 from rollcast.simulator.results.intervals import FloatArray
 from rollcast.simulator.results.lanes import STEPS_SHOWN, Timeline, gpu_shares, timeline_of
-from rollcast.simulator.results.metrics import CAUSES, WAITED_FOR, summarise
+from rollcast.simulator.results.metrics import summarise
+from rollcast.simulator.results.over_time import CAUSES, WAITED_FOR
 from rollcast.simulator.results.steady import per_rollout
 from rollcast.simulator.results.text import seconds
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from rollcast.simulator.core.spans import TRAINED, Run
 from rollcast.simulator.costs.base import CostModel, Iteration, TrainLoad
-from rollcast.simulator.results.metrics import by_phase, context_over_time, running_over_time
+from rollcast.simulator.results.metrics import by_phase
+from rollcast.simulator.results.over_time import context_over_time, running_over_time
 from rollcast.simulator.results.phases import PHASES, PhaseName, phase_of
 from rollcast.simulator.scenario.scenario import Scenario
 

@@ -17,7 +17,8 @@ from rollcast.simulator import virtual
 from rollcast.simulator.report.timeline import states, timelines
 from rollcast.simulator.results.intervals import total_s
 from rollcast.simulator.results.lanes import timeline_of
-from rollcast.simulator.results.metrics import gpu_lanes, summarise
+from rollcast.simulator.results.metrics import summarise
+from rollcast.simulator.results.over_time import gpu_lanes
 from rollcast.simulator.results.perfetto import write_trace
 from rollcast.simulator.results.timeline import draw_run
 from rollcast.simulator.scenario.scenario import Scenario

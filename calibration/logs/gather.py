@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollcast.calibration.logs import columns, overlay, recognise
+from rollcast.calibration.logs import columns, overlay, recognise, seen
 from rollcast.calibration.logs.errors import LogError, NoStepsError
 from rollcast.calibration.logs.formats import machine
 from rollcast.calibration.logs.gaps import gaps_of, level_of
@@ -25,16 +25,13 @@ from rollcast.simulator.results.text import seconds
 from rollcast.simulator.stacks.keys import Key
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.log_format import Metrics, Raw, Rollout, Row, Session, StackLog
-from rollcast.simulator.stacks.settings import Place, Setting, Settings, value
+from rollcast.simulator.stacks.settings import Place, Settings, value
 from rollcast.simulator.stacks.settings import whole as setting
 from rollcast.simulator.workload.traces import read_trace
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CAP, _LONGEST, _MEAN = "workload.max_new_tokens", "max_new_tokens", "mean_new_tokens"
-_LEAST_AT_CAP = 3
-"""Steps whose longest responses are equally long before that is taken for the cap."""
 _UNNAMED = 0.2
 """Share of a step in no phase that is read, above which a note says so."""
 _LARGEST_TRACE = 64 << 20
@@ -118,14 +115,14 @@ def gathered(
     settings, notes = _settings(scanned, stack)
     parts = _parts(scanned, stack, settings)
     whole = overlay.merged(stack, parts) if parts else None
-    if whole is not None and CAP not in settings and (cap := _cap_seen(stack, whole)) is not None:
-        settings = {**settings, CAP: cap}
     size = setting(settings, "workload.group_size")
     dumped = dumps.of(stack)
     rollouts, requests, again = dumped.tables(size)
     raws = [step.values for _, step in sorted(whole.steps.items())] if whole else []
     overlaps = stack.overlaps(raws, settings)
     overlapped = overlaps is not False
+    if whole is not None:
+        settings = seen.of_steps(stack, whole, settings, overlaps)
     rows: list[tuple[Row, Raw]] = []
     if whole is not None:
         rows = rows_of(stack, whole, settings, overlapped, counts(rollouts))
@@ -365,21 +362,3 @@ def _parts(scanned: Sequence[Scanned], stack: StackLog, settings: Settings) -> l
         if part is not None:
             parts.append(part)
     return parts
-
-
-def _cap_seen(stack: StackLog, whole: overlay.Series) -> Setting | None:
-    """The cap where no setting says it: most steps' longest response, which none exceeds. Where no
-    step has its longest, the mean of most steps, all of whose responses were cut there."""
-    rows = [(stack.row(step.values), step.place) for _, step in sorted(whole.steps.items())]
-    longest = [
-        row[_LONGEST] for row, _ in rows if _LONGEST in row and row.get(_MEAN, 0) < row[_LONGEST]
-    ]
-    of = "longest"
-    if not any(_LONGEST in row for row, _ in rows):
-        longest, of = [row[_MEAN] for row, _ in rows if _MEAN in row], "mean"
-    most = max(longest, default=0.0)
-    times = longest.count(most)
-    if times < _LEAST_AT_CAP or 2 * times < len(longest) or most != int(most):
-        return None
-    said = f"the {of} response of {times} of {len(longest)} steps"
-    return Setting(CAP, int(most), said, rows[0][1], implied=True)

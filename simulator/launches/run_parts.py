@@ -15,6 +15,7 @@ from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.stacks.exported import PLAN_FILE, read_exported
 from rollcast.simulator.stacks.settings import Settings, value, whole
 from rollcast.simulator.stacks.yaml_file import read_yaml
+from rollcast.simulator.values.words import counted
 
 
 def cluster_parts(known: Settings, overlapped: bool, what: str) -> list[Part]:
@@ -30,9 +31,9 @@ def cluster_parts(known: Settings, overlapped: bool, what: str) -> list[Part]:
     beside = rollout_gpus(known)
     apart = _apart(known, beside, overlapped)
     if apart and beside:
-        replicas, source = max(beside // engine, 1), f"{beside} GPUs for rollouts"
+        replicas, source = max(beside // engine, 1), f"{counted(beside, 'GPU')} for rollouts"
     elif gpus:
-        replicas, source = max(gpus // engine, 1), f"{gpus} GPUs ({where})"
+        replicas, source = max(gpus // engine, 1), f"{counted(gpus, 'GPU')} ({where})"
     else:
         replicas, source = 1, f"assumed: the {what} names no GPUs"
     parts += [

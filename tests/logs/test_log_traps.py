@@ -685,3 +685,34 @@ def test_the_step_of_an_early_slime(tmp_path: Path) -> None:
     path.write_text(text.replace("perf/step_time", "perf/total_train_time"))
     assert now.notna().all()
     assert read_log([path]).steps["step_s"].tolist() == now.tolist()
+
+
+# GPUs that no setting names
+
+
+@pytest.mark.parametrize(
+    ("counted", "more", "gpus"),
+    [
+        ([16.0] * 5, {}, 16),
+        ([6.0] * 5, {}, 6),
+        ([16.0] * 4 + [8.0], {}, None),  # a run that went on with fewer
+        ([2.5] * 5, {}, None),
+        ([16.0] * 5, {"timing_s/switch_wait": 0.2}, None),  # overlapped: of all GPUs or some
+    ],
+)
+def test_gpus_follow_from_the_tokens_of_each(
+    tmp_path: Path, counted: list[float], more: dict[str, float], gpus: int | None
+) -> None:
+    rows = []
+    for t, number in zip(written.run(), counted, strict=True):
+        values = written.verl_values(t) | more | {"perf/total_num_tokens": 4000.0}
+        values["perf/throughput"] = 4000.0 / (number * values["timing_s/step"])
+        rows.append({"step": t.step, "data": values})
+    parts = {
+        part.key: part for part in draft(read_log([written.lines(tmp_path / "a.jsonl", rows)]))
+    }
+    if gpus is None:
+        assert "cluster.trainer_gpus" not in parts
+        return
+    assert parts["cluster.trainer_gpus"].value == parts["cluster.replicas"].value == gpus
+    assert "perf/throughput" in parts["cluster.trainer_gpus"].source

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollcast.simulator.errors import RollcastError
 from rollcast.simulator.scenario.scenario import Scenario
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_REPLIES = 12
 EARLY_S, LATE_FAULT_S, LONGEST_FAULT_S = 10, 100, 120
+SOON_S = 0.5
 VIRTUAL_S, EVENTS = 36_000.0, 1_000_000
 """Bounds of a run, so that one that goes on for ever is found to fail."""
 
@@ -93,6 +94,24 @@ def _all(values: Sequence[float], what: str) -> str:
     return f"{', '.join(f'{value:g}' for value in values)} {what}{'' if what == 's' else 's'}"
 
 
+class _When(NamedTuple):
+    """A fault and its time, counted from just after the arrival of a request, or from the start:
+    requests are in flight soon after they arrive, and a fault that meets none shows nothing."""
+
+    kind: Kind
+    at_s: float
+    replica: int
+    lasts_s: int
+    request: int | None
+
+    def fault(self, arrives_s: Sequence[int]) -> Fault:
+        """arrives_s: of the first requests."""
+        of = self.request
+        at_s = self.at_s + (0 if of is None else arrives_s[of % len(arrives_s)] + SOON_S)
+        until_s = None if self.kind == "errors" else at_s + self.lasts_s
+        return Fault(at_s, self.kind, self.replica, until_s)
+
+
 @dataclass
 class Failure:
     """The smallest failing run. fleet: None if there was none yet."""
@@ -106,8 +125,9 @@ def smallest_failure(
     run: Callable[[Case, Callable[[Fleet], None]], None], scenario: Scenario, search: Search
 ) -> Failure | None:
     """The smallest case in which ``run`` raises; None where none of ``search.examples`` does. The
-    same every time. run: called with a case, and with what it calls with the fleet before it
-    raises. Raises ImportError with a sentence where Hypothesis is not installed."""
+    same every time that the same modules are loaded: Hypothesis tries constants of their code, too.
+    run: called with a case, and with what it calls with the fleet before it raises. Raises
+    ImportError with a sentence where Hypothesis is not installed."""
     try:
         from hypothesis import HealthCheck, Phase, Verbosity, given, reject, settings
     except ImportError:
@@ -163,24 +183,24 @@ def cases(scenario: Scenario, search: Search) -> SearchStrategy[Case]:
         min_size=1,
         max_size=MOST_REPLIES,
     )
-    fault: SearchStrategy[Fault | None] = st.none()
+    fault: SearchStrategy[_When | None] = st.none()
     if search.faults:
         some = st.builds(
-            lambda kind, at_s, replica, lasts_s: Fault(
-                at_s, kind, replica, None if kind == "errors" else at_s + lasts_s
-            ),
+            _When,
             st.sampled_from(list(search.faults)),
-            st.integers(0, EARLY_S) | st.integers(0, LATE_FAULT_S),
+            st.just(0) | st.integers(0, EARLY_S) | st.integers(0, LATE_FAULT_S),
             st.just(0) | st.integers(0, scenario.shape.replicas - 1),
             st.integers(1, LONGEST_FAULT_S),
+            st.none() | st.just(0) | st.integers(0, MOST_REPLIES - 1),
         )
         fault = st.one_of(fault, some, some)  # two of three runs have one
 
     def case(
-        steps: int, groups: int, size: int, of: list[tuple[int, int]], fault: Fault | None
+        steps: int, groups: int, size: int, of: list[tuple[int, int]], fault: _When | None
     ) -> Case:
         tokens, arrives_s = zip(*of, strict=True)
-        return Case(steps, groups, size, tokens, arrives_s, fault)
+        happens = None if fault is None else fault.fault(arrives_s)
+        return Case(steps, groups, size, tokens, arrives_s, happens)
 
     return st.builds(
         case,

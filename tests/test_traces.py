@@ -318,7 +318,7 @@ G = "group,index,prompt_tokens,new_tokens,reward\n"
         (FLAT["Azure"].split("\n")[0], "a header and no rows"),
         (b"prompt_tokens,new_tokens\n1,\xff\n", "not UTF-8 text .byte 27"),
         (b"\x1f\x8b\x08\x00binary", "cannot be read"),
-        (gzip.compress(FLAT["Azure"].encode())[:-12], "cannot be read"),
+        (gzip.compress(FLAT["Azure"].encode(), mtime=0)[:-12], "cannot be read"),
         ('{"conversations": [], "id": 1}', "the text of responses .conversations. and not their"),
         ("12,34\n56,78\n", "no header that is known .*"),
         ("percentile,tokens\n50,300\n", "has percentiles and not the length of each response; gi"),

@@ -121,10 +121,9 @@ def gathered(
     raws = [step.values for _, step in sorted(whole.steps.items())] if whole else []
     overlaps = stack.overlaps(raws, settings)
     overlapped = overlaps is not False
-    if whole is not None:
-        settings = seen.of_steps(stack, whole, settings, overlaps)
     rows: list[tuple[Row, Raw]] = []
     if whole is not None:
+        settings = seen.of_steps(stack, whole, settings, overlaps)
         rows = rows_of(stack, whole, settings, overlapped, counts(rollouts))
     steps = table_of(rows, rollouts)
     if steps.empty:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from rollcast.calibration.logs import overlay
+from rollcast.simulator.costs.engine.layout import NODE_GPUS
 from rollcast.simulator.stacks.log_format import Row, StackLog
 from rollcast.simulator.stacks.settings import Place, Setting, Settings
 
@@ -16,7 +17,6 @@ _LEAST_AT_CAP = 3
 _TOKENS, _EACH, _STEP = "total_tokens", "tokens_per_gpu_s", "step_s"
 _NEAR = 0.01
 """By how much a count of GPUs may differ between steps, and from a whole number."""
-_OF_A_NODE = 8
 _GPU_KEYS = ("run.gpus_per_node", "run.nodes", "run.rollout_gpus", "cluster.trainer_gpus")
 
 
@@ -65,6 +65,6 @@ def _gpus(stack: StackLog, rows: list[Row], place: Place) -> Iterator[Setting]:
     if not gpus or any(abs(count - gpus) > _NEAR * gpus for count in counts):
         return
     by = " and ".join(stack.metrics[column][0] for column in (_TOKENS, _EACH))
-    nodes = gpus // _OF_A_NODE if gpus % _OF_A_NODE == 0 else 1
+    nodes = gpus // NODE_GPUS if gpus % NODE_GPUS == 0 else 1
     yield Setting("run.nodes", nodes, by, place, implied=True)
     yield Setting("run.gpus_per_node", gpus // nodes, by, place, implied=True)

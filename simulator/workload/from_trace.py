@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from rollcast.simulator.core.rollout import CUT, FAILED
 from rollcast.simulator.errors import ScenarioError
@@ -38,7 +39,7 @@ class _Replayed(AddressedWorkload):
             number = prompt % len(groups)
             taken[number] = max(taken.get(number, 0), min(size, len(groups[number].rollouts)))
         mean = self._mean_tokens(groups[number].rollouts[:n] for number, n in taken.items())
-        whole = self._mean_tokens(group.rollouts for group in groups)
+        whole = self._whole_mean
         if not taken or abs(mean - whole) <= 0.05 * whole:
             return ()
         most = max(taken.values())
@@ -50,6 +51,11 @@ class _Replayed(AddressedWorkload):
             f"tokens; that of the whole file is {whole:,.0f}: shuffle its rows if their order "
             "means nothing",
         )
+
+    @cached_property
+    def _whole_mean(self) -> float:
+        """Of the whole file; every run of it asks."""
+        return self._mean_tokens(group.rollouts for group in self.trace.groups)
 
     def _mean_tokens(self, groups: Iterable[Iterable[Sequence[TracedTurn]]]) -> float:
         """The mean length of rollouts whose turns are cut to the cap."""

@@ -1,7 +1,8 @@
 """The policies beyond one batch at a time, each against what its authors publish.
 
-The papers' settings are of tens to hundreds of GPUs, and few of them say how long their responses
-were: here each is scaled down with the same load on each GPU, and what is compared is a ratio.
+verl's own runs are forecast as published. The papers' settings are of tens to hundreds of GPUs, and
+few of them say how long their responses were: here each is scaled down with the same load on each
+GPU, and what is compared is a ratio.
 """
 
 import statistics
@@ -11,6 +12,9 @@ from typing import Any
 from benchmarks.claims.common import Row, lognormal, percent, relative
 from benchmarks.published_lengths import lognormal_for_moments
 from benchmarks.runner import simulated
+from benchmarks.validation.published_runs import published_sources
+from benchmarks.validation.run_phases import forecast
+from benchmarks.validation.runs import trained_rollouts
 from rollcast.simulator.core.spans import TRAINED
 from rollcast.simulator.studies.simulate import Result
 
@@ -116,7 +120,6 @@ def best(policy: str) -> tuple[float, int]:
 
 
 SEVEN = {
-    "fully_async": ("fully_async over synchronous, verl's recipe, 7B", "2.35x to 2.67x", 2.35),
     "pipeline_rl": ("pipeline_rl over synchronous, 7B", "about 2x (of learning)", 2.0),
     "streaming": ("streaming over synchronous", "1.12x to 2.12x", 1.12),
 }
@@ -135,54 +138,43 @@ def seven_row(policy: str) -> Row:
     )
 
 
-# verl V1
+# verl, its own runs
 
 
-@cache
-def v1(policy: str, rollout_replicas: int | None = None) -> Result:
-    """verl V1's benchmark, with a mixture of full attention: 32 GPUs, replicas of two."""
-    cluster: dict[str, Any] = {"replicas": 16, "tensor_parallel": 2}
-    if rollout_replicas is not None:
-        cluster = {
-            **apart(rollout_replicas, 32),
-            "tensor_parallel": 2,
-            "trainer_gpus": 32 - 2 * rollout_replicas,
-        }
-    return simulated(
-        model="qwen3-30b-a3b",
-        gpu="h100-sxm",
-        cluster=cluster,
-        workload=workload(64, 16, 32_768, moments(12_720, 8_000, 4_000, 32_768)),
-        policy=policy,
-        steps=7,
+RUNS = {
+    "fully_async over synchronous, verl's recipe, 7B": (
+        "verl_fully_async_readme",
+        ("verl-fa-7b-h20-async-64-64", "verl-fa-7b-h20-sync-128"),
+    ),
+    "verl V1, colocate_async over sync": (
+        "verl_v1_async_page",
+        ("verl-v1-35b-h100-colocate-async", "verl-v1-35b-h100-sync"),
+    ),
+    "verl V1, separate_async over sync": (
+        "verl_v1_async_page",
+        ("verl-v1-35b-h100-separate-async", "verl-v1-35b-h100-sync"),
+    ),
+}
+"""Source and runs of a gain, in `benchmarks/data/published/runs`, the changed run first."""
+
+
+def run_row(claim: str) -> Row:
+    """How many times as fast one published run is as another, per rollout that it trains on."""
+    source, names = RUNS[claim]
+    runs = [published_sources()[source].runs[name] for name in names]
+    steps = [forecast(run, seeds=1, draws=0).seconds["step"] for run in runs]
+    rollouts = [trained_rollouts(run) for run in runs]
+    measured, gain = (
+        rollouts[0] / rollouts[1] * pair[1] / pair[0]
+        for pair in ([run.measured["step"] for run in runs], steps)
     )
-
-
-def v1_rows() -> list[Row]:
-    base = step_s(v1("sync"))
-    assumed = (
-        "Qwen3-30B-A3B for Qwen3.5-35B-A3B; 16 responses a prompt, sd 8,000 (4,000 within a group)"
+    return Row(
+        claim,
+        f"{measured:.2f}x",
+        f"{gain:.2f}x",
+        relative(gain, measured),
+        "the set-ups of the source, without what stacks are fitted to",
     )
-    gain = base / step_s(v1("colocate_async"))
-    seconds, replicas = min((step_s(v1("fully_async", count)), count) for count in (6, 8))
-    separate = base / seconds
-    published = 22.79 / 14.72, 22.79 / 14.10
-    return [
-        Row(
-            "verl V1, colocate_async over sync",
-            f"{published[0]:.2f}x (14.72 of 22.79 h)",
-            f"{gain:.2f}x",
-            relative(gain, published[0]),
-            assumed,
-        ),
-        Row(
-            "verl V1, separate_async over sync",
-            f"{published[1]:.2f}x (14.10 of 22.79 h)",
-            f"{separate:.2f}x with {2 * replicas} of 32 GPUs for rollouts",
-            relative(separate, published[1]),
-            f"{assumed}; fully_async for its mode",
-        ),
-    ]
 
 
 # Order and placement
@@ -276,5 +268,5 @@ def shown_rows() -> list[Row]:
 
 
 def rows() -> list[Row]:
-    made = [*map(seven_row, SEVEN), *v1_rows(), *order_rows(), *sorted_rows()]
+    made = [*map(run_row, RUNS), *map(seven_row, SEVEN), *order_rows(), *sorted_rows()]
     return [*made, *shown_rows()]

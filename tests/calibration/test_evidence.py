@@ -41,7 +41,7 @@ def test_every_table_is_in_a_document_and_every_paper_in_the_results() -> None:
 
 def test_a_sample_of_the_rows_is_what_the_code_gives() -> None:
     """Of every paper but SAGC and APRIL what takes no more than a few seconds."""
-    asynchronous = frontier.seven_row("fully_async")
+    asynchronous = frontier.run_row("verl V1, separate_async over sync")
     for row in (asynchronous, pods.memory_row(), *prefix_reuse.memory_rows()):
         assert row == KEPT[row.claim]
 

@@ -277,7 +277,9 @@ def _ask(launch: Launched, draft: Drafted, settings: Iterable[str], gpus: int | 
         ):
             continue
         if ours in _GPUS or ours == "model":
-            why.append(f"{item.key} is {item.text} in {item.place}: {item.why}")
+            said = f"{item.key} is {item.text} in {item.place}"
+            if not any(one.startswith(said) for one in why):
+                why.append(f"{said}: {item.why}")
             wanted += ["gpus"] if ours in _GPUS and "gpus" not in wanted else []
         elif ours not in given:
             ways = (

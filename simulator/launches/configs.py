@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,6 +84,10 @@ class Configs:
             return self._on_parents(tree, path, 0)
         folders = [path.parent, *self._search_path(tree)]
         result = self._with_defaults(tree, _package(tree, ""), "", folders, path, 0)
+        for group in [one for one in self.choices if one not in self.used]:  # ``+group=option``
+            if _there(folders, group.partition("@")[0], self.choices[group]):
+                added = place or Place(self.sources.name(path))
+                merge(result, self._child(group, self.choices[group], "", "", folders, added, 0))
         result.pop("hydra", None)
         return result
 
@@ -236,6 +241,13 @@ class Configs:
         home = ".".join(steps) if inside.startswith("/") else _below(package, ".".join(steps))
         home = _below(package, target) if target else _package(tree, home)
         return self._with_defaults(tree, home, there, folders, found, depth + 1)
+
+
+def _there(folders: Sequence[Path], group: str, option: str) -> bool:
+    """Whether a group has a file of this name; a text may be too long for one."""
+    with suppress(OSError, ValueError):
+        return any((folder / group / f"{option}.yaml").is_file() for folder in folders)
+    return False
 
 
 def _inside(group: str, name: str) -> str:

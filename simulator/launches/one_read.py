@@ -16,7 +16,18 @@ from rollcast.simulator.launches.python.script import Script
 from rollcast.simulator.launches.python.settings import settings
 from rollcast.simulator.launches.shell.expand import Value
 from rollcast.simulator.launches.sources import Sources
-from rollcast.simulator.launches.values import Leaf, Tree, drop, leaves, merge, put, tree_of
+from rollcast.simulator.launches.sweeps import first_run
+from rollcast.simulator.launches.values import (
+    NOT_GIVEN,
+    Leaf,
+    Tree,
+    Unknown,
+    drop,
+    leaves,
+    merge,
+    put,
+    tree_of,
+)
 from rollcast.simulator.launches.words import SURE, Option, Program, entered, value_of
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place
@@ -86,6 +97,8 @@ class OneRead:
         """What options say, and the configurations that they name. script: of Python, that is
         started, and its path."""
         tree: Tree = {}
+        given, notes = first_run(given)
+        self.notes.extend(notes)
         for option in given:
             if option.kind == "file":
                 merge(tree, self._file(option))
@@ -99,6 +112,7 @@ class OneRead:
         found.extend(self._deepspeed(found))
         if script is not None and self._stack.launch.calls:
             more, notes = settings(script.calls, self._stack.launch.calls, CONFIG)
+            more = _given_by_file(more, found)
             found.extend(more)
             found.extend(self._deepspeed([item for item in more if self._is_there(item)]))
             self.notes.extend(notes)
@@ -312,6 +326,20 @@ def parts_of(stack: Stack, path: Path) -> Mapping[str, Path]:
     }
     found = {key: file for key, file in there.items() if file.name in parts[key]}
     return found if len(found) > 1 else {}
+
+
+def _given_by_file(calls: Sequence[Given], found: Sequence[Given]) -> list[Given]:
+    """What a script's calls say, where an argument that no command gives is one of a configuration
+    that the command names, as parsers of dataclasses have it (TRL's ``--config``)."""
+    files = {item.key: item for item in found if item.sure == CONFIG}
+    settled: list[Given] = []
+    for item in calls:
+        value = item.value
+        if isinstance(value, Unknown) and value.why.endswith(NOT_GIVEN):
+            said = files.get(value.text.rpartition(".")[2])
+            item = item if said is None else said._replace(key=item.key)
+        settled.append(item)
+    return settled
 
 
 def _shipped(name: re.Match[str], place: Place) -> Iterator[Given]:

@@ -23,6 +23,10 @@ class Unknown:
     why: str
 
 
+NOT_GIVEN = "is an argument that is not given"
+"""The end of the reason why an argument of a script's own is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """A value, and where it stands. sure: as in `Given`. base: the part of a configuration that a

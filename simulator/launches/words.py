@@ -178,6 +178,8 @@ def _following(words: Sequence[Text], form: Form, key: str) -> Iterator[Text]:
             return
         if re.match(r"-[A-Za-z]", start) or (text and text[0].why and start.endswith("[@]}")):
             return  # an array of which nothing is known holds flags
+        if re.match(r"\+{1,2}[A-Za-z_][\w.@/]*=", start):
+            return  # Hydra's, also of a stack that has flags
         if number and key in _FILES and not re.search(r"\.(?:ya?ml|toml|json)$", start):
             return
         if form != "--key value" and (

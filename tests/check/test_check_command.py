@@ -236,6 +236,13 @@ def test_a_launch_that_is_none(call: Call, tmp_path: Path) -> None:
     assert "hello.sh" in error
 
 
+def test_a_reason_is_told_once(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(Path(SMALL).read_text("utf-8").replace("$MODEL", "$WHICH"), "utf-8")
+    error = refused(call("check", path, "--gpu", "h100-sxm"))
+    assert error.count("$WHICH in run.sh") == 1
+
+
 def test_a_launch_is_planned_as_it_is(call: Call, tmp_path: Path) -> None:
     """The scenario of the launch, its steps as the run, the numbers of GPUs as choices."""
     out = tmp_path / "planned"

@@ -414,6 +414,47 @@ def test_a_name_is_looked_for_where_the_script_keeps_its_configurations(tmp_path
         assert values(launch)["workload.batch_groups"] == size
 
 
+@pytest.mark.parametrize(
+    ("words", "size", "sweep"),
+    [
+        ("data.train_batch_size=8,16 --multirun", 8, "data.train_batch_size=8"),
+        ("-m data.train_batch_size='choice(8, 16)' algorithm.gamma=1,2", 8, "algorithm.gamma=1"),
+        ("-m data.train_batch_size=8 data.train_files=[a,b]", 8, ""),
+    ],
+)
+def test_of_a_sweep_the_first_run_is_read(
+    tmp_path: Path, words: str, size: int, sweep: str
+) -> None:
+    launch = launched(tmp_path, f"{VERL} {words}\n")
+    assert values(launch)["workload.batch_groups"] == size
+    assert "multirun" not in str(launch.unknown)
+    said = [note for note in launch.notes if "a sweep of several runs" in note]
+    assert len(said) == bool(sweep)
+    assert sweep in "".join(said)
+
+
+@pytest.mark.parametrize(
+    ("start", "words", "size"),
+    [
+        (f"{VERL} --config-path=$PWD/config --config-name=base", "+exp=small", 5),
+        (f"{VERL} --config-path=$PWD/config --config-name=base", "data.x=1 +exp=big -m", 9),
+        ("python train.py", "--multirun +exp=big,small", 9),
+    ],
+)
+def test_a_group_that_a_command_adds_is_read_over_the_configuration(
+    tmp_path: Path, start: str, words: str, size: int
+) -> None:
+    written(tmp_path, "config/base.yaml", "defaults: [_self_]\ndata: {train_batch_size: 2}\n")
+    for name, its in (("small", 5), ("big", 9)):
+        text = f"# @package _global_\ndata: {{train_batch_size: {its}}}\n"
+        written(tmp_path, f"config/exp/{name}.yaml", text)
+    main = "import hydra\nimport verl\n@hydra.main(config_path='config', config_name='base')\n"
+    written(tmp_path, "train.py", f"{main}def main(config):\n    run(config)\n")
+    launch = launched(tmp_path, f"{start} actor_rollout_ref.rollout.n=4 {words}\n")
+    assert values(launch)["workload.batch_groups"] == size
+    assert values(launch)["workload.group_size"] == 4
+
+
 def test_hydra_overrides_what_a_list_further_in_chooses(tmp_path: Path) -> None:
     config = tmp_path / "config"
     written(config, "outer.yaml", "defaults: [inner, override engine: mega, _self_]\n")
@@ -725,6 +766,21 @@ def test_a_script_of_python_is_read_and_not_run(tmp_path: Path) -> None:
     assert told["num_generations"] == 3
     assert told["max_completion_length"] == 1
     assert told["model_name_or_path"] == "m"
+
+
+def test_a_parser_of_dataclasses_takes_what_its_configuration_says(tmp_path: Path) -> None:
+    for attribute in ("model_name_or_path", "base"):
+        written(tmp_path, "zero3.yaml", f"{attribute}: Qwen/Qwen3-8B\n")
+        script = (
+            "from trl import GRPOConfig, GRPOTrainer, ModelConfig, TrlParser\n"
+            f"def main(training, model):\n    GRPOTrainer(model=model.{attribute})\n"
+            "training, model = TrlParser((GRPOConfig, ModelConfig)).parse_args_and_config()\n"
+            "main(training, model)\n"
+        )
+        written(tmp_path, "train.py", script)
+        launch = launched(tmp_path, "accelerate launch train.py --config zero3.yaml\n")
+        assert launch.raw()["model_name_or_path"] == "Qwen/Qwen3-8B"
+        assert not launch.unresolved
 
 
 @pytest.mark.parametrize("dtype", ['"bfloat16"', "torch.bfloat16"])

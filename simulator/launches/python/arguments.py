@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollcast.simulator.launches.python.script import Defined, Made, Parsed
-from rollcast.simulator.launches.values import Unknown
+from rollcast.simulator.launches.values import NOT_GIVEN, Unknown
 
 PARSES = ("parse_args", "parse_known_args", "parse_args_and_config", "parse_args_into_dataclasses")
 
@@ -27,7 +27,7 @@ def add(
     if default is None and keywords.get("action", ("",))[0] == "store_true":
         default = False
     if "default" not in keywords and default is None:
-        default = Unknown(dest, f"{long} is an argument that is not given")
+        default = Unknown(dest, f"{long} {NOT_GIVEN}")
     for name in (dest, long.lstrip("-").replace("-", "_")):
         default = given.get(name, default)
     parser.attributes[dest] = default, parser.place

@@ -29,7 +29,7 @@ from rollcast.simulator.launches.python.script import (
     Shipped,
     Written,
 )
-from rollcast.simulator.launches.values import Unknown
+from rollcast.simulator.launches.values import NOT_GIVEN, Unknown
 from rollcast.simulator.stacks.settings import Place
 
 _MOST_STEPS, _MOST_ROUNDS, _MOST_TURNS = 100_000, 2_000, 1_000
@@ -272,7 +272,7 @@ class Expressions(ABC):
             if found is not None and found.is_property:
                 return self._enter(found, [held], {})
         if isinstance(held, Parsed):
-            return Unknown(name, f"{attribute} is an argument that is not given")
+            return Unknown(name, f"{attribute} {NOT_GIVEN}")
         return Unknown(name, _IN_A_RUN)
 
     def _item(self, node: ast.Subscript) -> Any:

@@ -13,8 +13,8 @@ import pytest
 from benchmarks.validation.published_runs import MEASURED
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
-from rollcast.simulator.stacks.yaml_file import read_yaml
 from rollcast.simulator.studies.simulate import from_raw
+from rollcast.simulator.values.yaml_file import read_yaml
 
 FOLDER = Path(__file__).parent.parent / "benchmarks" / "data" / "published" / "runs"
 RUN_KEYS = {"version", "steps", "scenario", "unknown", "measured", "bound", "first_step", "note"}

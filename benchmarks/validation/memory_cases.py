@@ -34,8 +34,8 @@ from rollcast.simulator.scenario.scenario import Scenario
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place
 from rollcast.simulator.stacks.stack import all_stacks
-from rollcast.simulator.stacks.yaml_file import read_yaml
 from rollcast.simulator.studies.simulate import from_raw
+from rollcast.simulator.values.yaml_file import read_yaml
 
 Part = Literal[
     "seen",

@@ -14,7 +14,7 @@ from benchmarks.validation.files import PUBLISHED
 from rollcast.simulator import values
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.phases import PHASES
-from rollcast.simulator.stacks.yaml_file import read_yaml
+from rollcast.simulator.values.yaml_file import read_yaml
 
 MEASURED = (*(name for name in PHASES if name not in ("tail", "optimiser")), "step")
 """What sources measure: phases, of which an update holds the optimiser, and the step."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from rollcast.simulator.results.columns import Figure
 from rollcast.simulator.results.phases import OF_COLUMN
 from rollcast.simulator.results.schema import Column, Table
-from rollcast.simulator.stacks.yaml_file import read_yaml
 from rollcast.simulator.values.readers import Text
+from rollcast.simulator.values.yaml_file import read_yaml
 
 LOG_SCHEMA = "rollcast-log/1"
 

@@ -14,8 +14,8 @@ from rollcast.simulator.launches.parts import Part, nobody, setting_part
 from rollcast.simulator.policies.registry import SYNCHRONOUS
 from rollcast.simulator.stacks.exported import PLAN_FILE, read_exported
 from rollcast.simulator.stacks.settings import Settings, value, whole
-from rollcast.simulator.stacks.yaml_file import read_yaml
 from rollcast.simulator.values.words import counted
+from rollcast.simulator.values.yaml_file import read_yaml
 
 
 def cluster_parts(known: Settings, overlapped: bool, what: str) -> list[Part]:

@@ -10,7 +10,13 @@ from typing import Any
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.columns import LARGEST_TOKENS, MOST, Figure
 from rollcast.simulator.results.read import check, read_json
-from rollcast.simulator.results.schema import BEAT, ITERATIONS, LAYOUTS, PREFIX_PASSES, Document
+from rollcast.simulator.results.schema import (
+    ITERATIONS,
+    LAYOUTS,
+    PREFIX_PASSES,
+    SPEED_PROBES,
+    Document,
+)
 from rollcast.simulator.values.readers import (
     Choice,
     Flag,
@@ -114,7 +120,7 @@ PROBE_BURST = (
 PROBE_BESIDE = ("iterations_alone_s", "iterations_beside_s", "update_alone_s", "update_beside_s")
 """Figures of a replica and a trainer side by side."""
 
-_PULSE = Keys({"short_s": BEAT, "long_s": BEAT})
+_PULSE = Keys({name: SPEED_PROBES[name].shape for name in ("short_s", "long_s")})
 _LENGTH = Figure(whole=True, most=LARGEST_TOKENS)
 _AS_COLUMNS = {name: ListOf(ITERATIONS[name].shape, least=1) for name in PROBE_BURST}
 PROBE = Document(

@@ -19,8 +19,8 @@ from rollcast.simulator.costs.presets.models import Model
 from rollcast.simulator.costs.stacks import FOLDERS, UNKNOWN, known_stack
 from rollcast.simulator.stacks.settings import meanings
 from rollcast.simulator.stacks.stack import all_stacks
-from rollcast.simulator.stacks.yaml_file import read_yaml
 from rollcast.simulator.values import choice
+from rollcast.simulator.values.yaml_file import read_yaml
 
 Effect = Literal["trainer", "engine", "training"]
 """What a knob acts on: the trainer's speed and memory, the engine's, or what is learned."""

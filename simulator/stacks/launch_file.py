@@ -60,7 +60,7 @@ from rollcast.simulator.stacks.implied import rules
 from rollcast.simulator.stacks.keys import Key
 from rollcast.simulator.stacks.launch import FORMS, NAMED, Launch, Other, Switches, Words
 from rollcast.simulator.stacks.settings import meanings
-from rollcast.simulator.stacks.yaml_file import read_yaml
+from rollcast.simulator.values.yaml_file import read_yaml
 
 _SIGNS = ("programs", "calls", "keys", "lacks")
 _Kind = TypeVar("_Kind", Key, Words)

@@ -10,7 +10,7 @@ from typing import Any
 
 from rollcast.simulator.stacks.consoles import OneLine, PrintedMapping
 from rollcast.simulator.stacks.log_format import Console, Dump, StackLog
-from rollcast.simulator.stacks.yaml_file import read_yaml
+from rollcast.simulator.values.yaml_file import read_yaml
 
 _FUNCTIONS = ("named", "overlapped", "derive", "follow", "of_mlperf")
 

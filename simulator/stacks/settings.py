@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rollcast.simulator.stacks.yaml_file import read_yaml
+from rollcast.simulator.values.yaml_file import read_yaml
 
 
 @cache

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollcast.simulator import stacks as package
-from rollcast.simulator.stacks.yaml_file import read_yaml
+from rollcast.simulator.values.yaml_file import read_yaml
 
 if TYPE_CHECKING:
     from rollcast.simulator.stacks.exporting import Export, Planned

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from rollcast.simulator.stacks.yaml_file import read_yaml
 from rollcast.simulator.values import SHARE, Above, Between, Doc, Options, nearest, take
+from rollcast.simulator.values.yaml_file import read_yaml
 from rollcast.simulator.workload.lengths import (
     LARGEST_CAP,
     RUNAWAY_CORRELATION,

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar
 
-from rollcast.simulator.stacks.yaml_file import read_yaml
+from rollcast.simulator.values.yaml_file import read_yaml
 
 Kind = Literal["measured", "fitted", "datasheet", "published", "assumed"]
 T = TypeVar("T")

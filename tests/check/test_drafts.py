@@ -116,30 +116,6 @@ def test_gpus_that_make_no_nodes_are_refused(gpus: int, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stack", "said", "held"),
-    [
-        ("verl", VERL, {"cluster.replicas": 8, TRAINER_GPUS: 16}),
-        ("verl", {**VERL, "actor_rollout_ref.rollout.pipeline_model_parallel_size": 4},
-         {"cluster.replicas": 2, "cluster.pipeline_parallel": 4, TRAINER_GPUS: 16}),
-        ("slime", {"rollout-num-gpus-per-engine": 4, "sglang-pp-size": 4},
-         {"cluster.replicas": 2, "cluster.pipeline_parallel": 4, TRAINER_GPUS: 8}),
-        ("openrlhf", {"vllm.num_engines": 2, "vllm.tensor_parallel_size": 2,
-                      "train.colocate_all": True}, {"cluster.replicas": 8, TRAINER_GPUS: 16}),
-        ("prime_rl", {}, {"cluster.replicas": 1, TRAINER_GPUS: 15}),
-        ("prime_rl", {"deployment.num_infer_gpus": 6}, {"cluster.replicas": 6, TRAINER_GPUS: 10}),
-        ("trl", {"use_vllm": True, "vllm_device": "auto"},
-         {"cluster.replicas": 1, TRAINER_GPUS: 15}),
-        ("slime", {"rollout-num-gpus": 4}, {"cluster.replicas": 4, TRAINER_GPUS: 12}),
-        ("slime", {}, {"cluster.replicas": 8, TRAINER_GPUS: 8}),  # half each
-    ],
-)  # fmt: skip
-def test_gpus_are_counted_in_all(stack: str, said: Mapping[str, Any], held: Any) -> None:
-    release = {"trl": "0.15", "verl": "0.7"}.get(stack)
-    parts = drafted(launched(said, stack, release), asked(gpus=16)).parts
-    assert {part.key: part.value for part in parts if part.key in held} == held
-
-
-@pytest.mark.parametrize(
     ("stack", "said", "gpus", "message"),
     [
         ("verl", VERL, 1, "an engine takes 2 "),
@@ -292,58 +268,6 @@ def test_a_bound_on_prompt_and_response_bounds_both() -> None:
     assert longest(roomy, gpus=8) == (512, 2048)
     shared = {"policy.generation.max_new_tokens": None, "data.max_input_seq_length": 4096}
     assert longest(shared, gpus=8) == (150, 3946)  # prompts may fill all of what both share
-
-
-ACTOR_LEAVES = {
-    "actor_rollout_ref.actor.fsdp_config.param_offload": True,
-    "actor_rollout_ref.actor.fsdp_config.optimizer_offload": True,
-}
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ({}, {}),
-        ({"critic.ppo_micro_batch_size_per_gpu": 3}, {"critic_microbatch_rollouts": 3}),
-        ({"critic.ppo_micro_batch_size": 32}, {"critic_microbatch_rollouts": 4}),
-        ({"actor_rollout_ref.actor.use_dynamic_bsz": True}, {"critic_microbatch_tokens": 32_768}),
-        (
-            {
-                "critic.use_dynamic_bsz": True,
-                "critic.ppo_max_token_len_per_gpu": 9000,
-                "critic.ulysses_sequence_parallel_size": 2,
-                "actor_rollout_ref.actor.ulysses_sequence_parallel_size": 4,
-            },
-            {"critic_microbatch_tokens": 18_000, "critic_sequence_parallel": 2},
-        ),
-        (
-            {"actor_rollout_ref.actor.ulysses_sequence_parallel_size": 4},
-            {"critic_sequence_parallel": 1},
-        ),
-        ({"critic.model.enable_gradient_checkpointing": False}, {"critic_recompute": "none"}),
-        (
-            {**ACTOR_LEAVES, "critic.model.fsdp_config.optimizer_offload": True},
-            {"critic_keeps_weights": True},
-        ),
-        ({"critic.model.path": "Qwen/Qwen2.5-32B"}, {"critic_model": "qwen2.5-32b"}),
-    ],
-)
-def test_a_critic_of_verl_is_read(said: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """verl/trainer/config/critic/critic.yaml and dp_critic.yaml: what a launch does not say is a
-    default of the critic's own, not the policy's."""
-    own = ("microbatch_tokens", "microbatch_rollouts", "sequence_parallel", "recompute")
-    names = {f"critic_{name}" for name in (*own, "keeps_weights", "model")}
-
-    def of(estimator: str) -> Mapping[str, Any]:
-        rows = {"actor_rollout_ref.actor.use_dynamic_bsz": False}
-        settings = {**VERL, **rows, "algorithm.adv_estimator": estimator, **said}
-        parts = drafted(launched(settings, release="0.7"), asked()).parts
-        trainer = "cost.roofline.trainer."
-        values = {part.key.removeprefix(trainer): part.value for part in parts}
-        return {name: value for name, value in values.items() if name in names}
-
-    assert of("gae") == expected
-    assert of("grpo") == {}
 
 
 @pytest.mark.parametrize(

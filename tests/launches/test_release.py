@@ -7,8 +7,6 @@ import pytest
 from rollcast.simulator.cli.launching import LaunchOptions, asked
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.read import read_launch
-from rollcast.simulator.stacks.launch import Given
-from rollcast.simulator.stacks.settings import Place
 from rollcast.simulator.stacks.stack import all_stacks
 
 RUN = "python3 -m verl.trainer.main_ppo data.train_batch_size=8 actor_rollout_ref.rollout.n=4"
@@ -159,83 +157,6 @@ def test_the_user_says_it_over_the_launch(tmp_path: Path) -> None:
         assert any("verl 0.9.0" in note for note in found.launch.notes) == (stack is None)
     found = asked(tmp_path / "run.sh", LaunchOptions("h100-sxm", stack="verl-99.1"))
     assert found.launch.notes[0].startswith("verl 99.1 is newer than any that was read (0.")
-
-
-MEGATRON = {"actor_rollout_ref.actor.strategy": "megatron"}
-TRAINER = "cost.roofline.trainer"
-FULLY_ASYNC = {
-    "async_training.staleness_threshold": 0.5,
-    "async_training.trigger_parameter_sync_step": 4,
-    "rollout.nnodes": 8,
-    "rollout.n_gpus_per_node": 8,
-    "actor_rollout_ref.rollout.tensor_model_parallel_size": 4,
-    "actor_rollout_ref.rollout.n": 16,
-}
-DEFAULTS = [
-    ("verl", "0.5", MEGATRON, "cluster.tensor_parallel", 1),
-    ("verl", "0.5", {}, "cluster.tensor_parallel", 2),
-    ("verl", None, MEGATRON, "cluster.tensor_parallel", 2),
-    ("verl", "0.3", MEGATRON, f"{TRAINER}.tensor_parallel", 4),
-    ("verl", "0.5", MEGATRON, "run.packing", True),
-    ("verl", "0.5", {}, "run.packing", False),
-    ("verl", "0.2", {}, "run.recompute", "full"),
-    ("verl", "0.7.0", MEGATRON, "run.merges_adapters", True),
-    ("verl", "0.7.1", MEGATRON, "run.merges_adapters", False),
-    ("verl", "0.3.0", {}, "run.reference", True),
-    ("verl", "0.3.1", {}, "run.reference", False),
-    ("openrlhf", "0.6.3", {}, "run.gpu_memory_share", 0.9),
-    ("openrlhf", "0.6.4", {}, "run.gpu_memory_share", 0.95),
-    ("openrlhf", "0.9", {}, "run.micro_batch_rollouts", 4),
-    ("openrlhf", "0.10.1", {}, "run.micro_batch_rollouts", 1),
-    ("openrlhf", "0.9.8", {}, "workload.max_new_tokens", 2048),
-    ("openrlhf", "0.8.9", {}, "run.attention", "eager"),
-    ("openrlhf", "0.8.9", {"flash_attn": True}, "run.attention", "flash_attention_2"),
-    ("openrlhf", "0.8.10", {}, "run.attention", "flash_attention_2"),
-    ("openrlhf", None, {}, "run.attention", "flash_attention_2"),
-    ("slime", "0.2.1", {}, "workload.max_new_tokens", 1024),
-    ("slime", None, {}, "workload.max_new_tokens", None),
-    ("nemo_rl", "0.2", {}, "run.enforce_eager", True),
-    ("nemo_rl", "0.5", {"policy.megatron_cfg.enabled": True}, "run.log_prob_micro_rollouts", 8),
-    ("nemo_rl", None, {"policy.train_micro_batch_size": 2}, "run.log_prob_micro_rollouts", 2),
-    ("nemo_rl", None, {"policy.max_total_sequence_length": 4096}, "run.max_pass_tokens", 16384),
-    ("skyrl", "0.2", {}, "run.enforce_eager", True),
-    ("skyrl", "0.3", {}, "run.logits_chunk_tokens", 1024),
-    ("prime_rl", "0.5", {}, "run.max_staleness", 1),
-    ("verl", None, FULLY_ASYNC, "run.max_staleness", 5),
-    ("verl", None, FULLY_ASYNC, "run.in_flight_rollouts", 16 * 16 * 16),
-    ("prime_rl", "0.6", {}, "run.max_staleness", 8),
-    ("prime_rl", "0.5", {}, "policy", [{"pipeline_rl": {"in_flight": 1.0, "queue": 1.0}}]),
-    (
-        *("prime_rl", "0.5", {"orchestrator.oversampling_factor": 2.0}, "policy"),
-        [{"pipeline_rl": {"in_flight": 2.0, "queue": 1.0}}],
-    ),
-    (
-        *("verl", "0.4", {"actor_rollout_ref.rollout.n_trajectories": 5}),
-        *("workload.group_size", 5),
-    ),
-    ("verl", "0.2", {"data.n_samples": 4}, "workload.group_size", 4),
-    ("verl", "0.2", {"data.n_samples": 4}, "run.mini_batch_rollouts", 256),
-    ("areal", "1.0", {"actor.backend": "fsdp:d8"}, "run.trainer_dtype", "bf16"),
-    ("areal", "1.0", {"actor.backend": "megatron:d8"}, "run.trainer_dtype", None),
-    ("areal", "2.0", {"actor.backend": "fsdp:d8"}, "run.trainer_dtype", "fp32"),
-    ("rlinf", None, {}, "run.gpu_memory_share", 0.65),
-]
-"""Of releases: of the sources that the head of each launch.yaml names."""
-
-
-@pytest.mark.parametrize(
-    ("stack", "release", "said", "ours", "taken"),
-    DEFAULTS,
-    ids=[f"{stack}-{release}-{ours}" for stack, release, _, ours, _ in DEFAULTS],
-)
-def test_each_release_takes_its_own_defaults(
-    stack: str, release: str | None, said: dict[str, object], ours: str, taken: object
-) -> None:
-    found = all_stacks()[stack]
-    here = Place("run.sh", 1)
-    read = found.launch.read([Given(key, its, here) for key, its in said.items()], found.implied)
-    held = {**found.launch.unsaid(read, here, found.implied, release), **read}
-    assert (held[ours].value if ours in held else None) == taken
 
 
 @pytest.mark.parametrize(

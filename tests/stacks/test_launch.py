@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.validation.memory_cases import LaunchCase
 from rollcast.simulator.stacks.keys import Key
 from rollcast.simulator.stacks.launch import FORMS, Given, Launch
 from rollcast.simulator.stacks.launch_file import load_launch
@@ -123,45 +122,6 @@ def test_the_surer_of_two_counts_and_a_conflict_is_told() -> None:
     assert launch.read(three)["run.steps"].value == 3
 
 
-def test_what_settings_imply_counts_before_them() -> None:
-    areal = STACKS["areal"]
-    read = areal.launch.read([Given("allocation_mode", "sglang:d4t2+fsdp:d8", HERE)], areal.implied)
-    assert {
-        "run.mode": "sglang:d4t2+fsdp:d8",
-        "run.engine": "sglang",
-        "run.strategy": "fsdp2",
-        "cluster.replicas": 4,
-        "cluster.tensor_parallel": 2,
-        "cluster.trainer_gpus": 8,
-        "run.rollout_gpus": 8,
-        "run.colocated": False,
-    }.items() <= {key: s.value for key, s in read.items()}.items()
-
-
-MODE, STEPS = "trainer.v1.trainer_mode", "--orchestrator.max_off_policy_steps"
-APART = {"run.colocated": False}
-COLOCATED_ASYNC = {"run.asynchronous": True, "policy": ["colocate_async"]}
-ONE = {"in_flight": 1.0, "queue": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("stack", "given", "implied"),
-    [
-        ("verl", f"{MODE}=separate_async", {**APART, "run.asynchronous": True}),
-        ("verl", f"{MODE}=colocate_async", {"run.colocated": True, **COLOCATED_ASYNC}),
-        ("trl", "--vllm_mode server", {**APART, "run.strategy": "ddp"}),
-        ("prime_rl", f"{STEPS} 1", {"policy": [{"pipeline_rl": ONE}], "run.asynchronous": True}),
-        ("prime_rl", f"{STEPS} 2", {"run.asynchronous": True}),
-        ("prime_rl", f"{STEPS} 0", {"run.asynchronous": False}),
-    ],
-)
-def test_modes_imply_a_placement_and_a_policy(
-    stack: str, given: str, implied: dict[str, object]
-) -> None:
-    read = STACKS[stack].launch.read([as_given(given)], STACKS[stack].implied)
-    assert {key: s.value for key, s in read.items() if s.implied} == implied
-
-
 def test_a_release_has_the_keys_of_its_time() -> None:
     verl, openrlhf = STACKS["verl"].launch, STACKS["openrlhf"].launch
     assert verl.name("run.mode", "0.9.1") == "trainer.v1.trainer_mode"
@@ -228,82 +188,6 @@ def test_a_run_keeps_its_spelling() -> None:
     assert openrlhf.unsaid(old, HERE, release="0.9")["workload.max_new_tokens"].value == 1024
     for run in (old, new):
         assert openrlhf.unsaid(run, HERE)["workload.max_new_tokens"].value is None
-
-
-def test_what_nemo_rl_gathers_and_splits_is_of_its_release() -> None:
-    """Its first worker of DTensors gathers all weights for log-probabilities, as all did before
-    0.4, when no tied head was split; its optimiser copied no weights before 0.7."""
-    nemo = STACKS["nemo_rl"].launch
-    copies = "run.foreach_optimizer"
-    dtensor = nemo.read([as_given("policy.dtensor_cfg.enabled=true")])
-    assert nemo.unsaid(dtensor, HERE, release="0.6")[copies].value is False
-    assert nemo.unsaid(dtensor, HERE)[copies].value is True
-    fused = nemo.read([as_given("policy.optimizer.kwargs.fused=true")])
-    assert fused[copies].value is False
-
-    def of(release: str | None, **said: bool) -> tuple[object, ...]:
-        given = {"policy.dtensor_cfg.enabled": True, **said}
-        read = nemo.read([Given(key, value, HERE) for key, value in given.items()])
-        every = {**nemo.unsaid(read, HERE, release=release), **read}
-        return tuple(every[f"run.{key}"].value for key in ("gathers_to_score", "splits_tied_head"))
-
-    assert of("0.3") == (True, False)
-    first = {"policy.dtensor_cfg._v2": False}
-    for release in ("0.4", "0.7", None):
-        assert of(release) == (False, True)
-        assert of(release, **first) == (True, True)
-    other = nemo.unsaid(nemo.read([as_given("policy.megatron_cfg.enabled=true")]), HERE)
-    assert not {"run.gathers_to_score", "run.splits_tied_head"} & other.keys()
-
-
-def test_norms_beside_a_quantised_base_are_wide_in_some_releases_of_trl() -> None:
-    """GRPOTrainer had peft cast them from 0.22 to 0.25, not below ZeRO-3 or FSDP."""
-    trl = STACKS["trl"].launch
-
-    def of(release: str | None, **said: object) -> object:
-        given = {"load_in_4bit": True, "use_peft": True, **said}
-        read = trl.read([Given(key, value, HERE) for key, value in given.items()])
-        return {**trl.unsaid(read, HERE, release=release), **read}["run.fp32_norms"].value
-
-    wide = {release: of(release) for release in ("0.21", "0.22", "0.25", "0.26", None)}
-    assert wide == {"0.21": False, "0.22": True, "0.25": True, "0.26": False, None: False}
-    assert of("0.24", unsloth=True) is False
-    keys = {"accelerate.distributed_type": "DEEPSPEED", "accelerate.num_processes": 2}
-    stage = "accelerate.deepspeed_config.zero_stage"
-    for zero, casts in ((2, True), (3, False)):
-        run = LaunchCase(
-            "trl",
-            {"model_name_or_path": "Qwen/Qwen2.5-7B", "load_in_4bit": True, "use_peft": True}
-            | {"lora_r": 16, **keys, stage: zero},
-            "a100-80gb",
-            2,
-            "0.24",
-        )
-        trainer = run.question().scenario.raw.data["cost"]["roofline"]["trainer"]
-        assert trainer.get("fp32_norms", False) is casts
-
-
-@pytest.mark.parametrize(
-    ("release", "said", "reentrant"),
-    [("0.26", {}, True), ("0.27", {}, False), ("0.26", {"use_reentrant": False}, False)],
-)
-def test_checkpoints_of_trl_are_reentrant_before_0_27(
-    release: str, said: dict[str, object], reentrant: bool
-) -> None:
-    """And count with FSDP1 and adapters alone."""
-    for version in (1, 2):
-        run = LaunchCase(
-            "trl",
-            {"model_name_or_path": "Qwen/Qwen2.5-7B", "use_peft": True, "lora_r": 16}
-            | {f"gradient_checkpointing_kwargs.{key}": value for key, value in said.items()}
-            | {"accelerate.distributed_type": "FSDP", "accelerate.num_processes": 2}
-            | {"accelerate.fsdp_config.fsdp_version": version},
-            "a100-80gb",
-            2,
-            release,
-        )
-        trainer = run.question().scenario.raw.data["cost"]["roofline"]["trainer"]
-        assert trainer.get("reentrant_checkpoints", False) is (reentrant and version == 1)
 
 
 def test_values_are_the_same_however_they_are_spelt() -> None:

@@ -220,13 +220,16 @@ def test_the_longest_of_a_step_is_the_one_that_is_known() -> None:
     assert alone.sd < found.sd  # more draws that are each their own reach as far with less
 
 
-@pytest.mark.parametrize("mean", [400.0, 4000.0])
-def test_the_spread_that_a_mean_leaves_open_is_in_the_interval(mean: float) -> None:
-    """A draw has the same mean, and spreads from 0.3 to 0.9; the centre is as documented."""
+@pytest.mark.parametrize(
+    ("mean", "sd"), [(200.0, 0.4), (547.7225575, 0.5), (1000.0, 0.6), (4000.0, 0.6)]
+)
+def test_the_spread_that_a_mean_leaves_open_is_in_the_interval(mean: float, sd: float) -> None:
+    """A draw has the same mean, and spreads from half to one and a half times as much; the centre
+    is as documented."""
     known = {"mean_tokens": mean}
     found = solved(known, 8192)
-    assert found.sd == 0.6
-    assert found.ranges["sd"] == (0.3, 0.6, 0.9)
+    assert found.sd == pytest.approx(sd)
+    assert found.ranges["sd"] == pytest.approx((sd / 2, sd, 1.5 * sd))
     assert found.lengths.runaway == pytest.approx(0.002)
     given_section = section(known, 8192)
     assert isinstance(given_section.lengths, KnownLengths)
@@ -239,10 +242,10 @@ def test_the_spread_that_a_mean_leaves_open_is_in_the_interval(mean: float) -> N
         drawn.append((answer.sd, answer.lengths.runaway, answer.between_share))
     spreads, runaways, between = np.array(drawn).T
     assert (spreads.min(), spreads.max()) == (
-        pytest.approx(0.3, abs=0.02),
-        pytest.approx(0.9, abs=0.02),
+        pytest.approx(sd / 2, abs=0.02),
+        pytest.approx(1.5 * sd, abs=0.02),
     )
-    assert np.median(spreads) == pytest.approx(0.6, abs=0.04)
+    assert np.median(spreads) == pytest.approx(sd, abs=0.04)
     assert runaways.min() >= 0.0
     assert runaways.max() == pytest.approx(0.004, rel=0.05)
     assert (np.quantile(between, 0.05), np.quantile(between, 0.95)) == (
@@ -360,12 +363,12 @@ def test_lengths_of_turns_leave_their_own_spread_out() -> None:
         "observation_tokens": 50,
         "length_sd": 0.4,
     }
-    keys = raw_of({"mean_tokens": 300, "runaway": 0.0})
+    keys = raw_of({"mean_tokens": 1000, "runaway": 0.0})
     raw = RawScenario({**keys.data, "workload": {**keys.data["workload"], "turns": turns}})
     workload = from_raw(raw).workload
     drawn = [workload.draw(group, 8).trajectories or [] for group in range(1500)]
     tokens = [turn.new_tokens for group in drawn for made in group for turn in made.turns]
-    assert np.mean(tokens) == pytest.approx(300, rel=0.04)
+    assert np.mean(tokens) == pytest.approx(1000, rel=0.04)
     assert np.std(np.log(tokens)) == pytest.approx(0.6, rel=0.05)
 
 

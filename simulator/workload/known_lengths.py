@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,6 +28,14 @@ ASSUMED_SD, LEAST_ASSUMED_SD, MOST_ASSUMED_SD = 0.6, 0.3, 0.9
 """Spread of the log of all responses where only a mean is known, and the range of an interval.
 Assumed: the batches of two RL runs (APRIL, arXiv 2509.18521) spread 0.57 and 0.62; models on mixed
 prompts, 0.57 to 1.2 (`rollcast presets lengths`)."""
+SHORT_SD = 0.4
+"""The same of responses of `SHORT_TOKENS`; from `LONG_TOKENS` on it is `ASSUMED_SD`, and between
+them on a line over the log. Middle of the spreads that mean and longest response, or mean and cut
+share, give of short answers in RL: 0.38 and 0.42 (verl-data's Qwen2.5-32B and 7B on GSM8K), 0.45
+(its gemma-2-2b on GSM8K) and 0.30 (its 7B and 14B on MATH), 0.32 to 0.82 (nine steps of a log of
+Logic-RL on A40), 0.31 to 0.37 (text2sql-grpo), 0.33 and 0.45 (play-verl), 0.53 (a 7B coder on
+RTX 5090), 0.58 (TRL's study of its stages)."""
+SHORT_TOKENS, LONG_TOKENS = 300.0, 1000.0
 LOGIT_BETWEEN, LOGIT_BETWEEN_SD = 1.5, 0.8
 """Logit of the share of the variance of log lengths that is between prompts, and how far it may be
 off: 0.82 (0.55 to 0.94), about that of four runs with all their lengths (0.75 to 0.88)."""
@@ -36,6 +45,15 @@ interval. Assumed: the length presets have 0 to 0.003."""
 RUNAWAY_TOKENS = 0.1  # of all tokens, which assumed runaways have at most
 PERCENTILES = ("p10", "p25", "p50", "p75", "p90", "p95", "p99")
 _TOKENS = Between(2, LARGEST_CAP)
+
+
+def assumed_sd(tokens: float) -> tuple[float, float, float]:
+    """Spread of the log of responses of about so many tokens, where it is open: least, central and
+    most."""
+    long = math.log(tokens / SHORT_TOKENS) / math.log(LONG_TOKENS / SHORT_TOKENS)
+    sd = SHORT_SD + (ASSUMED_SD - SHORT_SD) * min(max(long, 0.0), 1.0)
+    share = sd / ASSUMED_SD
+    return share * LEAST_ASSUMED_SD, sd, share * MOST_ASSUMED_SD
 
 
 def _percentile(percent: int) -> Doc:
@@ -154,7 +172,8 @@ class KnownLengths(Options):
         Above(0, MOST_SD),
         Doc(
             "spread of the log length over all responses; null: solved for, or where the figures "
-            f"leave it open {ASSUMED_SD}, in intervals {LEAST_ASSUMED_SD} to {MOST_ASSUMED_SD}",
+            f"leave it open {ASSUMED_SD}, in intervals {LEAST_ASSUMED_SD} to {MOST_ASSUMED_SD}; "
+            f"less below {LONG_TOKENS:g} tokens, {SHORT_SD} at {SHORT_TOKENS:g}",
             unit="standard deviation of the log",
         ),
     ] = None

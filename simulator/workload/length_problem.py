@@ -19,16 +19,14 @@ import numpy as np
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.workload.known_lengths import (
     ASSUMED_RUNAWAY,
-    ASSUMED_SD,
-    LEAST_ASSUMED_SD,
     LOGIT_BETWEEN,
     LOGIT_BETWEEN_SD,
-    MOST_ASSUMED_SD,
     PERCENTILES,
     RUNAWAY_TOKENS,
     KnownLengths,
     Sampled,
     SolvedLengths,
+    assumed_sd,
 )
 from rollcast.simulator.workload.length_quantiles import QuantileLengths, bent_to, curve, means
 from rollcast.simulator.workload.length_specs import LARGEST_SD, DrawnLengths
@@ -132,6 +130,7 @@ class _Problem:
                 raise self._refuse("runaway", f"is {runaway:g}, above cut_share, {cut:g}")
             figures.append(CutShare(cut))
         self.first, self.rest = first_and_rest(figures)
+        self.least_assumed, self.assumed, self.most_assumed = assumed_sd(self.first.wanted)
         unknown = (known.sd is None) + (self.runaway is None and self.cut is None)
         self.too_many = len(self.rest) > unknown
 
@@ -174,7 +173,7 @@ class _Problem:
         mean = math.inf if known.mean_tokens is None else math.log(known.mean_tokens)
         if len(points) == 1 and not fixed_top and points[0][1] > mean:
             (score, log), nearby = points[0], 1e-6  # skewed to the left, of the usual spread there
-            points.append((score + nearby, log + nearby * ASSUMED_SD))
+            points.append((score + nearby, log + nearby * self.assumed))
         rises = all(low < high for (_, low), (_, high) in pairwise(points))
         if len(points) < 2 or not rises or known.sd is not None or self.least > 0:
             raise self._too_many() if self.too_many else self._impossible()
@@ -229,8 +228,8 @@ class _Problem:
             runaway = 0.0
             sd = self._sd(runaway)
         if sd is None and runaway_open and self.rest and self.known.sd is None:
-            runaway = self._runaway_at(ASSUMED_SD)
-            return None if runaway is None else _Solution(ASSUMED_SD, runaway, assumes=True)
+            runaway = self._runaway_at(self.assumed)
+            return None if runaway is None else _Solution(self.assumed, runaway, assumes=True)
         return None if sd is None else _Solution(sd, runaway)
 
     def _runaway_at(self, sd: float) -> float | None:
@@ -244,16 +243,16 @@ class _Problem:
         sd, runaway, assumes = solution
         ranges: dict[str, tuple[float, float, float]] = {}
         if assumes:
-            ends = (LEAST_ASSUMED_SD, MOST_ASSUMED_SD)
+            ends = (self.least_assumed, self.most_assumed)
             low, high = (sd if self._runaway_at(end) is None else end for end in ends)
             ranges["sd"] = (low, sd, high)
         elif self.known.sd is None and not self.rest:
             can = spreads(self.family(runaway), self.first, self.least)
             low, high = float(can[0]), float(can[-1])
             ranges["sd"] = (
-                min(max(LEAST_ASSUMED_SD, low), max(sd / 2, low)),
+                min(max(self.least_assumed, low), max(sd / 2, low)),
                 sd,
-                max(min(MOST_ASSUMED_SD, high), min(sd, high)),
+                max(min(self.most_assumed, high), min(sd, high)),
             )
         ranges |= self._given_ranges()
         solved = assumes or len(self.rest) > (self.known.sd is None)
@@ -283,9 +282,9 @@ class _Problem:
             at = family.at(self.first, np.array([self.known.sd]))
             return self.known.sd if bool(family.possible(self.first, at)[0]) else None
         if self.rest:
-            return solve_sd(family, self.first, self.rest[0], self.least, ASSUMED_SD)
+            return solve_sd(family, self.first, self.rest[0], self.least, self.assumed)
         can = spreads(family, self.first, self.least)
-        return float(np.clip(ASSUMED_SD, can[0], can[-1])) if len(can) else None
+        return float(np.clip(self.assumed, can[0], can[-1])) if len(can) else None
 
     def _has_sd(self, runaway: float, near: float) -> bool:
         """Whether there is a spread for a runaway share."""

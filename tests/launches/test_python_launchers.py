@@ -62,18 +62,6 @@ def test_every_way_to_put_flags_together_says_the_same(
         assert {k: v for k, v in launch.raw().items() if k != "x"} == wanted, text
 
 
-def test_a_function_that_takes_any_arguments_is_followed_without_them(tmp_path: Path) -> None:
-    """As of Modal's, which nothing in the script calls."""
-    text = (
-        "import modal, subprocess\napp = modal.App()\n@app.function(gpu='H100:8')\n"
-        "def train(*more):\n    command = ['python3', 'train.py', '--rollout-batch-size', '4',\n"
-        "        '--n-samples-per-prompt', '8', '--hf-checkpoint', '/m/Qwen3-4B']\n"
-        "    subprocess.run(command + list(more), check=True)\n"
-    )
-    launch = launched(tmp_path, text)
-    assert (launch.stack, launch.raw()["n-samples-per-prompt"]) == ("slime", 8)
-
-
 SCRIPT = """\
 from dataclasses import dataclass, field
 import os

@@ -145,32 +145,6 @@ def test_toml_and_its_flags_say_the_same(
 # Places, rights, what is said twice
 
 
-def test_a_setting_names_the_line_that_says_it(tmp_path: Path) -> None:
-    head = "N=8\nARGS=(\n  data.train_batch_size=512\n)\n"
-    script = f"{head}{VERL} ${{ARGS[@]}} \\\n  trainer.nnodes=$N\n"
-    launch = launched(tmp_path, script)
-    assert str(launch.settings["workload.batch_groups"].place) == "run.sh, line 3"
-    assert str(launch.settings["run.nodes"].place) == "run.sh, line 6"
-    assert (launch.entry, launch.files) == ("verl.trainer.main_ppo", (tmp_path / "run.sh",))
-
-
-def test_words_of_the_user_count_before_a_command_before_a_file(tmp_path: Path) -> None:
-    written(tmp_path, "c.yaml", "grpo: {num_prompts_per_step: 1, num_generations_per_prompt: 2}\n")
-    path = written(
-        tmp_path,
-        "run.sh",
-        "uv run examples/run_grpo.py --config c.yaml grpo.num_prompts_per_step=3 "
-        "cluster.num_nodes=4\n",
-    )
-    launch = read_launch(path, ["grpo.num_prompts_per_step=5", "cluster.num_nodes=6"])
-    assert launch.stack == "nemo_rl"
-    found = values(launch)
-    assert found["workload.batch_groups"] == 5
-    assert found["workload.group_size"] == 2
-    assert found["run.nodes"] == 6
-    assert values(read_launch(path))["workload.batch_groups"] == 3
-
-
 def test_of_a_key_that_a_command_says_twice_the_last_value_holds(tmp_path: Path) -> None:
     """As Hydra and argparse have it."""
     twice = f"{VERL} data.train_batch_size=512 \\\n  data.train_batch_size=1024\n"
@@ -216,70 +190,10 @@ def test_a_container_or_a_job_is_given_variables(tmp_path: Path, call: str) -> N
     assert (said["workload.group_size"], said["run.gpus_per_node"]) == (16, 4)
 
 
-def test_hydra_s_configuration_may_be_one_that_the_script_writes(tmp_path: Path) -> None:
-    text = "cat > /tmp/own.yaml <<EOF\ndata: {train_batch_size: 48}\nEOF\n"
-    launch = launched(tmp_path, f"{text}{VERL} --config-path /tmp --config-name own\n")
-    assert values(launch)["workload.batch_groups"] == 48
-
-
-def test_a_configuration_of_the_stack_is_told_by_its_name(tmp_path: Path) -> None:
-    for ending in ("", ".yaml"):
-        launch = launched(tmp_path, f"{VERL} --config-name=ppo_megatron_trainer{ending} seed=1\n")
-        assert values(launch)["run.strategy"] == "megatron"
-
-
-def test_unknown_keys_are_told_apart(tmp_path: Path) -> None:
-    launch = launched(tmp_path, f"{VERL} data.train_batch_size=8 data.brand_new=1\n")
-    assert [item.key for item in launch.unknown] == ["data.brand_new"]
-
-
-def test_keys_that_change_neither_memory_nor_time_are_not_told(tmp_path: Path) -> None:
-    path = tmp_path / "run.sh"
-    path.write_text(
-        "trl grpo --model_name_or_path m --learning-rate 1e-6 --report_to none --new 1\n"
-    )
-    assert [item.key for item in read_launch(path, []).unknown] == ["new"]
-
-
 @pytest.mark.parametrize("stack", sorted(all_stacks()))
 def test_no_key_with_a_meaning_is_called_harmless(stack: str) -> None:
     launch = all_stacks()[stack].launch
     assert not [key for key in launch.ours if launch.ignores(key)]
-
-
-def test_what_is_not_known_is_unresolved_and_no_default_takes_its_place(tmp_path: Path) -> None:
-    script = f"{VERL} data.train_batch_size=8 trainer.nnodes=$NODES rollout.n=$((X * 2))\n"
-    launch = launched(tmp_path, script)
-    assert {item.key: item.why for item in launch.unresolved} == {
-        "trainer.nnodes": "NODES has no value in what was read",
-        "rollout.n": "X has no value in what was read",
-    }
-    assert "run.nodes" not in launch.known
-    assert values(launched(tmp_path, script, NODES="4"))["run.nodes"] == 4
-
-
-def test_a_path_whose_end_is_known_names_its_model(tmp_path: Path) -> None:
-    script = f"{VERL} actor_rollout_ref.model.path=${{ROOT}}/Qwen3-8B data.train_batch_size=8\n"
-    assert values(launched(tmp_path, script))["model"] == "$ROOT/Qwen3-8B"
-
-
-def test_slurm_counts_where_the_stack_is_not_told(tmp_path: Path) -> None:
-    head = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gres=gpu:h100:8\n"
-    launch = launched(tmp_path, f"{head}srun {VERL} data.train_batch_size=8 rollout.n=2\n")
-    assert values(launch)["run.nodes"] == 4
-    assert values(launch)["run.gpus_per_node"] == 8
-    told = launched(tmp_path, f"{head}srun {VERL} data.train_batch_size=8 trainer.nnodes=2\n")
-    assert values(told)["run.nodes"] == 2
-
-
-def test_slurm_gives_a_script_what_its_headers_say(tmp_path: Path) -> None:
-    head = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=h100:8\n"
-    own = "trainer.nnodes=$SLURM_JOB_NUM_NODES trainer.n_gpus_per_node=$SLURM_GPUS_PER_NODE"
-    launch = launched(tmp_path, f"{head}{VERL} data.train_batch_size=8 {own}\n")
-    assert (values(launch)["run.nodes"], values(launch)["run.gpus_per_node"]) == (4, 8)
-    untold = head.replace("--gpus-per-node=h100:8", "--gres=gpu:8")
-    launch = launched(tmp_path, f"{untold}{VERL} data.train_batch_size=8 {own}\n")
-    assert [item.key for item in launch.unresolved] == ["trainer.n_gpus_per_node"]
 
 
 @pytest.mark.parametrize(
@@ -308,13 +222,6 @@ def test_a_launch_is_found_behind_others(tmp_path: Path, command: str) -> None:
     assert values(launch)["workload.batch_groups"] == 8
 
 
-def test_a_script_calls_another_with_its_arguments(tmp_path: Path) -> None:
-    written(tmp_path, "inner.sh", f'{VERL} data.train_batch_size=$1 "${{@:2}}"\n')
-    launch = launched(tmp_path, "bash inner.sh 16 rollout.n=4\n")
-    assert values(launch)["workload.batch_groups"] == 16
-    assert values(launch)["workload.group_size"] == 4
-
-
 def test_a_command_that_calls_a_script_gives_it_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,84 +241,6 @@ def test_a_command_that_calls_a_script_gives_it_arguments(
 
 
 # Configurations and their parents
-
-
-def test_a_configuration_that_a_script_writes_is_read(tmp_path: Path) -> None:
-    script = (
-        "B=32\ncat > c.yaml <<EOF\ngrpo:\n  num_prompts_per_step: $B\n"
-        "  num_generations_per_prompt: $G\nEOF\nuv run examples/run_grpo.py --config c.yaml\n"
-    )
-    launch = launched(tmp_path, script)
-    assert values(launch)["workload.batch_groups"] == 32
-    assert [item.key for item in launch.unresolved] == ["grpo.num_generations_per_prompt"]
-
-
-def test_parents_by_path(tmp_path: Path) -> None:
-    written(
-        tmp_path,
-        "base.yaml",
-        "grpo: {num_prompts_per_step: 1, num_generations_per_prompt: 2}\n"
-        "cluster: {num_nodes: 1, gpus_per_node: 8}\n",
-    )
-    launch = launched(
-        tmp_path,
-        "defaults: ../base.yaml\ngrpo: {num_prompts_per_step: 9}\n"
-        "cluster: {_override_: true, num_nodes: 3}\n",
-        "more/leaf.yaml",
-    )
-    found = values(launch)
-    assert (found["workload.batch_groups"], found["workload.group_size"]) == (9, 2)
-    assert found["run.nodes"] == 3
-    assert "cluster.gpus_per_node" not in launch.raw()
-    lost = launched(
-        tmp_path,
-        "defaults: gone.yaml\ngrpo: {num_prompts_per_step: 9}\npolicy: {model_name: m}\n",
-        "leaf.yaml",
-    )
-    assert any("gone.yaml, which is not there" in note for note in lost.notes)
-
-
-def test_hydra_composes_groups_packages_and_choices(tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    written(
-        config,
-        "main.yaml",
-        "defaults:\n  - actor@actor_rollout_ref.actor: fsdp\n  - data: small\n"
-        "  - optional gone: x\n  - _self_\ntrainer: {nnodes: 2}\n"
-        "actor_rollout_ref: {actor: {ppo_epochs: 3}, rollout: {n: '${mul:2,${trainer.nnodes}}'}}\n",
-    )
-    written(config, "actor/fsdp.yaml", "defaults: [base]\nstrategy: fsdp\nppo_epochs: 1\n")
-    written(config, "actor/base.yaml", "ppo_mini_batch_size: 64\nstrategy: none\n")
-    written(config, "data/small.yaml", "train_batch_size: 8\n")
-    written(config, "data/large.yaml", "train_batch_size: ${oc.env:B,800}\n")
-    script = f"{VERL} --config-path=$PWD/config --config-name=main"
-    found = values(launched(tmp_path, f"{script}\n"))
-    assert found["workload.batch_groups"] == 8
-    assert found["workload.group_size"] == 4
-    assert found["run.mini_batch_groups"] == 64
-    assert found["run.iterations"] == 3
-    assert found["run.strategy"] == "fsdp"
-    found = values(launched(tmp_path, f"{script} data=large trainer.nnodes=5\n"))
-    assert found["workload.batch_groups"] == 800
-    assert found["workload.group_size"] == 10
-    assert values(launched(tmp_path, f"B=7\n{script} data=large\n"))["workload.batch_groups"] == 7
-
-
-def test_a_script_that_all_nodes_run_is_read_as_the_first_runs_it(tmp_path: Path) -> None:
-    first = f'if [ "${{NODE_RANK:-}}" = 0 ]; then {VERL} data.train_batch_size=8; exit 0\n'
-    launch = launched(tmp_path, f"{first}else ray start --address=$HEAD_IP; exit 0; fi\n")
-    assert values(launch)["workload.batch_groups"] == 8
-
-
-def test_a_name_is_looked_for_where_the_script_keeps_its_configurations(tmp_path: Path) -> None:
-    main = "import hydra\nimport verl\n@hydra.main(config_path='config', config_name='base')\n"
-    written(tmp_path, "train.py", f"{main}def main(config):\n    run(config)\n")
-    for name in ("base", "small"):
-        size = 2 + len(name)
-        written(tmp_path, f"config/{name}.yaml", f"data: {{train_batch_size: {size}}}\n")
-    for command, size in (("", 6), ("--config-name small", 7)):
-        launch = launched(tmp_path, f"python train.py {command} actor_rollout_ref.rollout.n=2\n")
-        assert values(launch)["workload.batch_groups"] == size
 
 
 @pytest.mark.parametrize(
@@ -455,61 +284,6 @@ def test_a_group_that_a_command_adds_is_read_over_the_configuration(
     assert values(launch)["workload.group_size"] == 4
 
 
-def test_hydra_overrides_what_a_list_further_in_chooses(tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    written(config, "outer.yaml", "defaults: [inner, override engine: mega, _self_]\n")
-    written(
-        config,
-        "inner.yaml",
-        "defaults:\n  - engine: dp\n  - actor@actor_rollout_ref.actor: ${engine}_actor\n"
-        "  - override data: small\n  - _self_\n",
-    )
-    for name in ("dp", "mega", "other"):
-        written(config, f"engine/{name}.yaml", f"# @package _global_\nmodel_engine: {name}\n")
-        written(
-            config, f"actor/{name}_actor.yaml", f"# @package x.y\nstrategy: {name}\nppo_epochs: 2\n"
-        )
-    script = f"{VERL} --config-path=$PWD/config data.train_batch_size=8 --config-name="
-    for name, more, wanted in [
-        ("outer", "", "mega"),
-        ("inner", "", "dp"),
-        ("outer", " engine=other", "other"),
-    ]:
-        launch = launched(tmp_path, f"{script}{name}{more}\n")
-        assert launch.raw()["model_engine"] == wanted
-        assert values(launch)["run.strategy"] == wanted
-
-
-def test_a_table_without_keys_turns_on_what_it_is_of(tmp_path: Path) -> None:
-    text = "[trainer.model.ac]\n[orchestrator]\nbatch_size = 8\nrollouts_per_example = 4\n"
-    launch = launched(tmp_path, text, "rl.toml")
-    assert launch.stack == "prime_rl"
-    assert values(launch)["run.recompute"] == "full"
-    assert str(launch.settings["run.recompute"].place) == "rl.toml, line 1"
-    written(tmp_path, "first.toml", "[trainer.model.ac]\nfreq = 2\n")
-    written(tmp_path, "second.toml", text)
-    both = launched(tmp_path, "uv run rl @ first.toml @ second.toml\n")
-    assert values(both)["run.recompute_frequency"] == 2
-
-
-def test_accelerate_names_deepspeeds_configuration_and_swift_a_shipped_one(tmp_path: Path) -> None:
-    written(tmp_path, "c/zero2.json", '{"zero_optimization": {"stage": 2}}')
-    config = (
-        "deepspeed_config: {deepspeed_config_file: c/zero2.json}\ndistributed_type: DEEPSPEED\n"
-    )
-    written(tmp_path, "c/two.yaml", config)
-    flags = "--num_generations 4 --max_completion_length 64"
-    for before, after, stage, host in [
-        ("--config_file c/two.yaml", "", 2, False),
-        ("--deepspeed_config_file c/zero2.json", "", 2, False),
-        ("", "--deepspeed zero1", 1, False),
-        ("", "--deepspeed zero3_offload", 3, True),
-    ]:
-        launch = launched(tmp_path, f"accelerate launch {before} grpo.py {flags} {after}\n")
-        assert values(launch)["run.zero_stage"] == stage
-        assert values(launch).get("run.cpu_optimizer", False) == host
-
-
 @pytest.mark.parametrize("script", ["ray.sub", "not_there.sh"])
 def test_a_job_takes_its_command_from_a_variable(tmp_path: Path, script: str) -> None:
     """As NeMo-RL's ray.sub does; before sbatch, or set in lines of their own."""
@@ -531,43 +305,6 @@ def test_a_job_takes_its_command_from_a_variable(tmp_path: Path, script: str) ->
         assert values(launch)["workload.batch_groups"] == 64
 
 
-def test_a_command_of_one_part_is_read_with_the_files_of_the_others(tmp_path: Path) -> None:
-    """As prime-rl is started on several nodes (docs/deployment.md)."""
-    written(tmp_path, "orch.toml", "batch_size = 64\nrollouts_per_example = 8\nseq_len = 4096\n")
-    written(tmp_path, "infer.toml", "[parallel]\ndp = 6\n")
-    written(tmp_path, "train.toml", '[model]\nname = "q"\n')
-    words = "torchrun --nproc-per-node 2 src/prime_rl/trainer/rl/train.py @ train.toml\n"
-    known = values(launched(tmp_path, words))
-    keys = ("workload.batch_groups", "run.rollout_gpus", "cluster.trainer_gpus")
-    assert [known[key] for key in keys] == [8, 6, 2]
-
-
-def test_a_job_takes_its_program_and_its_words_apart(tmp_path: Path) -> None:
-    """As ROLL's examples are submitted."""
-    written(tmp_path, "examples/demo/c.yaml", "rollout_batch_size: 64\nactor_train: {a: 1}\n")
-    words = "--config_name c --config_path examples/demo"
-    text = f'nebulactl run mdl --user_params="{words}" --entry=examples/start_rlvr_pipeline.py\n'
-    launch = launched(tmp_path, text)
-    assert (launch.stack, values(launch)["workload.batch_groups"]) == ("roll", 64)
-
-
-def test_the_environment_says_the_gpus_of_a_node(tmp_path: Path) -> None:
-    """Before the program, or exported; of a stack without a number of its own, and below that."""
-    flags = "--num_generations 4 --sleep_level 1 --offload_model true"
-    for before, gpus in [
-        ("NPROC_PER_NODE=8 CUDA_VISIBLE_DEVICES=0,1 swift rlhf", 8),
-        ("export CUDA_VISIBLE_DEVICES=0,1,5\npython grpo.py", 3),
-        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 4 grpo.py", 4),
-        ("CUDA_VISIBLE_DEVICES=GPU-8f2 python grpo.py", None),
-    ]:
-        launch = launched(tmp_path, f"{before} {flags}\n")
-        assert values(launch).get("run.gpus_per_node") == gpus
-        assert values(launch)["run.free_engine"] is True
-        assert values(launch)["run.offload_parameters"] is True
-    verl = launched(tmp_path, "CUDA_VISIBLE_DEVICES=0 python -m verl.trainer.main_ppo data.x=1\n")
-    assert "run.gpus_per_node" not in values(verl)
-
-
 def test_the_environment_says_whether_pytorch_extends_its_segments(tmp_path: Path) -> None:
     key = "cost.roofline.trainer.expandable_segments"
     conf = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments"
@@ -581,18 +318,6 @@ def test_the_environment_says_whether_pytorch_extends_its_segments(tmp_path: Pat
     assert key not in {
         part.key for part in drafted(launched(tmp_path, f"{VERL} data.train_batch_size=8\n")).parts
     }
-
-
-def test_a_variable_of_one_stack_says_nothing_of_another(tmp_path: Path) -> None:
-    """slime/utils/accelerator/torch_accelerator.py, which takes 1 alone."""
-    slime = "python3 train.py --actor-num-nodes 1 --rollout-batch-size 8 --hf-checkpoint x"
-    key = "run.expandable_segments"
-    for said, program, held in [("1", slime, True), ("0", slime, None), ("1", VERL, None)]:
-        script = f"export SLIME_ENABLE_EXPANDABLE_SEGMENTS={said}\n{program}\n"
-        assert values(launched(tmp_path, script)).get(key) is held
-    read = launched(tmp_path, f"export SLIME_ENABLE_EXPANDABLE_SEGMENTS=1\n{slime}\n")
-    assert read.settings[key].place.line == 1
-    assert not read.unknown
 
 
 @pytest.mark.parametrize(
@@ -610,28 +335,6 @@ def test_ray_gives_a_job_variables(tmp_path: Path, told: str, held: bool | None)
         script = f'E="{told}"\nray job submit --runtime-env-json{gives}"$E" -- {VERL} data.x=1\n'
         parts = {part.key: part.value for part in drafted(launched(tmp_path, script)).parts}
         assert parts.get("cost.roofline.trainer.expandable_segments") is held
-
-
-def test_what_sbatch_wraps_is_a_launch(tmp_path: Path) -> None:
-    for option in ("--wrap=", "--wrap "):
-        script = f'sbatch --nodes=2 {option}"{VERL} data.train_batch_size=24"\n'
-        assert values(launched(tmp_path, script))["workload.batch_groups"] == 24
-
-
-def test_a_flag_may_lack_its_plural_as_argparse_has_it(tmp_path: Path) -> None:
-    launch = launched(tmp_path, "trl grpo --num_train_epoch 6 --num_generation 4 --beta 0\n")
-    assert values(launch)["run.epochs"] == 6
-    assert values(launch)["workload.group_size"] == 4
-    assert not launch.unknown
-
-
-def test_a_file_is_looked_for_where_the_script_went(tmp_path: Path) -> None:
-    written(tmp_path, "src/r1/local/zero3.json", '{"zero_optimization": {"stage": 3}}')
-    written(tmp_path, "local/zero3.json", '{"zero_optimization": {"stage": 2}}')
-    run = "deepspeed src/grpo.py --deepspeed local/zero3.json --num_generations 4 --beta 0\n"
-    for where, stage in [("", 2), ("cd src\ncd r1\n", 3), ("cd $X/src/r1\n", 3), ("(cd src)\n", 2)]:
-        launch = launched(tmp_path, where + run)
-        assert launch.raw()["deepspeed.zero_optimization.stage"] == stage, where
 
 
 @pytest.mark.parametrize(
@@ -658,29 +361,6 @@ def test_a_deepspeed_configuration_that_is_not_there_says_its_stage_by_its_name(
         assert any(f"calls gone/{name}, which is not there" in note for note in launch.notes)
     with pytest.raises(ScenarioError, match=r"calls another file that is not there: gone/ds\.json"):
         launched(tmp_path, run.replace(name, "ds.json"))
-
-
-def test_a_configuration_over_one_of_the_stacks_own_is_that_stacks(tmp_path: Path) -> None:
-    text = "defaults: [ppo_trainer, _self_]\na: {b: 1, c: 2, d: 3}\ndata: {train_batch_size: 32}\n"
-    launch = launched(tmp_path, text, "mine.yaml")
-    assert (launch.stack, values(launch)["workload.batch_groups"]) == ("verl", 32)
-    with pytest.raises(ScenarioError, match="no launch of a known stack was found"):
-        launched(tmp_path, text.replace("ppo_trainer", "other"), "mine.yaml")
-
-
-def test_what_a_configuration_leaves_to_others_has_no_value_yet(tmp_path: Path) -> None:
-    text = (
-        "defaults: [ppo_trainer]\ndata: {train_batch_size: '???', n: '${data.train_batch_size}'}\n"
-    )
-    launch = launched(tmp_path, text, "mine.yaml")
-    assert {item.key: item.why for item in launch.unresolved} == {
-        "data.train_batch_size": "it must be given",
-        "data.n": "it must be given",
-    }
-    written(
-        tmp_path, "run.sh", f"{VERL} --config-path=. --config-name=mine data.train_batch_size=8\n"
-    )
-    assert values(read_launch(tmp_path / "run.sh"))["workload.batch_groups"] == 8
 
 
 def test_a_file_that_the_launch_names_has_to_be_there(tmp_path: Path) -> None:
@@ -783,18 +463,6 @@ def test_a_parser_of_dataclasses_takes_what_its_configuration_says(tmp_path: Pat
         assert not launch.unresolved
 
 
-@pytest.mark.parametrize("dtype", ['"bfloat16"', "torch.bfloat16"])
-def test_a_dict_that_is_given_has_keys_of_its_own(tmp_path: Path, dtype: str) -> None:
-    text = (
-        "import torch\nfrom trl import GRPOConfig\n"
-        f'GRPOConfig(model_init_kwargs={{"dtype": {dtype}, "other": {{"deep": 1}}}})\n'
-    )
-    launch = launched(tmp_path, text, "train.py")
-    found = launch.settings["run.trainer_dtype"]
-    assert (found.value, str(found.place)) == ("bf16", "train.py, line 3")
-    assert [one.key for one in launch.unknown] == ["model_init_kwargs.other"]
-
-
 def test_python_that_cannot_be_parsed_names_its_line(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"^train\.py, line 2: is no Python"):
         launched(tmp_path, "import trl\nx = (\n", "train.py")
@@ -832,16 +500,6 @@ def test_a_launch_of_no_stack_or_of_two_asks_which(tmp_path: Path) -> None:
     assert read_launch(path, stack="trl").stack == "trl"
     with pytest.raises(ScenarioError, match=r"--stack: vrl is not known; did you mean verl "):
         read_launch(path, stack="vrl")
-
-
-def test_a_filter_of_groups_is_said_to_launch_more_than_is_counted(tmp_path: Path) -> None:
-    script = (
-        f"{VERL} data.train_batch_size=8 data.gen_batch_size=24 algorithm.filter_groups.enable="
-    )
-    [note] = [note for note in launched(tmp_path, f"{script}True\n").notes if "filtered" in note]
-    assert note.startswith("run.sh, line 1: groups are filtered (algorithm.filter_groups.enable)")
-    assert "(data.gen_batch_size is 24)" in note
-    assert not any("filtered" in note for note in launched(tmp_path, f"{script}False\n").notes)
 
 
 def test_a_configuration_that_is_not_known_is_not_taken_for_defaults(tmp_path: Path) -> None:
@@ -974,12 +632,6 @@ def test_a_program_that_is_no_stacks_is_one_of_a_stack_only_by_most_of_its_keys(
     assert read_launch(tmp_path / "run.sh").stack == "openrlhf"
 
 
-def test_a_known_loop_of_another_is_not_read_as_a_stacks(tmp_path: Path) -> None:
-    (tmp_path / "run.sh").write_text("python open_instruct/grpo_fast.py --beta 0 --num_epochs 1\n")
-    with pytest.raises(ScenarioError, match=r"starts open_instruct\.grpo_fast, which is a loop"):
-        read_launch(tmp_path / "run.sh")
-
-
 def test_a_whole_configuration_is_its_stacks_though_most_of_its_keys_are_not_read(
     tmp_path: Path,
 ) -> None:
@@ -999,36 +651,6 @@ def test_a_whole_configuration_is_its_stacks_though_most_of_its_keys_are_not_rea
     assert read_launch(tmp_path / "config.yaml").stack == "verl"
 
 
-def test_roles_have_other_names_where_a_teacher_is_followed(tmp_path: Path) -> None:
-    """ROLL's on-policy distillation (configs/base_config.py)."""
-    devices = "device_mapping: 'list(range(0,16))'"
-    path = written(
-        tmp_path,
-        "run.yaml",
-        "pretrain: Qwen/Qwen3-8B\nrollout_batch_size: 64\nnum_return_sequences_in_group: 4\n"
-        f"student_train: {{{devices}, strategy_args: {{strategy_name: megatron_train}}}}\n"
-        f"student_infer: {{{devices}}}\n"
-        f"teacher: {{{devices}, model_args: {{model_name_or_path: Qwen/Qwen3-32B}}}}\n",
-    )
-    said = values(read_launch(path))
-    assert (said["cluster.trainer_gpus"], said["run.strategy"]) == (16, "megatron")
-    assert said["run.reference_model"] == "Qwen/Qwen3-32B"
-
-
-def test_parts_of_a_configuration_in_one_folder_are_read_together(tmp_path: Path) -> None:
-    """As prime-rl's trainer, orchestrator and engines are configured."""
-    written(tmp_path, "orch.toml", "batch_size = 64\nrollouts_per_example = 8\nseq_len = 4096\n")
-    written(tmp_path, "train.toml", '[model]\nname = "Qwen/Qwen3-4B"\n[model.ac]\n')
-    written(tmp_path, "infer.toml", "[parallel]\ndp = 3\ntp = 2\n")
-    for path in (tmp_path, tmp_path / "orch.toml", tmp_path / "train.toml"):
-        said = values(read_launch(path))
-        assert said["model"] == "Qwen/Qwen3-4B"
-        assert (said["run.rollout_gpus"], said["workload.group_size"]) == (6, 8)
-    (tmp_path / "train.toml").unlink()
-    (tmp_path / "infer.toml").unlink()
-    assert values(read_launch(tmp_path / "orch.toml"))["run.batch_rollouts"] == 64
-
-
 def test_a_configuration_with_few_keys_of_a_stack_may_still_be_another_loop_of_it(
     tmp_path: Path,
 ) -> None:
@@ -1037,34 +659,3 @@ def test_a_configuration_with_few_keys_of_a_stack_may_still_be_another_loop_of_i
     (tmp_path / "sft.toml").write_text(text)
     with pytest.raises(ScenarioError, match=r"data\.name: such a launch trains on given answers"):
         read_launch(tmp_path / "sft.toml")
-
-
-def test_a_model_that_is_wrapped_for_lora_is_the_one_that_was_loaded(tmp_path: Path) -> None:
-    text = (
-        "import os\nfrom peft import LoraConfig, get_peft_model\n"
-        "from transformers import AutoModelForCausalLM\nfrom trl import GRPOConfig, GRPOTrainer\n"
-        "name = os.path.expanduser('Qwen/Qwen3-8B')\n"
-        "model = get_peft_model(AutoModelForCausalLM.from_pretrained(name), LoraConfig(r=4))\n"
-        "GRPOTrainer(model=model, args=GRPOConfig(save_steps=0.1)).train()\n"
-    )
-    raw = launched(tmp_path, text, "train.py").raw()
-    assert (raw["model_name_or_path"], raw["lora_r"], raw["use_peft"]) == ("Qwen/Qwen3-8B", 4, True)
-
-
-def test_a_configuration_that_weights_and_biases_wrote_is_read(tmp_path: Path) -> None:
-    """Each value stands below ``value``; the machine and the adapters are said in their own way."""
-    values = {
-        **{"_name_or_path": "Qwen/Qwen2.5-3B-Instruct", "num_generations": 4, "bf16": True},
-        **{"max_completion_length": 256, "per_device_train_batch_size": 64, "use_vllm": False},
-        **{"peft_config": {"default": {"peft_type": "LORA", "r": 16}}, "beta": 0.0},
-        "_wandb": {"e": {"x": {"gpu": "NVIDIA H100 80GB HBM3", "gpu_count": 2}}},
-    }
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump({key: {"value": one} for key, one in values.items()}))
-    launch = read_launch(path)
-    assert launch.stack == "trl"
-    known = {key: setting.value for key, setting in launch.known.items()}
-    assert (known["workload.group_size"], known["workload.max_new_tokens"]) == (4, 256)
-    assert (known["run.lora"], known["run.lora_rank"]) == (True, 16)
-    assert (known["gpu"], known["run.gpus_per_node"]) == ("h100-sxm", 2)
-    assert not any(item.key.startswith("_wandb") for item in launch.unknown)

@@ -11,7 +11,6 @@ from rollcast.simulator.launches.parts import given
 from rollcast.simulator.launches.read import read_launch
 from rollcast.simulator.stacks.settings import value
 
-TRAINER = "cost.roofline.trainer"
 SCRIPT = (
     "NPROC_PER_NODE={gpus} swift rlhf --model {model} --torch_dtype bfloat16 "
     "--use_vllm true --vllm_mode colocate --max_completion_length 1024 {more} --rlhf_type grpo\n"

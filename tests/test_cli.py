@@ -119,7 +119,14 @@ def test_a_wrong_scenario_names_the_key_the_line_and_what_would_be_right(
         (b"", "empty"),
         (b"just text", "not a mapping"),
         (bytes(range(256)), "not a text file"),
-        (b"a: \x00", "not valid YAML"),
+        (b"\na: \x00", "line 2: not valid YAML: the character U+0000 is no text"),
+        (
+            b'name: "\\ud800"',
+            "name: holds the character U+D800, which is no text (tiny.yaml, line 1)",
+        ),
+        (b'gpu: {name: "\\e[31m"}', "gpu.name: holds the character U+001B"),
+        (b"seed: " + b"9" * 5000, "seed: is a number of 5000 digits"),
+        (b"a: {b: 1, b: 2}", "a.b: given twice, in line 1 of"),
         (b"a: [" * 5000, "nested too deeply"),
         (
             b"a: &a [1,1,1,1,1,1,1,1,1,1]\n"

@@ -135,6 +135,10 @@ def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
         walk = _Walk(name)
         walk.visit(root, "")
         return in_their_units(loader.construct_document(root)), walk.lines
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        reason = f"the character {_shown(error.character)} is no text"
+        raise ScenarioError("", f"{name}, line {line}: not valid YAML: {reason}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
@@ -146,6 +150,15 @@ def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         # PyYAML's constructors fail so on values such as !!int "" or 2024-13-45
         raise ScenarioError("", f"{name}: not valid YAML: {error}") from None
+
+
+_NO_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_MOST_DIGITS = 1_000
+
+
+def _shown(character: str | int) -> str:
+    """A character by its number, as it may not be printed."""
+    return f"U+{ord(character) if isinstance(character, str) else character:04X}"
 
 
 class _Walk:
@@ -167,7 +180,9 @@ class _Walk:
         if id(node) in self._above:
             raise ScenarioError(prefix, f"refers to itself in {self._name}")
         self._above.add(id(node))
-        if isinstance(node, yaml.MappingNode):
+        if isinstance(node, yaml.ScalarNode):
+            self._scalar(node, prefix)
+        elif isinstance(node, yaml.MappingNode):
             self._mapping(node, prefix)
         elif isinstance(node, yaml.SequenceNode):
             for position, item in enumerate(node.value):
@@ -175,6 +190,15 @@ class _Walk:
                 self.lines.setdefault(place, item.start_mark.line + 1)
                 self.visit(item, prefix if prefix == "policy" else place)
         self._above.remove(id(node))
+
+    def _scalar(self, node: yaml.ScalarNode, prefix: str) -> None:
+        where = f"({self._name}, line {node.start_mark.line + 1})"
+        found = _NO_TEXT.search(node.value)
+        if found:
+            message = f"holds the character {_shown(found[0])}, which is no text {where}"
+            raise ScenarioError(prefix, message)
+        if node.tag != TEXT and len(node.value) > _MOST_DIGITS:
+            raise ScenarioError(prefix, f"is a number of {len(node.value)} digits {where}")
 
     def _mapping(self, node: yaml.MappingNode, prefix: str) -> None:
         given: dict[str, int] = {}
@@ -190,7 +214,9 @@ class _Walk:
                 raise ScenarioError(prefix, f"{message} ({self._name}, line {line})")
             dotted = f"{prefix}.{key.value}" if prefix else str(key.value)
             if key.value in given:
-                message = f"given twice, in lines {given[key.value]} and {line} of {self._name}"
+                before = given[key.value]
+                lines = f"line {line}" if before == line else f"lines {before} and {line}"
+                message = f"given twice, in {lines} of {self._name}"
                 raise ScenarioError(dotted, message)
             given[key.value] = line
             self.lines.setdefault(dotted, line)

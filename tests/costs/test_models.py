@@ -230,7 +230,8 @@ def test_a_quantised_cache(cache: Any) -> None:
     ],
 )
 def test_quantisation_that_has_no_format_is_named(quantised: Any, word: str) -> None:
-    with refuses("model", word):
+    field = "model" if isinstance(quantised, dict) else "model.quantization_config"
+    with refuses(field, word):
         model_from_config({**LLAMA, "quantization_config": quantised}, "model")
 
 
@@ -278,6 +279,33 @@ def test_files_that_are_no_configs(tmp_path: Path) -> None:
         load_model(path)
     with pytest.raises(ScenarioError, match="home folder is not known"):
         load_model("~nouser/config.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hidden_size": -1}, "hidden_size of {}: must be a whole number"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads of {}: 3 does not divide"),
+        ({"quantization_config": 5}, "quantization_config of {}: must be a mapping"),
+        ({"model_type": "x"}, "{}: model_type 'x' is not covered"),
+    ],
+)
+def test_a_config_that_is_wrong_is_named_with_its_own_key(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, **change}), "utf-8")
+    with pytest.raises(ScenarioError) as error:
+        load_model(path, "--model")
+    assert error.value.field == "--model"
+    assert error.value.message.startswith(said.format(path))
+
+
+def test_what_stands_beside_a_config_is_a_mapping(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA), "utf-8")
+    (tmp_path / "hf_quant_config.json").write_text('{"quantization": 5}', "utf-8")
+    with refuses("model", "hf_quant_config.json is no object"):
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize(

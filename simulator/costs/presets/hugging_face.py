@@ -52,7 +52,16 @@ def read_config(path: Path, field: str) -> Config:
     if config.get("quantization_config") or not beside.is_file():
         return config
     quantization = _read_mapping(beside, field).get("quantization") or {}
+    if not isinstance(quantization, dict):
+        raise ScenarioError(field, f"quantization of {beside} is no object")
     return {**config, "quantization_config": {"quant_method": "modelopt", **quantization}}
+
+
+def their_key(ours: str) -> str:
+    """What a config calls a key of a model; the key itself where it is none of the common ones."""
+    return {**_WIDTHS, "kv_heads": "num_key_value_heads", "intermediate": "intermediate_size"}.get(
+        ours, ours
+    )
 
 
 def _read_mapping(path: Path, field: str) -> Config:
@@ -71,7 +80,7 @@ def keys_of(config: Config, field: str, name: str) -> Keys:
         )
     text = config
     if config.get("text_config"):  # of a model that sees: the language model alone
-        text = {**mapping(config["text_config"], field)}
+        text = {**mapping(config["text_config"], f"{field}.text_config")}
         for key in ("quantization_config", "tie_word_embeddings"):
             if key in config:
                 text.setdefault(key, config[key])
@@ -95,7 +104,9 @@ def keys_of(config: Config, field: str, name: str) -> Keys:
     given.update(quantised_keys(text, layers, field))
     seen = config.get("vision_config")
     if seen and kind.startswith(_SEEING):
-        given["vision"] = tower_keys(mapping(seen, field), kind, given["hidden"], field)
+        given["vision"] = tower_keys(
+            mapping(seen, f"{field}.vision_config"), kind, given["hidden"], field
+        )
     return given
 
 
@@ -171,7 +182,7 @@ def quantised_keys(config: Mapping[str, Any], layers: int, field: str) -> dict[s
     quantised = config.get("quantization_config")
     if not quantised:
         return {}
-    quantised = mapping(quantised, field)
+    quantised = mapping(quantised, f"{field}.quantization_config")
     method = quantised.get("quant_method") or ("modelopt" if "quant_algo" in quantised else None)
     if method not in METHODS:
         raise ScenarioError(

@@ -471,16 +471,25 @@ def load_model(spec: str | Path | Mapping[str, Any] | Model, field: str = "model
     if path.is_dir():
         name, path = str(path / "config.json"), path / "config.json"
     if path.is_file():
-        from rollcast.simulator.costs.presets.hugging_face import read_config
-
-        config = read_config(path, field)
-        return model_from_config(config, field, name=path.parent.name or "custom")
+        return _of_file(path, field)
     if isinstance(spec, Path) or name.endswith(".json") or name.startswith((".", "/", "~")):
         raise ScenarioError(field, f"no file {name}; give a preset or a path to a config.json")
     short = name.rsplit("/", 1)[-1]
     raise ScenarioError(
         field, f"unknown model {name!r}; {nearest(short, presets, 'rollcast presets models')}"
     )
+
+
+def _of_file(path: Path, field: str) -> Model:
+    """The model of a ``config.json``. Raises ScenarioError with the file and its own key."""
+    from rollcast.simulator.costs.presets.hugging_face import read_config, their_key
+
+    config = read_config(path, field)
+    try:
+        return model_from_config(config, field, name=path.parent.name or "custom")
+    except ScenarioError as error:
+        key = their_key(error.field.removeprefix(field).lstrip("."))
+        raise ScenarioError(field, f"{f'{key} of ' * bool(key)}{path}: {error.message}") from None
 
 
 def model_from_config(config: Mapping[str, Any], field: str = "model", name: str = "") -> Model:

@@ -33,6 +33,7 @@ _LEAST_OF_CAP = 1 / 64  # of the longest responses that are tried
 _ABOVE_MEAN = 1.25  # times a mean length that somebody says, the shortest of these
 _WEIGHTS = (0.63, 0.185, 0.185)
 _OF_TOKENS = ("log_prob", "reference", "values", "update")
+_MULTIPLES = frozenset({"fully_async", "one_step_off", "pipeline_rl"})
 _MANY, _ENOUGH = 4_096, 2_048  # rollouts of a run, and of the part of one that tells of it
 
 
@@ -53,8 +54,9 @@ class Seconds:
 class Part:
     """A run of fewer replicas with as much each, which tells what other settings do to all of it:
     to each phase what they do to the part's own, to the trainer's passes what they do by the
-    planner's estimate. fewer: times. whole, part: the scenarios. own: seconds of a step and its
-    phases, of the whole run."""
+    planner's estimate, and to a step that overlaps training what they do to the part's, whose
+    trainer is as much smaller. fewer: times. whole, part: the scenarios. own: seconds of a step and
+    its phases, of the whole run."""
 
     fewer: int
     whole: Scenario
@@ -77,6 +79,13 @@ class Part:
         whole = question.with_keys(keys)
         part = question.with_keys({**keys, **_part_keys(whole, self.fewer)})
         its = _seconds(simulate(part, on_step).summary)
+        if _overlaps(self.whole):
+            of_step = self.own["step"] / self._middle["step"]
+            pairs = ((name, self.own[name], self._middle[name]) for name in its)
+            return {
+                name: its[name] * (own / its_own if own and its_own else of_step)
+                for name, own, its_own in pairs
+            }
         longer = estimated(whole).train_s / self._train_s
         for name in PHASES:
             ratio = its[name] / self._middle[name] if self._middle[name] else 1.0
@@ -174,26 +183,46 @@ def _seconds(summary: Mapping[str, Any]) -> _S:
 def _part(question: Question, keys: Mapping[str, Any], summary: Mapping[str, Any]) -> Part | None:
     """A part of a run; None of one that is short, or whose policy counts rollouts itself."""
     scenario = question.with_keys(keys)
-    batch, replicas = scenario.plan.batch, scenario.shape.replicas
+    batch, shared = scenario.plan.batch, math.gcd(*_divided(scenario).values())
     most = scenario.steps * batch.rollouts // _ENOUGH
-    shared = math.gcd(replicas, batch.groups)
     fewer = max(by for by in range(1, shared + 1) if shared % by == 0 and by <= max(most, 1))
-    if fewer == 1 or scenario.steps * batch.rollouts <= _MANY or question.value("policy"):
+    counts = question.value("policy") and not _overlaps(scenario)
+    if fewer == 1 or scenario.steps * batch.rollouts <= _MANY or counts:
         return None
-    part = question.with_keys({**keys, **_part_keys(scenario, fewer)})
+    wanted = _part_keys(scenario, fewer)
+    try:
+        part = question.with_keys({**keys, **wanted})
+    except ScenarioError:  # of a trainer whose layout needs all of its GPUs
+        return None
+    if not _divided(part).items() <= wanted.items():  # `--set` holds over them
+        return None
     return Part(fewer, scenario, part, _seconds(summary))
+
+
+def _overlaps(scenario: Scenario) -> bool:
+    """Whether rollouts run beside training, on GPUs of their own, by a policy whose figures are all
+    multiples of the batch."""
+    names = {policy.NAME for policy in scenario.policy.policies}
+    return not scenario.shape.colocated and bool(names) and names <= _MULTIPLES
+
+
+def _divided(scenario: Scenario) -> dict[str, int]:
+    """What a part of a run has less of, by key."""
+    shape = scenario.shape
+    sizes = {
+        "cluster.replicas": shape.replicas,
+        "workload.batch_groups": scenario.plan.batch.groups,
+    }
+    return sizes | ({"cluster.trainer_gpus": shape.trainer_gpus} if _overlaps(scenario) else {})
 
 
 def _part_keys(scenario: Scenario, fewer: int) -> dict[str, Any]:
     """Keys of a part of a run. Raises ScenarioError where replicas or groups are not divided."""
-    replicas, groups = scenario.shape.replicas, scenario.plan.batch.groups
-    if replicas % fewer or groups % fewer:
-        raise ScenarioError("cluster.replicas", f"{replicas} are not {fewer} parts of {groups}")
-    return {
-        "cluster.replicas": replicas // fewer,
-        "workload.batch_groups": groups // fewer,
-        "steps": scenario.steps,
-    }
+    sizes = _divided(scenario)
+    for key, size in sizes.items():
+        if size % fewer:
+            raise ScenarioError(key, f"{size} cannot be divided into {fewer} parts")
+    return {key: size // fewer for key, size in sizes.items()} | {"steps": scenario.steps}
 
 
 def over_lengths(question: Question, ledger: Ledger) -> Ledger:

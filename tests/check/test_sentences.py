@@ -23,7 +23,7 @@ from rollcast.simulator.check.words import effect, headline, sentences
 from rollcast.simulator.check.write import write_check
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Unresolved
-from rollcast.simulator.launches.parts import Part
+from rollcast.simulator.launches.parts import Part, replaced
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place
 
@@ -389,6 +389,35 @@ def test_ends_of_lengths_of_a_part_of_a_run_are_those_of_all(
     three = asks.with_keys({"cluster.replicas": 3, "cluster.trainer_gpus": 6})
     with pytest.raises(ScenarioError, match=r"cluster\.replicas"):
         forecasts._part_keys(three, 2)
+
+
+def test_a_part_of_a_run_that_overlaps_training_has_less_of_its_trainer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the trainer would be sooner done with the part's batch. A policy that counts groups is
+    not divided."""
+    said = {**VERL, "data.train_batch_size": 128, "data.max_response_length": 256}
+    apart = {"cluster.placement": "disaggregated", "cluster.replicas": 2, "cluster.trainer_gpus": 4}
+    asks = question(launched(said), asked())
+
+    def under(policy: str, *settings: str) -> forecasts.Forecast:
+        keys = [Part(key, its, "") for key, its in {**apart, "policy": [policy]}.items()]
+        draft = replace(asks.draft, parts=tuple(replaced(asks.parts, keys)))
+        return forecasts.forecast(replace(asks, draft=draft, settings=("steps=2", *settings)), True)
+
+    whole = under("one_step_off")
+    monkeypatch.setattr(forecasts, "_MANY", 1_000)
+    monkeypatch.setattr(forecasts, "_ENOUGH", 1_000)
+    part = under("one_step_off")
+    assert whole.part is None
+    assert part.part is not None
+    assert part.part.part.shape.trainer_gpus == 2
+    assert part.step.median == whole.step.median
+    for end in ("low", "high"):
+        assert getattr(part.step, end) == pytest.approx(getattr(whole.step, end), rel=0.1)
+        assert getattr(part.step, end) != getattr(whole.step, end)
+    assert under("streaming").part is None
+    assert under("one_step_off", "cluster.trainer_gpus=4").part is None
 
 
 OPENRLHF = {

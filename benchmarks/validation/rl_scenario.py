@@ -31,6 +31,8 @@ FRAMEWORKS = {
     "verl": "verl",
     "verl-0.11": "verl",
 }
+UNFUSED = ("nemo-0.3", "nemo-0.4")
+"""NeMo-RL before it fused the MLPs of every model (pull request 1241)."""
 LOG_PROB_ROWS = {"llama-3.1-8b": 2, "qwen3-30b-a3b": 4, "qwen3-32b": 4}
 """Longest sequences in a microbatch of log-probabilities: logprob_batch_size in NeMo-RL's recipes
 (examples/configs/recipes/llm/performance and grpo_math_1B.yaml); 1 of other models."""
@@ -154,6 +156,8 @@ def _trainer(run: Run) -> dict[str, Any]:
     }
     if run.parallel:
         options |= megatron(run.gpu, run.parallel, run.total_tokens, run.recompute)
+    if run.framework in UNFUSED and run.parallel and run.model.startswith("llama"):
+        options["kernels"] = "fused_mlps"  # its configs had them before all others
     if run.stack == "NeMo-RL" and run.model in LOG_PROB_ROWS:
         options["log_prob_microbatch_tokens"] = LOG_PROB_ROWS[run.model] * run.total_tokens
     return options

@@ -166,6 +166,22 @@ def test_what_is_split_talks(split: dict[str, int], gpus: int, model: Any) -> No
     assert talk["full"] == pytest.approx(again * talk["none"])
 
 
+def test_a_stream_that_is_not_shared_is_moved_and_sent_whole() -> None:
+    """Without sequence parallelism each GPU of a tensor parallel group computes norms and the
+    residual stream of all tokens, and sends them to the next stage."""
+    split = {"tensor_parallel": 4, "pipeline_parallel": 2, "sharding": "none"}
+    shared, whole = (trainer(8, tensor_sequence_parallel=one, **split) for one in (True, False))
+    kept, times = layer_bytes(QWEN), (shared._unit_times, whole._unit_times)
+    stream = kept.stream / kept.whole
+    assert times[1].moved_token == pytest.approx(times[0].moved_token * (1 + 3 * stream))
+    assert times[1].token == times[0].token
+    sent = [one.layout.talk_s(4000) for one in (shared, whole)]
+    assert sent[1].between == pytest.approx(4 * sent[0].between)
+    assert sent[1].attention == sent[0].attention
+    one_gpu = [trainer(1, tensor_sequence_parallel=one)._unit_times for one in (True, False)]
+    assert one_gpu[0] == one_gpu[1]
+
+
 def test_an_expert_parallel_group_waits_for_its_busiest_gpu() -> None:
     """Its routed products, what they move, and its messages are as many times as long; a GPU that
     has all experts gets all tokens anyway."""

@@ -53,8 +53,7 @@ class TrainerOptions(StepOptions):
         bool,
         Doc(
             "whether GPUs of a tensor-parallel group share the tokens of norms and of the residual "
-            "stream (Megatron's sequence parallelism); false: each keeps all of them. It changes "
-            "memory alone"
+            "stream (Megatron's sequence parallelism); false: each computes and keeps all of them"
         ),
     ] = True
     split_recurrent: Annotated[

@@ -159,6 +159,13 @@ class Layout:
         return 1 if whole else self.options.tensor_parallel
 
     @property
+    def stream_copies(self) -> int:
+        """GPUs of a tensor parallel group that each compute norms and the residual stream of the
+        same token, and send it to the next stage: one where they share the tokens
+        (megatron/core/pipeline_parallel/schedules.py, get_tensor_shapes), else all."""
+        return 1 if self.options.tensor_sequence_parallel else self.options.tensor_parallel
+
+    @property
     def recurrent_copies(self) -> int:
         """Copies of recurrent layers in a tensor parallel group, beside one that it would share: of
         all other GPUs where each computes them in whole."""
@@ -288,7 +295,7 @@ class Layout:
             sent = model.experts_per_token * state_bytes * here / tensor * self.busiest
             mlp += 2 * model.sparse_layers / self.stages * self._all_to_all_s(sent)
         if self.stages > 1:
-            sent = state_bytes * here / tensor * options.virtual_stages
+            sent = self.stream_copies * state_bytes * here / tensor * options.virtual_stages
             between = sent / self.rate_bytes_per_s(self.gpus)
         return Talk(attention, mlp, between)
 

@@ -16,7 +16,7 @@ from rollcast.simulator.values import Above, Between, Doc, Options
 Weights = Literal["full", "lora"]
 Optimizer = Literal["adamw", "adamw_bf16", "adamw_8bit", "muon", "sgd"]
 MasterDtype = Literal["fp32", "bf16"]
-Kernels = Literal["eager", "fused"]
+Kernels = Literal["eager", "fused_mlps", "fused"]
 LaunchOverlap = Literal["full", "partial"]
 Batching = Literal["packed", "padded", "padded_to_batch", "padded_to_cap", "one_sequence"]
 
@@ -31,6 +31,8 @@ FIELD = "cost.roofline.trainer"
 STEP_BYTES_PER_PARAMETER = 28  # Adam reads weight, gradient, two moments; writes three (fp32)
 _F = figures("trainer")
 FUSED_SHARE: float = _F.fused_share  # of what elementwise kernels move, by fused ones
+MOVED_SHARES = {"eager": 1.0, "fused_mlps": float(_F.fused_mlps_share), "fused": FUSED_SHARE}
+"""Of what elementwise kernels move, by `Kernels`."""
 
 
 def matrices_of(adapted: str) -> tuple[str, ...]:
@@ -304,7 +306,8 @@ class StepOptions(Options):
     kernels: Annotated[
         Kernels,
         Doc(
-            "eager: elementwise kernels run one by one, as in PyTorch; fused: they are "
+            "eager: elementwise kernels run one by one, as in PyTorch; fused_mlps: an MLP's "
+            "activation and product are one (Megatron's bias_activation_fusion); fused: all are "
             "fused and move less memory (Transformer Engine). A fused cross-entropy is "
             "set by traffic_per_logit: 8.7",
             source=str(sources("trainer")["fused_share"]),

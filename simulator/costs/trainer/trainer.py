@@ -27,7 +27,7 @@ from rollcast.simulator.costs.trainer.parallel import GRADIENT_BYTES, Talk
 from rollcast.simulator.costs.trainer.roles import beside
 from rollcast.simulator.costs.trainer.step_options import (
     FIELD,
-    FUSED_SHARE,
+    MOVED_SHARES,
     STEP_BYTES_PER_PARAMETER,
 )
 from rollcast.simulator.errors import ScenarioError
@@ -167,8 +167,7 @@ class RooflineTrainer(TrainerRoom):
         products = layout.share * gpu.bf16_flop_per_s * gpu.gemm_flop_efficiency
         attention = layout.share * gpu.bf16_flop_per_s * gpu.trainer_attention_flop_efficiency
         read = gpu.bandwidth_bytes_per_s * gpu.gemm_bandwidth_efficiency / COMPUTE_BYTES
-        fused = FUSED_SHARE if self.kernels == "fused" else 1.0
-        traffic = fused * self.traffic_per_activation_byte
+        traffic = MOVED_SHARES[self.kernels] * self.traffic_per_activation_byte
         if self.weights == "lora" and traffic:  # 0 is fused: adapters' kernels too
             traffic += self.traffic_per_adapted_byte
         moved = self._moved_s_per_byte / layout.share
@@ -176,7 +175,9 @@ class RooflineTrainer(TrainerRoom):
         again = layout.recurrent_again
         dense_flop += again * 2 * model.recurrent_parameters
         made_again = again * ACTIVATION_BYTES * model.recurrent_elements_per_token
-        kept_bytes = model.layers * (kept.whole + (layout.busiest - 1) * kept.routed) + made_again
+        stream, alike = layout.stream_copies * kept.stream, kept.attention + kept.mlp
+        layer_moved = stream + alike + (layout.busiest - 1) * kept.routed
+        kept_bytes = model.layers * layer_moved + made_again
         tower, patches = model.vision, model.patches_per_prompt_token
         seen_bytes = ACTIVATION_BYTES * tower.layers * tower.layer_elements if tower else 0
         window, seen = self._window, [kind for kind in model.reaches if kind.seen_tokens]
@@ -199,7 +200,7 @@ class RooflineTrainer(TrainerRoom):
                 / (gpu.bandwidth_bytes_per_s * layout.share)
             ),
             attention_product_share=2 * model.attention_parameters / model.linear_flop_per_token,
-            attention_moved_share=(kept.stream / 2 + kept.attention) / kept.whole,
+            attention_moved_share=(stream / 2 + kept.attention) / (stream + alike),
             prompt_token=model.vision_flop_per_prompt_token / products
             + patches * traffic * seen_bytes * moved,
             prompt_patches=patches * self.patch_launch_s,

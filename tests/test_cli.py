@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 from rollcast.simulator.cli.app import app, main
 from tests.conftest import Cli
@@ -23,7 +24,6 @@ from tests.scenarios import TINY
 
 pytestmark = pytest.mark.usefixtures("quick_intervals")
 
-POLICY = "policy:\n  - april: {over_sampling: 2.0}\n"
 TABLES = ("spans.csv", "steps.csv", "rollouts.csv", "decisions.jsonl", "summary.json")
 
 
@@ -41,71 +41,15 @@ def settings(*pairs: str) -> list[str]:
 # What is wrong is said
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (("steps: 3", "stps: 3"), ["stps", "did you mean steps", "line 21"]),
-        (("max_seqs", "max_seq"), ["engine.max_seq:", "did you mean max_seqs", "line 2"]),
-        (("replicas", "replica"), ["cluster.replica:", "did you mean replicas", "line 1"]),
-        (("group_size", "groupsize"), ["workload.groupsize:", "did you mean group_size", "line 5"]),
-        (("between_sd: 0.65", "betwen_sd: 1"), ["workload.lengths.betwen_sd", "between_sd"]),
-        (("mean:", "maen:"), ["workload.rewards.maen", "did you mean mean", "line 9"]),
-        (("linear:", "linaer:"), ["cost.linaer", "did you mean linear", "line 13"]),
-        (("sync_s", "synch_s"), ["cost.linear.synch_s", "did you mean sync_s", "line 20"]),
-        (("april:", "apirl:"), ["policy.apirl", "did you mean april", "line 11"]),
-        (("over_sampling", "oversampling"), ["policy.april.oversampling", "over_sampling"]),
-        (("lognormal", "lognrmal"), ["workload.lengths.family", "lognormal", "line 8"]),
-        (("replicas: 2", "replicas: 0"), ["cluster.replicas", "from 1 to", "got 0", "line 1"]),
-        (("replicas: 2", "replicas: 2, placement: colocatd"), ["cluster.placement", "colocated?"]),
-        (("replicas: 2", "replicas: true"), ["cluster.replicas", "whole number", "True"]),
-        (("replicas: 2", "replicas: .nan"), ["cluster.replicas", "whole number", "nan"]),
-        (("group_size: 4", "group_size: 4.5"), ["workload.group_size", "whole number"]),
-        (("group_size: 4", "group_size: -4"), ["workload.group_size", "from 1 to"]),
-        (("max_seqs: 8", "max_seqs: eight"), ["engine.max_seqs", "whole number", "'eight'"]),
-        (("{replicas: 2}", "[2]"), ["cluster:", "a mapping", "[2]"]),
-        (("kv_tokens: 100000", "kv_tokens: 1000"), ["engine.kv_tokens", "one rollout", "1104"]),
-        (("kv_tokens: 100000", "kv_tokens: 90"), ["workload.prompt_tokens", "KV pool of 90"]),
-        ((", kv_tokens: 100000", ""), ["engine.kv_tokens", "missing"]),
-        (("max_batched_tokens: 2048", "max_batched_tokens: 4"), ["max_batched_tokens", "max_seqs"]),
-        (("sync_s: 1.0", "sync_s: -1"), ["cost.linear.sync_s", "line 20"]),
-        (("sync_s: 1.0", "sync_s: 1e30"), ["cost.linear.sync_s", "from 0 to 1e+06"]),
-        (("sync_s: 1.0", "sync_s: .inf"), ["cost.linear.sync_s", "must be a number", "got inf"]),
-        (("between_sd: 0.3}", "between_sd: 0.9}"), ["workload.rewards.between_sd"]),
-        (("  batch_groups: 4\n", ""), ["workload.batch_groups", "missing"]),
-        (("steps: 3", "steps: 3\nsteps: 4"), ["steps", "given twice", "21 and 22"]),
-        (("sampling: 2.0", "sampling: 2.0, over_sampling: 3"), ["over_sampling", "given twice"]),
-        (("steps: 3", "on: 3"), ["'on'", "quotes", "line 21"]),
-        (("steps: 3", "steps:\t- 3"), ["line 21", "not valid YAML"]),
-        (("steps: 3", "steps: &a [*a]"), ["steps", "refers to itself"]),
-        (("cost:\n", "cost:\n  roofline: {}\n"), ["cost", "exactly one"]),
-        ((POLICY, "policy: [{pods: {keep: 5}}]\n"), ["policy.pods.keep", "group of 4"]),
-        (
-            (POLICY, "policy: [{sagc: {first: 4, candidates: [2, 4]}}, {pods: {keep: 3}}]\n"),
-            ["policy.pods.keep", "group of 2"],
-        ),
-        ((POLICY, "policy: [{sagc: {first: 4, candidates: [4, 32]}}]\n"), ["16 rollouts", "32"]),
-        ((POLICY, "policy: {april: {}}\n"), ["policy", "must be a list"]),
-        ((POLICY, "policy: [{april: 2}]\n"), ["policy.april", "mapping of keys to values"]),
-        ((POLICY, "policy: [april, april]\n"), ["policy.april", "twice"]),
-        ((POLICY, "policy: [one_step_off]\n"), ["policy.one_step_off", "disaggregated"]),
-        ((POLICY, "policy: [sagc, fully_async]\n"), ["policy.fully_async", "disaggregated"]),
-        ((POLICY, "policy: [fully_async, one_step_off]\n"), ["policy.one_step_off", "fully_async"]),
-        ((POLICY, "policy: [fully_async, april]\n"), ["policy.april", "contradicts fully_async"]),
-        (
-            (POLICY, "policy: [{fully_async: {max_staleness: -1}}]\n"),
-            ["policy.fully_async.max_staleness", "from 0", "-1"],
-        ),
-        (
-            ("mean: 0.5, between_sd: 0.3}\n" + POLICY, "mean: 0.0}\npolicy: [dynamic_sampling]\n"),
-            ["step 0 can never finish", "0 of 4 groups", "workload.rewards"],
-        ),
-    ],
-)
+TABLE = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text("utf-8"))["tiny"]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), [(old, new, said) for old, new, *said in TABLE])
 def test_a_wrong_scenario_names_the_key_the_line_and_what_would_be_right(
-    cli: Cli, tiny: Path, change: tuple[str, str], said: list[str]
+    cli: Cli, tiny: Path, old: str, new: str, said: list[str]
 ) -> None:
-    assert change[0] in TINY
-    tiny.write_text(TINY.replace(*change))
+    assert old in TINY
+    tiny.write_text(TINY.replace(old, new))
     out = tiny.parent / "out"
     message = refused(cli("simulate", tiny, "--no-plot", "--out", out))
     for part in said:

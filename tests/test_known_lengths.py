@@ -31,7 +31,7 @@ from rollcast.simulator.workload.lengths import LengthModel
 from rollcast.simulator.workload.section import WorkloadSection
 from tests.conftest import Cli
 from tests.laws import examples
-from tests.refusals import ran, refused, refuses
+from tests.refusals import ran, refused
 
 GROUPS, SIZE = 32, 8
 COSTS = {
@@ -370,54 +370,6 @@ def test_lengths_of_turns_leave_their_own_spread_out() -> None:
     tokens = [turn.new_tokens for group in drawn for made in group for turn in made.turns]
     assert np.mean(tokens) == pytest.approx(1000, rel=0.04)
     assert np.std(np.log(tokens)) == pytest.approx(0.6, rel=0.05)
-
-
-REFUSED = [
-    (
-        {"mean_tokens": 9000},
-        "mean_tokens",
-        "cut at 8192 tokens (workload.max_new_tokens): the mean",
-    ),
-    ({"mean_tokens": 8192}, "mean_tokens", "lies below 8192"),
-    ({"mean_tokens": 7900, "cut_share": 0}, "mean_tokens", "lies between 1 and 5,92"),
-    ({"mean_tokens": 900, "mean_low": 200}, "mean_low", "give all"),
-    ({"p50": 900, "mean_low": 200, "mean_high": 999}, "mean_low", "give all"),
-    ({"mean_tokens": 900, "mean_low": 901, "mean_high": 999}, "mean_tokens", "901 is above 900"),
-    ({"mean_tokens": 2000, "cut_share": 0.9}, "mean_tokens", "lies between 7,373 and 8,1"),
-    ({"mean_tokens": 4000, "cut_share": 0.01, "sd": 0.9}, "mean_tokens", "sd 0.9 and a cap"),
-    ({"p50": 5000, "p90": 3000}, "p90", "is 3000, and p50 is 5000"),
-    ({"p90": 9000, "mean_tokens": 100}, "p90", "none is longer"),
-    ({"p90": 8192, "mean_tokens": 5000}, "p90", "give cut_share"),
-    ({"mean_tokens": 5000, "p90": 5000}, "p90", "lies between 5,01"),
-    ({"mean_tokens": 4585, "cut_share": 0.33, "p90": 5000}, "p90", "33 % of the responses"),
-    ({"mean_tokens": 4585, "cut_share": 0.33, "p50": 800}, "mean_tokens", "3,034 and 4,058"),
-    ({"mean_tokens": 900, "p50": 4500, "p90": 8000}, "mean_tokens", "between 3,143 and"),
-    (
-        {"p10": 300, "p99": 3000, "max_tokens": 3001, "p50": 2000, "sd": 0.5},
-        "max_tokens",
-        "too many",
-    ),
-    ({"mean_tokens": 4585, "cut_share": 0.3, "max_tokens": 8000}, "max_tokens", "30 %"),
-    ({"mean_tokens": 4585, "max_tokens": 4000}, "mean_tokens", "longest response (max_tokens)"),
-    ({"cut_share": 0.3}, "mean_tokens", "cut_share alone fixes no length"),
-    ({"max_tokens": 3000, "cut_share": 0}, "mean_tokens", "alone fixes no length"),
-    ({"p50": 800, "p90": 1500, "p99": 2500, "sd": 0.5}, "p99", "one figure too many"),
-    ({"mean_tokens": 900, "cut_share": 0.0, "runaway": 0.1}, "runaway", "no response reaches"),
-    ({"mean_tokens": 4000, "cut_share": 0.1, "runaway": 0.2}, "runaway", "above cut_share"),
-    ({"mean_tokens": "long"}, "mean_tokens", "must be a number from 2"),
-    ({"mean_tokens": True}, "mean_tokens", "must be a number"),
-    ({"mean_tokens": 900, "cut_share": 33}, "cut_share", "from 0 to below 1"),
-    ({"mean_tokens": 900, "p42": 33}, "p42", "unknown"),
-    ({"mean_tokens": 900, "family": "gamma"}, "family", "lognormal"),
-]
-
-
-@pytest.mark.parametrize(("lengths", "key", "says"), REFUSED)
-def test_figures_that_contradict_say_what_is_possible(
-    lengths: dict[str, Any], key: str, says: str
-) -> None:
-    with refuses(f"workload.lengths.{key}", word=says):
-        from_raw(raw_of(lengths))
 
 
 @pytest.mark.parametrize("draws", [None, 10])

@@ -7,9 +7,8 @@ import pytest
 from scipy import stats
 
 from rollcast.simulator.workload.lengths import LengthModel
-from rollcast.simulator.workload.rewards import BetaBernoulli, NormalReward, rewards_from_spec
+from rollcast.simulator.workload.rewards import BetaBernoulli, NormalReward
 from rollcast.simulator.workload.synthetic import SyntheticWorkload
-from tests.refusals import refuses
 
 GROUPS, SIZE = 6000, 4
 
@@ -65,30 +64,6 @@ def test_normal_rewards_have_the_stated_moments_and_fall_with_length():
     assert rewards.mean(axis=1).std() == pytest.approx(math.hypot(1.5, 0.25), rel=0.03)
     within = [x - x.mean(axis=1, keepdims=True) for x in (logs, rewards)]
     assert np.corrcoef(within[0].ravel(), within[1].ravel())[0, 1] == pytest.approx(-0.6, abs=0.03)
-
-
-BETA = {"family": "beta_bernoulli", "mean": 0.5, "between_sd": 0.3}
-
-
-@pytest.mark.parametrize(
-    ("spec", "field", "says"),
-    [
-        (None, "", "mapping"),
-        ({"family": "beta_binomial"}, ".family", "did you mean beta_bernoulli"),
-        ({"mean": 0.5}, ".family", "missing"),
-        ({"family": "beta_bernoulli"}, ".mean", "missing"),
-        ({**BETA, "mean": 1.2}, ".mean", "from 0 to 1"),
-        ({**BETA, "between_sd": 0.5}, ".between_sd", "below 0.5"),
-        ({**BETA, "mean": 0.1, "between_sd": 0.31}, ".between_sd", "below 0.3"),
-        ({**BETA, "between_sd": -0.1}, ".between_sd", "a number of 0 or more"),
-        ({**BETA, "length_correlation": 1.1}, ".length_correlation", "from -1 to 1"),
-        ({"family": "normal", "mean": 0, "between_sd": 1}, ".within_sd", "missing"),
-        ({"family": "constant", "value": math.inf}, ".value", "must be a number, got inf"),
-    ],
-)
-def test_bad_rewards_name_their_key(spec, field, says):
-    with refuses(f"workload.rewards{field}", says):
-        rewards_from_spec(spec)
 
 
 def drawn(rewards, lengths, cap, groups=600, size=16):

@@ -17,7 +17,7 @@ from rollcast.simulator.core.plan import Batch, Dispatch, Placement, StepPlan
 from rollcast.simulator.core.rollout import CALL_ENDS, ENDINGS, Key, Rollout, Segment
 from rollcast.simulator.core.spans import Run
 from rollcast.simulator.core.world import ClusterShape, Ended, Event, World
-from rollcast.simulator.errors import RunError, ScenarioError
+from rollcast.simulator.errors import RunError
 from rollcast.simulator.policies import parse_policy
 from rollcast.simulator.results.metrics import run_summary
 from rollcast.simulator.results.timeouts import timeout_summary, timeout_warnings
@@ -359,21 +359,3 @@ def test_a_scenario_says_how_long_a_trial_may_take() -> None:
     short = simulate(from_raw(agent(f"{{turn_s: {HANGS}, timeout_s: 5, trial_timeout_s: 120}}")))
     assert short.summary["timeouts"]["calls"] > 0
     assert short.summary["step_s"] < 60
-
-
-@pytest.mark.parametrize(
-    ("environment", "field", "said"),
-    [
-        ("{timeout_s: 60, trial_timeout_s: 30}", "trial_timeout_s", "a single call may take 60"),
-        ("{boot_s: 60, trial_timeout_s: 30}", "trial_timeout_s", "boots in 60"),
-        ("{trial_timeout_s: 0}", "trial_timeout_s", "above 0"),
-        ("{trial_timeout_s: -3}", "trial_timeout_s", "above 0"),
-        ("{trial_timeout_s: soon}", "trial_timeout_s", "must be a number"),
-        ("{trial_timeout_s: true}", "trial_timeout_s", "must be a number"),
-        (f"{{turn_s: {HANGS}}}", "timeout_s", "trial_timeout_s"),
-    ],
-)
-def test_limits_that_cannot_be(environment: str, field: str, said: str) -> None:
-    with pytest.raises(ScenarioError, match=said) as error:
-        from_raw(agent(environment))
-    assert error.value.field == f"environment.{field}"

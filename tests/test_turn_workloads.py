@@ -217,25 +217,6 @@ def test_traces_that_contradict_themselves(tmp_path: Path, old: str, new: str, s
 # What is refused
 
 
-HANGS = "{family: lognormal, median_s: 3, sd: 1, hang: 0.1}"
-
-
-@pytest.mark.parametrize(
-    ("more", "field", "said"),
-    [
-        ("environment: {turn_s: .inf}", "environment.turn_s", "must be"),
-        ("environment: {boot_s: 60, timeout_s: 30}", "environment.timeout_s", "boots in 60"),
-        (f"environment: {{turn_s: {HANGS}}}", "environment.timeout_s", "some answers never come"),
-        ("environment: {turn_s: {preset: sew}}", "environment.turn_s.preset", "did you mean swe"),
-        ("reward: {slots: 4}", "reward.seconds", "missing"),
-        (f"reward: {{seconds: {HANGS}}}", "reward.seconds.hang", "a judgement ends"),
-    ],
-)
-def test_sections_that_cannot_be(more: str, field: str, said: str) -> None:
-    with refuses(field, said):
-        scenario(more=more)
-
-
 PROMPTS, CONTEXT, NONE = "prompt_tokens: 100\n", "max_context_tokens", "there are none"
 
 

@@ -181,40 +181,6 @@ def test_a_draw_that_makes_no_sense_is_refused(call, tmp_path):
             workload.draw(*call)
 
 
-@pytest.mark.parametrize(
-    ("changes", "field", "says"),
-    [
-        ({"max_new_tokens": 0}, "max_new_tokens", "from 1 to"),
-        ({"max_new_tokens": None}, "max_new_tokens", "missing"),
-        ({"lengths": None}, "lengths", "missing"),
-        ({"lengths": 4}, "lengths", "mapping"),
-        ({"lengths": {"trace": 4}}, "lengths.trace", "must be the path"),
-        ({"lengths": {"trace": None}}, "lengths.family", "or trace or file"),
-        ({"lengths": {"trace": "x", "within": 1}}, "lengths.within", "within_sd"),
-        ({"prompt_tokens": None}, "prompt_tokens", "missing"),
-        ({"prompt_tokens": {"median_tokens": 5, "sd": 1}}, "prompt_tokens.max_tokens", "missing"),
-        (
-            {"prompt_tokens": {"median_tokens": 5, "sd": 1, "max_tokens": 4}},
-            "prompt_tokens.max_tokens",
-            "at least median_tokens, 5",
-        ),
-        (
-            {"prompt_tokens": {"family": "gamma", "median_tokens": 5, "sd": 1, "max_tokens": 9}},
-            "prompt_tokens.family",
-            "lognormal",
-        ),
-        (
-            {"rewards": {"family": "gold"}},
-            "rewards.family",
-            "must be one of beta_bernoulli, normal, constant",
-        ),
-    ],
-)
-def test_bad_workloads_name_their_key(changes, field, says):
-    with refuses(f"workload.{field}", says):
-        _built(**changes)
-
-
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5, True, "0"])
 def test_a_seed_that_is_no_64_bit_number_is_refused(seed):
     with pytest.raises(ScenarioError, match="whole number"):

@@ -132,53 +132,6 @@ def test_a_scenario_and_its_tables_take_them() -> None:
     assert priced.trainer_of.expert_launch_s == 2.0e-4
 
 
-@pytest.mark.parametrize(
-    ("roofline", "key", "words"),
-    [
-        (
-            {"stack": "verl", "trainer": {"backend": "dtensor"}},
-            "trainer.backend",
-            ("verl has no trainer on dtensor", "fsdp, megatron, fsdp2", "stack: unknown"),
-        ),
-        (
-            {"stack": "openrlhf", "trainer": {"backend": "megatron"}},
-            "trainer.backend",
-            ("it has deepspeed",),
-        ),
-        (
-            {"stack": "verl", "trainer": {"backend": "megatron-core"}},
-            "trainer.backend",
-            ("did you mean megatron?", "stack: unknown"),
-        ),
-        (
-            {"stack": "verl", "trainer": {"backend": ["fsdp"]}},
-            "trainer.backend",
-            ("unknown backend",),
-        ),
-        (
-            {"stack": "verl", "trainer": {"backend": "fsdp", "pipeline_parallel": 2}},
-            "trainer.pipeline_parallel",
-            ("fsdp under verl", "give backend: megatron"),
-        ),
-        (
-            {"stack": "openrlhf", "trainer": {"pipeline_parallel": 2}},
-            "trainer.pipeline_parallel",
-            ("set pipeline_parallel to 1",),
-        ),
-        ({"stack": "verl", "trainer": {"backends": 3}}, "trainer.backends", ("backend",)),
-        ({"stack": "verl", "trainer": {"overlap": 3}}, "trainer.overlap", ("from 0 to 1",)),
-    ],
-)
-def test_what_a_stack_cannot_run_is_said(
-    roofline: dict[str, Any], key: str, words: tuple[str, ...]
-) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        from_raw(RawScenario({**STEP, "cost": {"roofline": roofline}}))
-    assert caught.value.field == f"cost.roofline.{key}"
-    for word in words:
-        assert word in caught.value.message
-
-
 def test_recomputing_is_offered_where_it_makes_a_rollout_fit() -> None:
     long = TrainLoad([(100, [60_000])])
     kept = RooflineTrainer(MODEL, GPU, 8, recompute="none")

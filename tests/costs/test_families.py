@@ -323,27 +323,3 @@ def test_what_is_not_covered_is_said(name: str, change: dict[str, Any], word: st
         merged["text_config"] = {**CONFIGS[name]["text_config"], **change["text_config"]}
     with pytest.raises(ScenarioError, match=word):
         model_from_config(merged)
-
-
-SPACE = {"layers": 9, "heads": 8, "head_dim": 64, "state_dim": 128}
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"mlp_layers": 37}, "model.mlp_layers"),
-        ({"state_space": {**SPACE, "layers": 37}}, "model.state_space.layers"),
-        ({"state_space": {"layers": 9}}, "model.state_space.heads"),
-        ({"sparse": {"top_tokens": 0, "index_heads": 1, "index_head_dim": 1}}, "top_tokens"),
-        (
-            {"compressed": dict.fromkeys(("light_layers", "heavy_layers"), 1)},
-            "model.compressed.output_groups",
-        ),
-        ({"image_share": 0.5}, "model.image_share"),
-        ({"vision": {"layers": 2, "hidden": 9, "intermediate": 9}}, "model.vision.output"),
-    ],
-)
-def test_bad_layers_name_the_key(change: dict[str, Any], field: str) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        load_model({"preset": "qwen3-8b", **change})
-    assert field in caught.value.field

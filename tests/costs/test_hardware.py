@@ -85,34 +85,6 @@ def test_mapping_over_a_preset_changes_only_what_it_names() -> None:
     assert replace(gpu, usd_per_hour=base.usd_per_hour) == base
 
 
-@pytest.mark.parametrize(
-    ("mapping", "field", "word"),
-    [
-        ({**BARE, "memory": 1}, "gpu.memory", "memory_bytes"),
-        ({**BARE, "memory_bytes": -1}, "gpu.memory_bytes", "must be a number above 0"),
-        ({**BARE, "memory_bytes": float("nan")}, "gpu.memory_bytes", "must be a number above 0"),
-        ({**BARE, "memory_bytes": "lots"}, "gpu.memory_bytes", "number"),
-        ({**BARE, "memory_bytes": True}, "gpu.memory_bytes", "number"),
-        ({**BARE, "gemm_flop_efficiency": 68}, "gpu.gemm_flop_efficiency", "up to 1.5"),
-        ({**BARE, "int8_flop_per_s": -1}, "gpu.int8_flop_per_s", "from 0"),
-        ({**BARE, "fp4_flop_per_s": "none"}, "gpu.fp4_flop_per_s", "number"),
-        ({**BARE, "interconnect_shared": 1}, "gpu.interconnect_shared", "true or false"),
-        (
-            {**BARE, "usd_per_hour": {"value": 1, "kind": "guess"}},
-            "gpu.usd_per_hour.kind",
-            "one of",
-        ),
-        ({**BARE, "usd_per_hour": {"kind": "assumed"}}, "gpu.usd_per_hour.value", "missing"),
-        ({**BARE, "usd_per_hour": {"valeu": 1}}, "gpu.usd_per_hour.valeu", "value"),
-        ({"memory_bytes": 80e9}, "gpu.bandwidth_bytes_per_s", "missing"),
-        ({"preset": "h100"}, "gpu.preset", "h100-sxm"),
-    ],
-)
-def test_bad_mappings_name_the_key(mapping: dict[str, object], field: str, word: str) -> None:
-    with refuses(field, word):
-        load_gpu(mapping)
-
-
 def test_unknown_names_offer_the_nearest() -> None:
     with refuses("gpu", r"did you mean .*h100-sxm"):
         load_gpu("H100-SMX")

@@ -308,53 +308,6 @@ def test_what_stands_beside_a_config_is_a_mapping(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("spec", "field", "word"),
-    [
-        ("qwen3-8", "model", "qwen3-8b"),
-        ("Qwen/Qwen3-8b-Base", "model", "did you mean"),
-        (3, "model", "not a preset"),
-        ({"preset": "qwen3-8b", "layer": 3}, "model.layer", "layers"),
-        ({"preset": "qwen3-8b", "layers": 0}, "model.layers", "from 1 to"),
-        ({"preset": "qwen3-8b", "layers": 2.5}, "model.layers", "whole"),
-        ({"preset": "qwen3-8b", "kv_heads": 5}, "model.kv_heads", "divide"),
-        ({"preset": "qwen3-8b", "tied_embeddings": "yes"}, "model.tied_embeddings", "true"),
-        ({"layers": 2}, "model.hidden", "missing"),
-        (
-            {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "vocab": 99},
-            "model.intermediate",
-            "missing",
-        ),
-        ({"preset": "qwen3-8b", "precision": "fp6"}, "model.precision", "fp8"),
-        ({"preset": "qwen3-8b", "precision": {"mlp": "fp6"}}, "model.precision.mlp", "fp8"),
-        ({"preset": "qwen3-8b", "precision": {"norms": "fp8"}}, "model.precision.norms", "mlp"),
-        (
-            {"preset": "qwen3-8b", "precision": "fp8", "weight_bytes_per_parameter": 1},
-            "model.weight_bytes_per_parameter",
-            "contradicts",
-        ),
-        ({"preset": "qwen3-8b", "windowed_layers": 4}, "model.window_tokens", "missing"),
-        (
-            {"preset": "qwen3-8b", "windowed_layers": 37, "window_tokens": 9},
-            "model.windowed_layers",
-            "more than the 36",
-        ),
-        ({"preset": "qwen3-8b", "linear_layers": 4}, "model.linear_key_heads", "missing"),
-        ({"preset": "qwen3-8b", "kv_lora_rank": 512}, "model.qk_nope_head_dim", "missing"),
-        ({"preset": "qwen3-8b", "q_lora_rank": 512}, "model.kv_lora_rank", "missing"),
-        ({"preset": "qwen3-30b-a3b", "routing_skew": -1}, "model.routing_skew", "from 0"),
-        (
-            {"layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "vocab": 9, "experts": 4},
-            "model.experts_per_token",
-            "1 to 4",
-        ),
-    ],
-)
-def test_bad_models_name_the_key(spec: Any, field: str, word: str) -> None:
-    with refuses(field, word):
-        load_model(spec)
-
-
 @pytest.mark.parametrize("tokens", [1, 2, 7, 30, 64])
 def test_experts_touched_is_the_mean_of_random_routing(tokens: int) -> None:
     """Against a simulation of uniform routing without replacement, within four standard errors."""

@@ -20,13 +20,11 @@ from rollcast.simulator.studies.simulate import Result, from_raw, simulate
 from rollcast.simulator.studies.work import Work
 from rollcast.simulator.values.chance import Drawn
 from tests.costs.test_backends import STEP
-from tests.refusals import refuses
 
 LOAD = TrainLoad([(100, [400, 500])] * 8)
 DECODING = Iteration(32, 32 * 800)
 MIXED = Iteration(33, 32 * 800 + 300, 300, 300 * 301 // 2, 1, 300)
 PREFILL = Iteration(2, 600, 600, 300 * 301, 2, 600)
-PLAIN = PhaseFactors()
 
 
 def cost(**options: Any) -> RooflineCost:
@@ -177,21 +175,3 @@ def test_a_stack_s_figures_stand_where_nobody_gave_one() -> None:
     assert own == FixedSeconds(generation=1.0, update=3.0)
     assert FixedSeconds(update=3.0).times(2.0) == FixedSeconds(update=6.0)
     assert PhaseFactors(decode=1.2).or_else(PhaseFactors(decode_sd=0.3)).decode_sd == 0.3
-
-
-@pytest.mark.parametrize(
-    ("options", "key"),
-    [
-        ({"loop_s": -1}, "loop_s"),
-        ({"loop_per_rollout_s": "x"}, "loop_per_rollout_s"),
-        ({"fixed": {"wait": 3}}, "fixed.wait"),
-        ({"fixed": {"update": -3}}, "fixed.update"),
-        ({"fixed": 3}, "fixed"),
-        ({"phase_factors": {"decode": 0}}, "phase_factors.decode"),
-        ({"phase_factors": {"decode_sd": 4}}, "phase_factors.decode_sd"),
-        ({"phase_factors": {"switch": 2}}, "phase_factors.switch"),
-    ],
-)
-def test_figures_that_cannot_be_name_their_key(options: dict[str, Any], key: str) -> None:
-    with refuses(f"cost.roofline.{key}"):
-        cost(**options)

@@ -443,27 +443,6 @@ def test_slime_kept_the_pinned_memory_of_offloaded_states_until_v0_2() -> None:
     assert copies == {"slime-0.1": "pinned", "slime-0.2": "pageable", "slime": "pageable"}
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("nemo", ("nemo-rl", "stack: unknown is an average")),
-        (
-            "verl-1.2",
-            ("versions of verl are verl-0.2, verl-0.3, verl-0.4", "verl is its newest"),
-        ),
-        ("roll-0.4", ("not told apart: give roll;",)),
-        ("SkyRL", ("did you mean skyrl",)),
-        ("xyz", ("valid: areal", "stack: unknown")),
-    ],
-)
-def test_a_stack_that_is_not_known_is_told_what_to_give(name: str, words: tuple[str, ...]) -> None:
-    with pytest.raises(ScenarioError) as caught:
-        cost(stack=name)
-    assert caught.value.field == "cost.roofline.stack"
-    for word in words:
-        assert word in caught.value.message
-
-
 def test_a_stack_of_which_no_step_was_measured_says_so() -> None:
     said = no_step_measured("openrlhf")
     assert said.startswith("stack openrlhf: no step of it was measured; its loop's costs are those")

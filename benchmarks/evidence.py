@@ -26,7 +26,7 @@ from benchmarks.claims.common import Row, Section
 from benchmarks.gpu import engine, from_presets, judge
 from benchmarks.held_out import CAMPAIGNS
 from benchmarks.learning import pages as learning
-from benchmarks.memory import memory_table
+from benchmarks.memory import memory_sentence, memory_table
 from benchmarks.runner import (
     RESULTS,
     ROOT,
@@ -375,6 +375,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "turns": partial(held_out, ["turns", "beside"]),
     "pearl": pearl,
     "memory": memory_table,
+    "memory-sentence": memory_sentence,
     "side-by-side": lambda folder: side_by_side.table(
         _results(folder, "control_planes")["side_by_side"]
     ),
@@ -382,6 +383,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "rl-runs": run_tables.rl_runs,
     "rl-reliability": run_tables.reliability,
     "rl-runs-sentence": run_tables.rl_runs_sentence,
+    "rl-rounds": run_tables.rounds,
+    "rl-rounds-sentence": run_tables.rounds_sentence,
     "unseen": unseen,
     "turns-runs": partial(held_out_runs, ["turns", "beside"]),
     "gpu": partial(held_out_runs, ["gpu", "gpu-swapped", "gpu-policies"]),

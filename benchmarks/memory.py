@@ -5,12 +5,14 @@ A run that is known to have fit, or whose peak was measured, must fit in the for
 out of memory must not. Where a source says who or what filled the memory, that part of the ledger
 is judged. Measured peaks are compared with the parts that their source measured. Cases that were
 found after the formulas were done are judged once as they come (``--freeze``): that verdict stays
-in ``benchmarks/results/memory.json``, whatever is changed afterwards.
+in ``benchmarks/results/memory.json``, whatever is changed afterwards. Counts of both are written
+beside it, from which documents have their table.
 """
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -48,6 +50,7 @@ NOT_MEASURED: Mapping[Kind, frozenset[str]] = {
 ENGINES = ("engine", "engine_share")
 HOST = "cost.roofline.host_memory_bytes"
 FROZEN = "memory.json"
+COUNTS = "memory_counts.json"
 FAR = 0.25  # a peak that is further off is named
 BINS = (0.0, 0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1)
 """Chances between which runs are counted for the reliability line."""
@@ -223,14 +226,100 @@ def _peak(
     return most
 
 
+class Counts(NamedTuple):
+    """What a round comes to: cases and those rightly told, of both outcomes those wrongly told, the
+    Brier score, peaks that were measured and how far off they are in the median and at most, and
+    nodes whose host memory is known with those wrongly told."""
+
+    cases: int
+    right: int
+    ran: int
+    ran_wrong: int
+    failed: int
+    failed_wrong: int
+    brier: float
+    peaks: int
+    peaks_off: float
+    peaks_most: float
+    hosts: int
+    hosts_wrong: int
+
+    @classmethod
+    def of(cls, judged: Sequence[Judged]) -> Counts:
+        cases = [one for one in judged if not one.case.on_host]
+        hosts = [one for one in judged if one.case.on_host]
+        ran, failed = ([one for one in cases if one.fits == fits] for fits in (True, False))
+        off = errors(cases)
+        return cls(
+            len(cases),
+            sum(one.right for one in cases),
+            len(ran),
+            sum(not one.right for one in ran),
+            len(failed),
+            sum(not one.right for one in failed),
+            round(brier(cases), 4) if cases else 0.0,
+            len(off),
+            round(median(off), 4) if off else 0.0,
+            round(max(off, default=0.0), 4),
+            len(hosts),
+            sum(not one.right for one in hosts),
+        )
+
+
+ALL = "all"
+
+
+def all_counts(now: Mapping[Part, Sequence[Judged]]) -> dict[str, dict[str, Counts]]:
+    """By round in which sources were found, and over all: what was said of its cases when they were
+    found (blind; none for those that were there while formulas were made), and what is now."""
+    rounds = {"while the formulas were made": ("seen",), **ROUNDS, ALL: PARTS}
+    return {
+        title: {
+            "blind": Counts.of(list(frozen(RESULTS, parts))),
+            "now": Counts.of([one for part in parts for one in now[part]]),
+        }
+        for title, parts in rounds.items()
+    }
+
+
+def kept_counts(folder: Path) -> dict[str, dict[str, Counts]]:
+    """`all_counts` as they were written."""
+    return {
+        title: {when: Counts(**counts) for when, counts in both.items()}
+        for title, both in read_json(folder / COUNTS, {}).items()
+    }
+
+
 def memory_table(folder: Path) -> str:
-    """A row for each round in which sources were found: what was said of its cases when they were
-    found, and what is said now; and one of all."""
-    rows = [_row("while the formulas were made", [], list(judged("seen")))]
-    for title, parts in ROUNDS.items():
-        rows.append(_row(title, list(frozen(folder, parts)), list(judged(*parts))))
-    rows.append(_row("all", list(frozen(folder, PARTS)), list(judged())))
+    """A row for each round, and one of all."""
+    rows = []
+    for title, both in kept_counts(folder).items():
+        blind, now = both["blind"], both["now"]
+        cells = [
+            (
+                _share(one.right, one.cases),
+                _of(one.ran_wrong, one.ran),
+                _of(one.failed_wrong, one.failed),
+                f"{one.brier:.3f}" if one.cases else "-",
+                _of(one.hosts_wrong, one.hosts),
+            )
+            for one in (blind, now)
+        ]
+        *both_ways, hosts = (cell for pair in zip(*cells, strict=True) for cell in [pair])
+        peaks = _off(now.peaks, now.peaks_off, now.peaks_most)
+        rows.append((title, *(cell for pair in both_ways for cell in pair), peaks, *hosts))
     return markdown_table(COLUMNS, rows)
+
+
+def memory_sentence(folder: Path) -> str:
+    """The README's sentence."""
+    blind, now = (kept_counts(folder)[ALL][when] for when in ("blind", "now"))
+    text = (
+        f"Of {now.cases} runs whose memory is known, {now.right} are rightly told to fit or not; "
+        f"of the {blind.cases} that were found later, {blind.right} were before anything was "
+        "changed for them."
+    )
+    return textwrap.fill(text, 126, initial_indent=" " * 32, subsequent_indent="  ").lstrip()
 
 
 COLUMNS = (
@@ -244,39 +333,21 @@ COLUMNS = (
 )
 
 
-def _row(title: str, blind: Sequence[Judged], now: Sequence[Judged]) -> tuple[str, ...]:
-    """The same runs as they were judged when they were found (none for those that were there while
-    formulas were made), and now."""
-    both = [[one for one in cases if not one.case.on_host] for cases in (blind, now)]
-    return (
-        title,
-        *(_share(cases) for cases in both),
-        *(_wrong(cases, fits=True) for cases in both),
-        *(_wrong(cases, fits=False) for cases in both),
-        *(f"{brier(cases):.3f}" if cases else "-" for cases in both),
-        _off(both[1], tuple(NOT_MEASURED)),
-        *(_wrong(cases, host=True) for cases in (blind, now)),
-    )
+def errors(cases: Sequence[Judged], kinds: Sequence[Kind] = tuple(NOT_MEASURED)) -> list[float]:
+    """How far each measured peak of these kinds is off."""
+    return [abs(one.error) for one in cases if one.error is not None and one.case.memory in kinds]
 
 
-def _share(cases: Sequence[Judged]) -> str:
-    """How many were rightly told."""
-    right = sum(one.right for one in cases)
-    return f"{right} of {len(cases)} ({100 * right / len(cases):.0f} %)" if cases else "-"
+def _share(right: int, cases: int) -> str:
+    return f"{right} of {cases} ({100 * right / cases:.0f} %)" if cases else "-"
 
 
-def _wrong(cases: Sequence[Judged], *, fits: bool | None = None, host: bool = False) -> str:
-    """How many of these are wrong."""
-    of = [one for one in cases if one.case.on_host == host and fits in (None, one.fits)]
-    return f"{sum(not one.right for one in of)} of {len(of)}" if of else "-"
+def _of(wrong: int, cases: int) -> str:
+    return f"{wrong} of {cases}" if cases else "-"
 
 
-def _off(cases: Sequence[Judged], kinds: Sequence[Kind]) -> str:
-    """How far peaks of these kinds that were measured are off."""
-    errors = [abs(one.error) for one in cases if one.error is not None and one.case.memory in kinds]
-    if not errors:
-        return "-"
-    return f"{100 * median(errors):.0f} %, {100 * max(errors):.0f} % ({len(errors)})"
+def _off(peaks: int, middle: float, most: float) -> str:
+    return f"{100 * middle:.0f} %, {100 * most:.0f} % ({peaks})" if peaks else "-"
 
 
 def main() -> None:
@@ -290,14 +361,15 @@ def main() -> None:
     given = options.parse_args()
     if given.freeze:
         print(f"{freeze()} verdicts kept in {FROZEN}")
-    everything = list(judged(*(given.part or PARTS)))
+    now = {part: list(judged(part)) for part in given.part or PARTS}
+    everything = list(chain(*now.values()))
     cases = [one for one in everything if not one.case.on_host]
     if not given.counts:
         _name(everything)
-    counts = Counter((one.fits, one.right) for one in cases)
-    print(f"{_share(cases)} right")
-    print(f"ran: {counts[True, True]} said to fit, {counts[True, False]} not")
-    print(f"out of memory: {counts[False, True]} said not to fit, {counts[False, False]} to fit")
+    counts = Counts.of(everything)
+    print(f"{_share(counts.right, counts.cases)} right")
+    print(f"ran: {_of(counts.ran_wrong, counts.ran)} said not to fit")
+    print(f"out of memory: {_of(counts.failed_wrong, counts.failed)} said to fit")
     refused = Counter(one.fits for one in cases if one.refused)
     print(f"refused before a run: {refused[True]} that ran, {refused[False]} that did not")
     print(f"Brier score: {brier(cases):.3f}")
@@ -305,15 +377,22 @@ def main() -> None:
     for when, those in (("now", cases), ("as they came", came)):
         for said, fits, of in reliability(those):
             print(f"chance to fit {said:.2f} in the mean, {when}: {fits} of {of} did")
-    print(f"host memory: {_wrong(everything, host=True)} wrong")
+    print(f"host memory: {_of(counts.hosts_wrong, counts.hosts)} wrong")
     for kind in NOT_MEASURED:
-        print(f"peaks, {kind}: {_off(cases, (kind,))}")
-    print(f"peaks: {_off(cases, tuple(NOT_MEASURED))}")
+        off = errors(cases, (kind,))
+        print(f"peaks, {kind}: {_off(len(off), median(off or [0.0]), max(off, default=0.0))}")
+    print(f"peaks: {_off(counts.peaks, counts.peaks_off, counts.peaks_most)}")
     logs = [one.uncertain_log for one in cases if one.uncertain_log is not None]
     if len(logs) > 1:
         within = sorted(map(abs, logs))[round(0.68 * len(logs))]
         print(f"log of measured over forecast uncertain parts: sd {stdev(logs):.2f}")
         print(f"two of three of them are within {within:.2f}")
+    if not given.part:
+        found = all_counts(now)
+        kept = {
+            title: {w: one._asdict() for w, one in both.items()} for title, both in found.items()
+        }
+        write_json(RESULTS / COUNTS, kept)
 
 
 def brier(cases: Sequence[Judged]) -> float:

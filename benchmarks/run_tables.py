@@ -4,12 +4,14 @@ import json
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
 from benchmarks.runner import markdown_table
 from benchmarks.validation.case import by
+from benchmarks.validation.files import PUBLISHED, column, read_table
 from benchmarks.validation.published_runs import PublishedRun, all_runs, published_sources
 from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.draws import unusual
@@ -129,6 +131,65 @@ def rl_runs_sentence(folder: Path) -> str:
         f"log-probabilities by {errors['log_prob']}, updates by {errors['update']}."
     )
     return textwrap.fill(text, 106, initial_indent=" " * 34, subsequent_indent="  ").lstrip()
+
+
+@dataclass(frozen=True)
+class Round:
+    """Sources that were forecast blind together. step to update: medians of the absolute error,
+    percent. inside: how many of the figures their 90 % intervals hold; None where there were none.
+    """
+
+    round: str
+    sources: int
+    runs: int
+    step: int | None
+    generation: int | None
+    log_prob: int | None
+    update: int | None
+    inside: int | None = column(least=0)
+    figures: int | None = column()
+
+
+def rounds(_: Path) -> str:
+    """A row for each round of ``rounds.csv``."""
+
+    def errors(one: Round) -> Iterator[str]:
+        for error in (one.step, one.generation, one.log_prob, one.update):
+            yield "-" if error is None else f"{error} %"
+
+    rows = [
+        (
+            one.round,
+            f"{one.sources} ({one.runs})",
+            *errors(one),
+            "-" if one.inside is None else f"{one.inside} of {one.figures}",
+        )
+        for one in _rounds()
+    ]
+    head = ("round", "sources (runs)", "step", "generation", "log-probabilities", "update")
+    return markdown_table((*head, "inside"), rows)
+
+
+def rounds_sentence(_: Path) -> str:
+    """The README's sentence on them."""
+    found = _rounds()
+    steps = [one.step for one in found if one.step is not None]
+    generation = [one.generation for one in found if one.generation is not None]
+    judged = [one for one in found if one.inside is not None]
+    held = sum(one.inside or 0 for one in judged)
+    figures = sum(one.figures or 0 for one in judged)
+    text = (
+        f"{sum(one.sources for one in found)} sources were forecast blind, before anything was "
+        f"changed for them, in {len(found)} rounds: steps were off by medians of {min(steps)} to "
+        f"{max(steps)} %, generation by {min(generation)} to {max(generation)} %; of the "
+        f"{sum(one.sources for one in judged)} with intervals {held} of {figures} figures are "
+        "inside."
+    )
+    return textwrap.fill(text, 126, initial_indent=" " * 34, subsequent_indent="  ").lstrip()
+
+
+def _rounds() -> list[Round]:
+    return read_table(PUBLISHED / "runs" / "rounds.csv", Round)
 
 
 def weak(folder: Path) -> str:

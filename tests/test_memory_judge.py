@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import evidence
-from benchmarks.memory import ROUNDS, Judged, brier, freeze, frozen, judge, judged, reliability
+from benchmarks.memory import (
+    ROUNDS,
+    Judged,
+    all_counts,
+    brier,
+    freeze,
+    frozen,
+    judge,
+    judged,
+    kept_counts,
+    reliability,
+)
 from benchmarks.runner import RESULTS
 from benchmarks.validation.memory_cases import PARTS, LaunchCase, MemoryCase
 from rollcast.simulator.scenario.file import RawScenario
@@ -29,9 +39,6 @@ ROOM = {
     },
     "cost": {"roofline": {}},
 }
-
-
-DOCUMENT = evidence.ROOT / "docs" / "evidence.md"
 
 
 @cache
@@ -188,8 +195,6 @@ def test_launches_measured_on_a_gpu_are_met() -> None:
     assert failed.right
 
 
-def test_tables_of_its_document_are_those_of_the_results() -> None:
-    """Here, where all cases are judged already; other documents' are in test_evidence.py."""
-    text = DOCUMENT.read_text("utf-8")
-    assert "<!-- table: memory -->" in text
-    assert evidence.filled(text, DOCUMENT.name) == text
+def test_the_kept_counts_are_what_the_ledger_says() -> None:
+    """From them documents have their table."""
+    assert kept_counts(RESULTS) == all_counts(judged_now())

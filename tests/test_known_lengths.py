@@ -326,6 +326,30 @@ def test_a_mean_far_above_the_others_is_of_runaways(figures: dict[str, float]) -
 
 
 @pytest.mark.parametrize(
+    "figures",
+    [{"p50": p50, "mean_tokens": 900} for p50 in (870, 890, 899.5, 900, 901)]
+    + [{"p25": 900, "mean_tokens": 900}, {"p50": 890, "mean_tokens": 900, "cut_share": 0}],
+)
+def test_a_mean_at_the_median_does_not_say_that_lengths_hardly_spread(
+    figures: dict[str, float],
+) -> None:
+    """A lognormal of both would: responses of one length, or none at all."""
+    table = (found := solved(figures, 4096)).lengths.model().marginal(4096)
+    assert found.mean_tokens == pytest.approx(900, rel=1e-3)
+    [key] = figures.keys() & set(PERCENTILES)
+    assert table.ppf(int(key[1:]) / 100) == pytest.approx(figures[key], abs=1)
+    assert table.ppf(0.75) / table.ppf(0.25) > 1.2
+    assert solved({"p50": 850, "mean_tokens": 900}, 4096).sd > 0.3
+
+
+@pytest.mark.parametrize("cap", [256, 32_768])
+def test_responses_may_all_reach_the_cap(cap: int) -> None:
+    with pytest.raises(ScenarioError, match=f"where all of them are cut, give {cap - 1}.5$"):
+        solved({"mean_tokens": cap}, cap)
+    assert solved({"mean_tokens": cap - 0.5}, cap).cut_share > 0.9
+
+
+@pytest.mark.parametrize(
     "figures", [{"p50": 1200, "mean_tokens": 1000}, {"p25": 1000, "mean_tokens": 900}]
 )
 def test_a_percentile_above_the_mean_is_of_lengths_skewed_to_the_left(

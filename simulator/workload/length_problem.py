@@ -9,6 +9,7 @@ of it is between prompts, and the runaway share.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -66,7 +67,11 @@ def solved(known: KnownLengths, sampled: Sampled) -> SolvedLengths:
 def _solved(known: KnownLengths, sampled: Sampled) -> SolvedLengths:
     problem = _Problem(known, sampled)
     solution = None if problem.too_many else problem.solution()
-    return problem.along_quantiles() if solution is None else problem.lognormal(solution)
+    if solution is None:
+        return problem.along_quantiles()
+    if problem.hardly_spreads(solution):
+        return problem.along_quantiles(solution.sd)
+    return problem.lognormal(solution)
 
 
 def drawn(known: KnownLengths, chance: Chance, sampled: Sampled) -> KnownLengths:
@@ -158,22 +163,53 @@ class _Problem:
         mean, cut = (float(figure[0]) for figure in (exact.mean(), CutShare(0.0).of(exact)))
         return SolvedLengths(lengths, sd, between, self.ranges(solution), mean, cut, cap)
 
-    def along_quantiles(self) -> SolvedLengths:
+    def hardly_spreads(self, solution: _Solution) -> bool:
+        """Whether a lognormal that has a mean and a percentile of the shorter half spreads less
+        than responses do: the two are nearer to each other than it has them."""
+        known = self.known
+        single = known.mean_tokens is not None and len(self._quantiles(self._rare_runaways())) == 1
+        open_top = single and not self._fixed_top and self.least == 0 and known.sd is None
+        return open_top and self._of_shorter_half() and solution.sd < self.least_assumed
+
+    def _of_shorter_half(self) -> bool:
+        return any(isinstance(one, Percentile) and one.q <= 0.5 for one in (self.first, *self.rest))
+
+    def _slope(self, points: Sequence[tuple[float, float]], lognormal_sd: float) -> float | None:
+        """Spread of the log beside a single percentile at the mean or above it, as of lengths
+        skewed to the left: the usual one; the least usual where a lognormal would have that. None
+        where there are more figures, or the percentile is another."""
+        mean = self.known.mean_tokens
+        if mean is None or len(points) != 1 or self._fixed_top:
+            return None
+        if points[0][1] <= math.log(mean) and not self._of_shorter_half():
+            return None
+        share = min(lognormal_sd / self.least_assumed, 1.0)
+        return self.assumed - (self.assumed - self.least_assumed) * share
+
+    @property
+    def _fixed_top(self) -> bool:
+        return bool(self.known.cut_share) or self.known.max_tokens is not None
+
+    def _rare_runaways(self) -> float:
+        """The share that runs away beside lengths through quantiles."""
+        if self.runaway is None and not self._fixed_top:
+            return self._assumed_runaway()
+        return self.runaway or 0.0
+
+    def along_quantiles(self, lognormal_sd: float = 0.0) -> SolvedLengths:
         """Lengths through the percentiles, the cut share and the longest response that are known.
+        lognormal_sd: of the lognormal that has the figures, if one does, but for its spread.
         Raises ScenarioError where these are fewer than two and no percentile with a mean, a spread
         is known too, or the mean is one that they cannot have."""
-        known, cap = self.known, self.cap
-        fixed_top = bool(known.cut_share) or known.max_tokens is not None
+        known, cap, fixed_top = self.known, self.cap, self._fixed_top
         ranges = self._given_ranges()
-        runaway = self.runaway or 0.0
+        runaway = self._rare_runaways()
         if self.runaway is None and not fixed_top:
-            runaway = self._assumed_runaway()
             ranges["runaway"] = (0.0, runaway, 2 * runaway)
         points = self._quantiles(runaway)
-        mean = math.inf if known.mean_tokens is None else math.log(known.mean_tokens)
-        if len(points) == 1 and not fixed_top and points[0][1] > mean:
-            (score, log), nearby = points[0], 1e-6  # skewed to the left, of the usual spread there
-            points.append((score + nearby, log + nearby * self.assumed))
+        if (slope := self._slope(points, lognormal_sd)) is not None:
+            (score, log), nearby = points[0], 1e-6
+            points.append((score + nearby, log + nearby * slope))
         rises = all(low < high for (_, low), (_, high) in pairwise(points))
         if len(points) < 2 or not rises or known.sd is not None or self.least > 0:
             raise self._too_many() if self.too_many else self._impossible()
@@ -324,7 +360,9 @@ class _Problem:
                 continue
             if key == "mean_tokens":
                 means = f"is {value:g}, and responses are cut at {self._cut_at}: the mean of what "
-                raise self._refuse(key, means + f"is left of them lies below {self.cap}")
+                below = f"is left of them lies below {self.cap}"
+                all_cut = f"; where all of them are cut, give {self.cap - 0.5:.1f}"
+                raise self._refuse(key, means + below + (all_cut if value == self.cap else ""))
             if value > self.cap:
                 raise self._refuse(
                     key, f"is {value:g}, and responses are cut at {self._cut_at}: none is longer"

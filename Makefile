@@ -106,6 +106,7 @@ bench: $(VENV)/.installed  ## Speed and memory of the simulator and of imports
 
 evidence: $(VENV)/.installed  ## Forecasts against published measurements, into the documents
 	$(VENV)/bin/python -m benchmarks.validation
+	$(VENV)/bin/python -m benchmarks.memory --counts
 	$(VENV)/bin/python -m benchmarks.real_policies
 	$(VENV)/bin/python -m benchmarks.held_out
 	$(VENV)/bin/python -m benchmarks.pearl

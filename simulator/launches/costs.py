@@ -170,6 +170,8 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
             yield _said(known, "run.lora_targets", f"{TRAINER}.lora_matrices", some)
         if bits := _BASE_BITS.get(str(value(known, "run.quantized_base"))):
             yield _said(known, "run.quantized_base", f"{TRAINER}.base_bits", bits)
+            if bits == 4 and value(known, "run.nested_scales") is False:
+                yield _said(known, "run.nested_scales", f"{TRAINER}.nested_scales", False)
             if value(known, "run.fp32_norms") is True:
                 yield _said(known, "run.fp32_norms", f"{TRAINER}.fp32_norms", True)
     for key, ours, words in (

@@ -384,6 +384,37 @@ def test_a_quantised_base_is_as_large_as_its_file(name: str) -> None:
     assert base_bytes_each(model, 16) == 2
 
 
+@pytest.mark.parametrize(
+    ("layer", "saved_gb"), [((32, 4096, 11008), 0.30), ((40, 5120, 13824), 0.59)]
+)
+def test_scales_that_are_quantised_too_save_what_was_measured(
+    layer: tuple[int, int, int], saved_gb: float
+) -> None:
+    """LitGPT's resource tables: peaks of Llama 2 7B and 13B with bnb.nf4, less with bnb.nf4-dq."""
+    layers, hidden, intermediate = layer
+    shape = {"layers": layers, "hidden": hidden, "intermediate": intermediate}
+    model = replace(load_model("llama-2-7b"), **shape, heads=hidden // 128, kv_heads=hidden // 128)
+    wide, nested = (base_bytes_each(model, 4, one) for one in (False, True))
+    assert (wide - nested) * model.parameters / 1e9 == pytest.approx(saved_gb, rel=0.03)
+    assert base_bytes_each(model, 8, False) == base_bytes_each(model, 8)
+
+
+def test_fused_kernels_write_gradients_where_they_can() -> None:
+    """Two of an MLP's widths rather than three, but those of Transformer Engine."""
+    model = load_model("llama-3.1-8b")
+
+    def at_work(**options: Any) -> float:
+        trainer = RooflineTrainer(model, ROOMY, 8, recompute="none", **options)
+        return trainer._activations.working
+
+    eager, fused = (at_work(backend="fsdp2", kernels=one) for one in ("eager", "fused"))
+    assert eager - fused == pytest.approx(2 * model.intermediate)
+    engine = [
+        at_work(backend="megatron", sharding="zero1", kernels=one) for one in ("eager", "fused")
+    ]
+    assert engine == [eager, eager]
+
+
 # --- against torch's memory tracker ---
 
 TRACKED: list[tuple[str, dict[str, Any], float, float | None]] = [
@@ -527,6 +558,7 @@ def test_recurrent_layers_that_are_not_split_are_whole_on_each_gpu(name: str) ->
             for each in (True, False)
         )
         made = 2 * model.recurrent_elements_kept * (1 - 1 / tensor)
+        made -= 2 * model.recurrent_elements_unfused / tensor  # theirs are transformers'
         layers = 1.0 if recompute == "none" else 1 / model.layers
         assert other.kept + other.working - one.kept - one.working == pytest.approx(layers * made)
     default = ledger({"tensor_parallel": 2}, model=name, stack="slime")

@@ -422,6 +422,14 @@ class Model(ModelOptions):
             kept - 4 * keys - 4 * values
         )
 
+    @property
+    def recurrent_elements_unfused(self) -> int:
+        """Those that Megatron's gated delta nets keep beside: queries and keys normalised before
+        they are copied, and what is normalised of their output before its gate multiplies it
+        (core/ssm/gated_delta_net: _prepare_input_for_gated_delta_rule, _apply_gated_norm)."""
+        keys, values = self._linear_widths
+        return self.linear_layers * (2 * keys + values)
+
     def experts_touched(self, tokens: float) -> float:
         """Expected distinct experts of a layer that ``tokens`` tokens reach."""
         if not self.experts:

@@ -32,7 +32,11 @@ SCORES_MADE = 8  # the score, its probability in 32 and in 16 bit
 # bytes of those of PyTorch's unfused scaled_dot_product_attention, which is in fp32 throughout:
 TOWER_SCORES_KEPT = 4  # the probability
 TOWER_SCORES_MADE = 8  # score and probability in a forward, gradients of both in a backward
-WIDTHS_AT_WORK = 0.75  # of what an MLP keeps, as gradients: of its gate, its values, their product
+# of what an MLP keeps, as gradients: of its gate, its values, their product
+WIDTHS_AT_WORK = 0.75
+# of fused ones that write one of them where the last is (torch.compile's inplace_buffers), as Liger
+# writes two where gate and values are (ops/swiglu.py, _swiglu_backward_kernel):
+WIDTHS_IN_PLACE = 0.5
 
 
 class KeptLayer(NamedTuple):
@@ -96,6 +100,7 @@ def kept_layer(
     model: Model,
     kernels: Literal["eager", "fused"] = "eager",
     *,
+    graded_in_place: bool = False,
     scaled_in_fp32: bool = True,
     scaled_inside: bool = False,
     busiest: float = 1.0,
@@ -105,8 +110,10 @@ def kept_layer(
     base_bits: int = 16,
     adapted: str = ALL_MATRICES,
     repeats_kv: bool = False,
+    recurrent_unfused: bool = False,
 ) -> KeptLayer:
-    """Of a model whose elementwise operations run one by one, or fused. scaled_in_fp32: whether
+    """Of a model whose elementwise operations run one by one, or fused. graded_in_place: whether
+    the activation's backward writes where its gradient is. scaled_in_fp32: whether
     outputs of routed experts are in fp32 while their scores scale them (torchtitan, prime-rl).
     scaled_inside: whether the activation is scaled instead, and no output kept (Megatron).
     busiest: tokens of the GPU whose experts get most, over the mean. stream: what the
@@ -114,13 +121,16 @@ def kept_layer(
     of which bytes are counted as if all were in 16 bit. inputs: as in `KeptLayer`. adapters: on
     each of the matrices ``adapted`` (``lora_matrices``), in 16 bit, or casting its input; frozen
     weights have base_bits each.
-    repeats_kv: whether attention gets keys and values copied for each of its heads."""
+    repeats_kv: whether attention gets keys and values copied for each of its heads.
+    recurrent_unfused: whether gated delta nets are Megatron's."""
     made = layer_bytes(model)
     hidden = ACTIVATION_BYTES * model.hidden
     queries = ACTIVATION_BYTES * model.heads * model.head_dim
     keys = ACTIVATION_BYTES * model.kv_heads * model.head_dim
     attending = model.attention_layers / model.layers
     recurrent = model.recurrent_elements_kept - model.recurrent_elements_per_token
+    if recurrent_unfused:
+        recurrent += model.recurrent_elements_unfused
     attention = made.attention + ACTIVATION_BYTES * recurrent / model.layers
     if not model.kv_lora_rank:  # rotation saves nothing: one copy of queries and keys less each
         attention -= attending * (queries + 2 * keys)
@@ -143,7 +153,7 @@ def kept_layer(
     sparse = model.sparse_layers / model.layers
     if model.experts and scaled_in_fp32:  # before and after
         mlp += busiest * sparse * model.experts_per_token * SCALED_BYTES * model.hidden
-    graded = WIDTHS_AT_WORK * mlp
+    graded = (WIDTHS_IN_PLACE if graded_in_place else WIDTHS_AT_WORK) * mlp
     again, again_of_mlp = _adapted_inputs(model, adapters, base_bits, adapted)
     attention += again
     mlp += again_of_mlp
@@ -229,6 +239,7 @@ class ActivationMemory:
         return kept_layer(
             self.model,
             "fused" if fused else "eager",
+            graded_in_place=fused and not megatron,
             # torchtitan's grouped experts do, as prime-rl runs them; a loop over experts does not
             scaled_in_fp32=not megatron and not options.expert_launch_s,
             scaled_inside=megatron,
@@ -239,6 +250,7 @@ class ActivationMemory:
             base_bits=self.options.base_bits,
             adapted=self.options.lora_matrices,
             repeats_kv=self.options.repeats_kv,
+            recurrent_unfused=megatron and (options.split_recurrent or options.weights == "lora"),
         )
 
     @property

@@ -189,7 +189,7 @@ class TrainerMemory(TrainerOptions):
     @cached_property
     def base_bytes_each(self) -> float:
         """Mean bytes of a frozen weight below adapters."""
-        return base_bytes_each(self.model, self.base_bits)
+        return base_bytes_each(self.model, self.base_bits, self.nested_scales)
 
     @cached_property
     def _resting(self) -> Parts:

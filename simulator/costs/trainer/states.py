@@ -25,6 +25,7 @@ MOMENTS: Mapping[Optimizer, int] = {
 }
 _MOMENT_BYTES: Mapping[Optimizer, int] = {"adamw_bf16": 2, "adamw_8bit": 1}  # else as the weight
 SCALE_BITS = 0.13  # of a quantised weight, for its scale (QLoRA's, quantised twice: 0.127)
+FP32_SCALE_BITS = 0.5  # of one in 4 bit whose scales are not: 32 for each 64 weights
 _SHARDED_WEIGHTS = ("fsdp", "hybrid")
 _SHARDED_GRADIENTS = ("fsdp", "hybrid", "zero2")
 _SHARDED_MOMENTS = ("fsdp", "hybrid", "zero1", "zero2")
@@ -109,15 +110,16 @@ def frozen_parts(layout: Layout, options: TrainerOptions, bytes_each: float) -> 
     )
 
 
-def base_bytes_each(model: Model, base_bits: int) -> float:
+def base_bytes_each(model: Model, base_bits: int, nested_scales: bool = True) -> float:
     """Mean bytes of a frozen weight below adapters. Where those of layers are quantised, they have
-    scales, and embeddings and the head stay in 16 bit (bitsandbytes, GPTQ and AWQ replace the
-    matrices of layers alone)."""
+    scales, quantised too or not (of 8 bits one a row), and embeddings and the head stay in 16 bit
+    (bitsandbytes, GPTQ and AWQ replace the matrices of layers alone)."""
     if base_bits >= 8 * COMPUTE_BYTES:
         return base_bits / 8
     embeddings = model.head_parameters * (1 if model.tied_embeddings else 2)
     share = embeddings / model.parameters
-    return share * COMPUTE_BYTES + (1 - share) * (base_bits + SCALE_BITS) / 8
+    scale = SCALE_BITS if nested_scales or base_bits != 4 else FP32_SCALE_BITS
+    return share * COMPUTE_BYTES + (1 - share) * (base_bits + scale) / 8
 
 
 def adapter_parameters(model: Model, rank: int, adapted: str = ALL_MATRICES) -> float:

@@ -59,6 +59,7 @@ def test_a_launch_says_what_it_says(tmp_path: Path, name: str) -> None:
         ]
     for words in case.get("notes", ()):
         assert any(words in note for note in launch.notes)
+    assert not (case.get("quiet") and launch.notes)
     for words in case.get("silent", ()):
         assert not any(words in note for note in launch.notes)
     if "scenario" in case:

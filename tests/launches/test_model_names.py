@@ -10,31 +10,9 @@ from rollcast.simulator.costs.presets.models import load_model, model_presets
 from rollcast.simulator.launches import run_parts
 from rollcast.simulator.stacks.settings import Place, Setting
 
-NAMED = {
-    "m/qwen25-7b-agent/qwen25-7b/": "qwen2.5-7b",
-    "allenai/tulu-2-13b": "llama-2-13b",
-    "Qwen/Qwen2.5-7B-Instruct": "qwen2.5-7b",
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": "qwen2.5-7b",
-    "deepseek-ai/DeepSeek-R1": "deepseek-r1",
-    "meta-llama/Meta-Llama-3-8B-Instruct": "llama-3.1-8b",
-    "OpenRLHF/Llama-3-8b-sft-mixture": "llama-3.1-8b",
-    "/models/Qwen3-4B_torch_dist": "qwen3-4b",
-    "zai-org/GLM-4.5-Air": "glm-4.5-air",
-    "zai-org/GLM-4.7-Flash": "glm-4.7-flash",
-    "PrimeIntellect/DeepSeek-V4-Flash-0731-bf16": "deepseek-v4-flash",
-    "moonshotai/Kimi-K2.5": "kimi-k2-thinking",
-    "/data/models--Qwen--Qwen2.5-0.5B-Instruct/snapshots/ab12/": "qwen2.5-0.5b",
-    "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
-    "Qwen/Qwen3-VL-4B-Instruct": "qwen3-vl-4b",
-    "checkpoints/qwen2.5-7b/global_step_100/actor": "qwen2.5-7b",
-    "ckpt/Qwen2_5-1.5B": "qwen2.5-1.5b",
-    # of another shape, or unknown
-    "deepseek-ai/DeepSeek-R1-Distill-Yi-9B": None,
-    "/models/GLM-5_4layer": None,
-    "zai-org/GLM-5.2": None,
-    "zai-org/GLM-4.6-Flash": None,
-    "./models": None,
-}
+NAMED = yaml.safe_load((Path(__file__).parents[1] / "data" / "names.yaml").read_text("utf-8"))[
+    "models"
+]
 
 
 @pytest.mark.parametrize("path", NAMED)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,87 +112,12 @@ def test_arithmetic_without_a_value_says_so(text: str) -> None:
         value(text, _none, _no)
 
 
-CASES = {
-    "default": ("launch ${A:-x} ${A-y} ${B:=z} $B\n", ["x", "y", "z", "z"]),
-    "alternative": ("A=1\nE=\nlaunch ${A:+yes}${E:+no}${E+set}\n", ["yesset"]),
-    "cuts": (
-        "A=a/b/c.sh\nlaunch ${A##*/} ${A%/*} ${A#*/} ${A%%/*} ${A%.sh}\n",
-        ["c.sh", "a/b", "b/c.sh", "a", "a/b/c"],
-    ),
-    "replaced": (
-        "A=a-b-c\nlaunch ${A/-/+} ${A//-/+} ${A/#a/x} ${A/%c/y}\n",
-        ["a+b-c", "a+b+c", "x-b-c", "a-b-y"],
-    ),
-    "substring": ("A=abcdef\nlaunch ${A:1:2} ${A:3} ${A: -2} ${#A}\n", ["bc", "def", "ef", "6"]),
-    "case": ("A=Qwen\nlaunch ${A,,} ${A^^}\n", ["qwen", "QWEN"]),
-    "array": (
-        'A=(a \'b c\')\nA+=(d)\nlaunch ${#A[@]} "${A[1]}" "${A[@]:1}" "${A[*]}"\n',
-        ["3", "b c", "b c", "d", "a b c d"],
-    ),
-    "associative": ('declare -A M=([a]=1 [b]="2 3")\nlaunch "${M[b]}" ${#M[@]}\n', ["2 3", "2"]),
-    "split": ('A="a  b"\nlaunch $A "$A" x${A}y\n', ["a", "b", "a  b", "xa", "by"]),
-    "indirect": ("A=1\nN=A\nlaunch ${!N}\n", ["1"]),
-    "braces": (
-        'launch {a,b}{1..3} {a:1} "{a,b}"\n',
-        ["a1", "a2", "a3", "b1", "b2", "b3", "{a:1}", "{a,b}"],
-    ),
-    "sums": ("A=3\n((A += 2))\nlet B=A*2\nlaunch $((A * B)) $A\n", ["50", "5"]),
-    "if": (
-        'A=x\nif [ "$A" = y ]; then B=1; elif [[ $A == [x-z] ]]; then B=2; else B=3; fi\n'
-        "launch $B\n",
-        ["2"],
-    ),
-    "numbers": ("if [ 4 -gt 3 ] && ((2 > 1)); then launch yes; fi\n", ["yes"]),
-    "matches": ('A=qwen3-8b\nif [[ "$A" =~ ^qwen3 ]]; then launch yes; fi\n', ["yes"]),
-    "case_": ("A=b2\ncase $A in a*|b?) launch one ;; *) launch two ;; esac\n", ["one"]),
-    "for": ("B=\nfor i in 1 2 3; do [ $i = 2 ] && continue; B=$B$i; done\nlaunch $B\n", ["13"]),
-    "for_": ("S=0\nfor ((i = 0; i < 4; i++)); do S=$((S + i)); done\nlaunch $S\n", ["6"]),
-    "while": (
-        "i=0\nwhile true; do i=$((i + 1)); if [ $i -ge 3 ]; then break; fi; done\nlaunch $i\n",
-        ["3"],
-    ),
-    "function": ("f() { local x=$1; launch $x \"$@\"; }\nf 'a b' c\n", ["a", "b", "a b", "c"]),
-    "shift": ("set -- a b c\nshift\nlaunch $1 $#\n", ["b", "2"]),
-    "document": ("A=7\nread -r -d '' B <<EOF\nx=$A\nEOF\nlaunch $B\n", ["x=7"]),
-    "quoted document": ("B=$(cat <<'EOF'\n$A\nEOF\n)\nlaunch \"$B\"\n", ["$A"]),
-    "here text": ("IFS=',' read -ra G <<< 0,1,2\nlaunch ${#G[@]}\n", ["3"]),
-    "pipe": ("A=0,1,2,3\nN=$(echo $A | tr ',' '\\n' | wc -l)\nlaunch $N\n", ["4"]),
-    "awk": (
-        "A=0,1,2\nlaunch $(echo $A | awk -F',' '{print NF}') $(echo a:b | awk -F: '{print $2}')\n",
-        ["3", "b"],
-    ),
-    "awk words": ("launch $(echo ' a  b ' | awk '{ print $NF; }')\n", ["b"]),
-    "sed": (
-        "launch $(echo tests/a.b/x | sed 's#tests#runs#') $(echo a-b-c | sed -e 's/-/_/g')"
-        " $(echo q-8b | sed 's/[^0-9]*//g') $(echo a.b | sed 's/\\./\\//')\n",
-        ["runs/a.b/x", "a_b_c", "8", "a/b"],
-    ),
-    "sed of several": (
-        "launch $(echo a-b-b | sed 's/a/x/; s/b//g;') $(echo a/b | sed -e 's#/#;#' -e 's/b/c/')\n",
-        ["x--", "a;c"],
-    ),
-    "fed": ("A=1\nbash <<EOF\nlaunch $A \\\n  2\nEOF\n", ["1", "2"]),
-    "fed by a pipe": ("A='launch $((1 + 1))'\necho \"$A x\" | tr x y | bash -e -s\n", ["2", "y"]),
-    "backticks": ("launch `basename a/b.sh .sh`\n", ["b"]),
-    "subshell": ("A=1\n(A=2)\nlaunch $A\n", ["1"]),
-    "nested": ("bash -c \"launch 'a b'\"\n", ["a b"]),
-    "said before a function": ("A=1\nf() { launch $A; }\nA=2 f\n", ["2"]),
-    "said before a shell": ("A=1\nA=3 bash -c 'launch $A'\n", ["3"]),
-    "said after env": ("env A='4 5' bash -c 'launch \"$A\"'\n", ["4 5"]),
-    "eval": ("A='launch x'\neval \"$A y\"\n", ["x", "y"]),
-    "ansi": ("launch $'a\\tb\\x41'\n", ["a\tbA"]),
-    "comment": ("launch a#b # c\n", ["a#b"]),
-    "continued": ("launch a \\\n  b\\\nc\n", ["a", "bc"]),
-    "ends": ("launch a \\\n  # b \\\n  c\n", ["a"]),
-    "joined": ('A="--x 1 \\\n --y 2"\nlaunch $A\n', ["--x", "1", "--y", "2"]),
-    "keyword": ("launch if then done\n", ["if", "then", "done"]),
-    "escaped": ('launch a\\ b \\$A "\\$A\\"" \'\\\'\n', ["a b", "$A", '$A"', "\\"]),
-}
+CASES = yaml.safe_load(Path(__file__).with_name("scripts.yaml").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_script_is_followed_as_bash_would(tmp_path: Path, name: str) -> None:
-    script, expected = CASES[name]
+    script, expected = CASES[name]["script"], CASES[name]["words"]
     assert words(tmp_path, script) == expected
     if shutil.which("bash"):
         told = "launch() { printf '%s\\0' \"$@\"; }\nexport -f launch\n"

@@ -228,6 +228,7 @@ def test_mooncake_lines_and_plain_json(write):
         *("step,response_length\n1,5\n1,6\n", "new_tokens\n5\n6\n", "[5, 6]"),
         *("len\n5\n6\n", "Response Length (tokens)\n5\n6\n", "osl\n5\n6\n"),
         *("5\n6\n", "# np.savetxt\n5.0\n6.0\n", "5 6", '{"lengths": [5, 6]}'),
+        *("5.000000000000000000e+00\n6.000000000000000000e+00\n", "len\n0.5e1\n6E0\n"),
         "response_length\n0\n5\n6\n",  # an empty response is left out
     ],
 )
@@ -321,6 +322,13 @@ G = "group,index,prompt_tokens,new_tokens,reward\n"
         (gzip.compress(FLAT["Azure"].encode(), mtime=0)[:-12], "cannot be read"),
         ('{"conversations": [], "id": 1}', "the text of responses .conversations. and not their"),
         ("12,34\n56,78\n", "no header that is known .*"),
+        ("len\n5.5e+00\n", "line 2, len is '5.5e.00'; a length is a whole number"),
+        ("len\n5e-01\n", "a length is a whole number"),
+        ("len\n1e30\n", "a length is a whole number"),
+        (
+            '{"output_sequence_length": {"unit": "tokens", "avg": 550.1}, "request_count": {"avg": 9}}',
+            "a benchmark's summary and not .*profile_export.jsonl.*{mean_tokens: 550}",
+        ),
         ("percentile,tokens\n50,300\n", "has percentiles and not the length of each response; gi"),
         ("tokens,count\n5,x\n", "line 2, count is 'x'; give a whole number of responses"),
         (b"\x28\xb5\x2f\xfdrest", "is packed by zstd; unpack it"),

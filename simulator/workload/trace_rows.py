@@ -25,7 +25,8 @@ FIELD = "workload.lengths.trace"
 
 _MOST_BYTES = 512 << 20
 _NOT_UNPACKED = {ZSTD: "zstd", ZIP: "zip"}
-_NUMBERS = re.compile(r"\s*[0-9][0-9.]*(\s+[0-9][0-9.]*)*\s*", re.ASCII)
+_NUMBER = r"[0-9][0-9.]*(?:e[+-]?[0-9]+)?"
+_NUMBERS = re.compile(rf"\s*{_NUMBER}(\s+{_NUMBER})*\s*", re.ASCII)
 _MOST_ALIKE = 10_000_000
 _SEPARATORS = ",;\t|"
 _METRICS = re.compile(
@@ -258,7 +259,7 @@ def of_objects(objects: Iterator[tuple[str, object]]) -> Iterator[Row]:
             yield Row(where, {}, "0")
             continue
         if roles is None:
-            _refuse_totals(cells, where)
+            _refuse_totals(cells, item, where)
             roles = roles_of(list(cells), where)
         for name in roles.values():
             if name not in cells:
@@ -319,7 +320,7 @@ def _failed(item: Mapping[str, object]) -> bool:
     )
 
 
-def _refuse_totals(cells: Mapping[str, object], where: str) -> None:
+def _refuse_totals(cells: Mapping[str, object], item: Mapping[str, object], where: str) -> None:
     """Raises ScenarioError for a benchmark's summary: its totals give a mean."""
     total, requests = cells.get("total_output_tokens"), cells.get("completed")
     alone = not any(plain(name) in _RESPONSES for name in cells)
@@ -328,6 +329,14 @@ def _refuse_totals(cells: Mapping[str, object], where: str) -> None:
             f"{where} has a benchmark's totals and not the length of each response: let it write "
             "them (vLLM: --save-detailed, SGLang: --output-details), or take its mean, "
             f"workload.lengths: {{mean_tokens: {total / requests:.0f}}}"
+        )
+    summary = item.get("output_sequence_length")
+    mean = summary.get("avg") if isinstance(summary, dict) else None
+    if isinstance(mean, int | float) and mean > 0:  # of genai-perf and aiperf
+        fail(
+            f"{where} has a benchmark's summary and not the length of each response: give the file "
+            "of its requests (aiperf: profile_export.jsonl), or take its mean, "
+            f"workload.lengths: {{mean_tokens: {mean:.0f}}}"
         )
 
 

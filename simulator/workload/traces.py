@@ -53,6 +53,8 @@ T = TypeVar("T")
 
 _WHOLE = re.compile(r"([0-9]{1,18})(\.0*|,0{1,2})?", re.ASCII)
 """Three zeros behind a comma might be thousands."""
+_BY_NUMPY = re.compile(r"[0-9](?:\.[0-9]{1,20})?e[+-]?[0-9]{1,2}", re.ASCII | re.IGNORECASE)
+"""As ``numpy.savetxt`` writes a number."""
 
 
 class TracedTurn(NamedTuple):
@@ -242,6 +244,8 @@ def _tokens(cell: str, where: str, least: int = 1) -> int:
     """A length in tokens; where: line and column."""
     text = cell.strip()
     whole = _WHOLE.fullmatch(text)
+    if not whole and _BY_NUMPY.fullmatch(text) and (number := float(text)).is_integer():
+        whole = _WHOLE.fullmatch(f"{number:.0f}")
     if not whole or (tokens := int(whole[1])) < least:
         fail(f"{where} is {shown(text)}; a length is a whole number of tokens, at least {least}")
     if tokens > LARGEST_TOKENS:

@@ -326,7 +326,7 @@ G = "group,index,prompt_tokens,new_tokens,reward\n"
         ("len\n5e-01\n", "a length is a whole number"),
         ("len\n1e30\n", "a length is a whole number"),
         (
-            '{"output_sequence_length": {"unit": "tokens", "avg": 550.1}, "request_count": {"avg": 9}}',
+            '{"output_sequence_length": {"unit": "tokens", "avg": 550.1}, "other": {"avg": 9}}',
             "a benchmark's summary and not .*profile_export.jsonl.*{mean_tokens: 550}",
         ),
         ("percentile,tokens\n50,300\n", "has percentiles and not the length of each response; gi"),
@@ -381,7 +381,7 @@ G = "group,index,prompt_tokens,new_tokens,reward\n"
         (G + "0,0,0,9,1\n", "line 2, prompt_tokens is '0'"),
         (G + "0,0,9,nan,1\n", "new_tokens is 'nan'"),
         (G + "0,0,9,,1\n", "new_tokens is empty"),
-        (G + "0,0,9,1e3,1\n", "new_tokens is '1e3'"),
+        (G + "0,0,9,1e-3,1\n", "new_tokens is '1e-3'"),
         (G + "0,0,9,1_000,1\n", "new_tokens is '1_000'"),
         (G + "0,0,9,٣,1\n", "new_tokens is"),
         (G + "0,0,9,200000000,1\n", "over 100000000 tokens"),

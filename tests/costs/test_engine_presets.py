@@ -32,6 +32,33 @@ def test_every_engine_has_figures_and_a_source() -> None:
         assert host.provenance.source
 
 
+@pytest.mark.parametrize(
+    ("most", "gpu", "gpus", "options"),
+    [
+        (512, "h100-sxm", 1, {"engine": "vllm-0.26"}),
+        (256, "h100-sxm", 2, {"engine": "sglang"}),
+        (512, "h100-sxm", 4, {"engine": "sglang"}),
+        (32, "a100-40gb", 2, {"engine": "sglang"}),
+        (160, "a100-40gb", 4, {"engine": "sglang"}),
+        (16, "a100-40gb", 2, {"engine": "sglang", "graph_rollouts": 16}),
+    ],
+)
+def test_no_graph_holds_more_rollouts_than_the_engine_captures(
+    most: int, gpu: str, gpus: int, options: dict[str, object]
+) -> None:
+    """More are launched kernel by kernel, by a host that prepares nothing meanwhile."""
+    model = load_model("qwen3-0.6b")
+    section = RooflineSection.from_mapping({**options, "launch_s_per_layer": 5e-3}, "cost.roofline")
+    with_graphs = RooflineCost.from_options(model, load_gpu(gpu), section, tensor_parallel=gpus)
+    eager = replace(with_graphs, cuda_graphs=False)
+    for rollouts, same in ((most, with_graphs), (most + 1, eager)):
+        work = Iteration(rollouts, rollouts * 100)
+        assert with_graphs.iteration_s(work) == same.iteration_s(work)
+        at = with_graphs.decode_curve(rollouts).seconds(rollouts * 100)
+        assert at == pytest.approx(same.iteration_s(work))
+    assert eager.iteration_s(work) > 2 * with_graphs.iteration_s(Iteration(most, most * 100))
+
+
 GRACE = load_gpu("gh200")
 
 

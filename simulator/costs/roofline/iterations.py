@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 from rollcast.simulator.costs.base import CostModel, Curve, Iteration, Piece, plus, scaled
 from rollcast.simulator.costs.engine.forward_pass import ForwardPass, Host
+from rollcast.simulator.costs.engine.hosts import engine_presets
 from rollcast.simulator.costs.engine.layout import EngineLayout
 from rollcast.simulator.costs.engine.speculation import Speculation
 from rollcast.simulator.costs.presets.gpus import Gpu
@@ -26,10 +28,10 @@ class EngineIterations(RooflineOptions, CostModel):
     (`simulator.costs.engine.speculation`). Without ``cuda_graphs`` the host launches every kernel,
     and the GPU's part takes ``launch_s_per_layer`` a layer at least, or
     ``recurrent_launch_s_per_layer``, and ``mixture_launch_s_per_layer`` one with experts, or
-    ``latent_launch_s_per_layer`` one with experts and latent attention. With them an iteration that
-    prefills takes the host ``prefill_launch_s_per_layer`` a layer. Where the sync brings
-    adapters, the engine computes them too: ``adapter_s_per_layer`` more, and
-    ``adapter_launch_s_per_layer`` more to launch.
+    ``latent_launch_s_per_layer`` one with experts and latent attention; with them it does so for
+    more rollouts than the largest has, and an iteration that prefills takes the host
+    ``prefill_launch_s_per_layer`` a layer. Where the sync brings adapters, the engine computes them
+    too: ``adapter_s_per_layer`` more, and ``adapter_launch_s_per_layer`` more to launch.
     """
 
     model: Model
@@ -38,7 +40,9 @@ class EngineIterations(RooflineOptions, CostModel):
     pipeline_parallel: int
     _curves: dict[int, Curve]
 
-    def _pass_of(self, model: Model, queries: int = 1, *, adapted: bool = False) -> ForwardPass:
+    def _pass_of(
+        self, model: Model, queries: int = 1, *, adapted: bool = False, graphs: bool = True
+    ) -> ForwardPass:
         layout = EngineLayout(
             self.tensor_parallel,
             self.pipeline_parallel,
@@ -49,7 +53,7 @@ class EngineIterations(RooflineOptions, CostModel):
             self.network_floor_s,
         )
         launch_s, prefill_s = 0.0, model.layers * self.prefill_launch_s_per_layer
-        if not self.with_graphs:
+        if not (graphs and self.with_graphs):
             launch_s, prefill_s = self._launch_s(model), 0.0
             launch_s += adapted * model.layers * self.adapter_launch_s_per_layer
         added_s = adapted * model.layers * self.adapter_s_per_layer
@@ -73,6 +77,26 @@ class EngineIterations(RooflineOptions, CostModel):
     @cached_property
     def _pass(self) -> ForwardPass:
         return self._pass_of(self.model, adapted=self.serves_adapters)
+
+    @cached_property
+    def _launched_pass(self) -> ForwardPass:
+        """Of more rollouts than any graph has."""
+        return self._pass_of(self.model, adapted=self.serves_adapters, graphs=False)
+
+    @cached_property
+    def _most_in_graphs(self) -> float:
+        """Rollouts of the largest graph."""
+        if self.graph_rollouts is not None or self.engine is None:
+            return self.graph_rollouts or math.inf
+        preset = engine_presets()[self.engine]
+        return preset.graph_rollouts(self.gpu.memory_bytes, self.tensor_parallel)
+
+    def _by(self, rollouts: int, *hosts: Host) -> tuple[ForwardPass, Sequence[Host]]:
+        """What computes an iteration of ``rollouts``: a host that launches every kernel prepares no
+        other iteration meanwhile."""
+        if rollouts <= self._most_in_graphs:
+            return self._pass, hosts
+        return self._launched_pass, [host._replace(overlaps=False) for host in hosts]
 
     @cached_property
     def _speculation(self) -> Speculation | None:
@@ -123,15 +147,16 @@ class EngineIterations(RooflineOptions, CostModel):
         """Seconds of an iteration as the roofline has it, with each of these hosts."""
         how = None if self.speculative is None else self._speculates(work.rollouts)
         if how is None:
-            gpu_s = self._pass.seconds(work)
-            launch_s = self._pass.launch_s(work)
-            return [host.seconds(gpu_s, work.rollouts, launch_s) for host in hosts]
+            forward, taken = self._by(work.rollouts, *hosts)
+            gpu_s, launch_s = forward.seconds(work), forward.launch_s(work)
+            return [host.seconds(gpu_s, work.rollouts, launch_s) for host in taken]
         return [how.seconds(work, host) for host in hosts]
 
     def _pieces(self, rollouts: int, host: Host) -> list[Piece]:
         how = self._speculates(rollouts)
         if how is None:
-            return host.pieces(self._pass.pieces(rollouts), rollouts)
+            forward, (taken,) = self._by(rollouts, host)
+            return taken.pieces(forward.pieces(rollouts), rollouts)
         return how.pieces(rollouts, host)
 
     def decode_curve(self, rollouts: int) -> Curve:

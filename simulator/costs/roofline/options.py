@@ -19,6 +19,7 @@ from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.costs.trainer.options import TrainerOptions
 from rollcast.simulator.values import (
     Above,
+    AtLeast,
     Between,
     Doc,
     Options,
@@ -129,6 +130,14 @@ class RooflineOptions(Options):
         Doc(
             "whether the engine replays CUDA graphs (false: vLLM's enforce_eager); unknown: either,"
             " in intervals; null: as the stack does, which may be unknown, and true without a stack"
+        ),
+    ] = None
+    graph_rollouts: Annotated[
+        int | None,
+        AtLeast(1),
+        Doc(
+            "rollouts of the largest CUDA graph that the engine captures; more at a time are "
+            "launched as without graphs; null: the engine's default, without an engine any number"
         ),
     ] = None
     launch_s_per_layer: Annotated[

@@ -138,6 +138,9 @@ def test_a_preset_of_the_release() -> None:
     assert preset_of("verl", "0.1") == "verl-0.2"  # the oldest that is known
     assert preset_of("verl", "1.3") == "verl-0.9"
     assert preset_of("verl", None) == "verl"
+    assert preset_of("openrlhf", "0.12") == "openrlhf-0.11"
+    assert preset_of("nemo_rl", "0.1") == "nemo-rl-0.3"
+    assert preset_of("roll", "0.1") == "roll"
     assert preset_of("nemo_rl", None) == "nemo-rl"
     assert preset_of("trl", "1.9", "transformers") == "trl-transformers"
     assert preset_of("trl", None, "colocate") == "trl"

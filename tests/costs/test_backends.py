@@ -119,19 +119,6 @@ def test_skyrl_copies_states_inside_the_phases_that_need_them(backend: str) -> N
     assert cost.trainer_of.state_copies == ("pinned" if backend == "fsdp2" else "pageable_weights")
 
 
-def test_verl_lets_segments_grow_since_0_6() -> None:
-    for stack, grow in (("verl-0.5", None), ("verl-0.6", True), ("verl-0.8", True), ("verl", True)):
-        for backend in ("fsdp", "fsdp2", "megatron"):
-            assert backends_of(stack)[backend].options.get("expandable_segments") is grow
-
-
-def test_a_scenario_and_its_tables_take_them() -> None:
-    roofline = {"stack": "nemo-rl", "trainer": {"backend": "megatron"}}
-    priced = from_raw(RawScenario({**STEP, "cost": {"roofline": roofline}})).cost
-    assert isinstance(priced, RooflineCost)
-    assert priced.trainer_of.expert_launch_s == 2.0e-4
-
-
 def test_recomputing_is_offered_where_it_makes_a_rollout_fit() -> None:
     long = TrainLoad([(100, [60_000])])
     kept = RooflineTrainer(MODEL, GPU, 8, recompute="none")

@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.memory.pinned import fused_matrices, pinned_bytes, rounding
 from rollcast.simulator.costs.presets.models import load_model
-from rollcast.simulator.costs.stacks import STACKS
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.launches.costs import preset_of
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of
 from rollcast.simulator.studies.simulate import from_raw
@@ -93,25 +90,6 @@ def test_a_critic_on_the_same_gpus_doubles_the_optimiser() -> None:
     alone = ledger("openrlhf", trainer).host_bytes["optimizer"]
     both = ledger("openrlhf", {**trainer, "critic": True}).host_bytes["optimizer"]
     assert both == pytest.approx(2 * alone)
-
-
-def test_each_release_keeps_what_its_source_says() -> None:
-    assert STACKS["verl-0.4"].engine_sleep == "offload"
-    assert STACKS["verl-0.6"].engine_sleep == "discard"
-    assert not backends_of("openrlhf-0.7")["deepspeed"].options["reshard_after_forward"]
-    assert "reshard_after_forward" not in backends_of("openrlhf-0.8")["deepspeed"].options
-    sums = [backends_of(f"openrlhf-0.{n}")["deepspeed"].options["gradient_dtype"] for n in (4, 6)]
-    assert sums == ["fp32", "bf16"]
-    assert "reshard_after_forward" not in backends_of("openrlhf")["deepspeed"].options
-
-
-def test_a_release_before_all_that_are_known_is_as_the_oldest() -> None:
-    assert preset_of("verl", "0.1") == "verl-0.2"
-    assert preset_of("verl", "0.5.1") == "verl-0.5"
-    assert preset_of("openrlhf", "0.12") == "openrlhf-0.11"
-    assert preset_of("openrlhf", None) == "openrlhf"
-    assert preset_of("nemo_rl", "0.1") == "nemo-rl-0.3"
-    assert preset_of("roll", "0.1") == "roll"
 
 
 def test_a_model_is_whole_in_each_process_while_zero_2_flattens_it() -> None:

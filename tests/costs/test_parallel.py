@@ -496,18 +496,6 @@ def test_frozen_weights_are_copied_for_every_pass_of_theirs() -> None:
     assert dict(stays.train(LOAD).phases_s) == pytest.approx(here)
 
 
-def test_copies_of_published_refits() -> None:
-    """Held out: what NeMo-RL's colocated refits take beside the transfer (pull request 3294, before
-    and after), which is mostly its optimiser's way to the host: 12 bytes a parameter."""
-    for name, gpus, others in (
-        ("qwen3-235b-a22b", 64, (21.8, 23.1)),
-        ("qwen3-30b-a3b", 16, (7.5, 10.1)),
-    ):
-        optimizer_bytes = 12 * load_model(name).parameters / gpus
-        seconds = optimizer_bytes / figures("trainer").pageable_down_bytes_per_s
-        assert seconds == pytest.approx(sum(others) / 2, rel=0.3)
-
-
 @pytest.mark.parametrize(
     ("tensor", "sharding", "links"), [(1, "fsdp", 8), (2, "zero1", 4), (8, "zero1", 1)]
 )

@@ -3,12 +3,10 @@
 import itertools
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.validation.files import PUBLISHED
 from rollcast.simulator.costs import (
     Extremes,
     Iteration,
@@ -23,7 +21,6 @@ from rollcast.simulator.costs.presets.models import load_model
 from rollcast.simulator.costs.roofline.options import RooflineSection
 from rollcast.simulator.costs.sync.weight_sync import WeightSync
 from rollcast.simulator.errors import ScenarioError
-from tests.data.extract import read, sampled
 from tests.laws import examples
 from tests.refusals import refuses
 
@@ -340,74 +337,3 @@ def test_options_reach_engine_and_trainer() -> None:
     phases = dict(cost.train(TrainLoad([(100, [900, 400])] * 8)).phases_s)
     assert "log_prob" not in phases
     assert phases["forward"] > 0
-
-
-# --- against measurements ---
-
-SYSTEMS = {
-    "h100_sxm": "h100-sxm",
-    "h200_sxm": "h200-sxm",
-    "a100_sxm": "a100-80gb",
-    "l40s": "l40s",
-    "b200_sxm": "b200",
-}
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_kernel_tables_held_out_rows(system: str) -> None:
-    """Mean errors on the rows that no efficiency was fitted to (every second one)."""
-    table = [r for r in read(sampled("kernel_tables")) if r["system"] == system]
-    assert len(table) > 60
-    errors: dict[tuple[str, bool], list[float]] = {}
-    model, gpu = load_model("qwen3-8b"), load_gpu(SYSTEMS[system])
-    gpu = replace(gpu, interconnect_shared=system == "l40s")  # on the host of these tables
-    alone = {"host_s": 0.0, "host_per_rollout_s": 0.0, "prefill_launch_s_per_layer": 0.0}
-    for row in table:
-        parallel, batch, context = (int(row[k]) for k in ("tp", "batch", "context"))
-        cost = RooflineCost(model, gpu, parallel, **alone)
-        decode = row["phase"] == "decode"
-        work = Iteration(batch, batch * context) if decode else prefill(batch, context)
-        error = abs(1e3 * cost.iteration_s(work) / float(row["latency_ms"]) - 1)
-        errors.setdefault((row["phase"], parallel > 1), []).append(error)
-    means = {key: float(np.mean(values)) for key, values in errors.items()}
-    assert means["decode", False] < 0.05
-    assert means["prefill", False] < 0.07
-    assert means["decode", True] < 0.09
-    assert means["prefill", True] < 0.135
-
-
-def test_a_real_engine_of_mid_2024_is_the_kernels_and_its_host_code() -> None:
-    """vLLM of mid-2024 on one H100, Llama-3-8B and Llama-2-7B with the host cost of that version
-    (1.22 ms and 74 us a rollout, fitted to these and other models of the same file)."""
-    llama2 = replace(
-        load_model("llama-3.1-8b"), name="llama-2-7b", kv_heads=32, intermediate=11008, vocab=32000
-    )
-    models = {
-        "meta-llama/Meta-Llama-3-8B": load_model("llama-3.1-8b"),
-        "meta-llama/Llama-2-7b-hf": llama2,
-    }
-    errors = []
-    for row in read(sampled("engine_grid")):
-        if row["hw"] != "Nvidia H100 GPU" or row["ngpu"] != "1" or row["model"] not in models:
-            continue
-        cost = RooflineCost(
-            models[row["model"]], load_gpu("h100-sxm"), host_s=1.22e-3, host_per_rollout_s=74e-6
-        )
-        batch, length = int(row["batch"]), int(row["io_len"])
-        seconds = cost.mixed_iteration_s(prefill(batch, length))
-        ticks = cost.decode_curve(batch).total_ticks(batch * length, batch, length)
-        seconds += ticks / 2**80
-        errors.append(abs(seconds / float(row["latency_s"]) - 1))
-    assert len(errors) == 24
-    assert np.mean(errors) < 0.05
-    assert max(errors) < 0.15
-
-
-def test_weight_updates_on_256_gpus_held_out() -> None:
-    """checkpoint-engine on 256 H20: the fit saw 8 and 16 GPUs."""
-    rate = RooflineCost(load_model("qwen3-8b"), load_gpu("h20"))
-    table = [row for row in read(PUBLISHED / "weight_updates.csv") if row["gpus"] == "256"]
-    assert len(table) == 2
-    for row in table:
-        predicted = rate.sync_fixed_s + float(row["weight_bytes"]) / rate.sync_bytes_per_s
-        assert predicted == pytest.approx(float(row["update_s"]), rel=0.20)

@@ -437,12 +437,6 @@ def test_megatron_fuses_activations_where_its_stack_does() -> None:
     ]
 
 
-def test_slime_kept_the_pinned_memory_of_offloaded_states_until_v0_2() -> None:
-    slimes = ("slime-0.1", "slime-0.2", "slime")
-    copies = {name: backends_of(name)["megatron"].options["state_copies"] for name in slimes}
-    assert copies == {"slime-0.1": "pinned", "slime-0.2": "pageable", "slime": "pageable"}
-
-
 def test_a_stack_of_which_no_step_was_measured_says_so() -> None:
     said = no_step_measured("openrlhf")
     assert said.startswith("stack openrlhf: no step of it was measured; its loop's costs are those")

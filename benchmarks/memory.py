@@ -113,6 +113,7 @@ ROUNDS: Mapping[str, tuple[Part, ...]] = {
     "twelfth": ("twelfth",),
     "thirteenth": ("thirteenth",),
     "fourteenth": ("fourteenth",),
+    "fifteenth": ("fifteenth",),
 }
 """The parts that were found after the formulas were done, by the round in which they were."""
 

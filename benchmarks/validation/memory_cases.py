@@ -6,7 +6,7 @@ scripts. Those of the part ``seen`` were there while the formulas were made. Tho
 ``held`` (half of them, by a hash) was looked at by nobody while formulas were changed then. Those
 of ``later`` were found when the formulas had been changed with all of these in view, and judged
 once; those of ``fresh`` again so, after those, those of ``newest`` after these, those of
-``last`` after these, and so on to ``fourteenth``.
+``last`` after these, and so on to ``fifteenth``.
 
 A case holds the run as a scenario of ours, or as the settings of its launch, which are read as
 ``rollcast check`` reads them.
@@ -54,6 +54,7 @@ Part = Literal[
     "twelfth",
     "thirteenth",
     "fourteenth",
+    "fifteenth",
 ]
 Outcome = Literal["ran", "out_of_memory", "peak_gb"]
 Kind = Literal["allocated", "active", "reserved", "device", "host"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import example, given, settings
@@ -33,6 +33,7 @@ from rollcast.simulator.costs.roofline.memory_phases import kv_bytes
 from rollcast.simulator.costs.trainer.activation_memory import kept_layer
 from rollcast.simulator.costs.trainer.memory import Use
 from rollcast.simulator.costs.trainer.states import adapter_parameters, base_bytes_each
+from rollcast.simulator.costs.trainer.step_options import Optimizer
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.scenario.file import RawScenario
 from rollcast.simulator.scenario.ledger import ledger_of, roofline_of
@@ -95,12 +96,22 @@ def most(found: Ledger, *phases: str, pool: str = "colocated") -> float:
     )
 
 
+@pytest.mark.parametrize(("optimizer", "each"), [("adamw_bf16", 4), ("adamw_kahan", 6)])
+def test_kahans_compensation_is_a_third_moment(optimizer: str, each: int) -> None:
+    """AnyPrecisionAdamW keeps three buffers of 16 bit for a weight."""
+    held = ledger({"optimizer": optimizer, "master_dtype": "bf16"}).of("update", "colocated")
+    moments, weights = (
+        sum(holding.bytes.get(part, 0.0) for holding in held) for part in ("optimizer", "weights")
+    )
+    assert moments == pytest.approx(each / 2 * weights)
+
+
 # --- laws ---
 
 OPTIONS = st.fixed_dictionaries(
     {
         "sharding": st.sampled_from(["fsdp", "hybrid", "zero2", "zero1", "none"]),
-        "optimizer": st.sampled_from(["adamw", "adamw_bf16", "adamw_8bit", "muon", "sgd"]),
+        "optimizer": st.sampled_from(get_args(Optimizer)),
         "master_dtype": st.sampled_from(["fp32", "bf16"]),
         "recompute": st.sampled_from(["full", "selective", "attention", "mlp", "none"]),
         "weights": st.sampled_from(["full", "lora"]),

@@ -79,6 +79,7 @@ def test_a_plan_asks_of_every_split_too() -> None:
         ({"data.train_batch_size": 70, **ROWS, f"{_ACTOR}.ppo_micro_batch_size_per_gpu": 5}, "0.6",
          True),  # 36 are no multiple of 5
         ({"async_training.require_batches": 4}, "0.7", False),
+        ({"data.train_batch_size": 1, **ROWS, "trainer.rejection_sample": True}, "0.4", False),
     ],
 )  # fmt: skip
 def test_what_verl_refuses_hangs_on_its_release(

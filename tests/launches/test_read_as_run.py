@@ -176,6 +176,7 @@ def test_what_a_layout_implies_decides_which_defaults_hold() -> None:
             "actor.backend=fsdp:d4",
             "actor.path=Qwen/Qwen3-8B",
             "actor.dtype=bfloat16",
+            "actor.optimizer.type=adam_bf16",
             "train_dataset.batch_size=8",
         ],
         stack="areal",
@@ -183,6 +184,14 @@ def test_what_a_layout_implies_decides_which_defaults_hold() -> None:
     for release, dtype in (("1.0", "bf16"), ("2.0", "fp32")):
         held = completed(of_release(launch, release))
         assert held["run.trainer_dtype"].value == dtype
+        assert held["run.optimizer"].value == "adamw_kahan"  # of FSDP alone
+
+
+def test_easyr1_steps_weights_of_16_bit_with_a_third_buffer() -> None:
+    """``AnyPrecisionAdamW`` of ``use_kahan_summation=True`` (verl/utils/torch_functional.py)."""
+    said = "worker.actor.optim.strategy=adamw_bf16 worker.actor.model.model_path=Qwen/Qwen3-8B"
+    launch = read_launch(None, said.split(), stack="easyr1")
+    assert completed(launch)["run.optimizer"].value == "adamw_kahan"
 
 
 @pytest.mark.parametrize(

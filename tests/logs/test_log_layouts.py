@@ -17,8 +17,8 @@ Layout = tuple[str, int, int, int]
 """Placement, replicas, GPUs of each, GPUs of the trainer."""
 
 
-def _areal(mode: str) -> dict[str, Any]:
-    return {"allocation_mode": mode, "cluster.n_nodes": 3, "cluster.n_gpus_per_node": 8}
+def _areal(mode: str, nodes: int = 3) -> dict[str, Any]:
+    return {"allocation_mode": mode, "cluster.n_nodes": nodes, "cluster.n_gpus_per_node": 8}
 
 
 def _roll(trains: str, rolls: str, tensor: int = 1) -> dict[str, Any]:
@@ -64,6 +64,8 @@ _OPENRLHF = {"vllm_num_engines": 3, "vllm_tensor_parallel_size": 2, **_ACTOR}
         ("areal", _areal("sglang.d4p1t1+d4p1t1"), ("disaggregated", 4, 1, 4)),
         ("areal", _areal(f"vllm:d2t4+megatron:{_EXPERTS}"), ("disaggregated", 2, 4, 16)),
         ("areal", _areal("sglang:d8|fsdp:d8"), ("colocated", 8, 1, 8)),
+        ("areal", _areal("sglang:d8+fsdp:d8"), ("disaggregated", 8, 1, 8)),
+        ("areal", _areal("sglang:d8+fsdp:d8", 1), ("colocated", 8, 1, 8)),  # dealt out twice
         ("areal", _areal("no form of it"), ("disaggregated", 24, 1, 24)),
         ("roll", _roll("list(range(0,8))", "list(range(0,8))", 2), ("colocated", 4, 2, 8)),
         ("roll", _roll("list(range(0, 16))", "list(range(16, 24))"), ("disaggregated", 8, 1, 16)),

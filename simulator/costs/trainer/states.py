@@ -19,11 +19,16 @@ from rollcast.simulator.costs.trainer.step_options import ALL_MATRICES, Optimize
 MOMENTS: Mapping[Optimizer, int] = {
     "adamw": 2,
     "adamw_bf16": 2,
+    "adamw_kahan": 3,  # AnyPrecisionAdamW: momentum, variance and Kahan's compensation
     "adamw_8bit": 2,
     "muon": 1,
     "sgd": 0,
 }
-_MOMENT_BYTES: Mapping[Optimizer, int] = {"adamw_bf16": 2, "adamw_8bit": 1}  # else as the weight
+_MOMENT_BYTES: Mapping[Optimizer, int] = {  # else as the weight
+    "adamw_bf16": 2,
+    "adamw_kahan": 2,
+    "adamw_8bit": 1,
+}
 SCALE_BITS = 0.13  # of a quantised weight, for its scale (QLoRA's, quantised twice: 0.127)
 FP32_SCALE_BITS = 0.5  # of one in 4 bit whose scales are not: 32 for each 64 weights
 _SHARDED_WEIGHTS = ("fsdp", "hybrid")

@@ -14,7 +14,7 @@ from rollcast.simulator.costs.trainer.attention_kernels import AttentionKernel
 from rollcast.simulator.values import Above, Between, Doc, Options
 
 Weights = Literal["full", "lora"]
-Optimizer = Literal["adamw", "adamw_bf16", "adamw_8bit", "muon", "sgd"]
+Optimizer = Literal["adamw", "adamw_bf16", "adamw_kahan", "adamw_8bit", "muon", "sgd"]
 MasterDtype = Literal["fp32", "bf16"]
 Kernels = Literal["eager", "fused_mlps", "fused"]
 LaunchOverlap = Literal["full", "partial"]
@@ -241,7 +241,8 @@ class StepOptions(Options):
         Optimizer,
         Doc(
             "optimiser by the states it keeps: adamw (two moments as wide as the weight that it "
-            "updates), adamw_bf16 (in 16 bit), adamw_8bit, muon (one) or sgd (none)"
+            "updates), adamw_bf16 (in 16 bit), adamw_kahan (in 16 bit, with what rounding left of "
+            "each weight beside them), adamw_8bit, muon (one) or sgd (none)"
         ),
     ] = "adamw"
     master_dtype: Annotated[

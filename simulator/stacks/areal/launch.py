@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from rollcast.simulator.stacks.settings import Setting, Settings, value
+from rollcast.simulator.stacks.settings import Setting, Settings, value, whole
 
 _DIMS = r"(?:[dtpce]\d{1,5})+"
 _PART = re.compile(
@@ -27,14 +27,15 @@ def implied(settings: Settings) -> Iterable[Setting]:
             rf"(?P<engines>[^+|()]+)(?P<sign>[+|])(?P<trainer>{_PART.pattern})", text
         )
         if match is not None:
-            yield from _engines(mode, match["engines"])
-            yield from _trainer(mode, match["trainer"])
-            yield mode.implies("run.colocated", match["sign"] == "|")
-    yield from _engines(settings.get("run.engine_layout"))
-    yield from _trainer(settings.get("run.trainer_layout"))
-    if "run.engine_layout" in settings and "run.trainer_layout" in settings:
+            roles = [*_engines(mode, match["engines"]), *_trainer(mode, match["trainer"])]
+            yield from roles
+            yield from _placement(mode, match["sign"] == "|", roles, settings)
+    engine = settings.get("run.engine_layout")
+    roles = [*_engines(engine), *_trainer(settings.get("run.trainer_layout"))]
+    yield from roles
+    if engine is not None and "run.trainer_layout" in settings:
         shares = value(settings, "run.shares") == "colocation"
-        yield settings["run.engine_layout"].implies("run.colocated", shares)
+        yield from _placement(engine, shares, roles, settings)
     decoupled = settings.get("run.decoupled_loss")
     if decoupled is not None and decoupled.value is True:  # should_compute_prox_logp
         computes = value(settings, "run.proximal") != "loglinear"
@@ -73,6 +74,22 @@ def _trainer(setting: Setting | None, text: str | None = None) -> Iterable[Setti
     yield setting.implies(f"{_TRAINER}.expert_parallel", experts["e"])
     if name == "fsdp" and sizes["t"] > 1:  # the softmax in 32 bit is kept (vocab_parallel.py)
         yield setting.implies("run.logit_bytes", 8)
+
+
+def _placement(
+    said: Setting, shares: bool, roles: Iterable[Setting], settings: Settings
+) -> Iterable[Setting]:
+    """Whether both roles are on the same GPUs. On one machine with too few for both, the second is
+    dealt those of the first again (``_allocate_gpus`` of areal/infra/scheduler/local.py, cbff54d,
+    and launcher/local.py before), and no engine sleeps."""
+    wanted = {one.key: one.value for one in roles}
+    here = whole(settings, "run.gpus_per_node")
+    one_machine = here is not None and whole(settings, "run.nodes") in (None, 1)
+    both = [wanted.get(key) for key in ("run.rollout_gpus", "cluster.trainer_gpus")]
+    again = not shares and one_machine and both == [here, here]
+    yield said.implies("run.colocated", shares or again)
+    if again:
+        yield said.implies("run.free_engine", False)
 
 
 def _sizes(dims: str) -> Mapping[str, int]:

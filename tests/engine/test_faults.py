@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
@@ -209,73 +210,10 @@ def test_a_prompt_longer_than_the_context(home: Home, said: Any) -> None:
 # Scenarios that are wrong are refused before anything starts
 
 
-@pytest.mark.parametrize(
-    ("settings", "field", "message"),
-    [
-        (["engine.trainer.learning_rate=fast"], "engine.trainer.learning_rate", "must be a number"),
-        (["engine.trainer.learning_rate=0"], "engine.trainer.learning_rate", "above 0"),
-        (["engine.trainer.learning_rat=1"], "engine.trainer.learning_rat", "learning_rate"),
-        (["engine.trainer.minibatches=1.5"], "engine.trainer.minibatches", "whole number"),
-        (["engine.trainer.autocast=1"], "engine.trainer.autocast", "true or false"),
-        (["engine.trainer.betas=0.9"], "engine.trainer.betas", "a list of 2, each a number"),
-        (["engine.trainer.betas=[0.9, x]"], "engine.trainer.betas[1]", "must be a number"),
-        (["engine.trainer.checkpoint=most"], "engine.trainer.checkpoint", "prefix"),
-        (["engine.trainer.loss=gpro"], "engine.trainer.loss", "did you mean .*grpo"),
-        (["engine.trainer.loss.clip=1"], "engine.trainer.loss.clip", "clip_low"),
-        (["engine.trainer.loss.clip_low=x"], "engine.trainer.loss.clip_low", "must be a number"),
-        (["engine.trainer.temperature=0.5"], "engine.trainer.temperature", "sampled at 1"),
-        (["engine.sampling.temperature=hot"], "engine.sampling.temperature", "must be a number"),
-        (
-            ["engine.sampling.temperature=0"],
-            "engine.sampling.temperature",
-            "nothing would be learnt",
-        ),
-        (["engine.sampling.top_p=0"], "engine.sampling.top_p", "above 0 and up to 1"),
-        (["engine.sampling.top_p=0.9"], "engine.trainer.old_log_probs", "must be trainer"),
-        (["engine.sampling.topk=5"], "engine.sampling.topk", "top_k"),
-        (["engine.task.name=math"], "engine.task.name", "one of collatz, calculator"),
-        (["engine.task.style=3"], "engine.task.style", "one of bare, worded"),
-        (["engine.task.style=wordy"], "engine.task.style", "worded"),
-        (["engine.task.stile=bare"], "engine.task.stile", "style"),
-        (["engine.task.prompts=x.jsonl"], "engine.task.reward", "missing"),
-        (["engine.task.chat=true"], "engine.task.chat", "task of your own"),
-        (["engine.task={prompts: a, reward: 'b:c'}"], "engine.model", "missing"),
-        (
-            ["engine.task={prompts: a, reward: 'b:c', reward_timeout_s: 0}"],
-            "engine.task.reward_timeout_s",
-            "above 0",
-        ),
-        (["engine.trainer=[1]"], "engine.trainer", "mapping|dictionary"),
-        (["engine.dtype=float99"], "engine.dtype", "float32, bfloat16"),
-        (["engine.device=tpu"], "engine.device", "not cpu, cuda"),
-        (["engine.gpu_memory_utilization=0"], "engine.gpu_memory_utilization", "0"),
-        (["engine.gpu_memory_utilization=1.5"], "engine.gpu_memory_utilization", "up to 1"),
-        (["engine.model=nowhere"], "engine.model", "no Hugging Face config.json"),
-        (["engine.block_tokens=16"], "engine.block_tokens", "multiple of 32"),
-        (["engine.max_batched_tokens=64"], "engine.max_batched_tokens", "less than max_seqs"),
-        (["engine.kv_tokens=512"], "engine.kv_tokens", "cannot hold one rollout"),
-        (
-            ["cluster.pipeline_parallel=2", "cluster.placement=disaggregated"],
-            "cluster.pipeline_parallel",
-            "make it 1",
-        ),
-        (["cluster.trainer_gpus=2"], "cluster.trainer_gpus", "is 2.*hold only 1 GPU"),
-        (["policy=[one_step_off]"], "policy.one_step_off", "placement: disaggregated"),
-        (["engine.heartbeat_s=0"], "engine.heartbeat_s", "1"),
-        (["engine.sleep=true"], "engine.sleep", "is cpu: only on a GPU"),
-        (["engine.sleep=perhaps"], "engine.sleep", "true or false"),
-        (["engine.weights_by=nccl"], "engine.weights_by", "is cpu, which NCCL does not reach"),
-        (["engine.weights_by=pigeon"], "engine.weights_by", "store.*nccl"),
-        (["engine.weights_folder=nowhere"], "engine.weights_folder", "make it first"),
-        (
-            ["policy=[streaming]", "cluster.placement=disaggregated", "engine.trainer.epochs=2"],
-            "engine.trainer.minibatches",
-            "streams groups.*make it 1",
-        ),
-        (["workload.max_new_tokens=null"], "workload.max_new_tokens", "missing"),
-        (["workload.max_new_tokens=many"], "workload.max_new_tokens", "must be a whole number"),
-    ],
-)
+WRONG = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text("utf-8"))["faults"]
+
+
+@pytest.mark.parametrize(("field", "message", "settings"), [(f, m, s) for f, m, *s in WRONG])
 def test_a_wrong_scenario_names_its_key(settings: list[str], field: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=message) as caught:
         build_run(override(read_scenario(EXAMPLE), settings))

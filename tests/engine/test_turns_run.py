@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("vllm", reason="vLLM is not installed (engine/engine-cpu.lock)")
 
@@ -171,31 +172,10 @@ def test_the_example_runs(home: Home, slow: str) -> None:
     assert sum(row["finished"] == "1" for row in rows) == 16
 
 
-OWN = "engine.task={prompts: p.jsonl, environment: 'run_environments:Parrot'}"
+WRONG = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text("utf-8"))["turns"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "field", "message"),
-    [
-        (["engine.task.name=collatz"], "workload.turns", "those of engine.task have one"),
-        (["engine.task.name=collatz", "workload.turns=null"], "environment", "have one"),
-        (["engine.task.style=worded"], "engine.task.style", "bare prompts alone"),
-        (["engine.task.environment=a:B"], "engine.task.prompts", "missing"),
-        ([OWN.replace("p.jsonl", "null")], "engine.task.prompts", "missing"),
-        ([OWN, "engine.task.environment=Parrot"], "engine.task.environment", "not of the form"),
-        ([OWN, "engine.task.environment=no_such:Parrot"], "engine.task.environment", "imported"),
-        ([OWN.replace(":Parrot", ":Parot")], "engine.task.environment", "has no class Parot"),
-        ([OWN.replace(":Parrot", ":Mute")], "engine.task.environment", "has no method step"),
-        ([OWN.replace(":Parrot", ":time")], "engine.task.environment", "has no class time"),
-        (["reward={seconds: 2}"], "reward", "simulation only"),
-        (["environment.slots=0"], "environment.slots", "1"),
-        (["environment.timeout_s=0"], "environment.timeout_s", "above 0"),
-        (["environment.boot_s=9"], "environment.timeout_s", "boots in 9"),
-        (["environment.turn_s=-1"], "environment.turn_s", "0"),
-        (["workload.turns.max_turns=0"], "workload.turns.max_turns", "1"),
-        (["workload.max_context_tokens=1"], "workload.max_context_tokens", "2"),
-    ],
-)
+@pytest.mark.parametrize(("field", "message", "settings"), [(f, m, s) for f, m, *s in WRONG])
 def test_a_wrong_scenario_names_its_key(
     settings: list[str], field: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -486,59 +486,13 @@ def test_simulate_and_compare_do_not_mind_the_section(cli: Cli, path: Path) -> N
     assert cli("simulate", path, "--json")[0] == 0
 
 
+WRONG = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text("utf-8"))
+
+
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ("limits: {hours: 5y}", "plan.limits.hours: must be a number above 0, got '5y' (s.yaml"),
-        ("limits: {hourz: 1}", "did you mean hours"),
-        ("run: {steps: 5, prompts: 3}", "plan.run: give one of"),
-        ("choose: {gpus: []}", "plan.choose.gpus: has no values"),
-        ("choose: {gpus: 8}", "plan.choose.gpus: must be a list"),
-        ("choose: {gpus: [8, 8]}", "holds 8 twice"),
-        ("choose: {placement: [colocatd]}", "plan.choose.placement"),
-        ("choose: {workloud.group_size: [4]}", "plan.choose.workloud.group_size"),
-        ("choose: {workload.group_sise: [4]}", "group_sise"),
-        ("choose: {plan.objective: [usd]}", "plan.choose.plan.objective"),
-        ("choose: {gpus: [8], cluster.replicas: [2]}", "plan.choose.cluster.replicas: follows"),
-        ("choose: {policy: [aprill]}", "did you mean april"),
-        ("choose: {}", "plan.choose: is empty"),
-        ("objective: speed", "plan.objective"),
-        ("quality: {april: 0}", "plan.quality.april"),
-        ("quality: {sagc: 1.2}", "plan.quality.sagc: names no policy"),
-        (
-            "quality: {sync: 2}",
-            "plan.quality.sync: must be 1: the other factors are relative to it",
-        ),
-        ("quality: {5: 2}", "'5' is not text"),
-        ("gpus_per_node: 0", "plan.gpus_per_node"),
-        ("nonsense: 1", "plan.nonsense: unknown key"),
-        ("limits: {hours: .nan}", "plan.limits.hours: must be a number above 0, got nan"),
-        ("limits: {staleness: -1}", "plan.limits.staleness: must be a number of 0 or more"),
-        ("limits: [hours]", "plan.limits: must be a mapping"),
-        ("run: {steps: .inf}", "plan.run.steps"),
-        ("run: {prompts: 10, epochs: -1}", "plan.run.epochs"),
-        ("run: {trained_rollouts: -5}", "plan.run.trained_rollouts"),
-        ("choose: {gpus: [-8]}", "plan.choose.gpus"),
-        (
-            "choose: {workload.max_new_tokens: [16q]}",
-            "choices can be run: workload.max_new_tokens: must be a whole number",
-        ),
-        ("choose: {gpus: null}", "plan.choose.gpus: must be a list of values"),
-        ("choose: {gpus: [12]}", "take 8 or 16"),
-        ("choose: {gpu: [a100-80gb, h1000]}", "plan.choose.gpu: unknown GPU 'h1000'; did you mean"),
-        ("choose: {gpus: [100000000]}", "choices can be run: cluster.replicas: must be"),
-        ("choose: {tensor_parallel: [3]}", "do not fit into nodes of 8"),
-        ("choose: {workload: [1]}", "workload: must be a mapping"),
-        ("choose: {workload.group_size: [x]}", "workload.group_size: must be a whole number"),
-        ("choose: {modules: [a]}", "plan.choose.modules"),
-        ("choose: {'': [1]}", "plan.choose.: names no key"),
-        ("choose: {gpus=placement: [8]}", "gpus cannot go with other keys"),
-        ("choose: {cluster.placement: [colocated], placement: [colocated]}", "the same as"),
-        ("choose: {policy: [null]}", "plan.choose.policy: must be a list of policies"),
-        ("choose: {policy: [{april: {over_sampling: 2}}]}", "plan.choose.policy: must be a list"),
-        ("choose: {policy: ['april(over_sampling=-1)']}", "plan.choose.policy: policy.april"),
-        ("choose: {policy: [sync, 'sync ']}", "plan.choose.policy: 'sync' is the same as 'sync'"),
-        ("choose: {policy: ['april(over_sampling=3)', 'april(over_sampling=3.0)']}", "the same as"),
+        *WRONG,
         (f"choose: {{{', '.join(f'workload.{k}: [{LONG}]' for k in KEYS)}}}", "20000 choices are"),
     ],
 )

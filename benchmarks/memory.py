@@ -39,6 +39,8 @@ from rollcast.simulator.costs.memory.ledger import (
 from rollcast.simulator.errors import ScenarioError
 
 TRAINS: tuple[MemoryPhase, ...] = ("log_prob", "update", "optimizer_step")
+LOADS: tuple[MemoryPhase, str] = ("start", "trainer")
+"""Where a trainer on GPUs of its own has weights that are not shared yet."""
 NOT_MEASURED: Mapping[Kind, frozenset[str]] = {
     "allocated": frozenset({"context", "fragmentation"}),
     "active": frozenset({"context", "fragmentation"}),
@@ -208,7 +210,7 @@ def _counts(case: MemoryCase, place: tuple[MemoryPhase, str]) -> bool:
     """Whether a phase on a pool is what the source speaks of."""
     phase, pool = place
     if case.role == "trainer":
-        return phase in TRAINS and pool not in ENGINES
+        return place == LOADS or (phase in TRAINS and pool not in ENGINES)
     return True
 
 

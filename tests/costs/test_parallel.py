@@ -554,6 +554,26 @@ def test_recurrent_layers_that_are_not_split_are_computed_by_each_gpu() -> None:
     assert times[1].token - times[0].token == pytest.approx(again / products)
 
 
+def test_delta_nets_in_pytorch_launch_forward_and_move_behind() -> None:
+    options = {"linear_attention": "torch", "recompute": "none"}
+    looped, fused = (trainer(1, HYBRID, FREE, **o) for o in (options, {"recompute": "none"}))
+    layers, heads = HYBRID.linear_layers, HYBRID.linear_value_heads
+
+    def more(tokens: int, rows: int = 1) -> tuple[float, float]:
+        work = Work(rows * tokens, 0, rows * tokens**2 / 2)
+        slow, fast = looped._pass_s([work]), fused._pass_s([work])
+        return slow["forward"] - fast["forward"], slow["backward"] - fast["backward"]
+
+    launched = {tokens: layers * (429 + 18 * tokens / 64) * 2e-5 for tokens in (1024, 32_000)}
+    assert {tokens: more(tokens)[0] for tokens in launched} == pytest.approx(launched)
+    assert more(1024, rows=2)[0] == pytest.approx(launched[1024])  # beside each other
+    moved = (306e3 + 162 * 32_000) * 32_000 * layers * heads
+    assert more(32_000)[1] == pytest.approx(moved * looped._moved_s_per_byte)
+    assert more(32_000, rows=2)[1] == pytest.approx(2 * more(32_000)[1])
+    plain = (trainer(1, QWEN, FREE, **o)._pass_s([Work(9, 0, 41)]) for o in (options, {}))
+    assert next(plain)["forward"] == next(plain)["forward"]
+
+
 def test_recurrent_layers_may_take_all_tokens_on_each_gpu_of_a_context_group() -> None:
     """slime gathers the sequence over its context parallel group, too; miles passes states on."""
     both = {"tensor_parallel": 2, "context_parallel": 4, "split_recurrent": False}

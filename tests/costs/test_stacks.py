@@ -437,6 +437,12 @@ def test_megatron_fuses_activations_where_its_stack_does() -> None:
     ]
 
 
+def test_automodel_came_without_flash_linear_attention_until_nemo_rl_0_7() -> None:
+    releases = ("nemo-rl-0.4", preset_of("nemo_rl", "0.6.0"), "nemo-rl-0.7", "nemo-rl")
+    known = [backends_of(str(release))["dtensor"].options for release in releases]
+    assert [one.get("linear_attention") for one in known] == ["torch", "torch", None, None]
+
+
 def test_a_stack_of_which_no_step_was_measured_says_so() -> None:
     said = no_step_measured("openrlhf")
     assert said.startswith("stack openrlhf: no step of it was measured; its loop's costs are those")

@@ -18,6 +18,7 @@ Optimizer = Literal["adamw", "adamw_bf16", "adamw_kahan", "adamw_8bit", "muon", 
 MasterDtype = Literal["fp32", "bf16"]
 Kernels = Literal["eager", "fused_mlps", "fused"]
 LaunchOverlap = Literal["full", "partial"]
+LinearAttention = Literal["fused", "torch"]
 Batching = Literal["packed", "padded", "padded_to_batch", "padded_to_cap", "one_sequence"]
 
 TowerScores = Literal["none", "image", "microbatch"]
@@ -82,6 +83,13 @@ class StepOptions(Options):
             source="rollcast presets kernels",
         ),
     ] = None
+    linear_attention: Annotated[
+        LinearAttention,
+        Doc(
+            "what computes gated delta nets: fused kernels (flash-linear-attention, Megatron's) or "
+            "torch, as transformers does where flash-linear-attention is not installed"
+        ),
+    ] = "fused"
     shard: Annotated[
         bool, Doc("whether states are sharded over the GPUs (fully sharded data parallel)")
     ] = True
@@ -369,6 +377,10 @@ class StepOptions(Options):
         Seconds,
         Doc("time per routed expert beside its flop, where experts run one by one"),
     ] = _F.expert_launch_s
+    slice_launch_s: Annotated[
+        Seconds,
+        Doc("time per operation on slices of a chunk, with linear_attention: torch"),
+    ] = _F.slice_launch_s
     patch_launch_s: Annotated[
         Seconds,
         Doc(

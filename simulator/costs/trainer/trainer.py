@@ -20,6 +20,7 @@ from rollcast.simulator.costs.presets.one_layer import mtp_layer
 from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.sync.state_copies import MAPPED_BYTES, tensor_down_bytes_per_s
 from rollcast.simulator.costs.trainer.dealing import Dealing, shares
+from rollcast.simulator.costs.trainer.delta_loop import DeltaLoop
 from rollcast.simulator.costs.trainer.microbatch_room import TrainerRoom
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, LOADED_SHARE, MASTER_BYTES
 from rollcast.simulator.costs.trainer.packing import Work
@@ -233,7 +234,24 @@ class RooflineTrainer(TrainerRoom):
     def _attention_s(self, work: Work) -> float:
         seconds_each = self._unit_times
         far_s = work.pairs * seconds_each.pair + work.tokens * seconds_each.attention_token
-        return far_s + work.near_pairs * seconds_each.near_pair
+        attention_s = far_s + work.near_pairs * seconds_each.near_pair
+        loop = self._delta_loop
+        return attention_s + (loop.forward_s(work.tokens, work.pairs) if loop else 0.0)
+
+    @cached_property
+    def _delta_loop(self) -> DeltaLoop | None:
+        """That of gated delta nets without kernels of their own; None where they have them."""
+        model = self.model
+        if self.linear_attention == "fused" or not model.linear_layers:
+            return None
+        return DeltaLoop(
+            model.linear_layers * (1 + self.layout.recurrent_again),
+            model.linear_value_heads,
+            model.linear_head_dim,
+            self.layout.share,
+            self._moved_s_per_byte,
+            self.slice_launch_s * self._slower_host,
+        )
 
     @cached_property
     def _precision_gain(self) -> float:
@@ -441,7 +459,11 @@ class RooflineTrainer(TrainerRoom):
         prompts = sum(work.tokens - work.head_tokens for work in microbatches)
         patches_s = prompts * self._unit_times.prompt_patches  # on each GPU of a split model
         ahead = (forward + talk + between) * idle + patches_s
-        behind = (2 * forward + talk + between + again - saved) * idle
+        looped, loop = 0.0, self._delta_loop
+        if loop is not None:
+            looped = math.fsum(loop.backward_s(work.tokens, work.pairs) for work in microbatches)
+            looped /= self.pipeline_parallel
+        behind = (2 * forward + talk + between + again - saved + looped) * idle
         behind += 0.0 if frozen else patches_s
         gathered_again = gather if self.reshard_after_forward else 0.0
         hidden, passes = self.overlap, 3 if self.recompute == "full" else 2

@@ -19,6 +19,8 @@ CASES = yaml.safe_load(Path(__file__).with_name("launches.yaml").read_text("utf-
 
 
 def read(folder: Path, case: Mapping[str, Any]) -> Launched:
+    if "command" in case:
+        return read_launch(None, [*case["command"].split(), *case.get("more", ())])
     for name, text in case["files"].items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

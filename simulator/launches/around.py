@@ -87,6 +87,20 @@ def options(words: Sequence[Text], default: Place) -> Iterator[tuple[str, Text, 
             yield key.replace("-", "_"), known("true", place), place
 
 
+def included(text: str) -> Mapping[str, int]:
+    """Nodes and GPUs of each in ``NODE:0,1@NODE:0,1`` of deepspeed's ``--include``
+    (parse_resource_filter of deepspeed/launcher/runner.py), by the names of its own options;
+    nothing of nodes that differ, and no GPUs of nodes of which all are taken."""
+    named = [re.fullmatch(r"[\w.-]+(?::(\d+(?:,\d+)*))?", node) for node in text.split("@")]
+    if not all(named):
+        return {}
+    counts = {len(node[1].split(",")) if node[1] else 0 for node in named if node}
+    if len(counts) > 1:
+        return {}
+    gpus = counts.pop()
+    return {"num_nodes": len(named)} | ({"num_gpus": gpus} if gpus else {})
+
+
 def launchers(words: Sequence[Text], default: Place) -> Mapping[str, Setting]:
     """The words of torchrun, deepspeed or srun before a program, by our key."""
     found: dict[str, Setting] = {}

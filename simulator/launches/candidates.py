@@ -11,6 +11,7 @@ from typing import Any
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches import around, others
 from rollcast.simulator.launches.configs import parse_tree
+from rollcast.simulator.launches.names import is_called
 from rollcast.simulator.launches.one_read import COMMAND, OneRead
 from rollcast.simulator.launches.pieces import cut, known, place_of, plain, shown, unknown
 from rollcast.simulator.launches.python.expressions import Load
@@ -38,6 +39,8 @@ from rollcast.simulator.stacks.stack import Stack
 _MOST_CALLS = 1_000
 _LEAST = 2
 """Keys of a stack that make a launch without a known entry one of it."""
+_STEPS = "deepspeed.initialize"
+"""Called by loops that no trainer of a stack's runs."""
 _SHARE = 1 / 3
 """The least share of such a launch's keys that its stack must have; of own entries of stacks' users
 it has 0.44 to 0.74, of other stacks' at most 0.26."""
@@ -75,10 +78,15 @@ def _imports(script: Script, stack: Stack) -> bool:
     return any(name.partition(".")[0] in packages for name in script.imports)
 
 
-def _entered(stack: Stack, call: Called, program: Program) -> int:
-    """How much a command's program speaks for a stack, as `entered`."""
-    other = others.by_program(stack.launch, call.words, program)
-    return SURE if other else entered(stack.launch, program)
+def _entered(stack: Stack, call: Called, program: Program, script: Script | None) -> int:
+    """How much a command's program speaks for a stack, as `entered`; not at all by its name alone
+    where it is a script that imports nothing of the stack's and steps a model by itself."""
+    if others.by_program(stack.launch, call.words, program):
+        return SURE
+    calls = [] if script is None or _imports(script, stack) else script.calls
+    if any(is_called(one.name, _STEPS) for one in calls):
+        return 0
+    return entered(stack.launch, program)
 
 
 def known_keys(stack: Stack, found: Iterable[Given]) -> int:
@@ -177,7 +185,7 @@ class Reader:
         for program in programs(call.words):
             script = self._script(call, program)
             some = []
-            own = {stack.name: _entered(stack, call, program) for stack in stacks}
+            own = {stack.name: _entered(stack, call, program, script) for stack in stacks}
             for stack in stacks:
                 weight = own[stack.name]
                 if SURE not in own.values() and script is not None and _imports(script, stack):

@@ -120,7 +120,8 @@ class OneRead:
 
     def of_launcher(self, words: Sequence[Text], place: Place) -> list[Given]:
         """What torchrun, deepspeed or accelerate is told, where the stack's table has keys of
-        theirs: below their names, as is what accelerate's own configuration says."""
+        theirs: below their names, as is what accelerate's own configuration says; the GPUs that
+        deepspeed names are counted."""
         names = (posixpath.basename(plain(text) or "") for text in words)
         launcher = next((name for name in names if name in around.LAUNCHERS), "")
         if not any(key.startswith(f"{launcher}.") for key in self._stack.launch.ours):
@@ -134,6 +135,11 @@ class OneRead:
                 found.extend(
                     Given(dotted, _value(one), one.place, CONFIG)
                     for dotted, one in leaves(self._file(leaf))
+                )
+            elif key in ("include", "i") and launcher == "deepspeed":
+                counts = around.included(plain(value) or "")
+                found.extend(
+                    Given(f"deepspeed.{of}", its, at, COMMAND) for of, its in counts.items()
                 )
             else:
                 found.append(Given(f"{launcher}.{key}", value_of(value), at, COMMAND))

@@ -338,6 +338,24 @@ def test_ray_gives_a_job_variables(tmp_path: Path, told: str, held: bool | None)
 
 
 @pytest.mark.parametrize(
+    ("nodes", "gpus"),
+    [
+        ("localhost:2", (1, 1)),
+        ("a:0,1@b:2,3", (2, 2)),
+        ("a@b", (2, None)),
+        ("a:0@b:0,1", (None, None)),
+        ("$NODES", (None, None)),
+    ],
+)
+def test_gpus_that_deepspeed_includes_are_counted(
+    tmp_path: Path, nodes: str, gpus: tuple[int | None, int | None]
+) -> None:
+    launch = launched(tmp_path, f"deepspeed --include {nodes} grpo.py --num_generations 8\n")
+    known = [launch.known.get(key) for key in ("run.nodes", "run.gpus_per_node")]
+    assert tuple(one and one.value for one in known) == gpus
+
+
+@pytest.mark.parametrize(
     ("name", "stage", "offload"),
     [
         ("zero3.json", 3, None),
@@ -494,6 +512,12 @@ def test_the_launch_of_a_folder(tmp_path: Path) -> None:
 def test_a_launch_of_no_stack_or_of_two_asks_which(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"no launch of a known stack.*--stack"):
         launched(tmp_path, "echo hello\n")
+    own = "import deepspeed, trl_like\nengine, *_ = deepspeed.initialize(model=m)\n"
+    written(tmp_path, "grpo.py", own)
+    with pytest.raises(ScenarioError, match=r"no launch of a known stack"):
+        launched(tmp_path, "deepspeed grpo.py\n")  # a loop of its own
+    written(tmp_path, "grpo.py", f"import trl\n{own}")
+    assert launched(tmp_path, "deepspeed grpo.py\n").stack == "trl"
     path = written(tmp_path, "c.yaml", "seed: 1\n")
     with pytest.raises(ScenarioError, match="--stack"):
         read_launch(path)

@@ -100,6 +100,9 @@ def test_a_project_is_the_stack_by_its_name_alone(tmp_path: Path) -> None:
     for name, release in (("areal", "1.0.4"), ("mine", None)):
         (tmp_path / "pyproject.toml").write_text(project.format(name), encoding="utf-8")
         assert read_launch(tmp_path / "config.yaml", stack="areal").release == release
+    (tmp_path / "areal").mkdir()
+    (tmp_path / "areal/version.py").write_text('__version__ = "0.3.4"\n', encoding="utf-8")
+    assert read_launch(tmp_path / "config.yaml", stack="areal").release == "0.3.4"
 
 
 def test_keys_tell_a_range_and_a_release_without_them_is_not_believed(tmp_path: Path) -> None:

@@ -91,14 +91,18 @@ def _mode(settings: Settings) -> Setting | None:
 
 
 def _sized(settings: Settings) -> Iterable[Setting]:
-    """A batch is rows x GPUs x passes between two generations; either of batch and GPUs follows."""
+    """A batch is rows x GPUs x passes between two generations: GPUs follow from it and from passes
+    that are said, batch or passes from GPUs."""
     batch, rows = settings.get("run.batch_rollouts"), settings.get("run.micro_batch_rollouts")
     per_pass, passes = whole(settings, "run.micro_batch_rollouts"), _passes(settings)
     gpus = _processes(settings)
+    rollouts, group = whole(settings, "run.batch_rollouts"), whole(settings, "workload.group_size")
+    if batch is not None and rollouts and group and rollouts % group == 0:
+        yield batch.implies("workload.batch_groups", rollouts // group)
     if rows is None or not per_pass or not passes:
         return
-    rollouts = whole(settings, "run.batch_rollouts")
-    if batch is not None and rollouts and rollouts % (per_pass * passes) == 0:
+    said = "run.generation_every" in settings
+    if batch is not None and rollouts and said and rollouts % (per_pass * passes) == 0:
         gpus = batch.implies("cluster.trainer_gpus", rollouts // (per_pass * passes))
     if gpus is None:
         return
@@ -106,9 +110,8 @@ def _sized(settings: Settings) -> Iterable[Setting]:
     if not rollouts:
         rollouts = per_pass * passes * gpus.value
         yield rows.implies("run.batch_rollouts", rollouts)
-    group = whole(settings, "workload.group_size")
-    if group and rollouts % group == 0:
-        yield rows.implies("workload.batch_groups", rollouts // group)
+        if group and rollouts % group == 0:
+            yield rows.implies("workload.batch_groups", rollouts // group)
     accumulated = whole(settings, "run.gradient_accumulation")
     if accumulated:
         step = per_pass * accumulated * gpus.value
@@ -128,8 +131,17 @@ def _sized(settings: Settings) -> Iterable[Setting]:
 
 
 def _passes(settings: Settings) -> int | None:
-    """Between two generations: those of an optimiser step, unless said."""
-    return whole(settings, "run.generation_every") or whole(settings, "run.gradient_accumulation")
+    """Between two generations: those of an optimiser step, unless said, or the batch over all GPUs'
+    rows where it is (GRPOConfig.__post_init__)."""
+    if said := whole(settings, "run.generation_every"):
+        return said
+    batch, rows = (
+        whole(settings, f"run.{key}") for key in ("batch_rollouts", "micro_batch_rollouts")
+    )
+    gpus = _processes(settings)
+    if batch and rows and gpus is not None and batch % (rows * gpus.value) == 0:
+        return int(batch // (rows * gpus.value))
+    return whole(settings, "run.gradient_accumulation")
 
 
 def _scored(settings: Settings) -> Iterable[Setting]:

@@ -224,6 +224,23 @@ def test_a_state_of_trl_with_the_seconds_of_the_run(tmp_path: Path) -> None:
     assert read_log([path]).steps["step_s"].count() == 1
 
 
+def test_a_history_of_trl_that_times_nothing_is_timed_by_its_clock(tmp_path: Path) -> None:
+    """From row to row; an evaluation is in the row after its own."""
+    rows = [
+        {"_step": 5 * i, "_timestamp": 1e9 + 50.0 * i, "completion_length": 300.0 + i}
+        for i in range(1, 9)
+    ]
+    rows[3]["eval_runtime"] = 20.0
+    path = tmp_path / "history.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    steps = read_log([path]).steps
+    assert steps["step_s"].fillna(0).tolist() == [0.0] + [10.0] * 7
+    assert steps["validation_inside"].fillna(0).tolist() == [0.0] * 4 + [1.0] + [0.0] * 3
+    rows[5]["step_time"] = 7.0
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert read_log([path]).steps["step_s"].count() == 1
+
+
 VERL = "step:{} - response_length/mean:{} - timing_s/gen:3.0 - timing_s/step:{}"
 
 

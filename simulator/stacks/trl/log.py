@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from rollcast.simulator.stacks.log_format import (
     Metrics,
@@ -35,6 +36,7 @@ _WHOLE, _UPDATES = "train_runtime", "updates of the run"
 _PACE, _RATE = "train_speed(s/it)", "train_speed(iter/s)"
 _ROUNDED = 0.0005
 _FIRST = 2  # updates, of which a bar that is drawn late may show any
+_TIMED = {"step_s", "generation_s", "wait_s", "update_s"}
 _NO_REWARD = {"step", "prompt", "completion", "advantage", "completion_tokens", "images"}
 
 
@@ -171,9 +173,10 @@ def derive(row: Row, raw: Raw, settings: Settings, overlapped: bool) -> None:
 
 
 def follow(rows: Sequence[tuple[Row, Raw]], settings: Settings) -> None:
-    """Seconds of steps from their mean so far or that of the whole run, where no step has its own;
-    lengths of prompts, from the cumulative tokens, where each generation was logged."""
+    """Seconds of steps from their mean so far, the clock or the whole run, where no step has its
+    own; lengths of prompts, from the cumulative tokens, where each generation was logged."""
     _of_paces(rows)
+    _of_clock(rows)
     _mean_of_run(rows)
     _of_numbers(rows)
     if setting(settings, "run.logging_steps") not in (None, 1):
@@ -204,6 +207,19 @@ def _of_paces(rows: Sequence[tuple[Row, Raw]]) -> None:
         row.update(step_s=max(whole_s - past_s, 0.0) / window, logged_steps=window)
         row["generates"] = float("mean_new_tokens" in row)
         done, past_s = row["step"], whole_s
+
+
+def _of_clock(rows: Sequence[tuple[Row, Raw]]) -> None:
+    """Between the times at which two rows were logged, where nothing is timed (TRL before 0.26); an
+    evaluation comes after the row of its update (transformers' Trainer), so is in the next one."""
+    if any(not _TIMED.isdisjoint(row) for row, _ in rows):
+        return
+    logged = [row for row, _ in rows if "logged_s" in row and "mean_new_tokens" in row]
+    for before, row in pairwise(logged):
+        passed_s, updates = row["logged_s"] - before["logged_s"], row["step"] - before["step"]
+        if passed_s > 0 and not row.get("first"):
+            row.update(step_s=passed_s / updates, generates=1.0)
+            row["validation_inside"] = float("validation_s" in before)
 
 
 def _of_numbers(rows: Sequence[tuple[Row, Raw]]) -> None:

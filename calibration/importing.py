@@ -180,8 +180,8 @@ def _drifting(known: Fit, drift: Drift) -> list[str]:
     a_step = 100 * math.expm1(known.trend)
     return [
         f"responses still changed by {a_step:+.2g} % a step in the later half of the log: the "
-        "scenario goes on so; intervals also hold lengths that stay (--drift freeze) and the "
-        "slope of the whole log (--drift extrapolate)"
+        "scenario goes on so, ever less; intervals also hold lengths that stay (--drift freeze) "
+        "and the slope of the whole log (--drift extrapolate)"
     ]
 
 
@@ -262,7 +262,9 @@ def scenario_parts(known: Fit, drift: Drift) -> tuple[Part, ...]:
             if key == "drift_per_step" and not known.followed(drift):
                 source = f"assumed: lengths stay; measured {known.few.lengths()[key]:+.2g}"
             elif key == "drift_per_step" and drift == "auto":
-                source = f"as in the later half of the log; all of it {known.few.values[4]:+.2g}"
+                source = (
+                    f"as in the later half of the log, fading; all of it {known.few.values[4]:+.2g}"
+                )
             lengths.append(
                 Part(
                     f"workload.lengths.{key}",

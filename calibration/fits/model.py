@@ -113,12 +113,13 @@ class Fit:
             keys = self.few.lengths()
         else:
             return {}
-        ahead, back = self._course(keys["drift_per_step"], drift)
+        gone, back = self._course(keys["drift_per_step"], drift)
+        steps = int(setting(self.parts, "steps") or 1)
         longer = math.exp(self.length.shift + back)
         return {
             **keys,
             "median_tokens": min(max(keys["median_tokens"] * longer, 1.0), float(self.counts.cap)),
-            "drift_per_step": ahead,
+            "drift_per_step": gone(steps) / steps,
         }
 
     def followed(self, drift: Drift) -> bool:
@@ -131,14 +132,12 @@ class Fit:
             return None
         groups, cap = self.rollouts.groups, self.counts.cap
         slope = float(self.rollouts.lengths["lengths"]["drift_per_step"])
-        ahead, back = self._course(slope, drift)
+        gone, back = self._course(slope, drift)
         level = self.length.shift + back
-        if not ahead:
+        if not gone(1):
             return longer(groups, math.exp(level), cap)
         starts = range(0, max(steps, 1), _STRETCH)
-        parts = [
-            longer(groups, math.exp(level + ahead * (at + _STRETCH / 2)), cap) for at in starts
-        ]
+        parts = [longer(groups, math.exp(level + gone(at + _STRETCH // 2)), cap) for at in starts]
         return replace(
             groups,
             version=tuple(at for at in starts for _ in groups.version),
@@ -147,12 +146,16 @@ class Fit:
             rewards=groups.rewards * len(parts),
         )
 
-    def _course(self, slope: float, drift: Drift) -> tuple[float, float]:
-        """The change of log lengths a step from here on, and the log of the level from which it
-        starts over the end of the log's own slope: where lengths stay, that of its last quarter."""
+    def _course(self, slope: float, drift: Drift) -> tuple[Callable[[int], float], float]:
+        """The change of log lengths in so many steps from here on, and the log of the level from
+        which it starts over the end of the log's own slope: where lengths stay, that of its last
+        quarter. A trend of its later half fades (`_FADES`)."""
         if not self.followed(drift):
-            return 0.0, -slope * self.logged / 8
-        return (slope if drift == "extrapolate" else self.trend), 0.0
+            return lambda steps: 0.0, -slope * self.logged / 8
+        if drift == "extrapolate":
+            return lambda steps: slope * steps, 0.0
+        left = 0.5 ** (1 / (_FADES * max(self.logged, 1)))
+        return lambda steps: self.trend * left * (1 - left**steps) / (1 - left), 0.0
 
     def batches_ahead(
         self, ahead: Sequence[int], drift: Drift, rng: np.random.Generator, sampled: bool
@@ -175,12 +178,12 @@ class Fit:
             groups = some.drawn(rng) if sampled else some
             workload = ResampledWorkload(groups, counts.cap, int(rng.integers(1 << 30)))
             slope = float(self.rollouts.lengths["lengths"]["drift_per_step"])
-            going, level = self._course(slope, drift)
+            gone, level = self._course(slope, drift)
             back = math.exp(level)
 
             def resampled(step: int, longer: float) -> Batch:
                 first = step * counts.batch_groups
-                factor = back * longer * math.exp(going * step)
+                factor = back * longer * math.exp(gone(step))
                 drawn: list[GroupDraw] = [
                     workload.draw(first + i, counts.group_size, version=step % 64)
                     for i in range(counts.batch_groups)
@@ -199,12 +202,12 @@ class Fit:
         assert few is not None
         theta = few.drawn(rng) if sampled else few.values
         lengths = few.lengths(theta)
-        going, level_now = self._course(lengths["drift_per_step"], drift)
+        gone, level_now = self._course(lengths["drift_per_step"], drift)
         back = math.exp(level_now)
 
         def from_model(step: int, longer: float) -> Batch:
             shape = (counts.batch_groups, counts.group_size)
-            level = math.log(lengths["median_tokens"] * back * longer) + going * step
+            level = math.log(lengths["median_tokens"] * back * longer) + gone(step)
             logs = level + lengths["between_sd"] * rng.standard_normal((shape[0], 1))
             logs = logs + lengths["within_sd"] * rng.standard_normal(shape)
             tokens = np.clip(np.ceil(np.exp(np.minimum(logs, 20.0))), 1, counts.cap)
@@ -216,6 +219,12 @@ class Fit:
         return from_model
 
 
+_FADES = 1 / 4
+"""Share of the log in whose steps a trend falls by half: a damped trend (Gardner and McKenzie,
+Management Science 31, 1985). In public logs whose lengths still changed at 50, 60 and 70 % of their
+steps (11 to 23 of 93), the log of the mean of the rest was off by 0.62, 0.44 and 0.20, by 0.68,
+0.46 and 0.20 if the trend goes on, and by 0.71, 0.44 and 0.26 if lengths stay; from a sixteenth to
+a half it is off by as much."""
 _STRETCH = 12
 """Steps of a run whose groups are resampled at one length, where lengths go on changing."""
 

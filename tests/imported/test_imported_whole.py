@@ -73,7 +73,7 @@ def test_lengths_that_still_grow_go_on_growing_and_the_interval_holds_both(tmp_p
     by = {drift: outcome(log, draft(log), drift, advised=False) for drift in ("auto", "freeze")}
     values = {name: {part.key: part.value for part in found.parts} for name, found in by.items()}
     key = "workload.lengths.drift_per_step"
-    assert values["auto"][key] == pytest.approx(0.02, abs=0.005)
+    assert 0.003 < values["auto"][key] < 0.012  # it fades
     assert values["freeze"][key] == 0.0
     auto, frozen = by["auto"].step, by["freeze"].step
     assert auto.seconds > 1.1 * frozen.seconds

@@ -9,6 +9,7 @@ several, the priors say which of them is to blame.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -120,7 +121,7 @@ def figures(steps: Steps, overlapped: bool) -> tuple[Figure, ...]:
     )
 
 
-def _sum(steps: Steps, names: tuple[str, ...]) -> FloatArray:
+def _sum(steps: Steps, names: Sequence[str]) -> FloatArray:
     columns = [steps.column(name) for name in names if steps.has(name)]
     if not columns:
         return np.full(len(steps), np.nan)

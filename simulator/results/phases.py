@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -28,6 +29,7 @@ from rollcast.simulator.results.intervals import (
     union,
     without,
 )
+from rollcast.simulator.values.yaml_file import read_yaml
 
 PhaseName = Literal[
     "generation",
@@ -63,89 +65,18 @@ MOSTLY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class StepPhase:
-    """words: in a sentence. kinds: of spans (`simulator.core.spans.PhaseSpan`) that belong to it.
-    columns: of a log's steps (`calibration.logs.columns`). side: that it belongs to; None: to the
-    sum of another phase or, for ``wait``, to whoever is waited for."""
+    """An entry of ``phases.yaml``, which says what each is."""
 
     words: str
     meaning: str
-    kinds: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    kinds: Sequence[str] = ()
+    columns: Sequence[str] = ()
     side: Side | None = "trainer"
 
 
-STEP_PHASES: Mapping[PhaseName, StepPhase] = {
-    "generation": StepPhase(
-        "generation",
-        "rollouts: sampling, and their environments",
-        ("rollout",),
-        ("generation_s",),
-        "generation",
-    ),
-    "tail": StepPhase(
-        "the tail of generation",
-        "of generation, while a replica runs less than a quarter of its most rollouts",
-        side=None,
-    ),
-    "reward": StepPhase(
-        "rewards",
-        "judges that work when the last rollout has ended, and passes of reward models",
-        ("reward",),
-        ("reward_s",),
-        "reward",
-    ),
-    "log_prob": StepPhase(
-        "log-probabilities",
-        "of the batch under the weights before the update",
-        ("log_prob",),
-        ("log_prob_s",),
-    ),
-    "reference": StepPhase(
-        "the reference model",
-        "log-probabilities under the reference model",
-        ("reference",),
-        ("reference_s",),
-    ),
-    "values": StepPhase(
-        "the critic's values", "a critic's pass before the update", ("values",), ("values_s",)
-    ),
-    "update": StepPhase(
-        "the update",
-        "forward, backward and gradient exchange of the policy and a critic; with the optimiser "
-        "where that was not timed apart",
-        ("train", "forward", "backward", "gradient", "gradient_exchange", "critic", "overhead"),
-        ("update_s", "critic_update_s"),
-    ),
-    "optimiser": StepPhase("the optimiser", "the optimiser's steps", ("optimizer",)),
-    "sync": StepPhase(
-        "the weight sync",
-        "weights from the trainer to the replicas",
-        ("sync",),
-        ("sync_s",),
-        "sync",
-    ),
-    "switch": StepPhase(
-        "switches between rollout and training",
-        "of shared GPUs, between rollouts and training",
-        ("switch",),
-        ("switch_s",),
-        "sync",
-    ),
-    "wait": StepPhase(
-        "the trainer's wait for rollouts",
-        "wait of the trainer for rollouts that overlap training",
-        columns=("wait_s",),
-        side=None,
-    ),
-    "other": StepPhase(
-        "everything else",
-        "what a step holds beside these",
-        ("rest",),
-        ("advantage_s", "data_s", "rest_s"),
-        "other",
-    ),
-}
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
+_FILE = read_yaml(Path(__file__).with_name("phases.yaml"))
+STEP_PHASES: Mapping[PhaseName, StepPhase] = {name: StepPhase(**_FILE[name]) for name in PHASES}
 PHASE_COLUMNS: Mapping[PhaseName, str] = {name: f"phases_{name}_s" for name in PHASES}
 """Of our own tables."""
 SIDES: tuple[Side, ...] = get_args(Side)

@@ -104,6 +104,8 @@ def _that_contradict(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> I
         yield "microbatch_rollouts"
     if given.get("traffic_per_logit") is not None:  # other kernels than the stack's
         yield "graded_traffic_per_logit"
+    if given.get("launch_s_per_layer") is not None:
+        yield "newer_host_share"
     if given.get("recompute_layers"):
         yield "recompute"
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.claims.prefix_reuse import activation_bytes_per_token, longest, saved_share
 from rollcast.simulator.costs import RooflineCost, RooflineTrainer, TrainLoad
+from rollcast.simulator.costs.backends import backends_of
 from rollcast.simulator.costs.memory.processes import usable_bytes
 from rollcast.simulator.costs.presets.gpus import load_gpu
 from rollcast.simulator.costs.presets.models import load_model
@@ -235,6 +236,32 @@ def test_a_host_that_is_slower_takes_longer_to_launch_alone() -> None:
             for gpu in (grace, ROOMY)
         )
         assert slow == pytest.approx(factor * fast, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "share"),
+    [
+        ("qwen3-8b", "a100-80gb", 1.0),
+        ("qwen3-8b", "h100-sxm", 0.63),
+        ("qwen3-8b", "gb200", 2.6 * 0.63),
+        ("qwen3-30b-a3b", "h100-sxm", 1.0),
+    ],
+)
+def test_launches_measured_beside_an_older_host_are_fewer_seconds_beside_a_newer(
+    model: str, gpu: str, share: float
+) -> None:
+    """Megatron's, of dense layers: what Grace takes is over a Xeon beside an H100. Given ones are
+    as they are given."""
+
+    def launch_s(**options: float) -> float:
+        keys = {"stack": "verl", "trainer": {"backend": "megatron", **options}}
+        section = RooflineSection.from_mapping(keys, "cost.roofline")
+        cost = RooflineCost.from_options(load_model(model), load_gpu(gpu), section, trainer_gpus=8)
+        return cost.trainer_of._launch_s / load_model(model).layers
+
+    figure = backends_of("verl")["megatron"].options["launch_s_per_layer"]
+    assert launch_s() == pytest.approx(share * figure)
+    assert launch_s(launch_s_per_layer=1e-3) == pytest.approx(1e-3 * (2.6 if gpu == "gb200" else 1))
 
 
 def test_a_static_pipeline_pads_packed_microbatches_to_the_longest() -> None:

@@ -481,11 +481,20 @@ class StepOptions(Options):
             unit="seconds",
         ),
     ] = _F.launch_s_per_layer
+    newer_host_share: Annotated[
+        PositiveShare,
+        Doc(
+            "share of launch_s_per_layer that layers without experts take beside hosts with PCIe 5 "
+            "or NVLink, where it is of a host with PCIe 4",
+            unit="share",
+        ),
+    ] = 1.0
     host_factor: Annotated[
         float | None,
         Between(0.01, 1000),
         Doc(
-            "factor on what the host launches, whose figures are of x86 (launch_s_per_layer, "
+            "factor on what the host launches, whose figures are of x86 with PCIe 5 "
+            "(launch_s_per_layer after newer_host_share, "
             "gather_launch_s_per_layer, expert_launch_s); null: 2.6 beside a Grace (1.3 for "
             "expert_launch_s of Megatron), else 1",
             unit="times",

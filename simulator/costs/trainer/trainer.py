@@ -321,7 +321,7 @@ class RooflineTrainer(TrainerRoom):
     @cached_property
     def _launch_s(self) -> float:
         """The least that a stage's forward takes."""
-        each_s = self.launch_s_per_layer
+        each_s = self._launched_s_per_layer
         if self.layout.gather_s:
             each_s += self.gather_launch_s_per_layer
             if self.weights == "lora":
@@ -329,6 +329,13 @@ class RooflineTrainer(TrainerRoom):
         tower = self.model.vision if self.model.image_share else None
         layers = self.model.layers / self.pipeline_parallel + (tower.layers if tower else 0)
         return layers * each_s * self._slower_host
+
+    @property
+    def _launched_s_per_layer(self) -> float:
+        """``launch_s_per_layer`` beside a host as new as this GPU's."""
+        newer = self.gpu.host_link_bytes_per_s >= figures("roofline").newer_host_bytes_per_s
+        share = self.newer_host_share if newer and not self.model.experts else 1.0
+        return share * self.launch_s_per_layer
 
     @property
     def _slower_host(self) -> float:
@@ -565,10 +572,12 @@ class RooflineTrainer(TrainerRoom):
     @cached_property
     def _sharing(self) -> RooflineTrainer:
         """As it launches the passes of the layout with a shared prefix; itself where it does so."""
-        launch_s = max(self.launch_s_per_layer, self.shared_launch_s_per_layer)
-        if (launch_s, "partial") == (self.launch_s_per_layer, self.launch_overlap):
+        own_s = self._launched_s_per_layer
+        launch_s = max(own_s, self.shared_launch_s_per_layer)
+        if (launch_s, "partial") == (own_s, self.launch_overlap):
             return self
-        return replace(self, launch_s_per_layer=launch_s, launch_overlap="partial")
+        there = replace(self, launch_s_per_layer=launch_s, newer_host_share=1.0)
+        return replace(there, launch_overlap="partial")
 
     @cached_property
     def _scorer(self) -> RooflineTrainer | None:

@@ -20,7 +20,6 @@ from rollcast.simulator.workload.lengths import LengthModel, Quantiles
 FARTHEST = 9.0
 """Scores are looked at up to here: beyond is a share of 1e-19."""
 _LEAST_SLOPE, _MOST_SLOPE = 1e-6, 1e4
-_HALVINGS = 60
 _BENDS = (1e-9, 1.0 - 1e-9)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 

@@ -44,6 +44,13 @@ def phases(one: RooflineTrainer, load: TrainLoad = LOAD) -> dict[str, float]:
     return dict(one.train(load).phases_s)
 
 
+def test_rows_alone_limit_microbatches_where_nobody_counts_tokens() -> None:
+    for options in ({"batching": "packed"}, {"batching": "padded"}):
+        one = trainer(microbatch_tokens=None, microbatch_rollouts=16, **options)
+        load = TrainLoad([(500, [3500] * 32)] * 8)
+        assert {work.tokens for work in one._microbatches(load)[0]} == {16 * 4000}, options
+
+
 # --- padding ---
 
 ROWS = st.lists(

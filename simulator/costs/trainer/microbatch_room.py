@@ -13,6 +13,7 @@ from rollcast.simulator.costs.trainer.step_options import FIELD
 from rollcast.simulator.errors import ScenarioError
 
 UNSAID_TOKENS = 32_768  # of a microbatch where nobody sets it, at most
+ANY_TOKENS = 10**9  # of a microbatch that rows alone limit
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ class TrainerRoom(TrainerMemory):
     def _budget_tokens(self, longest: int) -> int:
         """Tokens of a microbatch, at least those of the longest sequence."""
         budget = self.microbatch_tokens
-        return max(self._unsaid_tokens if budget is None else budget, longest)
+        if budget is None:
+            budget = ANY_TOKENS if self.microbatch_rollouts else self._unsaid_tokens
+        return max(budget, longest)
 
     @cached_property
     def _unsaid_tokens(self) -> int:

@@ -21,7 +21,7 @@ from rollcast.simulator.costs.presets.provenance import figures
 from rollcast.simulator.costs.sync.state_copies import MAPPED_BYTES, tensor_down_bytes_per_s
 from rollcast.simulator.costs.trainer.dealing import Dealing, shares
 from rollcast.simulator.costs.trainer.delta_loop import DeltaLoop
-from rollcast.simulator.costs.trainer.microbatch_room import TrainerRoom
+from rollcast.simulator.costs.trainer.microbatch_room import ANY_TOKENS, TrainerRoom
 from rollcast.simulator.costs.trainer.options import COMPUTE_BYTES, LOADED_SHARE, MASTER_BYTES
 from rollcast.simulator.costs.trainer.packing import Work
 from rollcast.simulator.costs.trainer.parallel import GRADIENT_BYTES, Talk
@@ -34,7 +34,6 @@ from rollcast.simulator.costs.trainer.step_options import (
 from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.results.phases import GRADES
 
-_ANY_TOKENS = 10**9  # of a microbatch that rows alone limit
 FP32_SHARE: float = figures("trainer").fp32_share  # of products in bf16, by those in fp32
 STREAM_EFFICIENCY: float = figures("trainer").stream_efficiency  # of bandwidth, by the optimiser
 
@@ -587,7 +586,7 @@ class RooflineTrainer(TrainerRoom):
             return None
         return replace(
             self,
-            microbatch_tokens=_ANY_TOKENS if budget is None else budget,
+            microbatch_tokens=ANY_TOKENS if budget is None else budget,
             microbatch_rollouts=rows,
             log_prob_microbatch_tokens=None,
             log_prob_microbatch_rollouts=None,

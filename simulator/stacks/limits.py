@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rollcast.simulator.core.plan import StepPlan
+from rollcast.simulator.core.plan import Batch, StepPlan
 from rollcast.simulator.core.policy import Chain
 from rollcast.simulator.errors import RunError, ScenarioError
 from rollcast.simulator.policies import decisions, name_of
 
+_PLAIN = StepPlan(Batch(1, 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One thing that a stack cannot do. asks: whether a plan asks for it. why: in words that go on
-    after the decision's name. learnt: whether a policy that learns may come to ask for it later,
-    if it says that it decides this."""
+    """One thing that a stack cannot do. why: in words that go on after the decision's name. asks:
+    whether a plan asks for it; without, each decision but a plan's own does. learnt: whether a
+    policy that learns may come to ask for it later, if it says that it decides this."""
 
-    asks: Callable[[StepPlan], bool]
     why: str
+    asks: Callable[[StepPlan], bool] | None = None
     learnt: bool = False
+
+    def hit_by(self, plan: StepPlan, path: str) -> bool:
+        """Whether the plan asks for it. path: of the decision."""
+        if self.asks is not None:
+            return self.asks(plan)
+        return bool(decisions.value(plan, path) != decisions.value(_PLAIN, path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class Limits:
     def check_step(self, plan: StepPlan) -> None:
         """Raises RunError for a plan in the middle of a run that the stack cannot carry out."""
         for path, bar in self.bars.items():
-            if bar.asks(plan):
+            if bar.hit_by(plan, path):
                 raise RunError(
                     f"step {plan.step} plans {path}, which {self.stack} cannot carry out: {bar.why}"
                 )
@@ -52,7 +60,7 @@ class Limits:
             learns = bar.learnt and any(
                 member.learns and path in member.claim.decides for member in members
             )
-            if bar.asks(plan) or learns:
+            if bar.hit_by(plan, path) or learns:
                 raise ScenarioError(
                     ".".join(["policy", *authors[-1:]]),
                     f"decides {path}, which {self.stack} cannot carry out: {bar.why}",
@@ -71,25 +79,17 @@ def check_sizes(policy: Chain, base: StepPlan) -> None:
         )
 
 
-_OWN_TRAINER = "its trainer decides how sequences are packed"
-_STREAM = "its trainer takes a batch at once"
-_CHANGING = "batches would change in size, and the trainer's is fixed"
+_LOADER = Bar("its data loader decides which prompt comes", learnt=True)
 
 EVERYWHERE: Mapping[str, Bar] = {
-    "layout": Bar(lambda p: p.layout != "dense", _OWN_TRAINER, learnt=True),
-    "stream_groups": Bar(lambda p: p.stream_groups is not None, _STREAM, learnt=True),
-    "dispatch.placement": Bar(
-        lambda p: p.dispatch.placement != "router", "its router decides on the replica"
+    "layout": Bar("its trainer decides how sequences are packed", learnt=True),
+    "stream_groups": Bar("its trainer takes a batch at once", learnt=True),
+    "dispatch.placement": Bar("its router decides on the replica"),
+    "surplus": Bar(
+        "batches would change in size, and the trainer's is fixed", lambda p: p.surplus == "train"
     ),
-    "surplus": Bar(lambda p: p.surplus == "train", _CHANGING),
-    "prompts.skip": Bar(
-        lambda p: bool(p.prompts.skip), "its data loader decides which prompt comes", learnt=True
-    ),
-    "prompts.chosen": Bar(
-        lambda p: bool(p.prompts.chosen), "its data loader decides which prompt comes", learnt=True
-    ),
-    "launch.rollouts": Bar(
-        lambda p: p.launch.rollouts != 1, "single rollouts of a group cannot be stopped"
-    ),
+    "prompts.skip": _LOADER,
+    "prompts.chosen": _LOADER,
+    "launch.rollouts": Bar("single rollouts of a group cannot be stopped"),
 }
 """What no stack's hooks can carry out."""

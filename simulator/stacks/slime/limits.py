@@ -10,24 +10,23 @@ LIMITS = Limits(
     {
         **EVERYWHERE,
         "launch.run_ahead": Bar(
-            lambda p: p.launch.run_ahead > 1,
             "its train_async.py generates one batch ahead and no more",
+            lambda p: p.launch.run_ahead > 1,
         ),
         "interrupt": Bar(
+            "a rollout function returns before the weights change, but this plan lets rollouts "
+            "continue through updates (slime's own fully asynchronous rollout does that)",
             lambda p: p.keeps_running,
-            "a rollout function returns before the weights change, but this plan lets "
-            "rollouts continue through updates (slime's own fully asynchronous rollout "
-            "does that)",
         ),
         "sync_every": Bar(
-            lambda p: p.sync_every > 1 and p.launch.run_ahead == 0,
             "train.py syncs the weights after every update; other intervals need "
             "train_async.py (--update-weights-interval) with one_step_off",
+            lambda p: p.sync_every > 1 and p.launch.run_ahead == 0,
         ),
         "dispatch.predictor": Bar(
-            lambda p: isinstance(p.dispatch.predictor, Oracle | History),
             "its data source does not say which prompt comes again, and nobody knows lengths "
             "beforehand in a real run",
+            lambda p: isinstance(p.dispatch.predictor, Oracle | History),
             learnt=True,
         ),
     },

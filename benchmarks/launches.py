@@ -136,7 +136,7 @@ def _from_outside(one: Unresolved, launched: Launched) -> bool:
 
 def _set(name: str, launched: Launched) -> bool:
     """Whether a file gives a variable a value that is none of its own or of an argument."""
-    own = r"\$\{?\d|[\"'\s]"  # an argument, or nothing
+    own = rf"\$\{{?(?:\d|{re.escape(name)}\b(?!:?[-=]))|[\"'\s]"  # an argument, itself, or nothing
     sets = re.compile(rf"(?m)^[^#\n]*(?<![\w.]){re.escape(name)}=[\"']?(?!{own})\S")
     return any(sets.search(_text(file)) for file in launched.files)
 

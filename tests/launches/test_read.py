@@ -516,6 +516,9 @@ def test_a_launch_of_no_stack_or_of_two_asks_which(tmp_path: Path) -> None:
     written(tmp_path, "grpo.py", own)
     with pytest.raises(ScenarioError, match=r"no launch of a known stack"):
         launched(tmp_path, "deepspeed grpo.py\n")  # a loop of its own
+    keys = [f"+mine.key{at}={at}" for at in range(30)]  # of a fork's
+    fork = f"python -m dapo.main_dapo data.train_batch_size=8 {' '.join(keys)}\n"
+    assert launched(tmp_path, fork).stack == "verl"
     written(tmp_path, "grpo.py", f"import trl\n{own}")
     assert launched(tmp_path, "deepspeed grpo.py\n").stack == "trl"
     path = written(tmp_path, "c.yaml", "seed: 1\n")

@@ -177,6 +177,42 @@ def test_a_gated_delta_net_keeps_what_its_kernels_save(monkeypatch: pytest.Monke
     assert saved == 2 * TOKENS * model.recurrent_elements_kept
 
 
+def test_megatrons_gated_delta_net_keeps_more() -> None:
+    """Its forward (core/ssm/gated_delta_net), of which torch.compile fuses what stands in one call
+    here: a convolution, a norm of queries and keys, the kernel, a norm, and the gate."""
+    heads, width = {"linear_key_heads": 2, "linear_value_heads": 4}, 16
+    keys, values = (width * n for n in heads.values())
+    shape = (1, TOKENS, -1, width)
+    made = torch.ones((1, TOKENS, 2 * keys + values), dtype=torch.bfloat16, requires_grad=True)
+    gate = torch.ones((1, TOKENS, values), dtype=torch.bfloat16)
+    alpha, beta = torch.ones((2, 1, TOKENS, 4), dtype=torch.bfloat16, requires_grad=True).unbind()
+    bias = torch.ones(4, requires_grad=True)
+    out = torch.ones((8, values), dtype=torch.bfloat16, requires_grad=True)
+    counted: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.numel() > 4 and tensor.data_ptr() != out.data_ptr():
+            counted[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    def fused(*kept: torch.Tensor) -> Any:
+        return Fused.apply(kept[0].clone(), *kept)  # type: ignore[no-untyped-call]
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        pair, value = fused(made).split([2 * keys, values], dim=-1)
+        normed = pair.reshape(*shape[:2], -1, width).contiguous()
+        normed = Fused.apply(normed)  # type: ignore[no-untyped-call]
+        counted[-1] = normed.detach()  # which its norm saves
+        query, key = (one.repeat_interleave(2, dim=2) for one in normed.chunk(2, dim=2))
+        g = -bias.exp() * torch.nn.functional.softplus(alpha.float() + bias)
+        mixed, _ = delta_rule(query, key, value.reshape(shape), g, beta.sigmoid().contiguous())
+        ended = fused(fused(mixed.reshape(gate.shape)), gate)
+        torch.nn.functional.linear(ended, out)
+    model = replace(load_model("qwen3.5-4b"), linear_layers=1, linear_head_dim=width, **heads)
+    saved = sum(tensor.untyped_storage().nbytes() for tensor in counted.values())
+    assert saved == 2 * TOKENS * (model.recurrent_elements_kept + model.recurrent_elements_unfused)
+
+
 @pytest.mark.parametrize("gated", [True, False])
 def test_a_layer_of_a_vision_tower_keeps_what_autograd_saves(gated: bool) -> None:
     config = AutoConfig.for_model("qwen2_5_vl" if gated else "qwen3_vl").vision_config

@@ -308,9 +308,9 @@ def memory_table(folder: Path) -> str:
             )
             for one in (blind, now)
         ]
-        *both_ways, hosts = (cell for pair in zip(*cells, strict=True) for cell in [pair])
+        *both_ways, hosts = zip(*cells, strict=True)
         peaks = _off(now.peaks, now.peaks_off, now.peaks_most)
-        rows.append((title, *(cell for pair in both_ways for cell in pair), peaks, *hosts))
+        rows.append((title, *chain(*both_ways), peaks, *hosts))
     return markdown_table(COLUMNS, rows)
 
 

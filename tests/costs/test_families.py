@@ -17,7 +17,7 @@ from rollcast.simulator.costs.presets.models import (
     model_presets,
 )
 from rollcast.simulator.costs.presets.one_layer import trained_parameters
-from rollcast.simulator.costs.roofline.warnings import of_images
+from rollcast.simulator.costs.roofline.warnings import of_delta_nets, of_images
 from rollcast.simulator.errors import ScenarioError
 from tests.costs.test_parallel import state_bytes
 
@@ -256,6 +256,18 @@ def test_results_say_what_of_images_is_not_counted() -> None:
     both = ["images", "qwen3-vl-30b-a3b"]
     assert told(mixture, patch_launch_s=2e-3, backend="fsdp") == both
     assert told(mixture, patch_launch_s=2e-3, backend="megatron") == both[:1]
+
+
+def test_results_say_what_delta_nets_take_without_their_kernels() -> None:
+    def told(name: str, **trainer: Any) -> list[str]:
+        return of_delta_nets(RooflineTrainer(load_model(name), ROOMY, 8, **trainer))
+
+    (sentence,) = told("qwen3.5-9b", backend="fsdp2")
+    assert "a row of 8,192 tokens takes 1.3 s more" in sentence
+    assert "Give trainer.linear_attention: torch" in sentence
+    assert not told("qwen3.5-9b", backend="fsdp2", linear_attention="torch")
+    assert not told("qwen3.5-9b", backend="megatron")
+    assert not told("qwen3-8b", backend="fsdp2")
 
 
 def test_a_frozen_tower_has_no_backward() -> None:

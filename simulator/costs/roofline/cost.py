@@ -521,6 +521,7 @@ class RooflineCost(EngineIterations):
             *warnings.of_ranges(limits),
             *warnings.of_model(self.model, gpu, self.reserve_bytes),
             *warnings.of_images(trainer),
+            *warnings.of_delta_nets(trainer),
             *warnings.of_lengths(trainer),
         ]
         if self.cuda_graphs == "unknown":

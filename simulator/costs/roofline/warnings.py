@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rollcast.simulator.costs.base import CostModel, Extremes
 from rollcast.simulator.costs.presets.gpus import EFFICIENCIES, TRAINER_EFFICIENCIES, Gpu
@@ -86,6 +87,23 @@ def of_images(trainer: RooflineTrainer) -> list[str]:
             "update; in the one run published they took 4 and 39 times the forecast"
         )
     return sentences
+
+
+def of_delta_nets(trainer: RooflineTrainer) -> list[str]:
+    """What gated delta nets take in a trainer of modules whose fast kernels are not installed."""
+    if trainer.backend == "megatron" or trainer.linear_attention == "torch":
+        return []
+    loop = replace(trainer, linear_attention="torch").delta_loop
+    if loop is None:
+        return []
+    row = 8192
+    forward_s, more_s = loop.forward_s(row, row**2 / 2), loop.backward_s(row, row**2 / 2)
+    return [
+        f"{trainer.model.name}: linear attention is taken to have the kernels of "
+        f"flash-linear-attention; without it a row of {row:,} tokens takes {forward_s:.1f} s more "
+        f"forward and {2 * forward_s + more_s:.1f} s behind. Give trainer.linear_attention: torch "
+        "where transformers says that it falls back"
+    ]
 
 
 def of_lengths(trainer: RooflineTrainer) -> list[str]:

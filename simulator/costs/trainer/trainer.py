@@ -234,11 +234,11 @@ class RooflineTrainer(TrainerRoom):
         seconds_each = self._unit_times
         far_s = work.pairs * seconds_each.pair + work.tokens * seconds_each.attention_token
         attention_s = far_s + work.near_pairs * seconds_each.near_pair
-        loop = self._delta_loop
+        loop = self.delta_loop
         return attention_s + (loop.forward_s(work.tokens, work.pairs) if loop else 0.0)
 
     @cached_property
-    def _delta_loop(self) -> DeltaLoop | None:
+    def delta_loop(self) -> DeltaLoop | None:
         """That of gated delta nets without kernels of their own; None where they have them."""
         model = self.model
         if self.linear_attention == "fused" or not model.linear_layers:
@@ -465,7 +465,7 @@ class RooflineTrainer(TrainerRoom):
         prompts = sum(work.tokens - work.head_tokens for work in microbatches)
         patches_s = prompts * self._unit_times.prompt_patches  # on each GPU of a split model
         ahead = (forward + talk + between) * idle + patches_s
-        looped, loop = 0.0, self._delta_loop
+        looped, loop = 0.0, self.delta_loop
         if loop is not None:
             looped = math.fsum(loop.backward_s(work.tokens, work.pairs) for work in microbatches)
             looped /= self.pipeline_parallel

@@ -294,8 +294,11 @@ def _ask(launch: Launched, draft: Drafted, settings: Iterable[str], gpus: int | 
     if not wanted:
         return
     because = f" ({'; '.join(why[:3])})" if why else ""
+    words, trainer = dict(_WORDS), cluster.get("cluster.trainer_gpus")
+    if trainer and not trainer.assumed and cluster["cluster.placement"].value == "disaggregated":
+        words["gpus"] += f" beside the trainer's {trainer.value}"
     raise ScenarioError(
         name_of(launch),
-        f"does not say {' and '.join(_WORDS[key] for key in wanted)}{because}; give "
+        f"does not say {' and '.join(words[key] for key in wanted)}{because}; give "
         f"{' and '.join(_FLAGS[key] for key in wanted)}",
     )

@@ -310,7 +310,7 @@ def _gpus_of(launch: Launched, gpus: int) -> Mapping[str, Setting]:
     place = Place("the command line")
     told = launch.known.get("cluster.trainer_gpus")
     processes = 0 if told is None or told.unsaid else whole_number(told.value) or 0
-    apart = value(settings, "run.colocated") is False and not rollouts
+    apart = value(launch.known, "run.colocated") is False and not rollouts
     if apart and 0 < processes < gpus:
         return {"run.rollout_gpus": Setting("run.rollout_gpus", gpus - processes, "--gpus", place)}
     per_node = whole(settings, "run.gpus_per_node") or NODE_GPUS

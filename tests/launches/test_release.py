@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rollcast.simulator.cli.launching import LaunchOptions, asked
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.read import read_launch
 from rollcast.simulator.stacks.stack import all_stacks
@@ -176,3 +177,34 @@ def test_trl_has_no_whole_logits_since_1_15(
 ) -> None:
     launch = launched(tmp_path, f"pip install trl=={release}\ntrl grpo --beta 0.1 {flag}\n")
     assert launch.known["run.fused_head"].value is fused
+
+
+@pytest.mark.parametrize(
+    ("flags", "mode"),
+    [
+        ("", "colocate"),
+        ("--max_prompt_length 256", "server"),  # of GRPOConfig up to 0.27
+        ("--use_liger_loss true", "server"),  # of 0.17 to 0.27
+        ("--max_prompt_length 256 --max_tool_calling_iterations 3", "server"),
+    ],
+)
+def test_keys_of_trl_that_are_gone_tell_an_older_release(
+    tmp_path: Path, flags: str, mode: str
+) -> None:
+    text = f"torchrun --nproc_per_node 6 -m trl.scripts.grpo --use_vllm --num_generations 8 {flags}"
+    launch = launched(tmp_path, f"{text}\n")
+    assert launch.known["run.mode"].value == mode
+    assert any("before 0.28, which has no" in note for note in launch.notes) is (mode == "server")
+
+
+def test_gpus_of_a_server_stand_beside_the_trainers(tmp_path: Path) -> None:
+    launched(
+        tmp_path,
+        "torchrun --nproc_per_node 6 -m trl.scripts.grpo --use_vllm --max_prompt_length 99 "
+        "--num_generations 6 --per_device_train_batch_size 2 --model_name_or_path Qwen/Qwen3-8B\n",
+    )
+    with pytest.raises(ScenarioError, match="how many GPUs beside the trainer's 6; give --gpus"):
+        asked(tmp_path / "run.sh", LaunchOptions("h100-sxm"))
+    found = asked(tmp_path / "run.sh", LaunchOptions("h100-sxm", gpus=8))
+    cluster = found.scenario.raw.data["cluster"]
+    assert (cluster["trainer_gpus"], cluster["replicas"]) == (6, 2)

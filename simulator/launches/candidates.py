@@ -31,6 +31,7 @@ from rollcast.simulator.launches.words import (
     entered,
     options,
     programs,
+    server,
 )
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place, Setting
@@ -182,6 +183,8 @@ class Reader:
         """The stacks that a command may launch, by the first of its programs that tells for sure,
         else the first that tells."""
         likely: list[tuple[Stack, Program, int]] = []
+        if any(server(stack.launch, call.words) is not None for stack in stacks):
+            return []
         for program in programs(call.words):
             script = self._script(call, program)
             some = []
@@ -298,6 +301,8 @@ class Reader:
         environment = around.environment(variables, call.place, stack.launch)
         machine = {**environment, **around.launchers(before, call.place)}
         given.extend(read.of_launcher(before, call.place))
+        servers = (read.of_server(one.words, one.place) for one in found.calls)
+        given.extend(next((said for said in servers if said), ()))
         given.extend(around.of_stack(variables, call.place, stack.launch))
         entry = shown(program.path)
         started = others.by_program(stack.launch, call.words, program)

@@ -28,7 +28,7 @@ from rollcast.simulator.launches.values import (
     put,
     tree_of,
 )
-from rollcast.simulator.launches.words import SURE, Option, Program, entered, value_of
+from rollcast.simulator.launches.words import SURE, Option, Program, entered, server, value_of
 from rollcast.simulator.stacks.launch import Given
 from rollcast.simulator.stacks.settings import Place
 from rollcast.simulator.stacks.stack import Stack
@@ -145,6 +145,19 @@ class OneRead:
                 found.append(Given(f"{launcher}.{key}", value_of(value), at, COMMAND))
         found.extend(self._deepspeed(found))
         return [item for item in found if item.key in self._stack.launch.ours]
+
+    def of_server(self, words: Sequence[Text], place: Place) -> list[Given]:
+        """The options of a command that starts an engine's server beside the stack's program, below
+        ``server``, and that itself; nothing of any other command."""
+        begins = server(self._stack.launch, words)
+        if begins is None:
+            return []
+        said = [
+            Given(f"server.{key}", value_of(value), where, COMMAND)
+            for key, value, where in around.options(words[begins:], place)
+        ]
+        known_too = (item for item in said if item.key in self._stack.launch.ours)
+        return [Given("server", True, place, COMMAND), *known_too]
 
     def _deepspeed(self, flags: Sequence[Given]) -> list[Given]:
         """What DeepSpeed's configuration says that a flag or accelerate names, where the stack's

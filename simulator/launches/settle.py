@@ -144,9 +144,17 @@ def _best(launch: Launch, found: Sequence[Given], notes: list[str]) -> list[Give
             continue
         if had is not None and had.sure == item.sure:
             _compare(launch, had, item, notes)
+            if _lost(had, item):
+                continue
         best.pop(item.key, None)
         best[item.key] = item
     return list(best.values())
+
+
+def _lost(had: Given, item: Given) -> bool:
+    """Whether a file says what another computes in a run: a script's call of what it read."""
+    computed = isinstance(item.value, Unknown) and not isinstance(had.value, Unknown)
+    return computed and item.sure != COMMAND
 
 
 def _compare(launch: Launch, had: Given, item: Given, notes: list[str]) -> None:
@@ -166,7 +174,7 @@ def _compare(launch: Launch, had: Given, item: Given, notes: list[str]) -> None:
     words = had.sure == item.sure == COMMAND
     if item.key in launch.ours and not both and not words:
         raise ScenarioError(str(item.place), f"{differ}; keep one")
-    notes.append(f"{differ}; the last is taken")
+    notes.append(f"{differ}; the {'first' if _lost(had, item) else 'last'} is taken")
 
 
 def _shown(value: Any) -> str:

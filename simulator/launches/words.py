@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from rollcast.simulator.launches.names import is_called
@@ -114,6 +115,13 @@ def entered(launch: Launch, program: Program) -> int:
     name of a package, little where its name is one that others may have, 0 where it is none."""
     matched = [entry for entry in launch.entries if is_called(program.name, entry)]
     return max((SURE if "." in entry else _LIKELY for entry in matched), default=0)
+
+
+def server(launch: Launch, words: Sequence[Text]) -> int | None:
+    """Where the options begin of a command that starts a stack's server; None of any other."""
+    names = [plain(text) or "" for text in words]
+    pairs = (" ".join(pair) for pair in pairwise(names))
+    return next((at + 2 for at, pair in enumerate(pairs) if pair in launch.servers), None)
 
 
 def options(words: Sequence[Text], form: Form) -> Iterator[Option]:

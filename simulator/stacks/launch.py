@@ -76,6 +76,7 @@ class Launch:
     classes, constants: what the stack gives to scripts of Python that launch it. implies: rules of
     what follows from settings. deals: batches that it refuses. packages: its names where packages,
     images and repositories are named. versions: files of its own sources that say their version.
+    servers: commands of an engine beside it, whose options are keys below ``server``.
     harmless: patterns of keys that change neither memory nor time. parts: names of files that
     lie in one folder, each a part of the configuration, by the key below which it stands. renamed:
     roles by other names that they have in some of its loops, as keys begin. others:
@@ -96,6 +97,7 @@ class Launch:
     deals: tuple[Deal, ...] = ()
     packages: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
+    servers: tuple[str, ...] = ()
     harmless: tuple[str, ...] = ()
     parts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)

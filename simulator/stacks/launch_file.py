@@ -31,6 +31,7 @@
     shipped: [ppo_trainer]     # configurations that come with it, whose values are the defaults
     packages: [verl]           # as pip, images and repositories name it
     versions: [verl/version/version]   # files of its own sources that say their version
+    servers: [trl vllm-serve]  # commands beside it, whose options are keys below server
     calls:                     # of a script of Python: their keys by argument
       "*GRPOConfig": {"*": "*"}                  # each argument is a key
       LoraConfig: {r: lora_r, true: use_peft}    # true: of the call itself
@@ -100,7 +101,7 @@ def load_launch(path: Path) -> Launch:
                 raise ValueError(f"{where}: {said}")
     lists: dict[str, Any] = {
         name: tuple(map(str, data.get(name, ())))
-        for name in ("entries", "shipped", "packages", "versions", "harmless")
+        for name in ("entries", "shipped", "packages", "versions", "harmless", "servers")
     }
     tables: dict[str, Any] = {
         name: data.get(name, {})

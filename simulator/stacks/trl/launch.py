@@ -66,6 +66,11 @@ def _placed(settings: Settings) -> Iterable[Setting]:
         yield mode.implies("run.colocated", mode.value == "colocate")
         if served := _served(settings):
             yield settings["run.gpus_per_node"].implies("run.rollout_gpus", served)
+        elif mode.theirs == "server":
+            copies = whole(settings, "run.data_parallel") or 1
+            tensor = whole(settings, "cluster.tensor_parallel") or 1
+            yield mode.implies("run.rollout_gpus", copies * tensor)
+            yield mode.implies("cluster.replicas", copies)
     elif device is not None:
         yield device.implies("run.colocated", False)
         yield device.implies("run.rollout_gpus", 1)

@@ -252,7 +252,8 @@ def _there(folders: Sequence[Path], group: str, option: str) -> bool:
 
 def _inside(group: str, name: str) -> str:
     """The folder of a group that is named in a list of another's."""
-    path = posixpath.normpath(name.lstrip("/") if name.startswith("/") else f"{group}/{name}")
+    whole = name.lstrip("/") if name.startswith("/") else posixpath.join(group, name)
+    path = posixpath.normpath(whole)  # of the outermost list, ``..`` leads above the folder
     return "" if path in (".", "/") else path.lstrip("/")
 
 

@@ -68,3 +68,5 @@ def test_a_launch_says_what_it_says(tmp_path: Path, name: str) -> None:
         asked = Asked(parts=given(None, "h100-sxm"), gpus=case.get("gpus"))
         made = question(launch, asked)
         assert {key: made.value(key) for key in case["scenario"]} == case["scenario"]
+        for words in case.get("told", ()):
+            assert any(words in note for note in made.launch.notes)

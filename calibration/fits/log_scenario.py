@@ -15,6 +15,7 @@ from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.costs import (
     TRAINER,
     Step,
+    adapter_parts,
     engine_parts,
     pass_parts,
     preset_of,
@@ -104,6 +105,7 @@ def cost_parts(log: RunLog, steps: Steps, parts: Sequence[Part]) -> list[Part]:
     said = {key: setting for key, setting in known.items() if not setting.implied}
     found = [
         *engine_parts(said, preset),
+        *adapter_parts(known),
         *pass_parts(known, Step(rollouts, size)),
         *role_parts(known, preset),
     ]

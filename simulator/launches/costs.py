@@ -159,21 +159,7 @@ def _trainer(known: Settings, preset: str) -> Iterator[Part]:
         found = whole(known, key) if kind is int else value(known, key)
         if isinstance(found, kind) and found is not None:
             yield _said(known, key, f"{TRAINER}.{ours}", found)
-    if rank := whole(known, "run.lora_rank"):
-        yield _said(known, "run.lora_rank", f"{TRAINER}.weights", "lora")
-        yield _said(known, "run.lora_rank", f"{TRAINER}.lora_rank", rank)
-        if strategy == "fsdp" and value(known, "run.reentrant_checkpoints") is True:
-            yield _said(
-                known, "run.reentrant_checkpoints", f"{TRAINER}.reentrant_checkpoints", True
-            )
-        if some := _adapted(value(known, "run.lora_targets")):
-            yield _said(known, "run.lora_targets", f"{TRAINER}.lora_matrices", some)
-        if bits := _BASE_BITS.get(str(value(known, "run.quantized_base"))):
-            yield _said(known, "run.quantized_base", f"{TRAINER}.base_bits", bits)
-            if bits == 4 and value(known, "run.nested_scales") is False:
-                yield _said(known, "run.nested_scales", f"{TRAINER}.nested_scales", False)
-            if value(known, "run.fp32_norms") is True:
-                yield _said(known, "run.fp32_norms", f"{TRAINER}.fp32_norms", True)
+    yield from adapter_parts(known)
     for key, ours, words in (
         ("run.optimizer", "optimizer", get_args(Optimizer)),
         ("run.trainer_dtype", "master_dtype", get_args(MasterDtype)),
@@ -240,6 +226,26 @@ _MEGATRON_S = {
     **{"linear_fc1": ("gate", "up"), "linear_fc2": ("down",)},
 }
 """Matrices that are one, by their names in transformers and in Megatron."""
+
+
+def adapter_parts(known: Settings) -> Iterator[Part]:
+    """Adapters that are trained in the place of the weights, and how these are kept below them."""
+    rank, strategy = whole(known, "run.lora_rank"), value(known, "run.strategy")
+    if not rank:
+        return
+    yield _said(known, "run.lora_rank", f"{TRAINER}.weights", "lora")
+    yield _said(known, "run.lora_rank", f"{TRAINER}.lora_rank", rank)
+    reentrant = "run.reentrant_checkpoints"
+    if _ON.get(str(strategy), strategy) == "fsdp" and value(known, reentrant) is True:
+        yield _said(known, reentrant, f"{TRAINER}.reentrant_checkpoints", True)
+    if some := _adapted(value(known, "run.lora_targets")):
+        yield _said(known, "run.lora_targets", f"{TRAINER}.lora_matrices", some)
+    if bits := _BASE_BITS.get(str(value(known, "run.quantized_base"))):
+        yield _said(known, "run.quantized_base", f"{TRAINER}.base_bits", bits)
+        if bits == 4 and value(known, "run.nested_scales") is False:
+            yield _said(known, "run.nested_scales", f"{TRAINER}.nested_scales", False)
+        if value(known, "run.fp32_norms") is True:
+            yield _said(known, "run.fp32_norms", f"{TRAINER}.fp32_norms", True)
 
 
 def _adapted(targets: Any) -> str | None:

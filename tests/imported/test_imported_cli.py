@@ -287,10 +287,11 @@ def test_what_goes_wrong_is_named_and_the_rest_stands(
 
 
 def test_what_a_log_says_of_its_costs_is_in_the_scenario(tmp_path: Path) -> None:
-    """A critic, offload, the engine's memory and passes without padding, as of a launch."""
+    """A critic, adapters, offload, the engine's memory, passes without padding, as of a launch."""
+    model = {"path": "Qwen/Qwen2.5-7B-Instruct", "use_remove_padding": True, "lora_rank": 8}
     given_settings = {
         "actor_rollout_ref": {
-            "model": {"path": "Qwen/Qwen2.5-7B-Instruct", "use_remove_padding": True},
+            "model": model,
             "actor": {
                 "strategy": "fsdp",
                 "ppo_micro_batch_size_per_gpu": 4,
@@ -321,6 +322,7 @@ def test_what_a_log_says_of_its_costs_is_in_the_scenario(tmp_path: Path) -> None
     assert roofline["kv_memory_utilization"] == 0.6
     trainer = roofline["trainer"]
     assert trainer["critic"] is True
+    assert (trainer["weights"], trainer["lora_rank"]) == ("lora", 8)
     assert (trainer["batching"], trainer["microbatch_rollouts"]) == ("packed", 4)
     assert "reward_passes" not in trainer
     assert found.step.seconds == pytest.approx(19.1, rel=0.05)

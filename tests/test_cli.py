@@ -348,6 +348,7 @@ def test_compare_refuses_another_set_up(cli: Cli, tiny: Path, setting: str, said
         ([": april"], "empty label"),
         ([""], "names no policy"),
         (["april((("], "cannot read"),
+        (["sync, april(over_sampling=2)"], "a --policy of its own"),
         (["pods(keep=9)"], "policy.pods.keep"),
         (["pods(keep=__import__('os').system('false'))"], "cannot read"),
     ],

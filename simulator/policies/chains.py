@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,17 @@ def read_terms(text: str) -> list[Term]:
         raise ScenarioError("policy", f"{str(text)[:80]!r} names no policy; {EXAMPLE}")
     terms = _terms(text)
     if terms is None:
-        raise ScenarioError("policy", f"cannot read {text[:80]!r}; {EXAMPLE}")
+        several = "; + chains policies; compare and plan take each with a --policy of its own"
+        remedy = several if _listed(text) else f"; {EXAMPLE}"
+        raise ScenarioError("policy", f"cannot read {text[:80]!r}{remedy}")
     return terms
+
+
+def _listed(text: str) -> bool:
+    """Whether it is chains with commas between them."""
+    cuts = [at for at, sign in enumerate(text) if sign == "," and _balanced(text[:at])]
+    ends = [-1, *cuts, len(text)]
+    return bool(cuts) and all(_terms(text[a + 1 : b]) for a, b in pairwise(ends))
 
 
 def split_label(

@@ -11,8 +11,9 @@ LIMITS = Limits(
     {
         **EVERYWHERE,
         "launch.run_ahead": Bar(
-            "its trainer mode decides that; one_step_off and fully_async alone are exported as "
-            "settings"
+            "its trainer mode decides that; exported as settings are one_step_off alone, and "
+            "fully_async alone with max_staleness, in_flight, sync_every and exceeded (capacity "
+            "or wait)"
         ),
         "launch.refill": Bar("its trainer launches a batch of prompts at every step by itself"),
         "launch.source": Bar("its agent loops go on with every prompt that they have begun"),

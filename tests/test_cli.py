@@ -16,6 +16,7 @@ import pytest
 import typer
 import yaml
 
+from rollcast import ScenarioError, load
 from rollcast.simulator.cli.app import app, main
 from tests.conftest import Cli
 from tests.processes import ROLLCAST, on_a_terminal, processor_s, started
@@ -103,6 +104,28 @@ def test_a_pipe_that_nobody_writes_to_is_not_waited_for(
     os.mkfifo(tmp_path / "pipe.yaml")
     said = refused(cli(argv[0], tmp_path / "pipe.yaml", *argv[1:]))
     assert "pipe.yaml is a device or a pipe" in said or "is not a regular file" in said
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("simulate", LONG),
+        ("simulate", "examples/april.yaml", "--set", f"workload.lengths={{trace: {LONG}}}"),
+        ("simulate", "examples/april.yaml", "--set", f"model={LONG}"),
+        ("check", LONG, "--gpu", "h100-sxm"),
+        ("check", "examples/launch/run.sh", "--gpu", "h100-sxm", "--model", LONG),
+        ("plan", LONG, "--gpus", "8"),
+    ],
+)
+def test_a_name_too_long_for_a_file_is_refused(cli: Cli, argv: tuple[str, ...]) -> None:
+    said = refused(cli(*argv))
+    assert "aaa" in said
+    assert "cannot print" not in said
+    with pytest.raises(ScenarioError, match="is no path of a file"):
+        load("a\0b")
 
 
 def test_a_pipe_is_no_fitted_file(cli: Cli, tmp_path: Path) -> None:

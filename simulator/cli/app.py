@@ -29,6 +29,7 @@ from rollcast.simulator.cli.stopping import (
 )
 from rollcast.simulator.cli.words import PlainCommands
 from rollcast.simulator.errors import RollcastError, ScenarioError
+from rollcast.simulator.values import short
 
 if TYPE_CHECKING:
     from rollcast.simulator.scenario.scenario import Scenario
@@ -391,6 +392,8 @@ def _run(argv: Sequence[str] | None) -> int:
     except MemoryError:
         return _fail("out of memory; make steps or workload smaller")
     except OSError as error:
+        if error.filename is not None:  # of a file: what is printed has no name
+            return _fail(f"cannot use {short(str(error.filename))}: {error.strerror}")
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - what is left in the old one goes nowhere
         if isinstance(error, BrokenPipeError):  # the reader of our output went away
             return 1

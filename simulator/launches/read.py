@@ -56,6 +56,9 @@ def read_launch(
                 )
             return _of_command(words, wanted, environment or {})
         return _of_path(launch_in(path), words, wanted, environment or {})
+    except OSError as error:  # too long a name, above all
+        place = error.filename or path
+        raise ScenarioError("LAUNCH", f"cannot read {place}: {error.strerror or error}") from None
     except RecursionError:
         where = COMMAND_LINE if path is None else path.name
         raise ScenarioError(where, "is nested too deeply") from None

@@ -88,6 +88,8 @@ def read_scenario(path: Path, trust_modules: Trust = False) -> RawScenario:
         raise ScenarioError("", f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ScenarioError("", f"{path} is not a text file in UTF-8") from None
+    except ValueError:  # of a path with a NUL
+        raise ScenarioError("", f"{str(path)!r} is no path of a file") from None
     if path.suffix in _OF_LAUNCHES:
         raise _launch(path)
     raw = parse_scenario(text, path.name, path.parent)

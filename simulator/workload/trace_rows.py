@@ -128,13 +128,13 @@ def shown(text: str) -> str:
 
 def content_of(file: Path) -> bytes:
     """The bytes of ``file``, unpacked. Raises ScenarioError if it cannot be read."""
-    if file.is_dir():
-        fail(f"{file} is a folder; give a trace file")
-    if not file.exists():
-        fail(f"there is no file {file}; give the path of a trace")
-    if not file.is_file():
-        fail(f"{file} is a device or a pipe; give a trace file")
     try:
+        if file.is_dir():
+            fail(f"{file} is a folder; give a trace file")
+        if not file.exists():
+            fail(f"there is no file {file}; give the path of a trace")
+        if not file.is_file():
+            fail(f"{file} is a device or a pipe; give a trace file")
         with file.open("rb") as opened:
             content = opened.read(_MOST_BYTES + 1)
         for magic, unpack in UNPACKERS.items():

@@ -12,7 +12,7 @@ from rollcast.simulator.costs.presets.model_options import FormatName, ModelOpti
 from rollcast.simulator.costs.presets.provenance import read_presets
 from rollcast.simulator.costs.presets.routing import experts_touched
 from rollcast.simulator.errors import ScenarioError
-from rollcast.simulator.values import join, nearest, read
+from rollcast.simulator.values import join, nearest, read, short
 
 LINEAR_CHUNK = 64  # tokens that linear layers take at once in training (arXiv 2412.06464)
 LINEAR_MOVED = 80
@@ -476,15 +476,18 @@ def load_model(spec: str | Path | Mapping[str, Any] | Model, field: str = "model
         path = Path(spec).expanduser()
     except RuntimeError:  # ~ of somebody who has no home here
         raise ScenarioError(field, f"no file {name}; its home folder is not known") from None
-    if path.is_dir():
-        name, path = str(path / "config.json"), path / "config.json"
-    if path.is_file():
-        return _of_file(path, field)
+    try:
+        if path.is_dir():
+            name, path = str(path / "config.json"), path / "config.json"
+        if path.is_file():
+            return _of_file(path, field)
+    except OSError as error:  # too long a name, above all
+        raise ScenarioError(field, f"cannot read {short(name)}: {error.strerror}") from None
     if isinstance(spec, Path) or name.endswith(".json") or name.startswith((".", "/", "~")):
         raise ScenarioError(field, f"no file {name}; give a preset or a path to a config.json")
-    short = name.rsplit("/", 1)[-1]
+    last = name.rsplit("/", 1)[-1]
     raise ScenarioError(
-        field, f"unknown model {name!r}; {nearest(short, presets, 'rollcast presets models')}"
+        field, f"unknown model {name!r}; {nearest(last, presets, 'rollcast presets models')}"
     )
 
 

@@ -79,6 +79,9 @@ def test_what_is_written_is_read_again(stack: Stack) -> None:
                     known = {each: one.value for each, one in run.items()}
                     can = {each: its for each, its in known.items() if launch.has(each)}
                     beside = launch.written(can)
+                    same = sum(each.key == key.key for each in keys)
+                    if same > 1 and key.where.keys() - launch.read(as_lines(launch, beside)).keys():
+                        continue  # of two with that key, which is told by what is not written so
                     read = launch.read([*as_lines(launch, beside), *as_lines(launch, lines)])
                     assert read[ours].value == value, lines
 

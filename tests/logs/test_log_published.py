@@ -236,6 +236,9 @@ def test_a_history_of_trl_that_times_nothing_is_timed_by_its_clock(tmp_path: Pat
     steps = read_log([path]).steps
     assert steps["step_s"].fillna(0).tolist() == [0.0] + [10.0] * 7
     assert steps["validation_inside"].fillna(0).tolist() == [0.0] * 4 + [1.0] + [0.0] * 3
+    together = [{**row, "_timestamp": 1e9 + row["_step"] / 1000} for row in rows]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in together))
+    assert read_log([path]).steps["step_s"].count() == 0
     rows[5]["step_time"] = 7.0
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert read_log([path]).steps["step_s"].count() == 1

@@ -37,6 +37,7 @@ _PACE, _RATE = "train_speed(s/it)", "train_speed(iter/s)"
 _ROUNDED = 0.0005
 _FIRST = 2  # updates, of which a bar that is drawn late may show any
 _TIMED = {"step_s", "generation_s", "wait_s", "update_s"}
+_WRITTEN_S = 0.1  # between rows that were written together: a history that was converted, say
 _NO_REWARD = {"step", "prompt", "completion", "advantage", "completion_tokens", "images"}
 
 
@@ -216,9 +217,10 @@ def _of_clock(rows: Sequence[tuple[Row, Raw]]) -> None:
         return
     logged = [row for row, _ in rows if "logged_s" in row and "mean_new_tokens" in row]
     for before, row in pairwise(logged):
-        passed_s, updates = row["logged_s"] - before["logged_s"], row["step"] - before["step"]
-        if passed_s > 0 and not row.get("first"):
-            row.update(step_s=passed_s / updates, generates=1.0)
+        updates = row["step"] - before["step"]
+        each_s = (row["logged_s"] - before["logged_s"]) / updates
+        if each_s > _WRITTEN_S and not row.get("first"):
+            row.update(step_s=each_s, generates=1.0)
             row["validation_inside"] = float("validation_s" in before)
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollcast.calibration.logs.run_log import RunLog
+from rollcast.simulator.errors import ScenarioError
 from rollcast.simulator.launches.parts import Part, nobody, setting_part
 from rollcast.simulator.launches.run_parts import cluster_parts, model_part, policy_part
+from rollcast.simulator.workload.known_lengths import KnownLengths, Sampled
+from rollcast.simulator.workload.length_problem import solved
+from rollcast.simulator.workload.length_specs import DrawnLengths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,20 +182,36 @@ def _prompt(log: RunLog) -> tuple[int, str, bool]:
 
 
 def _drawn(log: RunLog, cap: int) -> list[Part]:
-    """Lengths of a log-normal distribution at the run's mean, with assumed spreads."""
+    """Lengths of a log-normal distribution that have the run's mean once they are cut, with assumed
+    spreads."""
     key = "workload.lengths"
-    spread = math.hypot(BETWEEN_SD, WITHIN_SD)
     mean = float(log.steps["mean_new_tokens"].mean())
     source = f"the mean of the steps' means, {mean:.0f}, under the assumed spreads"
     if math.isnan(mean) or mean < 1:
         mean, source = cap / 4, "assumed: a quarter of the cap, at the mean"
-    median = max(mean * math.exp(-spread * spread / 2), 1.0)
+    median = _median(mean, cap)
     return [
         Part(f"{key}.family", "lognormal", "assumed", True),
-        Part(f"{key}.median_tokens", round(min(median, cap), 1), source, "assumed:" in source),
+        Part(f"{key}.median_tokens", round(median, 1), source, "assumed:" in source),
         Part(f"{key}.between_sd", BETWEEN_SD, "assumed", True),
         Part(f"{key}.within_sd", WITHIN_SD, "assumed", True),
     ]
+
+
+def _median(mean: float, cap: int) -> float:
+    """Of lengths whose mean is this after the cut."""
+    spread = math.hypot(BETWEEN_SD, WITHIN_SD)
+    known = KnownLengths(
+        mean_tokens=min(mean, cap - 0.5),
+        sd=spread,
+        between_share=(BETWEEN_SD / spread) ** 2,
+        runaway=0.0,
+    )
+    with suppress(ScenarioError):  # of a few tokens
+        lengths = solved(known, Sampled(cap, 1, 1)).lengths
+        if isinstance(lengths, DrawnLengths):
+            return lengths.median_tokens
+    return max(mean * math.exp(-spread * spread / 2), 1.0)
 
 
 FloatArray = NDArray[np.float64]

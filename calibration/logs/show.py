@@ -10,6 +10,7 @@ from rollcast.calibration.logs.run_log import LEVELS, RunLog
 from rollcast.simulator.cli.console import console
 from rollcast.simulator.launches.parts import Part, missing
 from rollcast.simulator.results.text import seconds, share
+from rollcast.simulator.values.words import counted
 
 _EXAMPLES = 3
 _WORDS = {1: "", 2: "for each rollout: ", 3: "for each request: "}
@@ -37,7 +38,7 @@ def show(log: RunLog, parts: Sequence[Part]) -> None:
 
 def _rows(log: RunLog, parts: Sequence[Part]) -> list[tuple[str, str]]:
     steps = log.steps["step"]
-    held = f"{len(steps)} steps, {steps.iloc[0]} to {steps.iloc[-1]}"
+    held = f"{counted(len(steps), 'step')}, {steps.iloc[0]} to {steps.iloc[-1]}"
     if len(log.rollouts):
         held += f"; {len(log.rollouts):,} rollouts"
     if len(log.requests):

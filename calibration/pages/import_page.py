@@ -26,6 +26,7 @@ from rollcast.simulator.report.parts import (
     table,
 )
 from rollcast.simulator.report.plots import Series, series
+from rollcast.simulator.values.words import counted
 
 
 def page(log: RunLog, outcome: Outcome) -> str:
@@ -128,8 +129,8 @@ def _read(log: RunLog) -> list[str]:
     steps = log.steps["step"]
     lines = [
         f"level {text.levels(log)}",
-        f"{len(steps)} steps, {steps.iloc[0]} to {steps.iloc[-1]}; {len(log.rollouts):,} rollouts; "
-        f"{len(log.requests):,} requests",
+        f"{counted(len(steps), 'step')}, {steps.iloc[0]} to {steps.iloc[-1]}; "
+        f"{len(log.rollouts):,} rollouts; {len(log.requests):,} requests",
         *(
             f"{t.file}: {t.used:,} of {t.lines:,} lines or records used, {t.unread:,} unread"
             for t in log.tallies[:12]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollcast.calibration.fits.step_lengths import FewFigures, _by_step, fit_few, lengths_like
-from rollcast.calibration.logs.draft import responses_of_means
+from rollcast.calibration.logs.draft import draft, responses_of_means
+from rollcast.calibration.logs.gather import read_log
+from rollcast.simulator.workload.lengths import LengthModel
 from tests.laws import SEARCHING, examples
 
 TRUTH = {
@@ -207,3 +210,19 @@ def test_a_run_that_collapsed_to_its_cap_keeps_its_mean(runaway: float, told: st
     assert tokens.mean() == pytest.approx(figures.mean.mean(), rel=0.01)
     made = lengths_like(512, 4064.0, 4096.0, math.nan, 4096, found.spread.total, rng)
     assert made.mean() == pytest.approx(4064.0, rel=0.002)
+
+
+@pytest.mark.parametrize("mean", [400.0, 3000.0, 4003.3, 4096.0])
+def test_of_too_few_steps_the_mean_is_kept_after_the_cut(tmp_path: Path, mean: float) -> None:
+    """The lengths of a scenario are cut at its cap, as those of the log were."""
+    step = f"response_length/mean:{mean} - timing_s/gen:60.0 - timing_s/step:100.0"
+    launch = (
+        "python3 -m verl.trainer.main_ppo data.max_response_length=4096 data.train_batch_size=8"
+    )
+    lines = "".join(f"step:{at} - training/global_step:{at} - {step}\n" for at in (1, 2))
+    (tmp_path / "run.log").write_text(f"{launch}\n{lines}", "utf-8")
+    said = {part.key: part.value for part in draft(read_log([tmp_path / "run.log"]))}
+    assert said["workload.max_new_tokens"] == 4096
+    spread = (said["workload.lengths.between_sd"], said["workload.lengths.within_sd"])
+    model = LengthModel.lognormal(said["workload.lengths.median_tokens"], *spread, 0.0)
+    assert model.marginal(4096).mean() == pytest.approx(mean, rel=1e-3)

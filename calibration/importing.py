@@ -85,7 +85,8 @@ def outcome(
     if used.quiet.sum() < LEAST_STEPS:
         notes.append(
             f"{int(used.quiet.sum())} of the steps after the first can be fitted, and at least "
-            f"{LEAST_STEPS} are needed"
+            f"{LEAST_STEPS} are needed: nothing is fitted, and what the scenario's steps take is "
+            "not what the log's did"
         )
         return Outcome(tuple(parts), None, (), changed, used, drift, None, tuple(notes))
     cap = int(setting(parts, "workload.max_new_tokens"))

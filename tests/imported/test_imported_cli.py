@@ -153,7 +153,7 @@ def test_few_steps_are_not_fitted_but_read(
     written.table(log, _rows(steps))
     assert exit_code("import", log, "--out", out) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert ("at least 3 are needed" in said) == (steps < 4)
+    assert ("at least 3 are needed: nothing is fitted" in said) == (steps < 4)
     assert (out / "report.html").exists()
 
 

@@ -42,6 +42,10 @@ def negated(launch: Launch, item: Given) -> Given:
     return item._replace(key=spelt(launch, item.key))
 
 
+_OF_JOB = frozenset({"run.nodes", "run.gpus_per_node"})
+"""What a job is given, also where its launch counts it when it runs (``nvidia-smi -L | wc -l``)."""
+
+
 def settled(
     stack: Stack,
     found: Iterable[Given],
@@ -65,7 +69,7 @@ def settled(
     read = dict(launch.read([*given, begun]))
     missing = {launch.ours[item.key][0] for item in unresolved if item.key in launch.ours}
     for ours, setting in around.items():
-        if ours not in read and ours not in missing:
+        if ours not in read and (ours not in missing or ours in _OF_JOB):
             read[ours] = setting
     if stack.implied:
         read.update({one.key: one for one in stack.implied(read)})

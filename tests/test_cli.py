@@ -72,6 +72,7 @@ def test_a_wrong_scenario_names_the_key_the_line_and_what_would_be_right(
         (b'gpu: {name: "\\e[31m"}', "gpu.name: holds the character U+001B"),
         (b"seed: " + b"9" * 5000, "seed: is a number of 5000 digits"),
         (b"a: {b: 1, b: 2}", "a.b: given twice, in line 1 of"),
+        (TINY.replace("steps: 3", "steps: 2024-01-31").encode(), "1000000, got 2024-01-31 (tiny"),
         (b"a: [" * 5000, "nested too deeply"),
         (
             b"a: &a [1,1,1,1,1,1,1,1,1,1]\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from datetime import date, time
 from typing import Any
 
 from rollcast.simulator.errors import ScenarioError
@@ -65,6 +66,8 @@ def require(kind: Any, value: object, field: str, wanted: str) -> None:
 
 def short(value: object) -> str:
     """A value as it is shown in an error."""
+    if isinstance(value, date | time):  # as YAML and TOML have them
+        return value.isoformat()
     try:
         text = repr(value)
     except ValueError:  # of a whole number with thousands of digits

@@ -3,7 +3,7 @@
 import json
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -135,12 +135,12 @@ def rl_runs_sentence(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Round:
-    """Sources that were forecast blind together. step to update: medians of the absolute error,
-    percent. inside: how many of the figures their 90 % intervals hold; None where there were none.
+    """Sources that were forecast blind together, by the names of their files. step to update:
+    medians of the absolute error, percent. inside: how many of the figures their 90 % intervals
+    hold; None where there were none.
     """
 
     round: str
-    sources: int
     runs: int
     step: int | None
     generation: int | None
@@ -148,26 +148,38 @@ class Round:
     update: int | None
     inside: int | None = column(least=0)
     figures: int | None = column()
+    sources: tuple[str, ...] = column(made=lambda cell, _: tuple(cell.split()))
 
 
-def rounds(_: Path) -> str:
-    """A row for each round of ``rounds.csv``."""
+def rounds(folder: Path) -> str:
+    """A row for each round of ``rounds.csv``: its errors as it was forecast blind, and those of its
+    steps now, each source left out; and a row of the sources that are of no round."""
+    runs = judged_runs(folder)
+    steps = by(
+        (case for case in run_cases(folder) if case["group"] == "step"),
+        lambda case: runs[_run_of(case)][0],
+    )
 
-    def errors(one: Round) -> Iterator[str]:
-        for error in (one.step, one.generation, one.log_prob, one.update):
-            yield "-" if error is None else f"{error} %"
+    def now(sources: Iterable[str]) -> str:
+        errors = [abs(case["error"]) for source in sources for case in steps.get(source, ())]
+        return f"{100 * median(errors):.0f} % ({len(errors)})" if errors else "-"
 
-    rows = [
-        (
-            one.round,
-            f"{one.sources} ({one.runs})",
-            *errors(one),
-            "-" if one.inside is None else f"{one.inside} of {one.figures}",
+    found = _rounds()
+    others = steps.keys() - {source for one in found for source in one.sources}
+    rows = [("made with", str(len(others)), *["-"] * 5, now(others))]
+    for one in found:
+        errors = (one.step, one.generation, one.log_prob, one.update)
+        rows.append(
+            (
+                one.round,
+                f"{len(one.sources)} ({one.runs})",
+                *("-" if error is None else f"{error} %" for error in errors),
+                "-" if one.inside is None else f"{one.inside} of {one.figures}",
+                now(one.sources),
+            )
         )
-        for one in _rounds()
-    ]
     head = ("round", "sources (runs)", "step", "generation", "log-probabilities", "update")
-    return markdown_table((*head, "inside"), rows)
+    return markdown_table((*head, "inside", "step now (figures)"), rows)
 
 
 def rounds_sentence(_: Path) -> str:
@@ -179,10 +191,10 @@ def rounds_sentence(_: Path) -> str:
     held = sum(one.inside or 0 for one in judged)
     figures = sum(one.figures or 0 for one in judged)
     text = (
-        f"{sum(one.sources for one in found)} sources were forecast blind, before anything was "
-        f"changed for them, in {len(found)} rounds: steps were off by medians of {min(steps)} to "
-        f"{max(steps)} %, generation by {min(generation)} to {max(generation)} %; of the "
-        f"{sum(one.sources for one in judged)} with intervals {held} of {figures} figures are "
+        f"{sum(len(one.sources) for one in found)} sources were forecast blind, before anything "
+        f"was changed for them, in {len(found)} rounds: steps were off by medians of {min(steps)} "
+        f"to {max(steps)} %, generation by {min(generation)} to {max(generation)} %; of the "
+        f"{sum(len(one.sources) for one in judged)} with intervals {held} of {figures} figures are "
         "inside."
     )
     return textwrap.fill(text, 126, initial_indent=" " * 34, subsequent_indent="  ").lstrip()

@@ -181,7 +181,8 @@ def _taken_notes(draft: Drafted, scenario: Scenario) -> Iterator[str]:
     if engine is not None and isinstance(engine.value, str) and priced_engine(engine.value) is None:
         yield _taken(engine, cost.engine)
     scorers = _said(draft, "run.reference_devices")  # RLinf's, of old log-probabilities, too
-    if scorers is not None and "cost.roofline.trainer.reference_gpus" not in parts:
+    apart = "run.reference_gpus" in draft.settings
+    if scorers is not None and apart and "cost.roofline.trainer.reference_gpus" not in parts:
         yield (
             f"{scorers.source} gives GPUs {scorers.value} to log-probabilities, which are priced "
             "on the trainer's: these GPUs are not counted"

@@ -70,3 +70,5 @@ def test_a_launch_says_what_it_says(tmp_path: Path, name: str) -> None:
         assert {key: made.value(key) for key in case["scenario"]} == case["scenario"]
         for words in case.get("told", ()):
             assert any(words in note for note in made.launch.notes)
+        for words in case.get("untold", ()):
+            assert not any(words in note for note in made.launch.notes)

@@ -47,7 +47,11 @@ def _placed(settings: Settings) -> Iterable[Setting]:
         yield engines.implies("run.rollout_gpus", gpus)
         yield engines.implies("cluster.replicas", max(gpus // _engine(settings), 1))
     reference = settings.get("run.reference_devices")
-    if reference is not None and (gpus := _gpus(reference, settings)):
+    if (
+        reference is not None
+        and _apart(reference, trainer)
+        and (gpus := _gpus(reference, settings))
+    ):
         yield reference.implies("run.reference_gpus", gpus)
 
 

@@ -11,6 +11,7 @@ from rollcast.simulator.launches import around
 from rollcast.simulator.launches.candidates import Candidate, Reader, best
 from rollcast.simulator.launches.launched import Launched
 from rollcast.simulator.launches.manifests import manifest
+from rollcast.simulator.launches.names import is_called
 from rollcast.simulator.launches.one_read import parts_of
 from rollcast.simulator.launches.pieces import Text, known
 from rollcast.simulator.launches.python.notebook import SCRIPTS, SUFFIX, shell_of
@@ -138,8 +139,28 @@ def _of_calls(
         raise _not_there(found.lost[0])
     if not candidates and found.broken is not None:
         raise found.broken
+    if not candidates and (missed := _not_reached(reader.sources, stacks)) is not None:
+        raise missed
     reader.notes.extend(found.notes)
     return _chosen(reader, candidates, words, machine, name, len(stacks) == 1)
+
+
+def _not_reached(sources: Sources, stacks: Sequence[Stack]) -> ScenarioError | None:
+    """That a line of a script names a stack's program, and nothing leads to it."""
+    entries = [entry for stack in stacks for entry in stack.launch.entries if "." in entry]
+    for path in sources.files:
+        if path.suffix not in (".sh", ".bash", ".sbatch", ".slurm"):
+            continue
+        for number, line in enumerate(sources.read(path).splitlines(), 1):
+            words = line.split("#")[0].split()
+            started = next((w for w in words if any(is_called(w, one) for one in entries)), None)
+            if started is not None:
+                return ScenarioError(
+                    str(Place(sources.name(path), number)),
+                    f"{started} is not reached (a branch that is not taken, or a function that is "
+                    "not called); give its command after --",
+                )
+    return None
 
 
 def _not_there(lost: Lost) -> ScenarioError:

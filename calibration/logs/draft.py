@@ -201,13 +201,13 @@ def _drawn(log: RunLog, cap: int) -> list[Part]:
 def _median(mean: float, cap: int) -> float:
     """Of lengths whose mean is this after the cut."""
     spread = math.hypot(BETWEEN_SD, WITHIN_SD)
-    known = KnownLengths(
-        mean_tokens=min(mean, cap - 0.5),
-        sd=spread,
-        between_share=(BETWEEN_SD / spread) ** 2,
-        runaway=0.0,
-    )
     with suppress(ScenarioError):  # of a few tokens
+        known = KnownLengths(
+            mean_tokens=min(mean, cap - 0.5),
+            sd=spread,
+            between_share=(BETWEEN_SD / spread) ** 2,
+            runaway=0.0,
+        )
         lengths = solved(known, Sampled(cap, 1, 1)).lengths
         if isinstance(lengths, DrawnLengths):
             return lengths.median_tokens

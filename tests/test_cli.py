@@ -69,7 +69,7 @@ def test_a_wrong_scenario_names_the_key_the_line_and_what_would_be_right(
             b'name: "\\ud800"',
             "name: holds the character U+D800, which is no text (tiny.yaml, line 1)",
         ),
-        (b'gpu: {name: "\\e[31m"}', "gpu.name: holds the character U+001B"),
+        (b'gpu: {name: "\\0"}', "gpu.name: holds the character U+0000"),
         (b"seed: " + b"9" * 5000, "seed: is a number of 5000 digits"),
         (b"a: {b: 1, b: 2}", "a.b: given twice, in line 1 of"),
         (TINY.replace("steps: 3", "steps: 2024-01-31").encode(), "1000000, got 2024-01-31 (tiny"),

@@ -137,7 +137,8 @@ class RooflineOptions(Options):
         AtLeast(1),
         Doc(
             "rollouts of the largest CUDA graph that the engine captures; more at a time are "
-            "launched as without graphs; null: the engine's default, without an engine any number"
+            "launched as without graphs; null: the engine's default, without an engine any number",
+            unit="rollouts",
         ),
     ] = None
     launch_s_per_layer: Annotated[

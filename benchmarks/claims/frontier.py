@@ -14,7 +14,7 @@ from benchmarks.published_lengths import lognormal_for_moments
 from benchmarks.runner import simulated
 from benchmarks.validation.published_runs import published_sources
 from benchmarks.validation.run_phases import forecast
-from benchmarks.validation.runs import trained_rollouts
+from benchmarks.validation.runs import pairs
 from rollcast.simulator.core.spans import TRAINED
 from rollcast.simulator.studies.simulate import Result
 
@@ -161,18 +161,14 @@ RUNS = {
 def run_row(claim: str) -> Row:
     """How many times as fast one published run is as another, per rollout that it trains on."""
     source, names = RUNS[claim]
-    runs = [published_sources()[source].runs[name] for name in names]
-    steps = [forecast(run, seeds=1, draws=0).seconds["step"] for run in runs]
-    rollouts = [trained_rollouts(run) for run in runs]
-    measured, gain = (
-        rollouts[0] / rollouts[1] * pair[1] / pair[0]
-        for pair in ([run.measured["step"] for run in runs], steps)
-    )
+    published = published_sources()[source]
+    found = {name: forecast(published.runs[name], seeds=1, draws=0) for name in names}
+    [(_, measured, ratio)] = pairs({source: published}, found)
     return Row(
         claim,
-        f"{measured:.2f}x",
-        f"{gain:.2f}x",
-        relative(gain, measured),
+        f"{1 / measured:.2f}x",
+        f"{1 / ratio:.2f}x",
+        relative(measured / ratio, 1.0),
         "the set-ups of the source, without what stacks are fitted to",
     )
 

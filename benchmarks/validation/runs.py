@@ -174,13 +174,13 @@ def pairs(
         for pair in source.pairs:
             if all(name in found and "step" in source.runs[name].judged for name in pair):
                 first, second = (source.runs[name] for name in pair)
-                size = trained_rollouts(second) / trained_rollouts(first)
+                size = _rollouts(second) / _rollouts(first)
                 steps = [found[name].seconds["step"] for name in pair]
                 measured = first.measured["step"] / second.measured["step"]
                 yield " over ".join(pair), size * measured, size * steps[0] / steps[1]
 
 
-def trained_rollouts(run: PublishedRun) -> int:
+def _rollouts(run: PublishedRun) -> int:
     """Rollouts that a step trains on."""
     work = run.scenario["workload"]
     return int(work["batch_groups"]) * int(work.get("group_size", 1))

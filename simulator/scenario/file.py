@@ -154,7 +154,7 @@ def _parse(text: str, name: str) -> tuple[Any, dict[str, int]]:
         raise ScenarioError("", f"{name}: not valid YAML: {error}") from None
 
 
-_NO_TEXT = re.compile("[\x00\ud800-\udfff]")
+_NO_TEXT = re.compile("[\x00\ud800-\udfff]")  # other control characters are shown escaped
 _MOST_DIGITS = 1_000
 
 
